@@ -26,29 +26,34 @@ struct Skewed {
     project: String,
 }
 
-fn library() -> Option<PathBuf> {
+pub fn library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?;
     folders.filter_map(|entry| Some(entry.ok()?.path().join("faketime/libfaketimeMT.so.1"))).find(|path| path.exists())
 }
 
 /// In seconds; whole at any moment: the program reads it whenever it asks for the time.
-fn set_clock(home: &Path, seconds: i64) {
+pub fn set_clock(home: &Path, seconds: i64) {
     let next = home.join("clock.next");
     std::fs::write(&next, format!("{seconds:+}")).unwrap();
     std::fs::rename(next, home.join("clock")).unwrap();
+}
+
+/// Has a program ask this library for the time, which is off by what that file says.
+pub fn env<'a>(library: &'a Path, clock: &'a Path) -> [(&'static str, &'a str); 5] {
+    [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ]
 }
 
 impl Skewed {
     fn on(home: tempfile::TempDir, library: &Path, seconds: i64) -> Self {
         set_clock(home.path(), seconds);
         let clock = home.path().join("clock");
-        let env = vec![
-            ("LD_PRELOAD", library.to_str().unwrap()),
-            ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
-            ("FAKETIME_NO_CACHE", "1"),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ("DONT_FAKE_MONOTONIC", "1"),
-        ];
+        let env = env(library, &clock).to_vec();
         let gateway = Gateway::on(home, &Options { env, config: Some(CONFIG) });
         let project = gateway.project();
         Self { gateway, project }

@@ -10,6 +10,7 @@
 )]
 
 mod clock;
+mod cluster_proof;
 mod crash;
 mod crash_proof;
 mod postgres;

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
+use crate::nodes::Follower;
 use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
 use countersign_auth::{
     Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
@@ -206,7 +207,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier), registry);
     let services = Arc::new(HttpServices::new(sessions, users.clone()));
 
-    let definitions = Arc::new(definitions(&services, pins));
+    let definitions = Arc::new(definitions(&services, Arc::clone(&pins)));
     let standing = Arc::new(StandingRules::new(standing_rules::Parts {
         store,
         board,
@@ -220,7 +221,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     // Before the endpoints open, so that nobody is told of none; links need the port.
     let (hooks, dashboard) = (&services.config.webhooks, approval_page::dashboard(&services));
     webhooks
-        .begin(place.deliveries()?, hooks, &dashboard, webhooks_thread.handle(), &services.shutdown.child_token())
+        .begin(
+            (place.deliveries()?, Arc::clone(services.changes.nodes())),
+            hooks,
+            &dashboard,
+            webhooks_thread.handle(),
+            &services.shutdown.child_token(),
+        )
         .await?;
     let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
     let (server, serving, address) = endpoints?;
@@ -230,6 +237,16 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&services), listener, users.clone());
     let said = GatewayFile::of_process(&config, address, options.detached, services.proof.clone());
+    let follower = Follower {
+        nodes: Arc::clone(services.changes.nodes()),
+        pins,
+        standing: Arc::clone(&standing),
+        router: services.router.clone(),
+        feed: services.feed.clone(),
+        reloads: Arc::clone(&reloads),
+        url: said.url.clone(),
+    };
+    actix::spawn(follower.run(services.shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
         tracing::debug!(%error, "the lock's note was not written");
     }

@@ -95,6 +95,8 @@ pub enum Command {
     Policy(PolicyArgs),
     /// List webhooks and their deliveries, try them again, test them
     Webhooks(WebhooksArgs),
+    /// List the gateways that serve one store side by side
+    Nodes(NodesArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
     /// Copy the store to a file, also while its gateway runs
@@ -289,6 +291,12 @@ pub struct ChangesArgs {
     pub connect: ConnectArgs,
     #[command(subcommand)]
     pub command: ChangesCommand,
+}
+
+#[derive(Debug, Args)]
+pub struct NodesArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]

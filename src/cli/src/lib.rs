@@ -17,6 +17,7 @@ mod config;
 pub mod exit;
 mod gateway;
 mod keys;
+mod nodes;
 mod offline;
 mod open;
 mod output;
@@ -86,6 +87,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Rules(args) => rules::run(&args, &mut out),
         Command::Policy(args) => policy::run(&args, &mut out),
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
+        Command::Nodes(args) => nodes::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),
         Command::Store(args) => store::run(&args, &mut out),

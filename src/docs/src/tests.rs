@@ -75,6 +75,7 @@ fn context() -> CallContext {
         change_id: None,
         inquirer: None,
         session: None,
+        permit: None,
     }
 }
 

@@ -204,6 +204,18 @@ pub struct CallContext {
     pub inquirer: Option<Arc<dyn Inquirer>>,
     /// What was noted of the session that the call is made in; none for a stateless call, and for the Executor's.
     pub session: Option<Arc<SessionNotes>>,
+    /// Whether the call may still go out, of the run of an approved change: to be asked just before its first byte does.
+    pub permit: Option<Permit>,
+}
+
+/// See [`CallContext::permit`]. Cheap, and never blocks.
+#[derive(Clone)]
+pub struct Permit(pub Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Permit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Permit")
+    }
 }
 
 /// A text resource that was read. `json` and Markdown are both text.

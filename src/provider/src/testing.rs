@@ -337,6 +337,7 @@ pub fn context(principal: Principal) -> CallContext {
         change_id: None,
         inquirer: None,
         session: None,
+        permit: None,
     }
 }
 

@@ -116,6 +116,7 @@ impl Applies for Live {
             server: String::new(),
             pins: Vec::new(),
             rules: Vec::new(),
+            late: None,
             event,
             at: Timestamp::now(),
             actor: by.to_owned(),

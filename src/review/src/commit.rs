@@ -25,6 +25,10 @@ pub(super) enum StepError {
     Conflict,
     /// There is such a change (only when it is new).
     Duplicate,
+    /// Another change to the same target is running.
+    Busy,
+    /// The claim does not hold: the lease of its node has run out, or has not yet.
+    Fenced,
     /// Refused before the store; for the client as it is.
     Refused(McpError),
     Store(StoreError),
@@ -36,6 +40,8 @@ impl From<WriteFailure> for StepError {
             WriteFailure::Refused(error) => Self::Refused(error),
             WriteFailure::Write(WriteError::Conflict) => Self::Conflict,
             WriteFailure::Write(WriteError::Duplicate) => Self::Duplicate,
+            WriteFailure::Write(WriteError::Busy) => Self::Busy,
+            WriteFailure::Write(WriteError::Fenced) => Self::Fenced,
             WriteFailure::Write(WriteError::Store(error)) => Self::Store(error),
         }
     }
@@ -52,6 +58,17 @@ impl Inner {
         key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
         let draft = self.draft(change, event, key_id).await?;
+        let admission = self.admit_waiting(&draft).await?;
+        self.send(draft, admission).await
+    }
+
+    /// As [`Inner::step`], of a change whose node is gone.
+    pub(super) async fn step_for_orphan(
+        &self,
+        change: &Arc<Change>,
+        event: ChangeEvent,
+    ) -> Result<Arc<Change>, StepError> {
+        let draft = Draft { orphan: true, ..self.draft(change, event, None).await? };
         let admission = self.admit_waiting(&draft).await?;
         self.send(draft, admission).await
     }

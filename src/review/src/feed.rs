@@ -87,7 +87,7 @@ impl FeedEvent {
         Self::new(Some(written.seq), kind.into(), &written.event, Some(change))
     }
 
-    fn stored(event: StoredEvent) -> Result<Self, StoreError> {
+    pub(super) fn stored(event: StoredEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Outer {
             change: Inner,

@@ -7,7 +7,7 @@ use std::{
 
 use actix::{Addr, ArbiterHandle};
 use jiff::{SignedDuration, Timestamp, Unit};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
 };
 use countersign_domain::changes::Change;
 use countersign_provider::ProviderDirectory;
-use countersign_store::Store;
+use countersign_store::{Nodes, Store};
 
 /// See the module's page.
 pub(super) struct Inner {
@@ -42,6 +42,11 @@ pub(super) struct Inner {
     pub deadlines: Arc<Deadlines>,
     pub twins: Arc<Twins>,
     pub flood: Flood,
+    pub nodes: Arc<dyn Nodes>,
+    /// See [`PendingChanges::gap`].
+    pub gap: Arc<Notify>,
+    /// Nothing is announced any more.
+    pub followed: CancellationToken,
     pub inquiries: Inquiries,
     pub places: Arc<Semaphore>,
     pub place_bytes: Arc<Semaphore>,

@@ -13,6 +13,7 @@ pub mod bench;
 mod commit;
 mod executor;
 pub mod feed;
+mod follow;
 pub mod gateway_tools;
 mod inner;
 mod inquiries;
@@ -42,7 +43,7 @@ use countersign_domain::{
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, StoreError};
+use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, Nodes, StoreError};
 
 pub use countersign_store::crash::crash_point;
 pub use feed::{Feed, FeedChange, FeedEvent, FeedSubscription};
@@ -365,6 +366,12 @@ impl Changes {
         // A timeout is an answer here: the change as it is.
         let _ = tokio::time::timeout(timeout, news).await;
         Ok(Some(change))
+    }
+
+    /// This gateway among those that serve the store.
+    #[must_use]
+    pub fn nodes(&self) -> &Arc<dyn Nodes> {
+        &self.inner.nodes
     }
 
     /// The feed of change and session events.

@@ -38,6 +38,13 @@ pub(super) struct Moved {
     pub fault: ChangeFault,
 }
 
+impl Moved {
+    /// Whether what moved is the target, and what would run the call is what was shown.
+    pub(super) fn is_of(&self, change: &Change) -> bool {
+        change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == self.served_by.fingerprint)
+    }
+}
+
 /// Fault of a change whose diff does not hold any more. Its proposer reads it too: nothing about addresses.
 fn moved_fault(change: &Change, served_by: &ServedBy) -> ChangeFault {
     let message = match &change.served_by {
@@ -143,6 +150,7 @@ impl Inner {
             change_id: None,
             inquirer: None,
             session: None,
+            permit: None,
         };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =

@@ -170,6 +170,7 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
         actor,
         details,
         event_tail,
+        orphan: false,
         call_hash: None,
     })
 }

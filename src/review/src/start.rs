@@ -10,7 +10,7 @@ use std::{
 };
 
 use actix::{Actor, Arbiter, System};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,15 +20,17 @@ use super::{
         daily::{self, Daily},
         duplicate_calls::Twins,
         ledger::{Counts, Deadlines, Ledger},
+        order::Order,
         proposal_rate::Flood,
         watch::Watchers,
     },
     commit::StepError,
     executor,
     feed::Feed,
+    follow,
     inner::Inner,
     inquiries::Inquiries,
-    upkeep::{expiry, prune, votes},
+    upkeep::{expiry, orphans, prune, votes},
 };
 use countersign_domain::changes::{
     ChangeFault, ChangeState,
@@ -69,6 +71,8 @@ impl Changes {
         let live = store.live().await?;
         let counts = Counts::new(&store.counts().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_ring);
+        let nodes = store.nodes();
+        let gap = Arc::new(Notify::new());
         let watchers = Watchers::new(config.max_waiters);
         let deadlines = Arc::new(Deadlines::default());
         let twins = Arc::new(Twins::default());
@@ -76,7 +80,7 @@ impl Changes {
         daily.restore(&store.proposed_since(daily::since((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
-            ledger.restore(change);
+            ledger.restore(&change.id, &change.principal, change.bytes, change.state);
             if let Some(call) = &change.call_hash {
                 twins.add(call, &change.id);
             }
@@ -101,6 +105,8 @@ impl Changes {
             approved: approved.clone(),
             outcomes: (outcomes.0, Some(outcomes.1)),
             collected: Arc::default(),
+            order: Order::new(heads.event),
+            gap: Arc::clone(&gap),
             metrics: Metrics::new(),
         };
         let addr = PendingChanges::start_in_arbiter(&writer.handle(), move |_| actor);
@@ -118,6 +124,9 @@ impl Changes {
             twins,
             inquiries: Inquiries::default(),
             flood: Flood::new(config.max_proposals_per_minute),
+            nodes,
+            gap,
+            followed: CancellationToken::new(),
             places: Arc::new(Semaphore::new(config.queue)),
             place_bytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
             started: Instant::now(),
@@ -129,6 +138,8 @@ impl Changes {
             executor_gone: CancellationToken::new(),
             config,
         });
+        // From now on: what is written next may come after what others have written meanwhile.
+        executor.spawn(follow::run(Arc::clone(&inner)));
         restore(&inner, &live).await?;
         recover(&inner, &live, &approved).await?;
         // The actor has the last sender: when it ends, the Executor does.
@@ -143,6 +154,7 @@ impl Changes {
         executor.spawn(expiry::run(Arc::clone(&inner)));
         executor.spawn(prune::run(Arc::clone(&inner)));
         executor.spawn(votes::run(Arc::clone(&inner)));
+        executor.spawn(orphans::run(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
@@ -182,6 +194,7 @@ impl Changes {
         if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
             tracing::warn!("some transitions were still on their way to the store at the end");
         }
+        inner.followed.cancel();
         inner.feed.close();
         let store = Arc::clone(&inner.store);
         // The store's threads are joined: not on a thread that others need.
@@ -224,6 +237,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
         server: String::new(),
         pins: Vec::new(),
         rules: Vec::new(),
+        late: None,
         event: "restored",
         at: inner.now(),
         actor: SYSTEM.to_owned(),
@@ -239,39 +253,23 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     match answer.await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(WriteError::Store(error))) => Err(error.into()),
-        Ok(Err(WriteError::Conflict | WriteError::Duplicate)) | Err(_) => Err(StoreError::Closed.into()),
+        Ok(Err(_)) | Err(_) => Err(StoreError::Closed.into()),
     }
 }
 
-/// What the last process left: what was executing has an unknown outcome, what was approved is to be run.
+/// What the last process left, and what nodes that are gone have left: what was executing has an unknown outcome, what was
+/// approved is to be run, by this node unless others are at it.
 async fn recover(
     inner: &Arc<Inner>,
     live: &[LiveChange],
     approved: &mpsc::UnboundedSender<Approved>,
 ) -> Result<(), StartError> {
-    for left in live {
-        match left.state {
-            ChangeState::Executing => {
-                let Some(change) = inner.store.get(&left.id).await? else { continue };
-                let fault = ChangeFault {
-                    code: ErrorKind::Internal.code().into(),
-                    message: "The gateway stopped while the change was running; whether it was applied is unknown"
-                        .into(),
-                };
-                tracing::warn!(change = %left.id, "a change was running when the gateway stopped; a reviewer must settle it");
-                match inner.step(&change, ChangeEvent::LoseTrack { fault }, None).await {
-                    Ok(_) => {}
-                    Err(StepError::Store(error)) => return Err(error.into()),
-                    Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", left.id)).into()),
-                }
-            }
-            ChangeState::Approved => {
-                // A restored one is approved no more.
-                if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
-                    let _ = approved.send(Approved::of(&change, inner.now()));
-                }
-            }
-            _ => {}
+    orphans::sweep(inner).await?;
+    let others = inner.nodes.live() > 1;
+    for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
+        // A restored one is approved no more.
+        if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
+            let _ = approved.send(Approved::of(&change, inner.now()).left_by_others(others));
         }
     }
     Ok(())

@@ -9,7 +9,10 @@ mod allow;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -35,7 +38,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_review::Feed;
-use countersign_store::{Record, Store, StoreError, WriteError, crash::crash_point};
+use countersign_store::{Record, Store, StoreError, WriteError, crash::crash_point, standing_rules::USED};
 
 /// Rules of one owner, and of all, that are not over.
 pub const MAX_OF_ONE: usize = 200;
@@ -79,12 +82,20 @@ pub struct NewRule {
 /// The rules as they are now, read where routes are built.
 pub struct StandingRuleCache {
     rules: ArcSwap<Vec<Arc<StandingRule>>>,
+    /// Nobody here would hear that one was revoked.
+    cut_off: AtomicBool,
 }
 
 impl StandingSource for StandingRuleCache {
     fn of_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>> {
         let rules = self.rules.load();
-        let speaks = |rule: &&Arc<StandingRule>| !rule.is_over() && rule.provider == provider && rule.tool == tool;
+        let cut_off = self.cut_off.load(Ordering::Acquire);
+        let speaks = |rule: &&Arc<StandingRule>| {
+            !rule.is_over()
+                && rule.provider == provider
+                && rule.tool == tool
+                && !(cut_off && rule.verdict == Says::Allow)
+        };
         rules.iter().filter(speaks).cloned().collect()
     }
 }
@@ -97,13 +108,35 @@ impl StandingRuleCache {
     pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
         let now = now();
         let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.timed(now))).collect();
-        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules) }))
+        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), cut_off: AtomicBool::new(false) }))
+    }
+
+    /// While this node hears nothing of the others, no rule allows anything: one may have been revoked. Whether that is
+    /// news; then routes are to be built anew.
+    pub fn set_cut_off(&self, cut_off: bool) -> bool {
+        self.cut_off.swap(cut_off, Ordering::AcqRel) != cut_off
     }
 
     /// All rules that are kept, oldest first.
     #[must_use]
     pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
         self.rules.load_full()
+    }
+
+    /// As they are in the store by now; how often each decided here is kept. Whether another node has written one.
+    fn take(&self, read: Vec<StandingRule>) -> bool {
+        let (now, known) = (now(), self.rules.load_full());
+        let state = |rule: &StandingRule| (rule.id.clone(), rule.is_over(), rule.orphaned_at);
+        let same = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
+        let merged = read.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
+            Some(known) => {
+                known.uses.raise(rule.uses.get());
+                Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule })
+            }
+            None => Arc::new(rule.timed(now)),
+        });
+        self.rules.store(Arc::new(merged.collect()));
+        !same
     }
 
     fn put(&self, rule: &StandingRule) {
@@ -337,6 +370,24 @@ impl StandingRules {
         Ok(Arc::new(revoked))
     }
 
+    /// The rules as they are now.
+    #[must_use]
+    pub fn board(&self) -> &StandingRuleCache {
+        &self.parts.board
+    }
+
+    /// Reads what other nodes have written; whether there was anything.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn reload(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let read = self.parts.store.standing_rules().await?;
+        let on_record = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).extend(on_record);
+        Ok(self.parts.board.take(read))
+    }
+
     /// Looks for ends, and from time to time records what was used, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = 0_u32;
@@ -435,7 +486,7 @@ impl StandingRules {
             let before = |rule: &StandingRule| recorded.get(&rule.id).copied().unwrap_or(0);
             rules.iter().filter(|rule| rule.uses.get() > before(rule)).map(|rule| StandingRule::clone(rule)).collect()
         };
-        let written = used.iter().map(|rule| self.submit(rule, "standing_rule_used", SYSTEM, None));
+        let written = used.iter().map(|rule| self.submit(rule, USED, SYSTEM, None));
         if let Some(Err(error)) = join_all(written).await.into_iter().find(Result::is_err) {
             tracing::warn!(%error, "uses of standing rules could not be recorded; they will be");
         }
@@ -481,6 +532,7 @@ impl StandingRules {
             server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
             pins: Vec::new(),
             rules: vec![rule.clone()],
+            late: None,
             event,
             at: now(),
             actor: by.to_owned(),

@@ -21,6 +21,7 @@ pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
         event_tail: format!(r#""change":{{"id":"{}"}}}}"#, change.id),
         body,
         change: Arc::new(change),
+        orphan: false,
         call_hash: None,
     }
 }

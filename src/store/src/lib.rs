@@ -17,6 +17,7 @@ mod health;
 pub mod keys;
 pub mod lock;
 mod moving;
+pub mod nodes;
 mod pins;
 mod place;
 mod postgres;
@@ -42,7 +43,7 @@ use jiff::Timestamp;
 
 use countersign_domain::{
     changes::{
-        Change, ChangeState,
+        Change, ChangeState, Claimant,
         audit::{AuditEntry, AuditHead},
         machine::EventKind,
     },
@@ -52,6 +53,7 @@ use countersign_domain::{
 pub use error::StoreError;
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use moving::{MoveError, Progress};
+pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
 pub use place::Place;
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
@@ -76,6 +78,8 @@ pub struct Draft {
     pub details: String,
     /// The feed event's members after `type` and `seq`, with the closing brace.
     pub event_tail: String,
+    /// It ends what a node had claimed that is gone, and not what this one has.
+    pub orphan: bool,
     /// Of a new change: what it asks for (who, tool, arguments), to know it again when it is asked for once more.
     pub call_hash: Option<String>,
 }
@@ -90,6 +94,9 @@ pub struct Record {
     pub pins: Vec<PinWrite>,
     /// As they are from now on.
     pub rules: Vec<StandingRule>,
+    /// It tells what came of a call of the change after its node's lease had run out, claimed as this: nothing of that claim
+    /// can still go out.
+    pub late: Option<Claimant>,
     /// As `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
@@ -116,6 +123,12 @@ pub enum WriteError {
     /// There is a change with this id, or with this idempotency key of the same principal.
     #[error("there is such a change already")]
     Duplicate,
+    /// Another change to the same target is running, on whichever node.
+    #[error("another change to the same target is running")]
+    Busy,
+    /// This node's lease has run out, or did since the change was claimed; or another node's has not yet.
+    #[error("the claim does not hold")]
+    Fenced,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -151,6 +164,16 @@ pub struct StoredEvent {
     /// As `change.created`.
     pub kind: String,
     pub data: String,
+}
+
+/// A stored feed event, with what is kept of the change beside its row.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    pub event: StoredEvent,
+    /// Of the change when it was proposed; 0 where it is gone by now.
+    pub bytes: u64,
+    /// See [`Draft::call_hash`].
+    pub call_hash: Option<String>,
 }
 
 /// Which changes to list, newest first.
@@ -237,6 +260,14 @@ pub trait Store: Send + Sync + 'static {
     fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>>;
     /// Feed events above `after`, in order, at most `limit`.
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>>;
+    /// As [`Store::events_after`], for a node that follows what others have written.
+    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>>;
+    /// Changes that are executing, and whose node is gone or was another life of this one.
+    fn orphans(&self) -> StoreFuture<Vec<String>>;
+    /// Until when, by the store's clock, a call of the change may still go out, by a node that is thought to be gone.
+    fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>>;
+    /// This gateway among those that serve the store.
+    fn nodes(&self) -> Arc<dyn Nodes>;
     /// Audit entries below `before`, newest first.
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>>;
     /// A page of the audit entries below `before` that are looked for, newest first.

@@ -10,6 +10,9 @@ use tokio::sync::{Mutex, oneshot};
 use super::{Record, Store, StoreError, WriteError, covered::PinRow};
 use countersign_domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
 
+/// The entry of a server's definitions that were seen for the first time.
+pub(crate) const FIRST_SEEN: &str = "definitions_seen";
+
 /// One pin as it is to be.
 #[derive(Clone, Debug)]
 pub struct PinWrite {
@@ -32,6 +35,16 @@ impl PinStore {
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, StoreError> {
         let pins = store.pins().await?;
         Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()) })
+    }
+
+    /// Reads what other nodes have written.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn reload(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.changing.lock().await;
+        self.pins.store(Arc::new(self.store.pins().await?));
+        Ok(())
     }
 
     /// The pins as they are now.
@@ -170,11 +183,14 @@ impl PinSource for PinStore {
         // once more.
         self.apply(server, &writes);
         let name = server.to_owned();
-        let record = record(server, writes, "definitions_seen", "gateway", Timestamp::now());
+        let record = record(server, writes, FIRST_SEEN, "gateway", Timestamp::now());
         self.store.submit_record(
             record,
             Box::new(move |written, _| {
-                if let Err(error) = written {
+                // Another node has seen them first: what that one wrote is read in a moment.
+                if let Err(error) = written
+                    && !matches!(error, WriteError::Conflict)
+                {
                     tracing::warn!(server = %name, %error, "the definitions of a new server's tools could not be stored");
                 }
             }),
@@ -197,6 +213,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         server: server.to_owned(),
         pins,
         rules: Vec::new(),
+        late: None,
         event,
         at,
         actor: actor.to_owned(),

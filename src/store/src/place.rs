@@ -10,6 +10,7 @@ use super::{
     Said, Store, StoreError, Verified, VerifyError,
     keys::Credentials,
     moving::{self, MoveError, Progress, Shelf},
+    nodes,
     postgres::Server,
     sqlite,
     webhooks::Deliveries,
@@ -46,29 +47,35 @@ impl Place {
     /// A database of a PostgreSQL server, version 12 or newer: its address as libpq has it (`postgres://…`, several hosts
     /// too). Connects to nothing yet. Servers on other machines are spoken to with TLS where the address does not say
     /// otherwise; their certificates are verified by the file of authorities (PEM), or by those that everybody trusts.
+    /// What opens it is a node that nobody has heard of before.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`] where this is no such address.
     pub fn server(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
-        Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities)?))))
+        Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities, nanoid::nanoid!(10))?))))
     }
 
-    /// As the configuration says: the database of a server, or without one that of the data directory.
+    /// As the configuration says: the database of a server, or without one that of the data directory. That directory
+    /// tells which node opens the former, so that one that is started anew is known.
     ///
     /// # Errors
-    /// As [`Self::server`].
+    /// As [`Self::server`]; [`StoreError::DataDir`] where the directory cannot be written.
     pub fn configured(dir: &Path, server: Option<(&str, Option<&Path>)>) -> Result<Self, StoreError> {
         match server {
-            Some((url, authorities)) => Self::server(url, authorities.map(Path::to_owned)),
+            Some((url, authorities)) => {
+                let server = Server::new(url, authorities.map(Path::to_owned), nodes::id_of(dir)?)?;
+                Ok(Self(Kind::Server(Arc::new(server))))
+            }
             None => Ok(Self::directory(dir)),
         }
     }
 
-    /// Opens it for the one gateway that serves it. Hold [`super::lock_data_dir`] while it is open.
+    /// Opens it for a gateway: that of a directory for one, that of a server for any number side by side. Hold
+    /// [`super::lock_data_dir`] while it is open.
     ///
     /// # Errors
     /// Every [`StoreError`] about files, connections, foreign, newer or damaged databases; [`StoreError::Served`] where
-    /// another gateway has it open on a server.
+    /// one of an older version has it open on a server, or it is being moved.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         match &self.0 {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir, sqlite::SqliteOptions::default())?)),

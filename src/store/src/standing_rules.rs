@@ -8,6 +8,9 @@ use countersign_domain::policy::{Says, StandingRule};
 /// Rules that are over are kept for people to look at, the newest of them; the audit trail keeps all.
 pub const KEPT: i64 = 1000;
 
+/// The entry of how often a rule decided.
+pub const USED: &str = "standing_rule_used";
+
 /// A rule's row: its body, and what the trail is told of it.
 pub(crate) fn row(rule: &StandingRule) -> Result<(String, Value), StoreError> {
     let body = serde_json::to_string(rule).map_err(|e| StoreError::BadRecord(format!("{}: {e}", rule.id)))?;

@@ -511,6 +511,7 @@ fn told_of(event: &'static str, rules: Vec<StandingRule>) -> Record {
         server: String::new(),
         pins: Vec::new(),
         rules,
+        late: None,
         event,
         at: time(7),
         actor: "alice".into(),

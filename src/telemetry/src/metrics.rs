@@ -45,6 +45,8 @@ pub const UPSTREAM_UNATTRIBUTED: &str = "countersign_upstream_unattributed_total
 pub const POLICY_SIMULATED: &str = "countersign_policy_simulated_total";
 pub const WEBHOOK_ATTEMPTS: &str = "countersign_webhook_attempts_total";
 pub const WEBHOOK_WAITING: &str = "countersign_webhook_waiting";
+pub const NODES: &str = "countersign_nodes";
+pub const NODE_LEADS: &str = "countersign_node_leads";
 pub const INFO: &str = "countersign_info";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ enum Kind {
 }
 
 /// Name, kind, unit, HELP text.
-const TABLE: [(&str, Kind, Unit, &str); 30] = [
+const TABLE: [(&str, Kind, Unit, &str); 32] = [
     (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
     (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
     (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
@@ -90,6 +92,8 @@ const TABLE: [(&str, Kind, Unit, &str); 30] = [
     (POLICY_SIMULATED, Kind::Counter, Unit::Count, "Calls that policy.mode: simulate let through, by what was meant."),
     (WEBHOOK_ATTEMPTS, Kind::Counter, Unit::Count, "Attempts to deliver to a webhook, by outcome."),
     (WEBHOOK_WAITING, Kind::Gauge, Unit::Count, "Deliveries that wait for a webhook."),
+    (NODES, Kind::Gauge, Unit::Count, "Gateways that serve this one's store, this one among them."),
+    (NODE_LEADS, Kind::Gauge, Unit::Count, "1 where this gateway does what one of them does at a time."),
     (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
 ];
 

@@ -49,6 +49,12 @@ impl Lanes {
         self.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
+    /// Whether this delivery waits or is under way.
+    #[must_use]
+    pub fn has(&self, id: u64) -> bool {
+        self.lanes.values().flat_map(|lane| &lane.queue).any(|waiting| waiting.id == id)
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()

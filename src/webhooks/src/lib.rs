@@ -27,7 +27,7 @@ use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Feed;
 use countersign_store::{
-    StoreError,
+    Nodes, StoreError,
     webhooks::{Deliveries, Delivery},
 };
 
@@ -95,6 +95,7 @@ struct Running {
 /// What all workers share.
 struct Ground {
     store: Arc<dyn Deliveries>,
+    nodes: Arc<dyn Nodes>,
     thread: ArbiterHandle,
     /// The dashboard's address, up to the name of a page.
     link: Arc<str>,
@@ -125,13 +126,13 @@ impl Webhooks {
     /// Those of opening the database.
     pub async fn begin(
         &self,
-        store: Arc<dyn Deliveries>,
+        (store, nodes): (Arc<dyn Deliveries>, Arc<dyn Nodes>),
         configured: &[WebhookConfig],
         link: &str,
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
-        self.ground.get_or_init(|| Ground { store, thread, link: link.into(), shutdown: shutdown.clone() });
+        self.ground.get_or_init(|| Ground { store, nodes, thread, link: link.into(), shutdown: shutdown.clone() });
         self.apply(configured).await
     }
 
@@ -155,7 +156,9 @@ impl Webhooks {
         }
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
         let store = Arc::clone(&ground.store);
-        let kept = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
+        // A node whose configuration is older must not forget what another one sends.
+        let leads = ground.nodes.leads();
+        let kept = tokio::task::spawn_blocking(move || if leads { store.keep_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
             let stays = stay.iter().find(|running| *running.config == *webhook);
             stays.map_or_else(|| Arc::new(ground.start(webhook, &self.feed)), Arc::clone)
@@ -250,6 +253,7 @@ impl Ground {
         let worker = Worker {
             config: Arc::clone(&config),
             store: Arc::clone(&self.store),
+            nodes: Arc::clone(&self.nodes),
             feed: feed.clone(),
             link: Arc::clone(&self.link),
             shared: Arc::clone(&shared),

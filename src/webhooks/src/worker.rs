@@ -1,9 +1,15 @@
 //! The task of one webhook: follows the feed from its place, takes in what concerns it, and sends it.
 //!
 //! What is taken in is durable before it is sent and until it has arrived, so that every event goes out at least once,
-//! whatever ends the process; what was under way then goes out again, under the same id.
+//! whatever ends the process; what was under way then goes out again, under the same id. Of several nodes of one store the
+//! one that leads sends; another takes over where that one stood.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use jiff::Timestamp;
@@ -25,7 +31,7 @@ use countersign_config::WebhookConfig;
 use countersign_domain::webhooks::event::{Facts, outward};
 use countersign_review::{Feed, FeedEvent, FeedSubscription};
 use countersign_store::{
-    StoreError,
+    Nodes, StoreError,
     crash::crash_point,
     webhooks::{Deliveries, DeliveryState, Tried, Waiting},
 };
@@ -39,6 +45,10 @@ const BATCH: usize = 64;
 const UNNOTED: u64 = 512;
 /// Before a write to the store is tried again.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked whether this node still leads, or does by now.
+const TURN: Duration = Duration::from_millis(250);
+/// How often it is looked what another node has asked to be sent again, or how far the leading one is.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// What a webhook is asked from outside.
 pub(super) enum Command {
@@ -52,6 +62,7 @@ pub(super) struct Worker {
     pub config: Arc<WebhookConfig>,
     pub store: Arc<dyn Deliveries>,
     pub feed: Feed,
+    pub nodes: Arc<dyn Nodes>,
     /// The dashboard's address, up to the name of a page.
     pub link: Arc<str>,
     pub shared: Arc<Shared>,
@@ -73,22 +84,74 @@ enum Next {
     Command(Command),
     Event(Option<Arc<FeedEvent>>),
     Due,
+    /// It is looked who leads, and what others have asked for.
+    Look,
 }
 
 impl Worker {
     /// Runs until it is stopped.
     pub(super) async fn run(mut self) {
         let sender = Sender::default();
+        while self.turn(&sender).await && self.serve(&sender).await {
+            tracing::warn!(
+                webhook = self.config.name,
+                "another node may send by now; what was under way goes out again"
+            );
+        }
+    }
+
+    /// Waits until this node leads. Answers false when it is to stop.
+    async fn turn(&mut self, sender: &Sender) -> bool {
+        let mut look = Instant::now();
+        loop {
+            if self.nodes.leads() {
+                return true;
+            }
+            if look <= Instant::now() {
+                let Some((seen, waiting)) = self.begin().await else { return false };
+                let mut lanes = Lanes::default();
+                waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
+                self.told(seen, &lanes);
+                look = Instant::now() + LOOK;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return false,
+                () = sleep(TURN) => {}
+                Some(command) = self.commands.recv() => match command {
+                    // Whoever leads finds what waits again.
+                    Command::Retry(answer) => {
+                        let again = self.again(&mut Lanes::default()).await;
+                        let _ = answer.send(again);
+                    }
+                    Command::Test(answer) => self.test(sender, answer),
+                }
+            }
+        }
+    }
+
+    fn test(&self, sender: &Sender, answer: oneshot::Sender<AttemptOutcome>) {
+        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
+        actix::spawn(async move {
+            let _ = answer.send(test(&config, &sender, &link).await);
+        });
+    }
+
+    /// Sends as long as this node leads. Answers false when it is to stop.
+    async fn serve(&mut self, sender: &Sender) -> bool {
         let wanted = Wanted::new(&self.config);
-        let Some((mut seen, waiting)) = self.begin().await else { return };
+        let Some((mut seen, waiting)) = self.begin().await else { return false };
+        let mut look = Instant::now() + LOOK;
         let mut noted = seen;
         let mut lanes = Lanes::default();
         waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
         let mut under_way = FuturesUnordered::new();
         let mut feed = self.feed.subscribe(Some(seen));
         loop {
+            if !self.nodes.leads() {
+                return true;
+            }
             while let Some(waiting) = lanes.take(Instant::now()) {
-                under_way.push(self.send(&sender, waiting));
+                under_way.push(self.send(sender, waiting));
             }
             self.told(seen, &lanes);
             let room = lanes.len() < WINDOW;
@@ -99,31 +162,36 @@ impl Worker {
                 Some(command) = self.commands.recv() => Next::Command(command),
                 event = listen(feed.as_mut()), if room => Next::Event(event),
                 () = until(lanes.next()) => Next::Due,
+                () = sleep(TURN) => Next::Look,
             };
             match next {
-                Next::End => return,
+                Next::End => return false,
                 Next::Due => {}
+                Next::Look => {
+                    if look <= Instant::now() && self.nodes.live() > 1 {
+                        let name = self.config.name.clone();
+                        let Some(waiting) = self.durably(move |store| store.waiting(&name)).await else { return false };
+                        let new: Vec<_> = waiting.into_iter().filter(|waiting| !lanes.has(waiting.id)).collect();
+                        new.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
+                        look = Instant::now() + LOOK;
+                    }
+                }
                 Next::Sent(sent) => {
                     if !self.sent(sent, &mut lanes).await {
-                        return;
+                        return false;
                     }
                 }
                 Next::Command(Command::Retry(answer)) => {
                     let again = self.again(&mut lanes).await;
                     let _ = answer.send(again);
                 }
-                Next::Command(Command::Test(answer)) => {
-                    let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
-                    actix::spawn(async move {
-                        let _ = answer.send(test(&config, &sender, &link).await);
-                    });
-                }
+                Next::Command(Command::Test(answer)) => self.test(sender, answer),
                 Next::Event(None) => {
                     // The store could not be read, or the gateway ends.
                     sleep(STORE_PAUSE).await;
                     feed = self.feed.subscribe(Some(seen));
                     if feed.is_none() {
-                        return;
+                        return false;
                     }
                 }
                 Next::Event(Some(event)) => {
@@ -142,7 +210,9 @@ impl Worker {
                     }
                     let (name, rows) = (self.config.name.clone(), taken.clone());
                     crash_point("before_take_in");
-                    let Some(ids) = self.durably(move |store| store.take_in(&name, seen, &rows)).await else { return };
+                    let Some(ids) = self.durably(move |store| store.take_in(&name, seen, &rows)).await else {
+                        return false;
+                    };
                     crash_point("after_take_in");
                     noted = seen;
                     let numbered = taken.into_iter().zip(ids).map(|(waiting, id)| Waiting { id, ..waiting });
@@ -183,11 +253,14 @@ impl Worker {
 
     fn send(&self, sender: &Sender, waiting: Waiting) -> impl Future<Output = Sent> + use<> {
         let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
+        let nodes = Arc::clone(&self.nodes);
         async move {
             let id = Id::new(&waiting.key, waiting.seq, &waiting.kind, &waiting.event);
             let link = page(&link, &waiting.kind, &waiting.subject);
             let body = config.format.body(&waiting.event, &link, config.template.as_ref());
-            let outcome = sender.send(&config, &id, body).await;
+            let mut sending = std::pin::pin!(sender.send(&config, &id, body));
+            // A process that was stopped wakes with it in its hands, and another node may have sent what comes after it.
+            let outcome = poll_fn(|cx| if nodes.leads() { sending.as_mut().poll(cx) } else { Poll::Pending }).await;
             Sent { waiting, outcome }
         }
     }

@@ -126,7 +126,7 @@ impl<'a> Killer<'a> {
                 self.during_end += 1;
             }
         }
-        self.world.port.store(0, Ordering::SeqCst);
+        self.world.ports[0].store(0, Ordering::SeqCst);
         let ended = began.elapsed();
         self.verify();
         if std::env::var_os("CRASH_PROOF_TRACE").is_some() {
@@ -177,7 +177,7 @@ impl<'a> Killer<'a> {
             let mut process = self.spawn(env.clone());
             if let Some(port) = listening(&mut process, &self.world.data()) {
                 self.world.lives.fetch_add(1, Ordering::SeqCst);
-                self.world.port.store(port, Ordering::SeqCst);
+                self.world.ports[0].store(port, Ordering::SeqCst);
                 return process;
             }
             // An armed one may have ended itself already, while it recovered.

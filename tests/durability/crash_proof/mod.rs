@@ -4,17 +4,17 @@
 //!
 //! The short run is a test like others. The long one is `scripts/crash-proof`, which prints its figures.
 
-mod chance;
-mod checks;
-mod feed;
+pub mod chance;
+pub mod checks;
+pub mod feed;
 mod killer;
 mod plan;
 mod receiver;
 mod rules;
 mod upstream;
 mod wire;
-mod worker;
-mod world;
+pub mod worker;
+pub mod world;
 
 use std::{sync::atomic::Ordering, time::Instant};
 
@@ -62,7 +62,7 @@ impl Drop for Ended<'_> {
 
 fn prove(size: &Size) {
     let began = Instant::now();
-    let world = World::new();
+    let world = World::new(1, |data, name| support::create_key(data, "reviewer", name));
     let subscriber = Subscriber::default();
     let mut killer = Killer::new(&world, Chance::new(size.seed), size.kills);
     std::thread::scope(|scope| {

@@ -31,6 +31,8 @@ pub fn run(world: &World, name: &str, mut chance: Chance) {
         }
         let wanted = world.wanted.lock().unwrap().filter(|_| chance.below(10) < 7);
         let plan = wanted.unwrap_or_else(|| Plan::any(&mut chance));
+        // What is decided about rules at one of several gateways holds at the others a moment later.
+        let plan = if plan == Plan::Rule && world.ports.len() > 1 { Plan::Approve } else { plan };
         one(world, &format!("{name}-{n}"), plan, &mut chance);
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{plan::Plan, receiver::Receiver, upstream::Upstream};
-use support::{PATIENCE, create_key, http::Conn};
+use support::{PATIENCE, http::Conn};
 
 /// How many names the upstream has for what is proposed most: what goes to one of them runs one after another.
 pub const NAMES: usize = 4;
@@ -67,8 +67,10 @@ pub struct World {
     pub upstream: Arc<Upstream>,
     pub receiver: Receiver,
     pub reviewers: [String; 3],
-    /// The port of the gateway that is meant to be up; 0 between two of them.
-    pub port: AtomicU16,
+    /// The ports of the gateways that are meant to be up; 0 between two lives of one.
+    pub ports: Vec<AtomicU16>,
+    /// Which of them is asked next.
+    turn: AtomicUsize,
     /// How many gateways there were.
     pub lives: AtomicUsize,
     /// There will be none any more.
@@ -93,19 +95,21 @@ pub struct Answer {
 pub const REVIEWERS: [&str; 3] = ["carol", "dave", "erin"];
 
 impl World {
-    pub fn new() -> Self {
+    /// So many gateways at a time, of which each keeps its files in a directory of its own.
+    pub fn new(gateways: usize, make_keys: impl Fn(&Path, &str) -> String) -> Self {
         let home = tempfile::tempdir().unwrap();
         let (upstream, url) = Upstream::start(&home.path().join("ledger"));
         let receiver = Receiver::start();
         let data = home.path().join("data");
-        let reviewers = REVIEWERS.map(|name| create_key(&data, "reviewer", name));
+        let reviewers = REVIEWERS.map(|name| make_keys(&data, name));
         std::fs::write(home.path().join("countersign.yaml"), config(&url, &receiver.url)).unwrap();
         Self {
             home,
             upstream,
             receiver,
             reviewers,
-            port: AtomicU16::new(0),
+            ports: (0..gateways).map(|_| AtomicU16::new(0)).collect(),
+            turn: AtomicUsize::new(0),
             lives: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             enough: AtomicBool::new(false),
@@ -121,19 +125,33 @@ impl World {
     }
 
     pub fn log(&self) -> String {
-        let log = std::fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
-        let start = log.len().saturating_sub(8000);
-        log.get(start..).unwrap_or(&log).to_owned()
+        let homes = std::iter::once(self.home.path().to_owned()).chain((0..self.ports.len()).map(|n| self.node(n)));
+        let mut all = String::new();
+        for home in homes {
+            let log = std::fs::read_to_string(home.join("log")).unwrap_or_default();
+            let start = log.len().saturating_sub(8000);
+            all += log.get(start..).unwrap_or(&log);
+        }
+        all
     }
 
-    /// Where the gateway is, once there is one.
+    /// Where one of several gateways keeps its files.
+    pub fn node(&self, n: usize) -> PathBuf {
+        self.home.path().join(format!("node{n}"))
+    }
+
+    /// Where a gateway is, once there is one; of several another one each time.
     pub fn address(&self) -> SocketAddr {
         loop {
-            // However long it takes on a slow machine: whoever starts them fails by itself, and says so.
-            match self.port.load(Ordering::SeqCst) {
-                0 => assert!(!self.over.load(Ordering::SeqCst), "there is no gateway any more:\n{}", self.log()),
-                port => return ([127, 0, 0, 1], port).into(),
+            for _ in &self.ports {
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.ports.len();
+                match self.ports[turn].load(Ordering::SeqCst) {
+                    0 => {}
+                    port => return ([127, 0, 0, 1], port).into(),
+                }
             }
+            // However long it takes on a slow machine: whoever starts them fails by itself, and says so.
+            assert!(!self.over.load(Ordering::SeqCst), "there is no gateway any more:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

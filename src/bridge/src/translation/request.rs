@@ -149,6 +149,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         },
         headers: Vec::new(),
         repeatable: false,
+        permit: None,
     }
 }
 

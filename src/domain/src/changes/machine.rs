@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{
-    Change, ChangeFault, ChangeState, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy, Terms,
-    Verdict,
+    Change, ChangeFault, ChangeState, Claimant, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy,
+    Terms, Verdict,
     dialogue::{Closed, Question},
     digest::{Shown, arguments_hash},
     people::Person,
@@ -45,8 +45,8 @@ pub enum ChangeEvent {
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change; earlier votes are void.
     Refresh { preview: Preview, served_by: ServedBy },
-    /// The Executor takes it, before anything is sent.
-    Claim,
+    /// The Executor takes it, before anything is sent; of which node, where there may be several.
+    Claim { by: Option<Claimant> },
     /// Its tool asks the proposer's client.
     Ask { question: Question },
     /// Questions that have ended, by whoever answered them or took the task back.
@@ -261,7 +261,7 @@ impl ChangeEvent {
             Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale]),
             Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved]),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale]),
-            Self::Claim => (EventKind::Executing, &[S::Approved]),
+            Self::Claim { .. } => (EventKind::Executing, &[S::Approved]),
             Self::Ask { .. } => (EventKind::Asked, &[S::Executing]),
             Self::Answer { .. } => (EventKind::Answered, &[S::Executing]),
             Self::Succeed { .. } => (EventKind::Applied, &[S::Executing]),
@@ -469,7 +469,10 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.show(preview, served_by);
             after.state = ChangeState::Pending;
         }
-        ChangeEvent::Claim => after.state = ChangeState::Executing,
+        ChangeEvent::Claim { by } => {
+            after.claimed_by = by;
+            after.state = ChangeState::Executing;
+        }
         ChangeEvent::Ask { question } => {
             let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has(&question.key)) else {
                 return Err(IllegalTransition::NotToBeAsked);

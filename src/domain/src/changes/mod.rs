@@ -284,6 +284,14 @@ pub struct Edit {
     pub to: String,
 }
 
+/// A node in one of its lives: a lease that ran out begins another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claimant {
+    pub node: String,
+    pub epoch: u64,
+}
+
 /// Why a change failed, went stale or expired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -350,6 +358,9 @@ pub struct Change {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
+    /// Which node runs it, or ran it last, where several serve the store: what another one says of the call does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<Claimant>,
     /// What its tool may ask the proposer's client while it runs, and what it asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,

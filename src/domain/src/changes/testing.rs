@@ -41,6 +41,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         created_at: now,
         updated_at: now,
         expires_at: now,
+        claimed_by: None,
         dialogue: None,
         result: None,
         fault: None,

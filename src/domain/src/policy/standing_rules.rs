@@ -48,6 +48,11 @@ impl Uses {
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+
+    /// It decided at least so often, as others have counted.
+    pub fn raise(&self, uses: u64) {
+        self.0.fetch_max(uses, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for Uses {

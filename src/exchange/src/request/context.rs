@@ -80,6 +80,7 @@ impl Exchange {
             change_id: None,
             inquirer: None,
             session: self.notes().cloned(),
+            permit: None,
         }
     }
 

@@ -11,6 +11,7 @@ pub mod changes;
 pub mod decisions;
 pub mod events;
 pub mod events_ws;
+pub mod nodes;
 pub mod page;
 pub mod policy;
 pub mod posted;
@@ -128,6 +129,7 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/webhooks/{name}/retry", webhooks::retry),
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
     route!(READ "/api/sessions", views::sessions),
+    route!(READ "/api/nodes", nodes::list),
     route!(READ "/api/servers", providers::servers),
     route!(READ "/api/servers/{name}", providers::one),
     route!(POST "/api/servers/{name}/accept", providers::accept),

@@ -92,6 +92,7 @@ async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
         change_id: None,
         inquirer: None,
         session: None,
+        permit: None,
     };
     let mut infos = Vec::new();
     for provider in table.providers() {

@@ -193,6 +193,7 @@ impl<'a> Maker<'a> {
             change_id: None,
             inquirer: None,
             session: None,
+            permit: None,
         };
         self.provider.call(tool, arguments, &context).await.map_err(CallError)
     }

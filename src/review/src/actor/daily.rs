@@ -87,6 +87,11 @@ impl Daily {
         Ok(())
     }
 
+    /// Counts a change that another node has written.
+    pub(crate) fn count(&mut self, principal: &str, bytes: u64, at: Timestamp) {
+        self.restore(&[Proposed { principal: principal.to_owned(), bytes, at }]);
+    }
+
     /// Takes back what was counted for a write that failed.
     pub(crate) fn release(&mut self, principal: &str, bytes: u64) {
         let Some(hours) = self.of.get_mut(principal) else { return };

@@ -14,7 +14,6 @@ use metrics::Gauge;
 
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::LiveChange;
 use countersign_telemetry::metrics as telemetry;
 
 #[derive(Default)]
@@ -28,8 +27,14 @@ pub(crate) struct Ledger {
     max_changes: usize,
     max_bytes: u64,
     usage: HashMap<String, Usage>,
-    /// Live changes: whose they are and what they count.
-    live: HashMap<String, (String, u64)>,
+    live: HashMap<String, Live>,
+}
+
+/// A live change: whose it is, what it counts, and how it stands.
+struct Live {
+    principal: String,
+    bytes: u64,
+    state: ChangeState,
 }
 
 impl Ledger {
@@ -72,23 +77,34 @@ impl Ledger {
     }
 
     /// A change that was reserved for is durable.
-    pub(crate) fn opened(&mut self, id: &str, principal: &str, bytes: u64) {
-        self.live.insert(id.to_owned(), (principal.to_owned(), bytes));
+    pub(crate) fn opened(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
+        self.live.insert(id.to_owned(), Live { principal: principal.to_owned(), bytes, state });
+    }
+
+    /// How a live change stands.
+    pub(crate) fn state(&self, id: &str) -> Option<ChangeState> {
+        self.live.get(id).map(|live| live.state)
+    }
+
+    pub(crate) fn moved(&mut self, id: &str, state: ChangeState) {
+        if let Some(live) = self.live.get_mut(id) {
+            live.state = state;
+        }
     }
 
     /// A change is final.
     pub(crate) fn closed(&mut self, id: &str) {
-        if let Some((principal, bytes)) = self.live.remove(id) {
-            self.release(&principal, bytes);
+        if let Some(live) = self.live.remove(id) {
+            self.release(&live.principal, live.bytes);
         }
     }
 
-    /// One that was stored earlier; over the bound too, if the bound was lowered.
-    pub(crate) fn restore(&mut self, change: &LiveChange) {
-        let usage = self.usage.entry(change.principal.clone()).or_default();
+    /// One that was stored earlier, or by another node; over the bound too, if the bound was lowered.
+    pub(crate) fn restore(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
+        let usage = self.usage.entry(principal.to_owned()).or_default();
         usage.changes += 1;
-        usage.bytes += change.bytes;
-        self.opened(&change.id, &change.principal, change.bytes);
+        usage.bytes += bytes;
+        self.opened(id, principal, bytes, state);
     }
 
     fn forget_idle(&mut self, principal: &str) {
@@ -122,6 +138,15 @@ impl Counts {
         if let Some((n, gauge)) = self.of(to) {
             n.fetch_add(1, Ordering::Relaxed);
             gauge.increment(1.0);
+        }
+    }
+
+    /// As they are in the store.
+    pub(crate) fn set(&self, counts: &[(ChangeState, u64)]) {
+        for (state, (n, gauge)) in ChangeState::ALL.into_iter().zip(&self.states) {
+            let counted = counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
+            n.store(counted, Ordering::Relaxed);
+            gauge.set(approximate(counted));
         }
     }
 

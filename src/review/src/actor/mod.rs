@@ -6,6 +6,8 @@
 pub mod daily;
 pub mod duplicate_calls;
 pub mod ledger;
+pub mod order;
+pub mod others;
 pub mod proposal_rate;
 pub mod watch;
 
@@ -16,18 +18,20 @@ use std::{
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, StreamHandler};
 use jiff::Timestamp;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
     daily::Daily,
     duplicate_calls::Twins,
     ledger::{Counts, Deadlines, Ledger},
+    order::Order,
+    others::Other,
     watch::Watchers,
 };
 use crate::feed::{Feed, FeedEvent};
-use countersign_domain::changes::{Change, ChangeState, machine::EventKind};
+use countersign_domain::changes::{Change, ChangeState, Target, machine::EventKind};
 use countersign_protocol::McpError;
-use countersign_store::{Draft, Store, WriteError, Written, crash::crash_point};
+use countersign_store::{Draft, Store, StoreError, WriteError, Written, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;
 
 /// Why a transition did not happen.
@@ -67,6 +71,13 @@ pub(crate) struct AdvanceChange {
     pub reply: Reply,
 }
 
+/// What was read of the feed that is not announced yet, as it seems. Sent by `follow`.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct ReadOthers {
+    pub others: Vec<Other>,
+}
+
 /// What the store said of a transition; from its thread, in commit order.
 pub(crate) struct StoreAnswered {
     result: Result<Written, WriteError>,
@@ -74,7 +85,7 @@ pub(crate) struct StoreAnswered {
 }
 
 /// What is remembered of a transition while the store writes it.
-struct Step {
+pub(crate) struct Step {
     change: Arc<Change>,
     kind: EventKind,
     from: Option<ChangeState>,
@@ -92,16 +103,38 @@ pub(crate) struct Approved {
     pub lock_key: String,
     /// How long it waits before it may run.
     pub grace: Option<Duration>,
+    /// Another node approved it and is to run it; how long until this one looks again.
+    pub handed_over: Option<Duration>,
 }
 
 impl Approved {
+    /// How long the node that approved a change has to take it before others do.
+    pub(crate) const HANDOVER: Duration = Duration::from_secs(3);
+
+    /// Two providers may use the same key for different things.
+    fn lock_key(provider: &str, target: &Target) -> String {
+        format!("{provider}\0{}", target.lock_key)
+    }
+
+    /// As one that another node approved, if any was.
+    pub(crate) fn left_by_others(self, others: bool) -> Self {
+        if !others {
+            return self;
+        }
+        Self { grace: Some(self.grace.unwrap_or_default() + Self::HANDOVER), handed_over: Some(Self::HANDOVER), ..self }
+    }
+
     pub(crate) fn of(change: &Change, now: Timestamp) -> Self {
         let left = change.run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
         // A clock that was set back makes nobody wait longer than the rule says.
         let grace = left.map(|left| left.min(Duration::from_secs(change.terms.undo_for)));
-        // Two providers may use the same key for different things.
-        let lock_key = format!("{}\0{}", change.provider, change.target.lock_key);
-        Self { id: change.id.clone(), version: change.version, lock_key, grace: grace.filter(|left| !left.is_zero()) }
+        Self {
+            id: change.id.clone(),
+            version: change.version,
+            lock_key: Self::lock_key(&change.provider, &change.target),
+            grace: grace.filter(|left| !left.is_zero()),
+            handed_over: None,
+        }
     }
 }
 
@@ -121,7 +154,16 @@ pub(crate) struct PendingChanges {
     pub outcomes: (mpsc::UnboundedSender<Vec<StoreAnswered>>, Option<mpsc::UnboundedReceiver<Vec<StoreAnswered>>>),
     /// What the store's thread collects of one commit, to wake the actor once.
     pub collected: Arc<Mutex<Vec<StoreAnswered>>>,
+    pub order: Order<Announced>,
+    /// The store knows something that is to be announced and that nobody here wrote.
+    pub gap: Arc<Notify>,
     pub metrics: Metrics,
+}
+
+/// A transition that is durable.
+pub(crate) enum Announced {
+    Own(Written, Step),
+    Other(Box<Other>),
 }
 
 pub(crate) struct Metrics {
@@ -193,18 +235,44 @@ impl Handler<AdvanceChange> for PendingChanges {
 impl StreamHandler<Vec<StoreAnswered>> for PendingChanges {
     fn handle(&mut self, outcomes: Vec<StoreAnswered>, _: &mut Self::Context) {
         for StoreAnswered { result, step } in outcomes {
+            let which = (step.change.id.clone(), step.change.version);
             match result {
-                Ok(written) => self.announce(&written, step),
-                Err(error) => self.failed(error, step),
+                Ok(written) => self.order.end(&which, Some((written.seq, Announced::Own(written, step)))),
+                Err(error) => {
+                    self.order.end(&which, None);
+                    self.failed(error, step);
+                }
             }
         }
+        self.announce_all();
     }
 
     /// The store is gone; the actor is stopped by whoever closed it.
     fn finished(&mut self, _: &mut Self::Context) {}
 }
 
+impl Handler<ReadOthers> for PendingChanges {
+    type Result = ();
+
+    fn handle(&mut self, ReadOthers { others }: ReadOthers, _: &mut Self::Context) {
+        self.order.read(others.into_iter().map(|other| (other.seq, other.which(), Announced::Other(Box::new(other)))));
+        self.announce_all();
+    }
+}
+
 impl PendingChanges {
+    fn announce_all(&mut self) {
+        while let Some((_, announced)) = self.order.next() {
+            match announced {
+                Announced::Own(written, step) => self.announce(&written, step),
+                Announced::Other(other) => self.announce_other(*other),
+            }
+        }
+        if self.order.has_gap() {
+            self.gap.notify_one();
+        }
+    }
+
     fn write(&mut self, draft: Draft, bytes: u64, admission: Admission, reply: Reply) {
         let step = Step {
             change: Arc::clone(&draft.change),
@@ -214,6 +282,7 @@ impl PendingChanges {
             _admission: admission,
             reply,
         };
+        self.order.begin((step.change.id.clone(), step.change.version));
         let outcomes = self.outcomes.0.clone();
         let collected = Arc::clone(&self.collected);
         self.store.submit(
@@ -232,10 +301,11 @@ impl PendingChanges {
         let Step { change, kind, from, bytes, _admission, reply } = step;
         crash_point("between_commit_and_announce");
         self.counts.moved(from, change.state);
+        self.ledger.moved(&change.id, change.state);
         self.metrics.transition(kind);
         if kind == EventKind::Created {
             self.metrics.proposed.increment(1);
-            self.ledger.opened(&change.id, &change.proposer.principal, bytes);
+            self.ledger.opened(&change.id, &change.proposer.principal, bytes, change.state);
             self.deadlines.insert(&change.id, change.expires_at, (self.clock)());
         }
         if change.state.is_final() {
@@ -259,7 +329,49 @@ impl PendingChanges {
         let _ = reply.send(Ok(change));
     }
 
+    /// What another node did: it is accounted for and told of as if it were done here.
+    fn announce_other(&mut self, other: Other) {
+        let (id, principal, state) = (&other.change.id, &other.change.proposer.principal, other.change.state);
+        let before = self.ledger.state(id);
+        let now = (self.clock)();
+        if other.is_new && before.is_none() && !state.is_final() {
+            self.ledger.restore(id, principal, other.bytes, state);
+            self.daily.count(principal, other.bytes, other.change.created_at);
+            self.deadlines.insert(id, other.change.expires_at, now);
+            if let Some(call) = &other.call_hash {
+                self.twins.add(call, id);
+            }
+        }
+        if before != Some(state) {
+            self.counts.moved(before, state);
+            self.ledger.moved(id, state);
+        }
+        if state.is_final() {
+            self.ledger.closed(id);
+            self.twins.remove(id);
+        }
+        if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
+            self.deadlines.remove(id);
+        }
+        if state == ChangeState::Approved {
+            let _ = self.approved.send(other.approved(now));
+        }
+        if self.watchers.are_there(id) {
+            let (watchers, read) = (Arc::clone(&self.watchers), self.store.get(id));
+            actix::spawn(async move {
+                if let Ok(Some(change)) = read.await {
+                    watchers.announce(&change);
+                }
+            });
+        }
+        tracing::debug!(change = %id, seq = other.seq, "a change of another node");
+        self.feed.publish(other.event);
+    }
+
     fn failed(&mut self, error: WriteError, step: Step) {
+        if matches!(error, WriteError::Store(StoreError::OutcomeUnknown)) {
+            self.gap.notify_one();
+        }
         if step.kind == EventKind::Created {
             self.ledger.release(&step.change.proposer.principal, step.bytes);
             self.daily.release(&step.change.proposer.principal, step.bytes);

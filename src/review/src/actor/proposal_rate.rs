@@ -19,11 +19,17 @@ impl Flood {
         Self { limiter, max: per_minute }
     }
 
+    /// Where several nodes share the limit, each takes as many at once as there are nodes.
+    ///
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
-    pub(crate) fn admit(&self, principal: &str) -> Result<(), McpError> {
+    pub(crate) fn admit(&self, principal: &str, nodes: usize) -> Result<(), McpError> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
-        limiter.check_key(&principal.to_owned()).map_err(|until| {
+        let share = u32::try_from(nodes).unwrap_or(u32::MAX).clamp(1, self.max);
+        let Some(share) = NonZeroU32::new(share) else { return Ok(()) };
+        // It fits once at least: the share is not above the limit.
+        let Ok(checked) = limiter.check_key_n(&principal.to_owned(), share) else { return Ok(()) };
+        checked.map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
             McpError::new(
                 ErrorKind::RateLimited,
@@ -44,13 +50,13 @@ mod tests {
     fn one_principal_is_held_back_and_others_are_not() {
         let flood = Flood::new(3);
         for _ in 0..3 {
-            flood.admit("a").unwrap();
+            flood.admit("a", 1).unwrap();
         }
-        let refused = flood.admit("a").unwrap_err();
+        let refused = flood.admit("a", 1).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::RateLimited);
         assert!((1..=60).contains(&refused.data["retryAfter"].as_u64().unwrap()), "{refused:?}");
-        flood.admit("b").unwrap();
+        flood.admit("b", 1).unwrap();
         let open = Flood::new(0);
-        assert!((0..10_000).all(|_| open.admit("a").is_ok()));
+        assert!((0..10_000).all(|_| open.admit("a", 1).is_ok()));
     }
 }

@@ -50,6 +50,11 @@ impl Watchers {
         Some(Watch { watchers: Arc::clone(self), id: id.to_owned(), latest, closed })
     }
 
+    /// Whether anybody waits for the change.
+    pub(crate) fn are_there(&self, id: &str) -> bool {
+        self.lock().changes.contains_key(id)
+    }
+
     /// Only by `PendingChanges`, after the commit.
     pub(crate) fn announce(&self, change: &Arc<Change>) {
         if let Some(entry) = self.lock().changes.get(&change.id) {

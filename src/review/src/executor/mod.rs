@@ -1,9 +1,11 @@
 //! The Executor: owns approved work. It checks once more, claims durably, calls the provider once, and records what
 //! came of it. It never retries a call, and never calls before the claim is durable.
 //!
-//! Changes to one target run one after another, others side by side.
+//! Changes to one target run one after another, others side by side; also those of several nodes of one store, where each
+//! first runs what was approved at it, and what others have left.
 
 mod inquiry;
+mod late;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -19,7 +21,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use self::inquiry::Inquiry;
+use self::{inquiry::Inquiry, late::too_late};
 use crate::{
     actor::Approved,
     commit::StepError,
@@ -29,7 +31,7 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, NoProgress, Provider, ToolResult};
+use countersign_provider::{CallContext, NoProgress, Permit, Provider, ToolResult};
 use countersign_store::{StoreError, crash::crash_point};
 
 /// How often a check that could not be made is tried again before the change goes back to a person.
@@ -45,7 +47,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     // Those whose approval may still be undone, by when that ends.
     let mut graces: BTreeMap<(Instant, u64), Approved> = BTreeMap::new();
     let mut number = 0;
-    let mut running: JoinSet<String> = JoinSet::new();
+    let mut running: JoinSet<Ended> = JoinSet::new();
     loop {
         let first = graces.first_key_value().map(|((end, _), _)| *end);
         let due = tokio::select! {
@@ -68,7 +70,11 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 }
             }
             Some(ended) = running.join_next(), if !running.is_empty() => {
-                let Ok(key) = ended else { continue };
+                let Ok(Ended { key, left }) = ended else { continue };
+                if let Some(end) = left.as_ref().and_then(|left| Instant::now().checked_add(left.grace?)) {
+                    number += 1;
+                    graces.extend(left.map(|left| ((end, number), left)));
+                }
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
                     Some(Some(next)) => start(&inner, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
@@ -88,7 +94,17 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     while running.join_next().await.is_some() {}
 }
 
-fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<String>, approved: Approved) {
+/// An attempt is over.
+struct Ended {
+    key: String,
+    /// It is another node's, and to be looked at again after its grace.
+    left: Option<Approved>,
+}
+
+/// How long a change that another node is to run is left alone at most.
+const LEFT: Duration = Duration::from_secs(30);
+
+fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Ended>, approved: Approved) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         let slot = tokio::select! {
@@ -96,26 +112,33 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Strin
             slot = slots.acquire_owned() => slot.ok(),
         };
         // The key must come back whatever happens, or its target would be blocked until the next start.
-        if let Some(slot) = slot
-            && AssertUnwindSafe(one(&inner, &approved, &mut Some(slot))).catch_unwind().await.is_err()
-        {
-            tracing::error!(change = %approved.id, "the Executor panicked over a change");
+        let mut left = false;
+        if let Some(slot) = slot {
+            match AssertUnwindSafe(one(&inner, &approved, &mut Some(slot))).catch_unwind().await {
+                Ok(over) => left = !over,
+                Err(_) => tracing::error!(change = %approved.id, "the Executor panicked over a change"),
+            }
         }
-        approved.lock_key
+        let key = approved.lock_key.clone();
+        let wait = approved.handed_over.filter(|_| left);
+        let left = wait.map(|wait| Approved { grace: Some(wait), handed_over: Some((wait * 2).min(LEFT)), ..approved });
+        Ended { key, left }
     });
 }
 
 /// A place among what runs at the same time. Whoever waits for a client gives it back.
 type Slot = Option<OwnedSemaphorePermit>;
 
-/// Takes one approved change as far as it can go.
-async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) {
+/// Takes one approved change as far as it can go. Whether it is over with it: what another node is to run does not hold up
+/// what waits here.
+async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) -> bool {
     let mut tries = 0;
     let mut soon = SOON;
     while !inner.stop.is_cancelled() {
         // Nothing has been sent: looking again is safe, from the beginning.
         match attempt(inner, approved, &mut tries, slot).await {
-            Ok(()) => return,
+            Ok(()) => return true,
+            Err(_) if approved.handed_over.is_some() => return false,
             Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
             Err(Retry::Soon) => {
                 pause(inner, soon.min(inner.config.retry_pause)).await;
@@ -123,21 +146,26 @@ async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) {
             }
         }
     }
+    true
 }
 
 /// Not yet, and nothing was sent: again after a pause.
 enum Retry {
     Later,
-    /// The gateway has just started, and the provider is on its way.
+    /// The provider is on its way after the start, or another node runs a change to the same target.
     Soon,
 }
 
 async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
     let Some((change, provider)) = ready(inner, approved, tries).await? else { return Ok(()) };
     crash_point("before_claim");
-    let Some(claimed) = take(inner, &change, ChangeEvent::Claim).await? else { return Ok(()) };
+    let by = inner.nodes.claimant();
+    if !inner.nodes.holds(by.as_ref()) {
+        return Err(Retry::Later);
+    }
+    let Some(claimed) = take(inner, &change, ChangeEvent::Claim { by }).await? else { return Ok(()) };
     crash_point("after_claim");
-    let (last, event) = call(inner, &claimed, provider.as_ref(), slot).await;
+    let (last, event) = call(inner, &claimed, provider, slot).await;
     crash_point("before_result");
     record(inner, last, event).await;
     crash_point("after_result");
@@ -160,6 +188,9 @@ async fn ready(
             return Err(Retry::Later);
         }
     };
+    if approved.handed_over.is_some() && inner.nodes.live() > 1 {
+        return left_by_another(inner, change).await;
+    }
     if inner.expired(&change) {
         take(inner, &change, expiry::event(&change)).await?;
         return Ok(None);
@@ -203,6 +234,31 @@ async fn ready(
     Ok(None)
 }
 
+/// As [`ready`], of what another node is to run: this one does where its own target is what was approved. What it finds
+/// otherwise may be otherwise there.
+async fn left_by_another(
+    inner: &Inner,
+    change: Arc<Change>,
+) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
+    if inner.expired(&change) {
+        return Ok(None);
+    }
+    match inner.recheck(&change).await {
+        Recheck::Same(provider) => match votes::void(inner, &change) {
+            Ok(None) => Ok(Some((change, provider))),
+            Ok(Some(_)) | Err(_) => Err(Retry::Later),
+        },
+        Recheck::Moved(moved) if moved.is_of(&change) => {
+            let Moved { preview, served_by, fault } = *moved;
+            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault }).await? {
+                take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+            }
+            Ok(None)
+        }
+        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => Err(Retry::Later),
+    }
+}
+
 /// A step of a change that is not running. `None` where it may not happen any more: somebody was quicker, or the
 /// gateway is ending.
 async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
@@ -213,6 +269,9 @@ async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result
             Err(Retry::Later)
         }
         Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
+        Err(StepError::Busy) => Err(Retry::Soon),
+        // This node's lease ran out: it is on its way to another one.
+        Err(StepError::Fenced) => Err(Retry::Later),
         // Its outcome is unknown only where the store or the actor has ended: the next start finds out.
         Err(error) => {
             tracing::error!(?error, change = %change.id, "a step of an approved change was lost");
@@ -233,9 +292,16 @@ async fn pause(inner: &Inner, time: Duration) {
 async fn call(
     inner: &Inner,
     change: &Arc<Change>,
-    provider: &dyn Provider,
+    provider: Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
+    let (nodes, by) = (Arc::clone(&inner.nodes), change.claimed_by.clone());
+    let permit = Permit(Arc::new(move || nodes.holds(by.as_ref())));
+    if !permit.0() {
+        let message = "The lease of the gateway that took it ran out before anything was sent; propose it again";
+        let fault = ChangeFault { code: ErrorKind::UpstreamUnavailable.code().into(), message: message.into() };
+        return (Arc::clone(change), ChangeEvent::Fail { fault, result: None });
+    }
     let (inquirer, mut inquiry) = Inquiry::of(inner, change).unzip();
     let cancel = inner.kill.child_token();
     let context = CallContext {
@@ -245,6 +311,7 @@ async fn call(
         change_id: Some(change.id.clone()),
         inquirer,
         session: None,
+        permit: Some(permit),
     };
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
@@ -353,7 +420,7 @@ async fn record(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
     loop {
         match inner.step(&claimed, event.clone(), None).await {
             Ok(_) => return,
-            Err(StepError::Conflict | StepError::Illegal(_)) => {
+            Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {
                 // A question whose storing seemed to fail was stored all the same.
                 if let Ok(Some(now)) = inner.store.get(&claimed.id).await
                     && now.state == ChangeState::Executing
@@ -361,6 +428,9 @@ async fn record(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
                 {
                     claimed = now;
                     continue;
+                }
+                if too_late(inner, &claimed, &event).await {
+                    return;
                 }
                 // An earlier try was written although its outcome was unknown then.
                 tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");

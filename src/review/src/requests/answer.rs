@@ -75,7 +75,16 @@ pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
         }
         Err(StepError::Refused(error)) => Err(error.into()),
         Err(StepError::Store(error)) => Err(store_error(&error).into()),
-        Err(StepError::Duplicate) => Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into()),
+        Err(StepError::Fenced) => {
+            let message = "The gateway that ran it may still be about to make the call; try again in a while";
+            Err(DecideError {
+                error: about(ErrorKind::ChangeNotPending, message, change),
+                current: Some(Arc::clone(change)),
+            })
+        }
+        Err(StepError::Duplicate | StepError::Busy) => {
+            Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
+        }
     }
 }
 

@@ -191,6 +191,12 @@ pub(crate) async fn settle(
         return Err(version_conflict(change));
     }
     check_comment(&change, comment.as_deref())?;
+    // The store refuses it too; here it is known until when.
+    if let Some(until) = inner.store.held_until(id).await.map_err(|e| crate::store_error(&e))? {
+        let message = "The gateway that ran it is gone, and may still be about to make the call; settle it after that";
+        let error = about(ErrorKind::ChangeNotPending, message, &change).with("settleAfter", until.to_string());
+        return Err(DecideError { error, current: Some(change) });
+    }
     let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };
     crash_point("before_settle");
     let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;

@@ -23,7 +23,7 @@ pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     if proposal.idempotency_key.is_some() {
         return Box::pin(propose_with_key(inner, proposal)).await;
     }
-    inner.flood.admit(&proposal.proposer.principal)?;
+    inner.flood.admit(&proposal.proposer.principal, inner.nodes.live())?;
     // All that is large is done and gone before the wait: many proposals wait at a time.
     let draft = prepare(inner, proposal)?;
     let id = draft.change.id.clone();
@@ -44,7 +44,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
         return repeated(existing, &change);
     }
-    inner.flood.admit(&change.proposer.principal)?;
+    inner.flood.admit(&change.proposer.principal, inner.nodes.live())?;
     if let Some(call) = &draft.call_hash {
         inner.twins.add(call, &change.id);
     }
@@ -85,7 +85,7 @@ fn refused(error: StepError) -> McpError {
     match error {
         StepError::Refused(error) => error,
         StepError::Store(error) => store_error(&error),
-        StepError::Illegal(_) | StepError::Conflict | StepError::Duplicate => {
+        StepError::Illegal(_) | StepError::Conflict | StepError::Duplicate | StepError::Busy | StepError::Fenced => {
             McpError::new(ErrorKind::Internal, "The change could not be stored")
         }
     }
@@ -155,6 +155,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         terms,
         twin_of: None,
         run_after: None,
+        claimed_by: None,
         decisions: Vec::new(),
         created_at: now,
         updated_at: now,

@@ -156,7 +156,7 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
         };
         let approved = inner.step(change, ChangeEvent::Decide(decision), None).await.unwrap();
         if change.id == ran.id {
-            inner.step(&approved, ChangeEvent::Claim, None).await.unwrap();
+            inner.step(&approved, ChangeEvent::Claim { by: None }, None).await.unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;

@@ -67,6 +67,18 @@ impl Store for Flaky {
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
         self.store.events_after(after, limit)
     }
+    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<countersign_store::Followed>> {
+        self.store.followed(after, limit)
+    }
+    fn orphans(&self) -> StoreFuture<Vec<String>> {
+        self.store.orphans()
+    }
+    fn held_until(&self, id: &str) -> StoreFuture<Option<jiff::Timestamp>> {
+        self.store.held_until(id)
+    }
+    fn nodes(&self) -> Arc<dyn countersign_store::Nodes> {
+        self.store.nodes()
+    }
     fn submit_record(&self, record: countersign_store::Record, done: Done) {
         self.store.submit_record(record, done);
     }

@@ -30,6 +30,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(inner.config.expiry_interval) => {}
         }
+        if !inner.nodes.leads() {
+            continue;
+        }
         while round(&inner).await == ROUND && !inner.stop.is_cancelled() {}
     }
 }

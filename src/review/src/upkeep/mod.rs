@@ -1,6 +1,8 @@
-//! What becomes of changes without anybody asking for it: their time ends, votes cease to count, and what is old is pruned.
-//! Each is looked for again and again until the gateway closes.
+//! What becomes of changes without anybody asking for it: their time ends, votes cease to count, their node is gone
+//! while they run, and what is old is pruned. Each is looked for again and again until the gateway closes, by the node that
+//! leads.
 
 pub mod expiry;
+pub mod orphans;
 pub mod prune;
 pub mod votes;

@@ -64,7 +64,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
         }
-        if !trust.holds(inner.now()) {
+        if !trust.holds(inner.now()) || !inner.nodes.leads() {
             continue;
         }
         loop {
@@ -138,7 +138,7 @@ pub(crate) async fn round(inner: &Inner) -> Result<bool, StoreError> {
     match answer.await {
         Ok(Ok(_)) => {}
         Ok(Err(WriteError::Store(error))) => return Err(error),
-        Ok(Err(WriteError::Conflict | WriteError::Duplicate)) => return Ok(old.more),
+        Ok(Err(_)) => return Ok(old.more),
         Err(_) => return Err(StoreError::Closed),
     }
     for (.., state) in &old.changes {

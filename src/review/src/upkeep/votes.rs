@@ -37,7 +37,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut seen = None;
     loop {
         // What cannot be read is asked for again; nothing runs on it meanwhile.
-        if let Ok(losses) = inner.config.people.losses()
+        if inner.nodes.leads()
+            && let Ok(losses) = inner.config.people.losses()
             && seen != Some(losses)
             && sweep(&inner).await
         {

@@ -154,7 +154,7 @@ pub fn health_of(services: &SessionServices) -> Value {
     let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
     let missing = services.upstreams.missing(listed);
     let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
-    json!({
+    let mut health = json!({
         "status": if ready { "ok" } else { "unavailable" },
         "live": true,
         "ready": ready,
@@ -165,7 +165,13 @@ pub fn health_of(services: &SessionServices) -> Value {
             // Only those that are required.
             "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
         },
-    })
+    });
+    let nodes = services.changes.nodes();
+    // Where others may serve the same store.
+    if nodes.claimant().is_some() {
+        health["checks"]["nodes"] = json!({ "live": nodes.live(), "otherConfiguration": nodes.differing() });
+    }
+    health
 }
 
 /// Our own `health/check`: what `GET /health` says.

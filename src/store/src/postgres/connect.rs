@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     path::PathBuf,
     sync::{Arc, mpsc},
     time::Duration,
@@ -18,7 +18,7 @@ use tokio::{
     sync::{OnceCell, oneshot},
 };
 use tokio_postgres::{
-    Config,
+    AsyncMessage, Config,
     config::{Host, SslMode, TargetSessionAttrs},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -43,12 +43,15 @@ const LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_i
 
 /// `CSGN`, to tell our locks from those of others.
 const LOCKS: i32 = 0x4353_474e;
-/// Held while the schema is brought up to date, and by the gateway that serves the database.
+/// Held while the schema is brought up to date; by each gateway that serves the database, beside others; while a node joins.
 const MIGRATING: i32 = 1;
 const SERVING: i32 = 2;
+const JOINING: i32 = 3;
 
 /// In order; the schema version is how many have run.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_initial.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_initial.sql"), include_str!("migrations/0002_nodes.sql")];
+/// Gateways that know a schema below this one serve alone: they have to end before it is brought up to date.
+const SHARED_SINCE: i64 = 2;
 
 /// Reads an address, which may hold a password: no error repeats it. Where it says nothing of TLS, a server on this
 /// machine is spoken to without, and any other with it.
@@ -248,13 +251,29 @@ impl Ground {
         Ok(ClientWrapper::new(client, task))
     }
 
-    /// A connection that holds the one lock of the gateway that serves, as long as it lives; with the number that the server
-    /// has for it. That of a gateway that has just been killed may be held a moment longer; `own` is the number of one of
-    /// this gateway's, which is ended.
+    /// As [`Self::connect`]; what is notified on the channels that it listens to is handed on.
     ///
     /// # Errors
-    /// [`StoreError::Served`] while somebody else holds it.
-    pub async fn serve(&self, patience: Duration, own: Option<i32>) -> Result<(ClientWrapper, i32), StoreError> {
+    /// [`StoreError::Unreachable`]
+    pub async fn listen(&self, heard: impl Fn(&str) + Send + 'static) -> Result<ClientWrapper, StoreError> {
+        let connecting = tokio::time::timeout(PATIENCE, self.config.connect(self.tls.clone()));
+        let (client, mut connection) = connecting.await.map_err(|_| error::silent())??;
+        let task = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(told) = message {
+                    heard(told.payload());
+                }
+            }
+        });
+        Ok(ClientWrapper::new(client, task))
+    }
+
+    /// A connection that says, as long as it lives, that the database is served; with `alone`, by nobody else. What
+    /// somebody who has just been killed held may be held a moment longer.
+    ///
+    /// # Errors
+    /// [`StoreError::Served`] while somebody else holds what keeps this one out.
+    pub async fn serve(&self, patience: Duration, alone: bool) -> Result<ClientWrapper, StoreError> {
         let client = self.connect().await?;
         // What was answered must outlive a crash of the server's machine, whatever its default is.
         client
@@ -265,24 +284,19 @@ impl Ground {
                 &[],
             )
             .await?;
-        let end = tokio::time::Instant::now() + patience;
-        loop {
-            let sql = "SELECT pg_try_advisory_lock($1, $2), pg_backend_pid()";
-            let row = client.query_one(sql, &[&LOCKS, &SERVING]).await?;
-            if row.get(0) {
-                return Ok((client, row.get(1)));
-            }
-            if tokio::time::Instant::now() >= end {
-                return Err(StoreError::Served);
-            }
-            if let Some(own) = own {
-                let sql = "SELECT pg_terminate_backend(pid) FROM pg_locks
-                           WHERE locktype = 'advisory' AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND pid = $3
-                             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-                client.query(sql, &[&i64::from(LOCKS), &i64::from(SERVING), &own]).await?;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let sql =
+            if alone { "SELECT pg_try_advisory_lock($1, $2)" } else { "SELECT pg_try_advisory_lock_shared($1, $2)" };
+        locked(&client, sql, patience).await?;
+        Ok(client)
+    }
+
+    /// Waits until no other node joins, until the transaction ends.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn joining(&self, client: &ClientWrapper) -> Result<(), StoreError> {
+        client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &JOINING]).await?;
+        Ok(())
     }
 
     /// Brings the schema up to date, and refuses one that is newer.
@@ -296,6 +310,9 @@ impl Ground {
         // Until the transaction ends.
         tx.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &MIGRATING]).await?;
         let found = schema(&tx).await?;
+        if found.is_some_and(|found| found < SHARED_SINCE) {
+            locked(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", PATIENCE).await?;
+        }
         for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
             tx.batch_execute(sql).await?;
         }
@@ -308,6 +325,18 @@ impl Ground {
         }
         Ok(tx.batch_execute("COMMIT").await?)
     }
+}
+
+/// Takes the lock of who serves with this statement, as soon as it is free.
+async fn locked(client: &tokio_postgres::Client, sql: &str, patience: Duration) -> Result<(), StoreError> {
+    let end = tokio::time::Instant::now() + patience;
+    while !client.query_one(sql, &[&LOCKS, &SERVING]).await?.get::<_, bool>(0) {
+        if tokio::time::Instant::now() >= end {
+            return Err(StoreError::Served);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
 }
 
 /// The version of the schema; `None` where there is none.

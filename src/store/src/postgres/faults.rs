@@ -14,7 +14,7 @@ use crate::{
     servers::url_of,
 };
 
-const PASS: u8 = 0;
+pub(super) const PASS: u8 = 0;
 /// Connections end instead of the next commit.
 const LOSE: u8 = 1;
 /// Connections end instead of the answer to the next commit.
@@ -22,12 +22,12 @@ const DECEIVE: u8 = 2;
 /// Connections end before the next audit entries.
 const CUT: u8 = 3;
 /// There are no connections.
-const CLOSED: u8 = 4;
+pub(super) const CLOSED: u8 = 4;
 /// Nothing passes, and no connection ends.
-const SILENT: u8 = 5;
+pub(super) const SILENT: u8 = 5;
 
 /// Between the gateway and the server.
-struct Proxy {
+pub(super) struct Proxy {
     url: String,
     mode: Arc<AtomicU8>,
 }
@@ -54,7 +54,7 @@ impl Proxy {
         Self { url, mode }
     }
 
-    fn set(&self, mode: u8) {
+    pub(super) fn set(&self, mode: u8) {
         self.mode.store(mode, Ordering::SeqCst);
     }
 }
@@ -95,13 +95,13 @@ fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
     let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
 }
 
-fn at(dir: &std::path::Path) -> Server {
-    Server::new(&url_of(dir), None).unwrap()
+pub(super) fn at(dir: &std::path::Path) -> Server {
+    Server::new(&url_of(dir), None, nanoid::nanoid!(10)).unwrap()
 }
 
-fn proxied(dir: &std::path::Path) -> (Proxy, Server) {
+pub(super) fn proxied(dir: &std::path::Path) -> (Proxy, Server) {
     let proxy = Proxy::to(&url_of(dir));
-    let place = Server::new(&proxy.url, None).unwrap();
+    let place = Server::new(&proxy.url, None, nanoid::nanoid!(10)).unwrap();
     (proxy, place)
 }
 
@@ -109,7 +109,7 @@ fn approved(version: u64) -> Draft {
     moved("a", version, ChangeState::Pending, ChangeState::Approved)
 }
 
-async fn run(dir: &std::path::Path, sql: &str) {
+pub(super) async fn run(dir: &std::path::Path, sql: &str) {
     let ground = Ground::start(&connect::parse(&url_of(dir)).unwrap(), None).unwrap();
     let sql = sql.to_owned();
     ground.ask(|client| async move { Ok(client.batch_execute(&sql).await?) }).await.unwrap();
@@ -206,37 +206,6 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
     store.close();
     place.verify_audit(None).unwrap();
-}
-
-#[tokio::test]
-async fn one_gateway_serves_a_database_and_one_that_was_replaced_writes_no_more() {
-    let dir = tempfile::tempdir().unwrap();
-    let (proxy, place) = proxied(dir.path());
-    let first = place.open().unwrap();
-    write(&*first, created("a")).await.unwrap();
-    let config = connect::parse(&url_of(dir.path())).unwrap();
-    let beside = Ground::start(&config, None).unwrap();
-    let refused = PostgresStore::begin(Arc::clone(&beside), Duration::ZERO);
-    assert!(matches!(refused, Err(StoreError::Served)));
-
-    // The first one's machine is cut off, and somebody starts another gateway.
-    proxy.set(CLOSED);
-    run(
-        dir.path(),
-        "SELECT pg_terminate_backend(pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-                     WHERE locktype = 'advisory' AND datname = current_database()",
-    )
-    .await;
-    let second = PostgresStore::begin(beside, Duration::from_secs(60)).unwrap();
-    assert_eq!(write(&second, approved(2)).await.unwrap().seq, 2);
-    proxy.set(PASS);
-    let refused = write(&*first, created("b")).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Served | StoreError::Unreachable(_)))), "{refused:?}");
-    second.close();
-    let refused = write(&*first, created("b")).await;
-    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded))), "{refused:?}");
-    first.close();
-    assert_eq!(place.verify_audit(None).unwrap().entries, 2);
 }
 
 #[tokio::test]

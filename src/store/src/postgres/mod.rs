@@ -2,20 +2,24 @@
 //! before the commit.
 //!
 //! A row holds where the feed and the trail end; a transaction takes it last, so that numbers have no gaps and their order
-//! is that of the commits, whoever writes. One gateway at a time serves a database: it holds a lock as long as its writing
-//! connection lives.
+//! is that of the commits, whoever writes. Any number of gateways serve a database: `nodes` says which of them live, and the
+//! claims of what they run stand beside the changes.
 
+mod claims;
 mod connect;
 mod error;
 #[cfg(test)]
 mod faults;
 mod keys;
 mod moving;
+mod nodes;
 mod pins;
 mod retention;
 mod rows;
 mod said;
 mod search;
+#[cfg(test)]
+mod side_by_side;
 mod standing_rules;
 mod trail;
 mod verify;
@@ -37,10 +41,10 @@ use tokio::sync::mpsc::{Sender, channel, error::TrySendError};
 use tokio_postgres::Config;
 
 pub(crate) use self::connect::Ground;
-use self::writer::Writer;
+use self::{nodes::Membership, writer::Writer};
 use crate::{
-    AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
-    Record, Said, Store, StoreError, StoreFuture, StoredEvent, Verified, VerifyError,
+    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
+    Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent, Verified, VerifyError,
     keys::Credentials,
     queue::{Command, Intake, Offer, QUEUE, Work},
     webhooks::Deliveries,
@@ -53,13 +57,15 @@ use countersign_domain::{
     policy::{Pins, StandingRule},
 };
 
-/// How long a gateway that starts waits for the one before it to be gone.
+/// How long a gateway that starts waits for what keeps it out: one of an older version, or a move of the store.
 const SUCCESSION: Duration = Duration::from_secs(10);
 
 /// A database, connected to or not.
 pub(crate) struct Server {
     config: Config,
     authorities: Option<PathBuf>,
+    /// The id of the node that opens it.
+    node: String,
     /// Shared by whatever is open.
     ground: Mutex<Weak<Ground>>,
     keys: Mutex<Weak<keys::Keys>>,
@@ -68,8 +74,9 @@ pub(crate) struct Server {
 impl Server {
     /// # Errors
     /// [`StoreError::Unreachable`] where this is no address.
-    pub fn new(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
-        Ok(Self { config: connect::parse(url)?, authorities, ground: Mutex::default(), keys: Mutex::default() })
+    pub fn new(url: &str, authorities: Option<PathBuf>, node: String) -> Result<Self, StoreError> {
+        let config = connect::parse(url)?;
+        Ok(Self { config, authorities, node, ground: Mutex::default(), keys: Mutex::default() })
     }
 
     fn ground(&self) -> Result<Arc<Ground>, StoreError> {
@@ -91,7 +98,7 @@ impl Server {
     }
 
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
-        Ok(Arc::new(PostgresStore::begin(self.migrated()?, SUCCESSION)?))
+        Ok(Arc::new(PostgresStore::begin(self.migrated()?, self.node.clone(), SUCCESSION)?))
     }
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
@@ -137,15 +144,19 @@ pub(crate) struct PostgresStore {
     intake: Intake<Sender<Command>>,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    membership: Arc<Membership>,
+    node: Mutex<Option<JoinHandle<()>>>,
     ground: Arc<Ground>,
 }
 
 impl PostgresStore {
-    /// Serves the database; waits so long for a gateway that does.
-    fn begin(ground: Arc<Ground>, patience: Duration) -> Result<Self, StoreError> {
+    /// Serves the database as this node; waits so long for what keeps it out.
+    fn begin(ground: Arc<Ground>, node: String, patience: Duration) -> Result<Self, StoreError> {
         let (commands, queue) = channel(QUEUE);
         let (intake, closing) = (Intake::new(commands), Arc::new(AtomicBool::new(false)));
-        let writer = Writer::new(Arc::clone(&ground), queue, intake.meter(), Arc::clone(&closing));
+        let membership = Membership::new(Arc::clone(&ground), node);
+        let beside = Arc::clone(&membership);
+        let writer = Writer::new(Arc::clone(&ground), beside, queue, intake.meter(), Arc::clone(&closing));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -156,7 +167,12 @@ impl PostgresStore {
             .spawn(move || runtime.block_on(writer.run(patience, ready)))
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
         opened.recv().unwrap_or(Err(StoreError::Closed))?;
-        Ok(Self { intake, closing, writer: Mutex::new(Some(thread)), ground })
+        let writer = Mutex::new(Some(thread));
+        let store = Self { intake, closing, writer, membership, node: Mutex::default(), ground };
+        // Where it cannot join, what is dropped ends the writer.
+        let node = store.membership.start()?;
+        *store.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
+        Ok(store)
     }
 
     fn read<T, F, Fut>(&self, query: F) -> StoreFuture<T>
@@ -251,6 +267,23 @@ impl Store for PostgresStore {
         self.read(move |client| async move { rows::events_after(&client, after, limit).await })
     }
 
+    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
+        self.read(move |client| async move { rows::followed(&client, after, limit).await })
+    }
+
+    fn orphans(&self) -> StoreFuture<Vec<String>> {
+        self.read(|client| async move { claims::orphans(&client).await })
+    }
+
+    fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>> {
+        let id = id.to_owned();
+        self.read(move |client| async move { claims::held_until(&client, &id).await })
+    }
+
+    fn nodes(&self) -> Arc<dyn Nodes> {
+        Arc::clone(&self.membership) as _
+    }
+
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
         self.read(move |client| async move { rows::audit_page(&client, change.as_deref(), before, limit).await })
     }
@@ -269,6 +302,7 @@ impl Store for PostgresStore {
 
     fn is_open(&self) -> bool {
         self.intake.is_open()
+            && !self.membership.is_replaced()
             && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
     }
 
@@ -278,6 +312,11 @@ impl Store for PostgresStore {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the writing thread of the store had panicked");
+        }
+        self.membership.close();
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if node.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of this node's lease had panicked");
         }
     }
 }

@@ -23,13 +23,13 @@ use crate::{
 };
 use countersign_domain::changes::audit::AuditHead;
 
-/// How long the gateway that served it may still be about to end.
+/// How long the gateways that served it may still be about to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Nobody serves it as long as this lives.
 pub(crate) struct Closed {
     ground: Arc<Ground>,
-    /// Holds the lock of the gateway that serves.
+    /// Keeps out whoever would serve.
     client: Arc<ClientWrapper>,
 }
 
@@ -37,7 +37,7 @@ impl Closed {
     pub fn take(ground: Arc<Ground>) -> Result<Self, StoreError> {
         let taking = Arc::clone(&ground);
         let client = ground.block(async move {
-            let (client, _) = taking.serve(PATIENCE, None).await?;
+            let client = taking.serve(PATIENCE, true).await?;
             if connect::schema(&client).await?.is_none() {
                 return Err(connect::nothing_there());
             }

@@ -8,10 +8,18 @@ use super::rows::{execute, query, stored};
 use crate::{StoreError, pins::PinWrite, rows::parse_time};
 use countersign_domain::policy::pins::{Acceptance, Pin, Pins};
 
-/// Within the writer's transaction.
-pub(super) async fn store(client: &ClientWrapper, server: &str, writes: &[PinWrite]) -> Result<(), StoreError> {
+/// Within the writer's transaction. With `first`, only of a server that nobody has seen before; whether it was written.
+pub(super) async fn store(
+    client: &ClientWrapper,
+    server: &str,
+    writes: &[PinWrite],
+    first: bool,
+) -> Result<bool, StoreError> {
     let server = stored(server);
-    execute(client, "INSERT INTO pinned_servers (server) VALUES ($1) ON CONFLICT DO NOTHING", &[&server]).await?;
+    let sql = "INSERT INTO pinned_servers (server) VALUES ($1) ON CONFLICT DO NOTHING";
+    if execute(client, sql, &[&server]).await? == 0 && first {
+        return Ok(false);
+    }
     for PinWrite { tool, pin } in writes {
         let accepted = pin.accepted.as_ref();
         execute(
@@ -34,7 +42,7 @@ pub(super) async fn store(client: &ClientWrapper, server: &str, writes: &[PinWri
         )
         .await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 pub(super) async fn load(client: &ClientWrapper) -> Result<Pins, StoreError> {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::{Row, types::ToSql};
 
 use crate::{
-    Heads, LiveChange, Proposed, StoreError, StoredEvent,
+    Followed, Heads, LiveChange, Proposed, StoreError, StoredEvent,
     rows::{parse_change, parse_hash, parse_moment, parse_state, parse_time, signed, unsigned},
 };
 use countersign_domain::changes::{
@@ -111,6 +111,21 @@ pub(super) async fn events_after(
     let rows = query(client, sql, &[&signed(after), &signed(limit as u64)]).await?;
     let read = |row: &Row| -> Result<StoredEvent, StoreError> {
         Ok(StoredEvent { seq: unsigned(row.get(0))?, kind: row.get(1), data: row.get(2) })
+    };
+    rows.iter().map(read).collect()
+}
+
+pub(super) async fn followed(client: &ClientWrapper, after: u64, limit: usize) -> Result<Vec<Followed>, StoreError> {
+    let sql = "SELECT e.seq, e.kind, e.data, c.bytes, s.call_hash
+               FROM (SELECT seq, kind, data, change_id FROM events WHERE seq > $1 ORDER BY seq LIMIT $2) e
+               LEFT JOIN changes c ON e.kind = 'change.created' AND c.id = e.change_id
+               LEFT JOIN change_search s ON s.no = c.no
+               ORDER BY e.seq";
+    let rows = query(client, sql, &[&signed(after), &signed(limit as u64)]).await?;
+    let read = |row: &Row| -> Result<Followed, StoreError> {
+        let event = StoredEvent { seq: unsigned(row.get(0))?, kind: row.get(1), data: row.get(2) };
+        let bytes = row.get::<_, Option<i64>>(3).map_or(Ok(0), unsigned)?;
+        Ok(Followed { event, bytes, call_hash: row.get(4) })
     };
     rows.iter().map(read).collect()
 }

@@ -3,17 +3,29 @@
 use deadpool_postgres::ClientWrapper;
 use serde_json::Value;
 
-use super::rows::{execute, query};
+use super::rows::{execute, one, query};
 use crate::{StoreError, standing_rules};
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{Says, StandingRule},
 };
 
-/// Within the writer's transaction. Answers what the trail is told of each row.
-pub(super) async fn store(client: &ClientWrapper, rules: &[StandingRule]) -> Result<Vec<Value>, StoreError> {
+/// Within the writer's transaction. Answers what the trail is told of each row; `None` where another node has ended a rule
+/// that is not over here yet. Where `uses` alone are written, the rest is as the last node has written it.
+pub(super) async fn store(
+    client: &ClientWrapper,
+    rules: &[StandingRule],
+    uses: bool,
+) -> Result<Option<Vec<Value>>, StoreError> {
     let mut told = Vec::with_capacity(rules.len());
     for rule in rules {
+        let sql = "SELECT id, body FROM standing_rules WHERE id = $1 FOR UPDATE";
+        let known = one(client, sql, &[&rule.id]).await?.as_ref().map(parsed).transpose()?;
+        if !uses && !rule.is_over() && known.as_ref().is_some_and(StandingRule::is_over) {
+            return Ok(None);
+        }
+        let merged = known.filter(|_| uses).inspect(|known| known.uses.raise(rule.uses.get()));
+        let rule = merged.as_ref().unwrap_or(rule);
         let (body, row) = standing_rules::row(rule)?;
         execute(
             client,
@@ -33,17 +45,19 @@ pub(super) async fn store(client: &ClientWrapper, rules: &[StandingRule]) -> Res
         )
         .await?;
     }
-    Ok(told)
+    Ok(Some(told))
 }
 
 /// Oldest first.
 pub(super) async fn load(client: &ClientWrapper) -> Result<Vec<StandingRule>, StoreError> {
     let rows = query(client, "SELECT id, body FROM standing_rules ORDER BY no", &[]).await?;
-    let read = |row: &tokio_postgres::Row| {
-        let (id, body): (&str, &str) = (row.get(0), row.get(1));
-        serde_json::from_str(body).map_err(|e| StoreError::BadRecord(format!("{id}: {e}")))
-    };
-    rows.iter().map(read).collect()
+    rows.iter().map(parsed).collect()
+}
+
+/// Of its id and its body.
+fn parsed(row: &tokio_postgres::Row) -> Result<StandingRule, StoreError> {
+    let (id, body): (&str, &str) = (row.get(0), row.get(1));
+    serde_json::from_str(body).map_err(|e| StoreError::BadRecord(format!("{id}: {e}")))
 }
 
 /// Ends what allows, as in a restored backup, where nobody knows what was revoked since.

@@ -24,19 +24,24 @@ use tokio::sync::mpsc::Receiver;
 
 use super::{
     Ground,
+    claims::{self, Role},
     connect::ANSWER,
-    error, pins, retention,
+    error,
+    nodes::{CHANNEL, Membership},
+    pins, retention,
     rows::{self, execute, one, stored},
     standing_rules,
     trail::{Appended, set_heads},
 };
 use crate::{
-    Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
+    Draft, Heads, Nodes as _, Pruning, Record, StoreError, WriteError, Written,
     covered::with_rows,
     crash::crash_point,
+    pins::FIRST_SEEN,
     queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
     search::needle,
+    standing_rules::USED,
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
@@ -50,17 +55,14 @@ const UPDATE: &str =
     "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9
      WHERE id = $1 AND version = $2 RETURNING no";
 
-/// How long a lost connection's lock may outlive it.
+/// How long a connection that is made anew waits for what keeps it out.
 const RECOVERY: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
     ground: Arc<Ground>,
-    /// Holds the lock of the gateway that serves.
+    membership: Arc<Membership>,
+    /// Says that the database is served.
     link: Option<ClientWrapper>,
-    /// The server's number for that connection, or for the one before it.
-    pid: Option<i32>,
-    /// What this gateway wrote when it began: it is not there any more where another one has served since.
-    token: String,
     queue: Receiver<Command>,
     meter: Meter,
     closing: Arc<AtomicBool>,
@@ -90,9 +92,14 @@ impl From<StoreError> for Failed {
 }
 
 impl Writer {
-    pub fn new(ground: Arc<Ground>, queue: Receiver<Command>, meter: Meter, closing: Arc<AtomicBool>) -> Self {
-        let token = nanoid::nanoid!();
-        Self { ground, link: None, pid: None, token, queue, meter, closing }
+    pub fn new(
+        ground: Arc<Ground>,
+        membership: Arc<Membership>,
+        queue: Receiver<Command>,
+        meter: Meter,
+        closing: Arc<AtomicBool>,
+    ) -> Self {
+        Self { ground, membership, link: None, queue, meter, closing }
     }
 
     /// Runs until the queue's senders are gone. `ready` hears whether it could begin.
@@ -112,28 +119,21 @@ impl Writer {
         }
     }
 
-    /// Takes the lock, and says that this gateway serves from now on.
     async fn begin(&mut self, patience: Duration) -> Result<(), StoreError> {
-        let (link, pid) = self.ground.serve(patience, None).await?;
+        let link = self.ground.serve(patience, false).await?;
         retention::check_moved(&link).await?;
-        let sql = "INSERT INTO facts (name, value) VALUES ('served_by', $1)
-                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        execute(&link, sql, &[&self.token]).await?;
-        (self.link, self.pid) = (Some(link), Some(pid));
+        self.link = Some(link);
         Ok(())
     }
 
-    /// A connection that holds the lock. What another gateway wrote meanwhile this one knows nothing of: it has to be
-    /// started anew then.
+    /// A connection that says that the database is served.
     async fn link(&mut self) -> Result<&ClientWrapper, StoreError> {
+        if self.membership.is_replaced() {
+            return Err(StoreError::Superseded);
+        }
         if self.link.as_ref().is_none_or(|link| link.is_closed()) {
             self.link = None;
-            let (link, pid) = self.ground.serve(RECOVERY, self.pid).await?;
-            let served = one(&link, "SELECT value FROM facts WHERE name = 'served_by'", &[]).await?;
-            if served.is_none_or(|row| row.get::<_, &str>(0) != self.token) {
-                return Err(StoreError::Superseded);
-            }
-            (self.link, self.pid) = (Some(link), Some(pid));
+            self.begin(RECOVERY).await?;
         }
         self.link.as_ref().ok_or(StoreError::Closed)
     }
@@ -199,7 +199,7 @@ impl Writer {
     async fn attempt(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, Failed> {
         self.link().await?;
         let Some(link) = self.link.take() else { return Err(StoreError::Closed.into()) };
-        let written = tokio::time::timeout(ANSWER, write(&link, batch)).await;
+        let written = tokio::time::timeout(ANSWER, write(&link, &self.membership, batch)).await;
         let (outcomes, after) = match written.unwrap_or_else(|_| Err(error::silent())) {
             Ok(written) => written,
             Err(error) => {
@@ -279,21 +279,26 @@ async fn found(ground: &Ground, ours: AuditHead) -> Result<bool, StoreError> {
 }
 
 /// Everything up to the commit; where nothing is to be committed, no heads. An error spoils the transaction.
-async fn write(link: &ClientWrapper, batch: &[Command]) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
+async fn write(
+    link: &ClientWrapper,
+    node: &Membership,
+    batch: &[Command],
+) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
     link.batch_execute("BEGIN").await?;
     let mut wrote: Vec<Result<Wrote, WriteError>> = Vec::with_capacity(batch.len());
     let mut rest = batch;
     while let Some(first) = rest.first() {
-        let run = rest.iter().take_while(|command| matches!(command.work, Work::Transition(_))).count();
+        let run = rest.iter().take_while(|command| command.work.is_plain()).count();
         let (these, others) = rest.split_at(run.max(1));
         rest = others;
         match &first.work {
+            Work::Transition(draft) if !first.work.is_plain() => wrote.push(ending(link, draft, these).await?),
             Work::Transition(_) => wrote.extend(transitions(link, these).await?),
-            Work::Record(record) => wrote.push(Ok(write_record(link, record).await?)),
+            Work::Record(record) => wrote.push(write_record(link, record).await?),
             Work::Restored(record) => {
                 execute(link, "DELETE FROM facts WHERE name = 'backup_of'", &[]).await?;
                 standing_rules::end_allowances(link, record.at).await?;
-                wrote.push(Ok(write_record(link, record).await?));
+                wrote.push(write_record(link, record).await?);
             }
             Work::Prune(pruning) => wrote.push(prune(link, pruning).await?),
         }
@@ -302,8 +307,15 @@ async fn write(link: &ClientWrapper, batch: &[Command]) -> Result<(Vec<WriteResu
         let refused = wrote.into_iter().map(|outcome| outcome.map(|_| nothing()));
         return Ok((refused.collect(), None));
     }
-    let (outcomes, heads) = tell(link, batch, wrote).await?;
+    let (outcomes, heads) = tell(link, node, batch, wrote).await?;
     Ok((outcomes, Some(heads)))
+}
+
+impl Work {
+    /// Whether it is a transition that may be sent before the one before it is answered.
+    fn is_plain(&self) -> bool {
+        matches!(self, Self::Transition(draft) if !matches!(Role::of(draft), Role::Orphan | Role::Settles))
+    }
 }
 
 fn nothing() -> Written {
@@ -333,18 +345,14 @@ async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<R
             }
             Some(expected) => {
                 let finished = change.state.is_final().then(|| change.updated_at.as_second());
-                let values: &[rows::Value<'_>] = &[
-                    &change.id,
-                    &signed(expected),
-                    &version,
-                    &state,
-                    &expires_at,
-                    &draft.body,
-                    &finished,
-                    &votes,
-                    &title,
-                ];
-                link.query_opt(update, values).await
+                let expected = signed(expected);
+                let plain: [rows::Value<'_>; 9] =
+                    [&change.id, &expected, &version, &state, &expires_at, &draft.body, &finished, &votes, &title];
+                let role = Role::of(draft);
+                if let Role::Takes(by) | Role::Holds(by) = role {
+                    return claims::step(link, plain, &role, change, by).await.map(|no| no.map(Wrote::Transition));
+                }
+                link.query_opt(update, &plain).await
             }
         };
         Ok(match row? {
@@ -353,17 +361,45 @@ async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<R
             None => Err(WriteError::Conflict),
         })
     });
-    let answers = join_all(sent).await;
+    let answers: Vec<Result<_, StoreError>> = join_all(sent).await;
     crash_point("within_transaction");
     answers.into_iter().collect()
 }
 
-async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Wrote, StoreError> {
-    if !record.server.is_empty() {
-        pins::store(link, &record.server, &record.pins).await?;
+/// A transition that ends the claim of a node that is gone, or what it left; with no other beside it.
+async fn ending(
+    link: &ClientWrapper,
+    draft: &Draft,
+    alone: &[Command],
+) -> Result<Result<Wrote, WriteError>, StoreError> {
+    let id = &draft.change.id;
+    let sql = "SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE";
+    if one(link, sql, &[id, &signed(draft.expected.unwrap_or(0))]).await?.is_none() {
+        return Ok(Err(WriteError::Conflict));
     }
-    let told = standing_rules::store(link, &record.rules).await?;
-    Ok(Wrote::Record(with_rows(&record.details, &told).into_owned()))
+    let stands = match Role::of(draft) {
+        Role::Settles => claims::settle(link, id).await?,
+        _ => claims::lapse(link, id).await?,
+    };
+    if !stands {
+        return Ok(Err(WriteError::Fenced));
+    }
+    transitions(link, alone).await?.pop().ok_or(StoreError::Closed)
+}
+
+async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Result<Wrote, WriteError>, StoreError> {
+    if let Some(claimant) = &record.late {
+        claims::came_back(link, &record.change, claimant).await?;
+    }
+    // Another node may have been quicker, and a person may have decided on what it wrote.
+    if !record.server.is_empty() && !pins::store(link, &record.server, &record.pins, record.event == FIRST_SEEN).await?
+    {
+        return Ok(Err(WriteError::Conflict));
+    }
+    let Some(told) = standing_rules::store(link, &record.rules, record.event == USED).await? else {
+        return Ok(Err(WriteError::Conflict));
+    };
+    Ok(Ok(Wrote::Record(with_rows(&record.details, &told).into_owned())))
 }
 
 /// Each redaction and deletion with its audit entry, and the events with one of theirs.
@@ -409,6 +445,7 @@ struct Searched {
 /// The last part: entries and events with their numbers, which nobody else gets as long as the heads are held.
 async fn tell(
     link: &ClientWrapper,
+    node: &Membership,
     batch: &[Command],
     wrote: Vec<Result<Wrote, WriteError>>,
 ) -> Result<(Vec<WriteResult>, Heads), StoreError> {
@@ -474,6 +511,18 @@ async fn tell(
         execute(link, sql, &[&no, &stored(&needle(&draft.change))]).await?;
     }
     set_heads(link, heads).await?;
+    let records = batch.iter().filter(|command| matches!(command.work, Work::Record(_) | Work::Restored(_))).count();
+    let sql = "UPDATE heads SET records = records + $1 RETURNING records";
+    let records = if records > 0 || node.live() > 1 {
+        let row = one(link, sql, &[&signed(records as u64)]).await?;
+        row.map_or(0, |row| row.get::<_, i64>(0))
+    } else {
+        0
+    };
+    if node.live() > 1 {
+        let hint = format!("{} {} {records}", node.id, heads.event);
+        execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &hint]).await?;
+    }
     Ok((outcomes, heads))
 }
 

@@ -40,9 +40,10 @@ use self::{
     writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
-    AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
-    Record, Store, StoreError, StoreFuture, StoredEvent,
+    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
+    Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
+    nodes::Alone,
     queue::{Command, Intake, Offer, QUEUE, Work},
 };
 use countersign_domain::{
@@ -72,6 +73,9 @@ pub struct SqliteStore {
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     health: Arc<Health>,
+    /// What was executing when it was opened: by nobody any more.
+    left: Arc<[String]>,
+    nodes: Arc<Alone>,
 }
 
 impl SqliteStore {
@@ -89,6 +93,7 @@ impl SqliteStore {
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
+        let left = rows::executing(&conn)?.into();
         Witness::check(dir, &conn, heads.audit)?;
         space::prepare(&conn, dir)?;
         let health = Arc::new(Health::default());
@@ -112,7 +117,7 @@ impl SqliteStore {
             .name("store-write".into())
             .spawn(move || writer.run())
             .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
-        Ok(Self { intake, closing, writer: Mutex::new(Some(thread)), readers, health })
+        Ok(Self { intake, closing, writer: Mutex::new(Some(thread)), readers, health, left, nodes: Alone::new() })
     }
 }
 
@@ -190,6 +195,29 @@ impl Store for SqliteStore {
 
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
         self.readers.read(move |conn| rows::events_after(conn, after, limit))
+    }
+
+    fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
+        self.readers.read(move |conn| rows::followed(conn, after, limit))
+    }
+
+    fn orphans(&self) -> StoreFuture<Vec<String>> {
+        if self.left.is_empty() {
+            return Box::pin(std::future::ready(Ok(Vec::new())));
+        }
+        let left = Arc::clone(&self.left);
+        self.readers.read(move |conn| {
+            let executing = rows::executing(conn)?;
+            Ok(executing.into_iter().filter(|id| left.contains(id)).collect())
+        })
+    }
+
+    fn held_until(&self, _: &str) -> StoreFuture<Option<Timestamp>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn nodes(&self) -> Arc<dyn Nodes> {
+        Arc::clone(&self.nodes) as _
     }
 
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {

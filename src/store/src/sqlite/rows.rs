@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
 use crate::{
-    Heads, LiveChange, Proposed, StoreError, StoredEvent,
+    Followed, Heads, LiveChange, Proposed, StoreError, StoredEvent,
     rows::{parse_change, parse_hash, parse_state, parse_time, signed, unsigned},
 };
 use countersign_domain::changes::{
@@ -100,6 +100,30 @@ pub(super) fn events_after(conn: &Connection, after: u64, limit: usize) -> Resul
         out.push(StoredEvent { seq: unsigned(row.get(0)?)?, kind: row.get(1)?, data: row.get(2)? });
     }
     Ok(out)
+}
+
+pub(super) fn followed(conn: &Connection, after: u64, limit: usize) -> Result<Vec<Followed>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT e.seq, e.kind, e.data, c.bytes, s.call_hash FROM events e
+         LEFT JOIN changes c ON e.kind = 'change.created' AND c.id = e.change_id
+         LEFT JOIN change_search s ON s.no = c.no
+         WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2",
+    )?;
+    let mut rows = statement.query(params![signed(after), signed(limit as u64)])?;
+    let mut out = Vec::new();
+    while let Some(row) = rows.next()? {
+        let event = StoredEvent { seq: unsigned(row.get(0)?)?, kind: row.get(1)?, data: row.get(2)? };
+        let bytes = row.get::<_, Option<i64>>(3)?.map_or(Ok(0), unsigned)?;
+        out.push(Followed { event, bytes, call_hash: row.get(4)? });
+    }
+    Ok(out)
+}
+
+/// Changes that are executing, the oldest first.
+pub(super) fn executing(conn: &Connection) -> Result<Vec<String>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT id FROM changes WHERE state = 'executing' ORDER BY no")?;
+    let ids = statement.query_map([], |row| row.get(0))?;
+    Ok(ids.collect::<Result<_, _>>()?)
 }
 
 const AUDIT: &str =

@@ -134,6 +134,7 @@ pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
         change_id: change_id.map(str::to_owned),
         inquirer: None,
         session: None,
+        permit: None,
     }
 }
 

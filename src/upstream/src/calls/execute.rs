@@ -96,6 +96,7 @@ async fn call(
         let outgoing = Outgoing {
             name: Some(own.into()),
             headers: headers.clone(),
+            permit: context.permit.clone(),
             ..Outgoing::new(id, "tools/call", Some(&params))
         };
         let response = upstream.send(&caller, &outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;

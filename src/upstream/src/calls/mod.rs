@@ -217,6 +217,9 @@ impl Upstream {
             lease = self.lease_for(at, endpoint, caller, &outgoing.method) => lease?,
             () = clock.run_out() => return Err(Failed::NoLink("no connection came free in time")),
         };
+        if outgoing.permit.as_ref().is_some_and(|permit| !permit.0()) {
+            return Err(Failed::NoLink("the lease of this gateway ran out before it was sent"));
+        }
         let held = Arc::clone(&lease.held);
         let _in_flight = endpoint.enter();
         let result = if held.era == Era::Modern {

@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};
-use countersign_provider::request::UpstreamRequest;
+use countersign_provider::{Permit, request::UpstreamRequest};
 
 /// A request on its way to an upstream.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct Outgoing {
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// It only reads: asking twice does no harm.
     pub repeatable: bool,
+    /// See [`countersign_provider::CallContext::permit`].
+    pub permit: Option<Permit>,
 }
 
 impl Outgoing {
@@ -55,7 +57,15 @@ impl Outgoing {
             body.push_str(params);
         }
         body.push('}');
-        Self { id, method: method.into(), body: body.into(), name: None, headers: Vec::new(), repeatable: false }
+        Self {
+            id,
+            method: method.into(),
+            body: body.into(),
+            name: None,
+            headers: Vec::new(),
+            repeatable: false,
+            permit: None,
+        }
     }
 }
 

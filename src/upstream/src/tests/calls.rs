@@ -247,6 +247,7 @@ fn context() -> CallContext {
         change_id: Some("chg_1".into()),
         inquirer: None,
         session: None,
+        permit: None,
     }
 }
 

@@ -130,7 +130,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
-        ("claim", ChangeEvent::Claim),
+        ("claim", ChangeEvent::Claim { by: None }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { by: None, closed: Vec::new(), given_up: true }),
         ("succeed", ChangeEvent::Succeed { result: raw("{}") }),
@@ -248,7 +248,7 @@ fn an_approval_taken_back_no_longer_counts() {
     assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
     let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
     assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
-    assert_eq!(apply(&again, ChangeEvent::Claim, at(30)).unwrap().after.run_after, None);
+    assert_eq!(apply(&again, ChangeEvent::Claim { by: None }, at(30)).unwrap().after.run_after, None);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn what_may_never_be_is_refused_whoever_asks() {
 
 #[test]
 fn the_history_of_a_change_never_goes_back_in_time() {
-    let step = apply(&change(ChangeState::Approved), ChangeEvent::Claim, at(-100)).unwrap();
+    let step = apply(&change(ChangeState::Approved), ChangeEvent::Claim { by: None }, at(-100)).unwrap();
     assert_eq!(step.after.updated_at, at(0));
 }
 

@@ -211,6 +211,11 @@ export class Api {
     return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)).value ?? {};
   }
 
+  /** The gateways of one store; only this one where there can be no other. */
+  async nodes(signal) {
+    return (await this.#call('GET', '/api/nodes', { signal })).value.nodes;
+  }
+
   /** The newest sessions, and how many there are: `{sessions, total}`. */
   async sessions(signal) {
     return (await this.#call('GET', '/api/sessions?limit=200', { signal })).value;

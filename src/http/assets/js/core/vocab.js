@@ -44,6 +44,7 @@ export const EVENTS = {
   applied: { label: 'applied the change', icon: 'check', tone: 'green' },
   failed: { label: 'could not apply the change', icon: 'alert', tone: 'red' },
   outcome_unknown: { label: 'lost track of the outcome', icon: 'question', tone: 'red' },
+  late_result: { label: 'received a result that came too late', icon: 'clock', tone: 'amber' },
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
   undone: { label: 'undid the approval', icon: 'undo', tone: 'amber' },
   standing_rule_created: { label: 'created a standing rule', icon: 'rule', tone: 'accent' },
@@ -69,7 +70,7 @@ export const EVENTS = {
 export const EVENT_GROUPS = [
   ['Decisions', ['voted', 'approved', 'rejected', 'undone', 'unapproved']],
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
-  ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'settled']],
+  ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
   ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'key_created', 'key_revoked', 'records_anchored', 'redacted', 'restored']],
   ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_bound', 'definitions_revoked']],

@@ -1,10 +1,11 @@
-// Who is connected now.
+// Who is connected now, and which gateways there are beside this one.
 
 import { h, fill } from '../core/dom.js';
 import { Looking } from '../core/looking.js';
 import { count, plural, said, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
+import { icon } from '../core/icons.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
 // Openings and closings come by the feed; activity is looked up while somebody looks.
@@ -16,6 +17,7 @@ export class SessionsView {
   #sessions = new Map();
   // Of those that are not on the page.
   #others = 0;
+  #nodes = [];
   #looking;
   #parts;
 
@@ -26,8 +28,12 @@ export class SessionsView {
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents connected to this gateway.')),
       this.#parts.body);
     this.#looking = new Looking({
-      read: (signal) => this.#api.sessions(signal),
-      show: ({ sessions, total }) => {
+      read: async (signal) => {
+        const [sessions, nodes] = await Promise.all([this.#api.sessions(signal), this.#api.nodes(signal).catch(() => [])]);
+        return { ...sessions, nodes };
+      },
+      show: ({ sessions, total, nodes }) => {
+        this.#nodes = nodes;
         this.#others = Math.max(0, (total ?? sessions.length) - sessions.length);
         this.#sessions = new Map(sessions.map((s) => [s.id, s]));
         this.#paint();
@@ -58,13 +64,15 @@ export class SessionsView {
   #paint() {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
     this.#parts.count.textContent = count(all.length + this.#others);
+    const gateways = this.#gateways();
     if (!all.length) {
-      fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
+      fill(this.#parts.body, gateways, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
       return;
     }
     // What nobody could read anyway is summed up: a gateway may hold thousands.
     const shown = all.slice(0, 300);
     fill(this.#parts.body,
+      gateways,
       h('table', { class: 'records' },
         h('thead', null, h('tr', null, ['Client', 'Principal', 'Through', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, shown.map((s) => h('tr', null,
@@ -76,5 +84,25 @@ export class SessionsView {
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
           h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
       all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`));
+  }
+  // Where others may serve the same store.
+  #gateways() {
+    if (!this.#nodes.some((node) => node.leaseUntil)) return null;
+    const state = (node) => (!node.live ? ['grey', 'clock', 'Gone'] : node.sameConfiguration ? ['green', 'check', 'Up'] : ['amber', 'alert', 'Other configuration']);
+    return h('section', { class: 'gateways' },
+      h('h2', null, 'Gateways'),
+      h('p', { class: 'quiet' }, 'All of them serve the same changes. One leads: it expires and prunes changes and delivers webhooks.'),
+      h('table', { class: 'records' },
+        h('thead', null, h('tr', null, ['Gateway', 'State', 'Address', 'Version', 'Started', 'Running'].map((c) => h('th', { scope: 'col' }, c)))),
+        h('tbody', null, this.#nodes.map((node) => {
+          const [tone, name, label] = state(node);
+          return h('tr', null,
+            h('td', { data: { label: 'Gateway' } }, h('code', null, said(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' this one'), node.leads && h('span', { class: 'quiet' }, ' · leads')),
+            h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+            h('td', { data: { label: 'Address' } }, said(node.url, 80)),
+            h('td', { data: { label: 'Version' } }, said(node.version, 30)),
+            h('td', { class: 'nowrap', data: { label: 'Started' } }, time(node.startedAt)),
+            h('td', { class: 'num', data: { label: 'Running' } }, count(node.running)));
+        }))));
   }
 }

@@ -1,0 +1,128 @@
+//! This gateway beside others on one store: says who it is, and takes over what they have written that is kept in memory.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::Addr;
+use metrics::gauge;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use countersign_config::Config;
+use countersign_domain::changes::digest::PartHasher;
+use countersign_reload::Reloads;
+use countersign_review::Feed;
+use countersign_routing::{Router, actor::RuleAnew, standing_rules::StandingRules};
+use countersign_store::{Nodes, PinStore, StoreError, nodes::Introduction};
+use countersign_telemetry::metrics as telemetry;
+
+/// How often it is looked whether what is in force is another configuration by now.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What has to be the same on all nodes, as a hash: not where each listens, keeps its files and logs to, nor secrets.
+pub fn fingerprint(config: &Config) -> String {
+    let defaults = Config::default();
+    let shared = Config {
+        listen: defaults.listen,
+        data: defaults.data,
+        store: None,
+        tls: None,
+        transports: defaults.transports,
+        log: defaults.log,
+        ..config.clone()
+    };
+    let mut hasher = PartHasher::new("countersign.configuration.1");
+    hasher.part(format!("{shared:?}").as_bytes());
+    hasher.finish()
+}
+
+/// What follows the other nodes.
+pub struct Follower {
+    pub nodes: Arc<dyn Nodes>,
+    pub pins: Arc<PinStore>,
+    pub standing: Arc<StandingRules>,
+    pub router: Addr<Router>,
+    pub feed: Feed,
+    pub reloads: Arc<Reloads>,
+    pub url: String,
+}
+
+impl Follower {
+    /// Until the gateway shuts down.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let mut news = self.nodes.news();
+        let mut records = news.borrow_and_update().records;
+        let mut said = Introduction::default();
+        loop {
+            let now = self.introduction();
+            if now != said {
+                self.nodes.introduce(now.clone());
+                said = now;
+            }
+            #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+            gauge!(telemetry::NODES).set(self.nodes.live() as f64);
+            gauge!(telemetry::NODE_LEADS).set(if self.nodes.leads() { 1.0 } else { 0.0 });
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+                changed = news.changed() => if changed.is_err() {
+                    return;
+                }
+            }
+            if self.standing.board().set_cut_off(!self.nodes.holds(None)) {
+                tracing::warn!(
+                    holds = self.nodes.holds(None),
+                    "standing rules allow as long as this node holds its lease"
+                );
+                self.rule_anew().await;
+            }
+            let written = news.borrow_and_update().records;
+            if written != records {
+                match self.reload().await {
+                    Ok(()) => records = written,
+                    Err(StoreError::Closed) => return,
+                    Err(error) => tracing::warn!(%error, "what other nodes have decided cannot be read; trying again"),
+                }
+            }
+        }
+    }
+
+    fn introduction(&self) -> Introduction {
+        Introduction {
+            url: self.url.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            configuration: fingerprint(&self.reloads.config()),
+        }
+    }
+
+    /// Pins and standing rules, as they are in the store by now.
+    async fn reload(&self) -> Result<(), StoreError> {
+        let before = self.pins.snapshot();
+        self.pins.reload().await?;
+        let pins = before.servers != self.pins.snapshot().servers;
+        let rules = self.standing.reload().await?;
+        if !pins && !rules {
+            return Ok(());
+        }
+        self.rule_anew().await;
+        // Dashboards of this node show what was decided at another one.
+        let at = jiff::Timestamp::now().to_string();
+        if rules {
+            self.feed.publish_session(&json!({ "type": "rule.changed", "at": at }));
+        }
+        let after = self.pins.snapshot();
+        for (server, pins) in &after.servers {
+            if before.servers.get(server) != Some(pins) {
+                self.feed.publish_session(&json!({ "type": "provider.changed", "at": at, "provider": server }));
+            }
+        }
+        Ok(())
+    }
+
+    async fn rule_anew(&self) {
+        match self.router.send(RuleAnew).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the routes could not be built anew"),
+            Err(error) => tracing::error!(%error, "the router does not answer"),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `nodes`, through a gateway's REST endpoint.
+
+use serde::Deserialize;
+
+use super::{
+    args::NodesArgs,
+    client::{self, Client},
+    exit::{Exit, Failure},
+    output::{Output, Style, one_line, remark},
+};
+
+#[derive(Deserialize)]
+struct All {
+    nodes: Vec<Node>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    id: String,
+    epoch: u64,
+    url: String,
+    version: String,
+    started_at: String,
+    lease_until: Option<String>,
+    live: bool,
+    leads: bool,
+    here: bool,
+    running: u64,
+    same_configuration: bool,
+}
+
+pub fn run(args: &NodesArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        let answer = client.get(&["nodes"], &[]).await?;
+        if args.connect.json {
+            out.json(&answer.json_line()?)?;
+            return Ok(Exit::Ok);
+        }
+        let All { nodes } = answer.read()?;
+        for node in &nodes {
+            print(node, out)?;
+        }
+        if let [only] = nodes.as_slice()
+            && only.lease_until.is_none()
+        {
+            remark("Its store is embedded, and takes no other gateway; see docs/cluster.md.");
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
+    let (style, word) = if node.live { (Style::Green, "up") } else { (Style::Red, "gone") };
+    out.styled(Style::Bold, &one_line(&node.id))?;
+    out.text("  ")?;
+    out.styled(style, word)?;
+    let leads = if node.leads { "  leads" } else { "" };
+    let here = if node.here { "  (this one)" } else { "" };
+    out.line(&format!("{leads}  {} running  {}{here}", node.running, one_line(&node.url)))?;
+    out.line(&format!(
+        "  version {}  life {}  since {}{}",
+        one_line(&node.version),
+        node.epoch,
+        one_line(&node.started_at),
+        node.lease_until.as_deref().map_or_else(String::new, |at| format!("  lease until {}", one_line(at))),
+    ))?;
+    if node.live && !node.same_configuration {
+        out.styled(Style::Yellow, "  ! its configuration is another one")?;
+        out.line("")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Changes that were running on a node that is gone: whether they were applied is unknown, and a person has to look.
+
+use std::sync::Arc;
+
+use crate::{commit::StepError, inner::Inner};
+use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
+use countersign_protocol::ErrorKind;
+use countersign_store::StoreError;
+
+/// Looks for them until the gateway closes.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => return,
+            () = tokio::time::sleep(inner.config.expiry_interval) => {}
+        }
+        if !inner.nodes.leads() {
+            continue;
+        }
+        if let Err(error) = sweep(&inner).await
+            && !matches!(error, StoreError::Closed)
+        {
+            tracing::warn!(%error, "changes of nodes that are gone could not be looked for; trying again");
+        }
+    }
+}
+
+/// Loses track of each. What cannot be written stays, and is found again.
+pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
+    for id in inner.store.orphans().await? {
+        let Some(change) = inner.store.get(&id).await? else { continue };
+        let fault = ChangeFault {
+            code: ErrorKind::Internal.code().into(),
+            message: "The gateway stopped while the change was running; whether it was applied is unknown".into(),
+        };
+        match inner.step_for_orphan(&change, ChangeEvent::LoseTrack { fault }).await {
+            Ok(_) => {
+                let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
+                tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");
+            }
+            // It ended after all, or another node was quicker.
+            Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {}
+            Err(StepError::Store(error)) => return Err(error),
+            Err(error) => return Err(StoreError::BadRecord(format!("{id}: {error:?}"))),
+        }
+    }
+    Ok(())
+}

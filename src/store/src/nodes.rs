@@ -1,0 +1,157 @@
+//! The gateways that serve one store side by side: nodes. Each holds a lease by the store's clock that it renews; whoever's
+//! lease has run out is taken to be gone, and begins another life with the next epoch should it be alive nevertheless.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures_util::future::ready;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::{StoreError, StoreFuture, lock::ensure_data_dir};
+use countersign_domain::changes::Claimant;
+
+/// The file of the data directory with the node's id.
+const FILE: &str = "node";
+
+/// The id of the node whose data directory this is: made once.
+///
+/// # Errors
+/// [`StoreError::DataDir`]
+pub(crate) fn id_of(dir: &Path) -> Result<String, StoreError> {
+    ensure_data_dir(dir)?;
+    let path = dir.join(FILE);
+    let failed = |source: std::io::Error| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
+    match std::fs::read_to_string(&path) {
+        Ok(text) if is_id(text.trim()) => return Ok(text.trim().to_owned()),
+        Ok(_) => return Err(failed(std::io::Error::other("this is no node's id; remove the file"))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let id = nanoid::nanoid!(10);
+    std::fs::write(&path, &id).map_err(failed)?;
+    Ok(id)
+}
+
+fn is_id(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduction {
+    /// Where its endpoints are.
+    pub url: String,
+    pub version: String,
+    /// A hash of what has to be the same on all nodes.
+    pub configuration: String,
+}
+
+/// A node, alive or not long gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub id: String,
+    pub epoch: u64,
+    pub says: Introduction,
+    pub started_at: Timestamp,
+    /// The end of its lease; `None` where only one gateway can serve the store.
+    pub lease_until: Option<Timestamp>,
+    pub live: bool,
+    /// Does what one node does at a time.
+    pub leads: bool,
+    /// It is the one that was asked.
+    pub here: bool,
+    /// Changes that it runs.
+    pub running: u64,
+}
+
+/// How far the store has come, as this node has heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Number of the last feed event, whoever wrote it.
+    pub event: u64,
+    /// Rises with each record (pins, standing rules), whoever wrote it.
+    pub records: u64,
+}
+
+/// This gateway among the nodes of its store. What is answered at once is what was heard last.
+pub trait Nodes: Send + Sync + 'static {
+    /// What this node's claims are made with from now on; `None` where only one gateway can serve the store.
+    fn claimant(&self) -> Option<Claimant>;
+    /// Whether nobody else can take this claim's node for gone at this moment. To be asked just before what must not be done
+    /// after.
+    fn holds(&self, claimant: Option<&Claimant>) -> bool;
+    /// Whether this node does what one node does at a time.
+    fn leads(&self) -> bool;
+    /// How many nodes live, this one among them.
+    fn live(&self) -> usize;
+    /// How many of the others that live have another configuration than this one.
+    fn differing(&self) -> usize;
+    /// Hears that others may have written.
+    fn news(&self) -> watch::Receiver<News>;
+    /// Says from now on who this node is.
+    fn introduce(&self, says: Introduction);
+    /// All of them, oldest first; those that are gone for about a day.
+    fn list(&self) -> StoreFuture<Vec<Node>>;
+}
+
+/// The one gateway of a store that takes no other.
+pub(crate) struct Alone {
+    started_at: Timestamp,
+    says: Mutex<Introduction>,
+    news: watch::Sender<News>,
+}
+
+impl Alone {
+    pub fn new() -> Arc<Self> {
+        let (news, _) = watch::channel(News::default());
+        Arc::new(Self { started_at: Timestamp::now(), says: Mutex::default(), news })
+    }
+}
+
+impl Nodes for Alone {
+    fn claimant(&self) -> Option<Claimant> {
+        None
+    }
+
+    fn holds(&self, _: Option<&Claimant>) -> bool {
+        true
+    }
+
+    fn leads(&self) -> bool {
+        true
+    }
+
+    fn live(&self) -> usize {
+        1
+    }
+
+    fn differing(&self) -> usize {
+        0
+    }
+
+    fn news(&self) -> watch::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    fn introduce(&self, says: Introduction) {
+        *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
+    }
+
+    fn list(&self) -> StoreFuture<Vec<Node>> {
+        let node = Node {
+            id: "only".into(),
+            epoch: 1,
+            says: self.says.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            started_at: self.started_at,
+            lease_until: None,
+            live: true,
+            leads: true,
+            here: true,
+            running: 0,
+        };
+        Box::pin(ready(Ok(vec![node])))
+    }
+}

@@ -1,0 +1,391 @@
+//! This gateway as a node: a thread and a connection of its own that renew its lease, listen for what others have written,
+//! and look each second in any case.
+//!
+//! The lease is measured by the server's clock where it is written, and here by one that goes on while the process stands
+//! still, from before the renewal was sent and less a margin: here it ends first. What depends on it being over takes the
+//! rows of the nodes with a lock, so that no renewal is under way.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::SyncSender,
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use deadpool_postgres::ClientWrapper;
+use jiff::Timestamp;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    Ground, error,
+    rows::{execute, one, query},
+};
+use crate::{
+    StoreError, StoreFuture,
+    nodes::{Introduction, News, Node, Nodes},
+    rows::{parse_moment, signed, unsigned},
+};
+use countersign_domain::changes::Claimant;
+
+/// How long a node that is heard of no more counts as alive, in seconds.
+const LEASE: u32 = 5;
+/// So much earlier it counts as over here.
+const MARGIN: Duration = Duration::from_secs(1);
+/// Between renewals.
+const BEAT: Duration = Duration::from_secs(1);
+/// For an answer to a renewal: longer ones come too late.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Before a connection is tried again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is notified on: the number of the last event and of the last record, after the node that wrote them.
+pub(super) const CHANNEL: &str = "countersign";
+
+/// How long after the lease of its node a call may still go out, in seconds: a process that was stopped right between
+/// looking at its lease and sending wakes with the call in its hands. Nobody settles before.
+pub(super) const HOLD: u32 = 120;
+
+/// As long as this process runs, even while it is stopped.
+fn steady() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+struct Life {
+    epoch: u64,
+    /// By [`steady`].
+    until: Duration,
+}
+
+/// See the module.
+pub(super) struct Membership {
+    ground: Arc<Ground>,
+    pub id: String,
+    process: String,
+    started_at: Timestamp,
+    life: Mutex<Life>,
+    leads: AtomicBool,
+    live: AtomicUsize,
+    differing: AtomicUsize,
+    news: watch::Sender<News>,
+    says: Mutex<Introduction>,
+    /// To be said, or the end.
+    wake: Notify,
+    closing: AtomicBool,
+    /// Another process has this node's place.
+    replaced: AtomicBool,
+}
+
+/// What is heard of a life.
+enum Beat {
+    Renewed,
+    Lapsed,
+    Replaced,
+}
+
+impl Membership {
+    pub fn new(ground: Arc<Ground>, id: String) -> Arc<Self> {
+        Arc::new(Self {
+            ground,
+            id,
+            process: nanoid::nanoid!(),
+            started_at: Timestamp::now(),
+            life: Mutex::new(Life { epoch: 0, until: Duration::ZERO }),
+            leads: AtomicBool::new(false),
+            live: AtomicUsize::new(1),
+            differing: AtomicUsize::new(0),
+            news: watch::channel(News::default()).0,
+            says: Mutex::default(),
+            wake: Notify::new(),
+            closing: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
+        })
+    }
+
+    /// Joins, and stays until it is closed.
+    ///
+    /// # Errors
+    /// Why it could not join.
+    pub fn start(self: &Arc<Self>) -> Result<JoinHandle<()>, StoreError> {
+        let failed = |error: std::io::Error| StoreError::Unreachable(error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (ready, joined) = std::sync::mpsc::sync_channel(1);
+        let node = Arc::clone(self);
+        let thread = std::thread::Builder::new()
+            .name("store-node".into())
+            .spawn(move || runtime.block_on(node.run(ready)))
+            .map_err(failed)?;
+        joined.recv().unwrap_or(Err(StoreError::Closed))?;
+        Ok(thread)
+    }
+
+    /// Leaves: what it led is another's at once.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn says(&self) -> Introduction {
+        self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn run(self: Arc<Self>, ready: SyncSender<Result<(), StoreError>>) {
+        let mut ready = Some(ready);
+        while !self.closing.load(Ordering::Acquire) {
+            match self.stay(&mut ready).await {
+                // Whoever opens the store waits for the first.
+                Err(error) if ready.is_some() => {
+                    if let Some(ready) = ready.take() {
+                        let _ = ready.send(Err(error));
+                    }
+                    return;
+                }
+                Err(StoreError::Superseded) => {
+                    self.replaced.store(true, Ordering::Release);
+                    self.ground.health.failed(&StoreError::Superseded);
+                    tracing::error!("another gateway has joined as this node; this one serves no more");
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "this node's connection to the store ended; connecting again"),
+                Ok(()) => return,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// With one connection, until it ends.
+    async fn stay(&self, ready: &mut Option<SyncSender<Result<(), StoreError>>>) -> Result<(), StoreError> {
+        let news = self.news.clone();
+        let own = format!("{} ", self.id);
+        let link = self
+            .ground
+            .listen(move |told| {
+                if !told.starts_with(&own) {
+                    hear(&news, told);
+                }
+            })
+            .await?;
+        link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+        if ready.is_some() {
+            self.join(&link, true).await?;
+        }
+        loop {
+            let next = Instant::now() + BEAT;
+            match soon(self.renew(&link)).await? {
+                Beat::Renewed => {}
+                Beat::Replaced => return Err(StoreError::Superseded),
+                Beat::Lapsed => {
+                    tracing::warn!("this node's lease ran out; what it was running then is taken to be lost");
+                    soon(self.join(&link, false)).await?;
+                    soon(self.renew(&link)).await?;
+                }
+            }
+            if let Some(ready) = ready.take() {
+                let _ = ready.send(Ok(()));
+            }
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.wake.notified() => {}
+            }
+            if self.closing.load(Ordering::Acquire) {
+                return soon(self.leave(&link)).await;
+            }
+            if link.is_closed() {
+                return Err(error::silent());
+            }
+        }
+    }
+
+    /// Begins a life.
+    async fn join(&self, link: &ClientWrapper, anew: bool) -> Result<(), StoreError> {
+        link.batch_execute("BEGIN").await?;
+        // One after another, so that who joined earlier is seen by who joined later.
+        self.ground.joining(link).await?;
+        let sql = "DELETE FROM nodes WHERE lease_until < clock_timestamp() - interval '1 day'
+                   AND NOT EXISTS (SELECT FROM claims WHERE claims.node = nodes.id)";
+        execute(link, sql, &[]).await?;
+        let Introduction { url, version, configuration } = self.says();
+        let sql = "INSERT INTO nodes (id, epoch, process_epoch, process, joined, lease_until, started_ms, url, version,
+                                      configuration)
+                   VALUES ($1, 1, 1, $2, (SELECT coalesce(max(joined), 0) + 1 FROM nodes),
+                           clock_timestamp() + $3::int * interval '1 second', $4, $5, $6, $7)
+                   ON CONFLICT (id) DO UPDATE SET
+                     epoch = nodes.epoch + 1, joined = excluded.joined, lease_until = excluded.lease_until,
+                     process = excluded.process, started_ms = excluded.started_ms,
+                     process_epoch = CASE WHEN nodes.process = excluded.process THEN nodes.process_epoch
+                                          ELSE nodes.epoch + 1 END
+                   WHERE $8 OR nodes.process = excluded.process
+                   RETURNING epoch";
+        let (lease, started) = (i32::try_from(LEASE).unwrap_or(i32::MAX), self.started_at.as_millisecond());
+        let sent = steady();
+        let values: [super::rows::Value<'_>; 8] =
+            [&self.id, &self.process, &lease, &started, &url, &version, &configuration, &anew];
+        let row = one(link, sql, &values).await?;
+        link.batch_execute("COMMIT").await?;
+        let row = row.ok_or(StoreError::Superseded)?;
+        self.leads.store(false, Ordering::Release);
+        let mut life = self.life();
+        *life = Life { epoch: unsigned(row.get(0))?, until: end(sent) };
+        tracing::info!(node = self.id, epoch = life.epoch, "this node has joined");
+        Ok(())
+    }
+
+    async fn renew(&self, link: &ClientWrapper) -> Result<Beat, StoreError> {
+        let Introduction { url, version, configuration } = self.says();
+        let epoch = signed(self.life().epoch);
+        let sql = "WITH renewed AS (
+                     UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
+                                      configuration = $7
+                     WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
+                   others AS (SELECT joined, lease_until > clock_timestamp() AS live, configuration NOT IN ('', $7) AS other
+                              FROM nodes WHERE id <> $1)
+                   SELECT (SELECT joined FROM renewed), event, records, (SELECT count(*) FROM others WHERE live),
+                          EXISTS (SELECT FROM others, renewed WHERE live AND others.joined < renewed.joined),
+                          (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other)
+                   FROM heads";
+        let lease = i32::try_from(LEASE).unwrap_or(i32::MAX);
+        let sent = steady();
+        let values: [super::rows::Value<'_>; 7] =
+            [&self.id, &epoch, &self.process, &lease, &url, &version, &configuration];
+        let Some(row) = one(link, sql, &values).await? else {
+            return Err(StoreError::BadRecord("nothing says where the logs end".into()));
+        };
+        tell(&self.news, News { event: unsigned(row.get(1))?, records: unsigned(row.get(2))? });
+        self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
+        self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
+        let Some(joined) = row.get::<_, Option<i64>>(0) else {
+            let other = row.get::<_, Option<&str>>(5).is_some_and(|process| process != self.process);
+            return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
+        };
+        self.life().until = end(sent);
+        if !self.leads.load(Ordering::Acquire) && !row.get::<_, bool>(4) && first(link, joined).await? {
+            tracing::info!(node = self.id, "this node leads");
+            self.leads.store(true, Ordering::Release);
+        }
+        Ok(Beat::Renewed)
+    }
+
+    async fn leave(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+        self.leads.store(false, Ordering::Release);
+        let epoch = {
+            let mut life = self.life();
+            life.until = Duration::ZERO;
+            signed(life.epoch)
+        };
+        let sql = "UPDATE nodes SET lease_until = clock_timestamp() WHERE id = $1 AND epoch = $2 AND process = $3";
+        execute(link, sql, &[&self.id, &epoch, &self.process]).await.map(drop)
+    }
+}
+
+/// The end of a lease that was asked for then, as it counts here.
+fn end(sent: Duration) -> Duration {
+    (sent + Duration::from_secs(LEASE.into())).saturating_sub(MARGIN)
+}
+
+/// Whether nobody who joined earlier lives. Their rows are locked while it is looked: no renewal is under way.
+async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
+    let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp()), false)
+               FROM (SELECT lease_until FROM nodes WHERE joined < $1 FOR SHARE) AS earlier";
+    Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
+}
+
+async fn soon<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(ANSWER, work).await.unwrap_or_else(|_| Err(error::silent()))
+}
+
+/// A notification, which anybody with access to the database can send: at most a hint.
+fn hear(news: &watch::Sender<News>, told: &str) {
+    let mut words = told.split(' ').skip(1).map(str::parse);
+    if let (Some(Ok(event)), Some(Ok(records))) = (words.next(), words.next()) {
+        tell(news, News { event, records });
+    }
+}
+
+/// Wakes only those who do not know it yet.
+fn tell(news: &watch::Sender<News>, now: News) {
+    news.send_if_modified(|known| {
+        let later = News { event: known.event.max(now.event), records: known.records.max(now.records) };
+        let more = later != *known;
+        *known = later;
+        more
+    });
+}
+
+impl Nodes for Membership {
+    fn claimant(&self) -> Option<Claimant> {
+        Some(Claimant { node: self.id.clone(), epoch: self.life().epoch })
+    }
+
+    fn holds(&self, claimant: Option<&Claimant>) -> bool {
+        let life = self.life();
+        claimant.is_none_or(|claimant| claimant.node == self.id && claimant.epoch == life.epoch)
+            && steady() < life.until
+    }
+
+    fn leads(&self) -> bool {
+        self.leads.load(Ordering::Acquire) && self.holds(None)
+    }
+
+    fn live(&self) -> usize {
+        self.live.load(Ordering::Acquire)
+    }
+
+    fn differing(&self) -> usize {
+        self.differing.load(Ordering::Acquire)
+    }
+
+    fn news(&self) -> watch::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    fn introduce(&self, says: Introduction) {
+        *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
+        self.wake.notify_one();
+    }
+
+    fn list(&self) -> StoreFuture<Vec<Node>> {
+        let here = self.id.clone();
+        self.ground.ask(move |client| async move { list(&client, &here).await })
+    }
+}
+
+/// All nodes, oldest first.
+pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
+    let sql = "SELECT id, epoch, url, version, configuration, started_ms,
+                      (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
+                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL)
+               FROM nodes ORDER BY joined";
+    let mut led = false;
+    let mut nodes = Vec::new();
+    for row in query(client, sql, &[]).await? {
+        let live: bool = row.get(7);
+        let id: String = row.get(0);
+        nodes.push(Node {
+            here: id == here,
+            id,
+            epoch: unsigned(row.get(1))?,
+            says: Introduction { url: row.get(2), version: row.get(3), configuration: row.get(4) },
+            started_at: parse_moment(row.get(5))?,
+            lease_until: Some(parse_moment(row.get(6))?),
+            live,
+            leads: live && !led,
+            running: unsigned(row.get(8))?,
+        });
+        led |= live;
+    }
+    Ok(nodes)
+}

@@ -1,0 +1,246 @@
+//! Several nodes of one database: what each may do, and what becomes of what one leaves.
+
+use std::time::Instant;
+
+use super::{
+    faults::{CLOSED, PASS, at, proxied, run},
+    *,
+};
+use crate::{
+    WriteError,
+    drafts::{created, draft, moved, send, write},
+    nodes::Node,
+};
+use countersign_domain::changes::{Claimant, machine::EventKind, testing::change};
+
+/// Long enough for whatever is to happen; nothing waits for it in vain.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !holds().await {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Proposed and approved, acting on that target.
+async fn approved(store: &dyn Store, id: &str, target: &str) {
+    let mut new = created(id);
+    Arc::make_mut(&mut new.change).target.lock_key = target.into();
+    write(store, new).await.unwrap();
+    write(store, moved(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+}
+
+fn step(id: &str, version: u64, from: ChangeState, to: ChangeState, by: Option<Claimant>, target: &str) -> Draft {
+    let mut after = change(id, "agent", version, to);
+    after.target.lock_key = target.into();
+    after.claimed_by = by;
+    let kind = match to {
+        ChangeState::Executing => EventKind::Executing,
+        ChangeState::OutcomeUnknown => EventKind::OutcomeUnknown,
+        _ => EventKind::Applied,
+    };
+    Draft { kind, ..draft(after, Some(from)) }
+}
+
+fn claim(id: &str, by: Option<Claimant>, target: &str) -> Draft {
+    step(id, 3, ChangeState::Approved, ChangeState::Executing, by, target)
+}
+
+fn applied(id: &str, by: Option<Claimant>) -> Draft {
+    step(id, 4, ChangeState::Executing, ChangeState::Applied, by, "")
+}
+
+fn lost(id: &str, by: Option<Claimant>) -> Draft {
+    Draft { orphan: true, ..step(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by, "") }
+}
+
+fn settled(id: &str, by: Option<Claimant>) -> Draft {
+    step(id, 5, ChangeState::OutcomeUnknown, ChangeState::Failed, by, "")
+}
+
+async fn here(store: &dyn Store) -> Node {
+    store.nodes().list().await.unwrap().into_iter().find(|node| node.here).unwrap()
+}
+
+#[tokio::test]
+async fn several_write_one_log_without_gaps_and_each_hears_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let stores: Vec<_> = (0..3).map(|_| at(dir.path()).open().unwrap()).collect();
+    until("all know of each other", async || stores.iter().all(|store| store.nodes().live() == 3)).await;
+    let mut news: Vec<_> = stores.iter().map(|store| store.nodes().news()).collect();
+    let mut answers = Vec::new();
+    for n in 0..40 {
+        for (at, store) in stores.iter().enumerate() {
+            answers.push(send(&**store, created(&format!("{at}-{n}"))));
+        }
+    }
+    let mut seqs = Vec::new();
+    for answer in answers {
+        seqs.push(answer.await.unwrap().unwrap().seq);
+    }
+    seqs.sort_unstable();
+    assert_eq!(seqs, (1..=120).collect::<Vec<u64>>());
+    for (store, news) in stores.iter().zip(&mut news) {
+        news.wait_for(|news| news.event == 120).await.unwrap();
+        let followed = store.followed(0, 1000).await.unwrap();
+        assert!(followed.iter().map(|one| one.event.seq).eq(1..=120));
+        assert!(followed.iter().all(|one| one.bytes > 0), "what a change counts is known");
+    }
+    // Two want the same thing at the same time.
+    let (a, b) = tokio::join!(
+        write(&*stores[0], moved("0-0", 2, ChangeState::Pending, ChangeState::Approved)),
+        write(&*stores[1], moved("0-0", 2, ChangeState::Pending, ChangeState::Rejected)),
+    );
+    assert!(a.is_ok() != b.is_ok(), "{a:?} {b:?}");
+    assert_eq!(stores[2].get("0-0").await.unwrap().unwrap().version, 2);
+    stores.iter().for_each(|store| store.close());
+    at(dir.path()).verify_audit(None).unwrap();
+}
+
+#[tokio::test]
+async fn one_runs_at_a_time_to_each_target_and_only_who_has_the_claim_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
+    let (by_a, by_b) = (a.nodes().claimant(), b.nodes().claimant());
+    for id in ["one", "two", "three"] {
+        approved(&*a, id, "file").await;
+    }
+    write(&*a, claim("one", by_a.clone(), "file")).await.unwrap();
+    let again = write(&*b, claim("one", by_b.clone(), "file")).await;
+    assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
+    let busy = write(&*b, claim("two", by_b.clone(), "file")).await;
+    assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");
+    let other = write(&*b, claim("three", by_b.clone(), "another file")).await;
+    assert!(other.is_ok(), "{other:?}");
+    assert_eq!((here(&*a).await.running, here(&*b).await.running), (1, 1));
+
+    let fenced = write(&*b, applied("one", by_b.clone())).await;
+    assert!(matches!(fenced, Err(WriteError::Fenced)), "{fenced:?}");
+    let early = write(&*b, lost("one", by_a.clone())).await;
+    assert!(matches!(early, Err(WriteError::Fenced)), "its node lives: {early:?}");
+    assert!(b.orphans().await.unwrap().is_empty());
+    let asks = step("one", 4, ChangeState::Executing, ChangeState::Executing, by_a.clone(), "file");
+    write(&*a, Draft { kind: EventKind::Asked, ..asks }).await.unwrap();
+    write(&*a, step("one", 5, ChangeState::Executing, ChangeState::Applied, by_a, "")).await.unwrap();
+    write(&*b, claim("two", by_b.clone(), "file")).await.unwrap();
+    write(&*b, applied("two", by_b)).await.unwrap();
+    a.close();
+    b.close();
+    at(dir.path()).verify_audit(None).unwrap();
+}
+
+#[tokio::test]
+async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_go_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let (a, b) = (place.open().unwrap(), at(dir.path()).open().unwrap());
+    let (by_a, by_b) = (a.nodes().claimant(), b.nodes().claimant());
+    until("the first one leads", async || a.nodes().leads()).await;
+    assert!(!b.nodes().leads());
+    approved(&*a, "one", "file").await;
+    approved(&*a, "two", "file").await;
+    write(&*a, claim("one", by_a.clone(), "file")).await.unwrap();
+    assert!(a.nodes().holds(by_a.as_ref()));
+
+    proxy.set(CLOSED);
+    run(
+        dir.path(),
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    .await;
+    until("it is known to be gone", async || b.orphans().await.is_ok_and(|ids| ids == ["one"])).await;
+    assert!(!a.nodes().holds(by_a.as_ref()), "here it was over before");
+    assert!(!a.nodes().leads());
+    until("another leads", async || b.nodes().leads()).await;
+    write(&*b, lost("one", by_a.clone())).await.unwrap();
+    assert!(b.orphans().await.unwrap().is_empty());
+    // Others may run; what the first still has in its hands may yet go out.
+    write(&*b, claim("two", by_b.clone(), "file")).await.unwrap();
+    assert!(b.held_until("one").await.unwrap().is_some());
+    let early = write(&*b, settled("one", by_a.clone())).await;
+    assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
+
+    proxy.set(PASS);
+    until("it is back, in another life", async || {
+        a.nodes().claimant() != by_a && a.nodes().holds(None) && a.nodes().claimant().is_some_and(|by| by.epoch == 2)
+    })
+    .await;
+    assert!(!a.nodes().holds(by_a.as_ref()), "of the life before it holds nothing");
+    assert!(!a.nodes().leads(), "it is the last to have joined");
+    let late = loop {
+        match write(&*a, applied("one", by_a.clone())).await {
+            Err(WriteError::Store(StoreError::Unreachable(_))) => tokio::time::sleep(Duration::from_millis(20)).await,
+            other => break other,
+        }
+    };
+    assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
+    assert!(b.held_until("one").await.unwrap().is_some(), "that its process lives says nothing of the call");
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    let record = Record {
+        change: "one".into(),
+        server: String::new(),
+        pins: Vec::new(),
+        rules: Vec::new(),
+        late: by_a.clone(),
+        event: "late_result",
+        at: Timestamp::now(),
+        actor: "gateway".into(),
+        details: r#"{"outcome":"applied"}"#.into(),
+    };
+    a.submit_record(record, Box::new(|result, _| drop(reply.send(result))));
+    answer.await.unwrap().unwrap();
+    assert!(b.held_until("one").await.unwrap().is_none());
+    write(&*b, settled("one", by_a)).await.unwrap();
+    a.close();
+    b.close();
+    at(dir.path()).verify_audit(None).unwrap();
+}
+
+#[tokio::test]
+async fn a_process_that_is_started_anew_leaves_nothing_to_wait_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, first) = proxied(dir.path());
+    let b = at(dir.path()).open().unwrap();
+    let a = first.open().unwrap();
+    let by_a = a.nodes().claimant();
+    approved(&*a, "one", "file").await;
+    write(&*a, claim("one", by_a.clone(), "file")).await.unwrap();
+    // As if it were killed.
+    proxy.set(CLOSED);
+    let beside = at(dir.path());
+    let again = PostgresStore::begin(beside.migrated().unwrap(), by_a.clone().unwrap().node, Duration::ZERO).unwrap();
+    assert_eq!(again.nodes().claimant().unwrap().epoch, 2);
+    assert_eq!(b.orphans().await.unwrap(), ["one"], "at once");
+    write(&again, lost("one", by_a.clone())).await.unwrap();
+    assert!(b.held_until("one").await.unwrap().is_none());
+    write(&*b, settled("one", by_a)).await.unwrap();
+
+    // It was not: its data directory was copied, and both would be one node.
+    proxy.set(PASS);
+    until("it serves no more", async || !a.is_open()).await;
+    let refused = write(&*a, created("x")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded))), "{refused:?}");
+    assert!(again.is_open());
+    write(&again, created("y")).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
+    until("the first one leads", async || a.nodes().leads()).await;
+    let says = crate::nodes::Introduction { url: "http://a".into(), version: "1".into(), configuration: "x".into() };
+    a.nodes().introduce(says.clone());
+    until("it is known", async || b.nodes().list().await.unwrap()[0].says == says).await;
+    assert!(matches!(at(dir.path()).shelf(false).err(), Some(StoreError::Served)));
+    let began = Instant::now();
+    a.close();
+    until("the other leads", async || b.nodes().leads()).await;
+    let listed = b.nodes().list().await.unwrap();
+    assert!(!listed[0].live && listed[1].leads, "{listed:?} after {:?}", began.elapsed());
+    b.close();
+    assert!(at(dir.path()).shelf(false).is_ok());
+}

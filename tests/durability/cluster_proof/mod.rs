@@ -1,0 +1,173 @@
+//! The cluster proof: agents, reviewers, dashboards and a webhook's receiver at several gateways on one PostgreSQL, while
+//! these are killed, stopped for longer than a lease, cut off, slowed, set to other times and restarted, and the database
+//! crashes. Afterwards every promise that any of them made is held against the store and against what the upstream really
+//! did.
+//!
+//! The short run is a test like others. The long one is `scripts/cluster-proof`, which prints its figures.
+
+mod nemesis;
+mod proxy;
+
+use std::{path::Path, sync::atomic::Ordering, time::Instant};
+
+use crate::crash_proof::{chance::Chance, checks, feed::Subscriber, worker, world::World};
+use nemesis::{Fault, Nemesis};
+use support::postgres::Server;
+
+struct Size {
+    nodes: usize,
+    /// At least so many of both.
+    faults: usize,
+    changes: usize,
+    workers: u64,
+    seed: u64,
+}
+
+#[test]
+fn nothing_is_lost_or_runs_twice_whatever_happens_to_several_gateways() {
+    prove(&Size { nodes: 3, faults: Fault::ALL.len() + 2, changes: 100, workers: 6, seed: 7 });
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/cluster-proof"]
+fn the_long_run() {
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
+    prove(&Size {
+        nodes: number("CLUSTER_PROOF_NODES", 3),
+        faults: number("CLUSTER_PROOF_FAULTS", 100),
+        changes: number("CLUSTER_PROOF_CHANGES", 2000),
+        workers: number("CLUSTER_PROOF_WORKERS", 10) as u64,
+        seed: number("CLUSTER_PROOF_SEED", 1) as u64,
+    });
+}
+
+/// Dashboards that listen, each at one gateway after another.
+const DASHBOARDS: usize = 3;
+
+/// Ends the subscribers and the workers with itself.
+struct Ended<'a>(&'a [Subscriber], &'a World);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|dashboard| dashboard.ended.store(true, Ordering::SeqCst));
+        self.1.enough.store(true, Ordering::SeqCst);
+        self.1.over.store(true, Ordering::SeqCst);
+    }
+}
+
+fn prove(size: &Size) {
+    let began = Instant::now();
+    let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=300"]);
+    server.sql("postgres", "CREATE DATABASE cluster");
+    let url = server.database("cluster");
+    let make_key = |data: &Path, name: &str| {
+        let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
+        create.args(["keys", "create", "--role", "reviewer", "--name", name, "--data"]).arg(data);
+        let output = create.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let world = World::new(size.nodes, make_key);
+    let dashboards: Vec<Subscriber> = (0..DASHBOARDS).map(|_| Subscriber::default()).collect();
+    let mut nemesis = Nemesis::new(&world, &server, Chance::new(size.seed));
+    std::thread::scope(|scope| {
+        let listening: Vec<_> = dashboards.iter().map(|dashboard| scope.spawn(|| dashboard.run(&world))).collect();
+        // Whatever fails, nobody waits for them for ever.
+        let _ended = Ended(&dashboards, &world);
+        let workers: Vec<_> = (0..size.workers)
+            .map(|n| {
+                let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
+                scope.spawn(move || worker::run(world, &format!("w{n}"), chance))
+            })
+            .collect();
+        let broken = || {
+            workers.iter().any(std::thread::ScopedJoinHandle::is_finished)
+                || listening.iter().any(std::thread::ScopedJoinHandle::is_finished)
+        };
+        let proposed = || world.proposed.load(Ordering::SeqCst);
+        while (nemesis.faults() < size.faults || proposed() < size.changes) && !broken() {
+            if nemesis.faults() < size.faults {
+                nemesis.fault();
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        }
+        let early = broken();
+        world.enough.store(true, Ordering::SeqCst);
+        let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        if results.iter().all(Result::is_ok) && !early {
+            let end = checks::come_to_rest(&world);
+            support::eventually("all dashboards have heard everything", || {
+                let all = |dashboard: &Subscriber| dashboard.told.lock().unwrap().len() as u64 >= end;
+                (listening.iter().any(std::thread::ScopedJoinHandle::is_finished) || dashboards.iter().all(all))
+                    .then_some(())
+            });
+        }
+        dashboards.iter().for_each(|dashboard| dashboard.ended.store(true, Ordering::SeqCst));
+        let heard: Vec<_> = listening.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        for result in results {
+            result.unwrap_or_else(|_| panic!("a worker failed:\n{}", world.log()));
+        }
+        for result in heard {
+            result.unwrap_or_else(|_| panic!("a dashboard failed:\n{}", world.log()));
+        }
+    });
+    let mut told = dashboards.into_iter().map(|dashboard| dashboard.told.into_inner().unwrap());
+    let first = told.next().unwrap();
+    for other in told {
+        let both = first.len().min(other.len());
+        assert_eq!(first[..both], other[..both], "two dashboards heard different things");
+    }
+    let found = checks::everything(&world, &first);
+    nemesis.end();
+    let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
+    let output = verify.args(["audit", "verify", "--data"]).arg(world.data()).output().unwrap();
+    let verified = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    assert!(output.status.success(), "{verified}");
+    let count = |sql: &str| server.sql("cluster", sql);
+    let states = |state| found.state(state);
+    println!("changes {} ({} requests unanswered)", found.changes, world.unanswered.load(Ordering::SeqCst));
+    println!(
+        "faults {} at {} nodes, of {} processes: {:?}",
+        nemesis.faults(),
+        size.nodes,
+        nemesis.lives.load(Ordering::SeqCst),
+        nemesis.done
+    );
+    println!(
+        "upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, withdrawn {}, \
+         expired {}, pending {}, stale {}",
+        found.calls,
+        states("applied"),
+        states("failed"),
+        found.unknown,
+        states("rejected"),
+        states("withdrawn"),
+        states("expired"),
+        states("pending"),
+        states("stale"),
+    );
+    println!(
+        "claims by node {}; late results {}; corrected {}, approvals taken back {}, targets that had moved {}, tasks {}",
+        count(
+            "SELECT string_agg(n::text, ', ') FROM (SELECT count(*) AS n FROM changes WHERE body LIKE '%\"claimedBy\"%'
+               GROUP BY substring(body FROM '\"claimedBy\":\\{\"node\":\"([^\"]+)') ORDER BY 1) AS each"
+        ),
+        count("SELECT count(*) FROM audit WHERE event = 'late_result'"),
+        found.edited,
+        found.undone,
+        found.stale,
+        found.tasks,
+    );
+    println!(
+        "feed events {}, each heard once and in order by {DASHBOARDS} dashboards; webhook deliveries {}, {} of them again, in \
+         order for each change; {verified}",
+        first.len(),
+        found.delivered,
+        found.delivered_again,
+    );
+    println!("{:.0} s", began.elapsed().as_secs_f64());
+    assert_eq!(count("SELECT count(*) FROM claims"), "0", "what was claimed is over");
+    assert_eq!(count("SELECT count(*) - max(seq) FROM events"), "0", "without a gap");
+    assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
+}
