@@ -13,5 +13,6 @@ mod clock;
 mod cluster_proof;
 mod crash;
 mod crash_proof;
+mod nodes;
 mod postgres;
 mod store_faults;

@@ -35,6 +35,13 @@ pub fn fingerprint(config: &Config) -> String {
     hasher.finish()
 }
 
+/// The key by which states of requests are sealed, at whichever node.
+pub fn state_key(secret: &[u8; 32]) -> [u8; 32] {
+    let mut hasher = PartHasher::new("countersign.state.1");
+    hasher.part(secret);
+    hasher.bytes()
+}
+
 /// What follows the other nodes.
 pub struct Follower {
     pub nodes: Arc<dyn Nodes>,

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use crate::nodes::Follower;
+use crate::nodes::{self, Follower};
 use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
 use countersign_auth::{
     Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
@@ -149,7 +149,10 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let place = Place::configured(&config.data, config.store_server())?;
     let store = place.open()?;
     let keys = Arc::new(Stored::open(&place)?);
-    let carrier = Carrier::open(&config.data).map_err(ServeError::StateKey)?;
+    let carrier = match store.nodes().secret().and_then(|secret| Carrier::shared(nodes::state_key(&secret))) {
+        Some(shared) => shared,
+        None => Carrier::open(&config.data).map_err(ServeError::StateKey)?,
+    };
     let shutdown = CancellationToken::new();
     let users = Users::default();
 
@@ -204,7 +207,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         server_meta: lifecycle::server_meta(),
         state: State::new(&config),
     };
-    let sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier), registry);
+    let node = shared.node();
+    let sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier, node), registry);
     let services = Arc::new(HttpServices::new(sessions, users.clone()));
 
     let definitions = Arc::new(definitions(&services, Arc::clone(&pins)));
@@ -244,7 +248,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         router: services.router.clone(),
         feed: services.feed.clone(),
         reloads: Arc::clone(&reloads),
-        url: said.url.clone(),
+        url: config.node_url().unwrap_or(&said.url).trim_end_matches('/').to_owned(),
     };
     actix::spawn(follower.run(services.shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {

@@ -176,6 +176,9 @@ impl OriginRules {
         if let Some(Origin(OriginKind::Web { host, port, .. })) = &public {
             hosts.push(HostRule { host: host.clone(), port: Some(*port) });
         }
+        if let Some(Origin(OriginKind::Web { host, port, .. })) = config.node_url().and_then(Origin::of_url) {
+            hosts.push(HostRule { host, port: Some(port) });
+        }
         let port = config.listen.port();
         Self {
             hosts,

@@ -301,6 +301,8 @@ pub async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, m
 #[derive(Default)]
 pub struct ParkedCalls {
     sealer: Sealer,
+    /// What this gateway is called among those that serve its store, where there may be several.
+    node: Option<String>,
     calls: Mutex<HashMap<[u8; 16], Parked>>,
     started: Option<Instant>,
     parked: AtomicU64,
@@ -319,8 +321,8 @@ struct Parked {
 
 impl ParkedCalls {
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { started: Some(Instant::now()), ..Self::default() })
+    pub fn new(node: Option<String>) -> Arc<Self> {
+        Arc::new(Self { started: Some(Instant::now()), node, ..Self::default() })
     }
 
     /// Calls that are parked now.
@@ -334,14 +336,19 @@ impl ParkedCalls {
         self.len() == 0
     }
 
-    /// The `requestState` with which that call is taken up, once, by who brings the same request.
+    /// The `requestState` with which that call is taken up, once, by who brings the same request. Where there may be several
+    /// gateways it begins with the name of this one and a dot: the call waits here.
     ///
     /// # Errors
     /// `INTERNAL_ERROR` where no random numbers are to be had.
     pub fn state(&self, call: [u8; 16], ticket: u64, binding: &Binding) -> Result<String, McpError> {
         let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
         let claim = Claim { call, ticket, expires: self.now().saturating_add(patience) };
-        self.sealer.seal(&claim, binding).map_err(|_| {
+        let sealed = self.sealer.seal(&claim, binding).map(|sealed| match &self.node {
+            Some(node) => format!("{node}.{sealed}"),
+            None => sealed,
+        });
+        sealed.map_err(|_| {
             McpError::new(
                 ErrorKind::Internal,
                 "the call cannot be parked: the operating system gives no random numbers",
@@ -354,7 +361,8 @@ impl ParkedCalls {
     /// # Errors
     /// `-32602` for one that was not given for this request.
     pub fn open(&self, state: &str, binding: &Binding) -> Result<Claim, McpError> {
-        self.sealer.open(state, binding).map_err(|broken| refused(broken.why()))
+        let named = self.node.as_ref().and_then(|node| state.strip_prefix(node.as_str())?.strip_prefix('.'));
+        self.sealer.open(named.unwrap_or(state), binding).map_err(|broken| refused(broken.why()))
     }
 
     /// A place for one more. Beyond `most` at this upstream the oldest of them ends that nobody is there for.

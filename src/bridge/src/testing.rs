@@ -54,7 +54,7 @@ impl Fixture {
         let bench = Bench::new("policy: { default: allow }").await;
         let (server, upstream) = serve(era, capabilities, adjust).await;
         bench.offer(vec![Target::Upstream(Arc::clone(&upstream))]).await;
-        let bridge = Arc::new(Bridge::new(Carrier::open(bench.data()).unwrap()));
+        let bridge = Arc::new(Bridge::new(Carrier::open(bench.data()).unwrap(), None));
         Self { bench, bridge, server, upstream }
     }
 

@@ -76,6 +76,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// How other gateways on the same store reach this one, where it says so.
+    #[must_use]
+    pub fn node_url(&self) -> Option<&str> {
+        self.store.as_ref()?.node_url.as_deref()
+    }
+
     /// Address and authorities of the server that keeps the store, where one does.
     #[must_use]
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
@@ -90,6 +96,8 @@ pub struct StoreServer {
     pub url: Secret,
     /// PEM file of the authorities that its certificate is verified by.
     pub ca: Option<PathBuf>,
+    /// How other gateways on the same database reach this one; `None` is where it listens.
+    pub node_url: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -63,7 +63,8 @@ pub(super) fn config(r: &mut Reader) -> Config {
 fn store(r: &mut Reader) -> Option<StoreServer> {
     let url = r.optional_secret("store.url", check::postgres);
     let ca = r.optional_path("store.ca");
-    Some(StoreServer { url: url?, ca })
+    let node_url = r.optional_text("store.node_url", check::public_url);
+    Some(StoreServer { url: url?, ca, node_url })
 }
 
 fn tls(r: &mut Reader) -> Option<TlsConfig> {

@@ -135,7 +135,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "modules.docs.embeddings" | "modules.docs.generation" => "{url: 'http://127.0.0.1:1', model: m}",
             "modules.tracker.enabled" | "modules.tracker.sample_project" => "false",
             "allowed_hosts" => "a.example, b.example:8443",
-            "public_url" => "https://a.example",
+            "public_url" | "store.node_url" => "https://a.example",
             "store.url" => "postgres://a.example/b",
             "store.ca" => cert.path().to_str().unwrap(),
             "transports.http.cors_origins" => "https://a.example",

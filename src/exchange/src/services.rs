@@ -161,6 +161,13 @@ impl Services {
             Outbox::new(limits)
         };
         SessionShared::new(transport, identity, Channel::Outbox(outbox), &self.state.ended)
+            .at_node(self.node().as_deref())
+    }
+
+    /// What this gateway is called among those that serve its store, where there may be several.
+    #[must_use]
+    pub fn node(&self) -> Option<String> {
+        self.changes.nodes().claimant().map(|claimant| claimant.node)
     }
 
     /// Whether what a client was authenticated by still holds.

@@ -47,7 +47,7 @@ impl Served {
     pub async fn open(config: &str) -> Self {
         let registry = Arc::new(Registry::default());
         let bench = Bench::with(config, Arc::clone(&registry) as _).await;
-        let bridge = Bridge::new(Carrier::open(bench.data()).unwrap());
+        let bridge = Bridge::new(Carrier::open(bench.data()).unwrap(), None);
         let sessions = SessionServices::new(&bench.services.config, Arc::clone(&bench.services), bridge, registry);
         Self { services: Arc::new(HttpServices::new(sessions, Users::default())), bench }
     }

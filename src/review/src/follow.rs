@@ -38,7 +38,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 }
                 _ = recount.tick() => {
                     if inner.nodes.live() > 1 && let Ok(counts) = inner.store.counts().await {
-                        inner.counts.set(&counts);
+                        inner.counts.recount(&counts);
                     }
                     continue;
                 }

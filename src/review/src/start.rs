@@ -81,6 +81,7 @@ impl Changes {
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
+            counts.moved(None, change.state);
             if let Some(call) = &change.call_hash {
                 twins.add(call, &change.id);
             }

@@ -52,7 +52,7 @@ impl Bench {
         fake.resources.lock().unwrap().extend([resource("f://a", "a"), resource("f://b", "private")]);
         fake.prompts.lock().unwrap().push(prompt("greet", "whom"));
         let fake = exchanges.offer_module(fake).await;
-        let bridge = ToUpstreams::new(Carrier::open(exchanges.data()).unwrap());
+        let bridge = ToUpstreams::new(Carrier::open(exchanges.data()).unwrap(), None);
         let services = Arc::clone(&exchanges.services);
         let sessions = Arc::new(SessionServices::new(&services.config, Arc::clone(&services), bridge, registry));
         Self { exchanges, sessions, fake }

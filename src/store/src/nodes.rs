@@ -89,6 +89,10 @@ pub trait Nodes: Send + Sync + 'static {
     fn live(&self) -> usize;
     /// How many of the others that live have another configuration than this one.
     fn differing(&self) -> usize;
+    /// Where another node that lives is reached.
+    fn peer(&self, node: &str) -> Option<String>;
+    /// What all nodes of a store know and nobody else does, 32 bytes; `None` where only one gateway can serve the store.
+    fn secret(&self) -> Option<[u8; 32]>;
     /// Hears that others may have written.
     fn news(&self) -> watch::Receiver<News>;
     /// Says from now on who this node is.
@@ -130,6 +134,14 @@ impl Nodes for Alone {
 
     fn differing(&self) -> usize {
         0
+    }
+
+    fn peer(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn secret(&self) -> Option<[u8; 32]> {
+        None
     }
 
     fn news(&self) -> watch::Receiver<News> {

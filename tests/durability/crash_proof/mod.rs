@@ -11,7 +11,7 @@ mod killer;
 mod plan;
 mod receiver;
 mod rules;
-mod upstream;
+pub mod upstream;
 mod wire;
 pub mod worker;
 pub mod world;

@@ -43,9 +43,10 @@ pub struct Bridge {
 }
 
 impl Bridge {
+    /// `node` is what this gateway is called among those that serve its store, where there may be several.
     #[must_use]
-    pub fn new(carrier: Carrier) -> Self {
-        Self { tasks: Tasks::default(), parked: ParkedCalls::new(), carrier }
+    pub fn new(carrier: Carrier, node: Option<String>) -> Self {
+        Self { tasks: Tasks::default(), parked: ParkedCalls::new(node), carrier }
     }
 }
 

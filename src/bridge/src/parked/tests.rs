@@ -137,7 +137,7 @@ async fn a_parked_call_goes_from_question_to_question_to_its_result() {
     let (first, told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     course.advance().await;
-    let lot = ParkedCalls::new();
+    let lot = ParkedCalls::new(None);
     let visits = parked(course, &lot);
 
     let (incomplete, event) = visit("{}");
@@ -169,7 +169,7 @@ async fn a_retry_that_is_given_up_cancels_the_call() {
     let (first, _told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     course.advance().await;
-    let lot = ParkedCalls::new();
+    let lot = ParkedCalls::new(None);
     let visits = parked(course, &lot);
     let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
     visits.send(answered).await.ok().unwrap();
@@ -200,7 +200,7 @@ async fn tickets_are_good_once_and_places_are_few() {
 
 #[actix::test]
 async fn where_links_are_few_the_oldest_call_that_nobody_is_there_for_makes_room() {
-    let lot = ParkedCalls::new();
+    let lot = ParkedCalls::new(None);
     let claim = |place: &Slot| Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
     let held: Vec<_> = (0..3).map(|_| lot.admit("alice", "u", 3).unwrap().0).collect();
     // Somebody is there for the first.

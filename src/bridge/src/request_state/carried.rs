@@ -53,6 +53,12 @@ impl Carrier {
         })
     }
 
+    /// With a key that several gateways share.
+    #[must_use]
+    pub fn shared(key: [u8; 32]) -> Option<Self> {
+        Self::with(&key)
+    }
+
     fn with(key: &[u8]) -> Option<Self> {
         UnboundKey::new(&CHACHA20_POLY1305, key).ok().map(|key| Self { key: LessSafeKey::new(key) })
     }

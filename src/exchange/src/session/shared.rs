@@ -46,7 +46,8 @@ pub enum Channel {
 
 /// See the module's page.
 pub struct SessionShared {
-    /// 32 characters of a nanoid from a cryptographic source.
+    /// 32 characters of a nanoid from a cryptographic source; before it, where several gateways serve one store, the node
+    /// where the session lives, and a dot.
     pub id: Arc<str>,
     pub transport: Transport,
     pub identity: Identity,
@@ -119,6 +120,15 @@ impl SessionShared {
             in_flight: Mutex::default(),
             numbered: AtomicU64::new(0),
             subscriptions: Mutex::default(),
+        }
+    }
+
+    /// Lives at that node, where there may be several.
+    #[must_use]
+    pub fn at_node(self, node: Option<&str>) -> Self {
+        match node {
+            Some(node) => Self { id: format!("{node}.{}", self.id).into(), ..self },
+            None => self,
         }
     }
 

@@ -114,7 +114,8 @@ impl Ledger {
     }
 }
 
-/// How many changes are in each state; read by anyone.
+/// How many changes are in each state; read by anyone. Those that are not final are what the ledger knows; of the others,
+/// what the store counted last and what has become final since.
 pub(crate) struct Counts {
     states: [(AtomicU64, Gauge); ChangeState::ALL.len()],
 }
@@ -122,7 +123,7 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
         let states = ChangeState::ALL.map(|state| {
-            let n = counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
+            let n = if state.is_final() { counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n) } else { 0 };
             let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
             gauge.set(approximate(n));
             (AtomicU64::new(n), gauge)
@@ -131,9 +132,8 @@ impl Counts {
     }
 
     pub(crate) fn moved(&self, from: Option<ChangeState>, to: ChangeState) {
-        if let Some((n, gauge)) = from.and_then(|s| self.of(s)) {
-            n.fetch_sub(1, Ordering::Relaxed);
-            gauge.decrement(1.0);
+        if let Some(from) = from {
+            self.gone(from);
         }
         if let Some((n, gauge)) = self.of(to) {
             n.fetch_add(1, Ordering::Relaxed);
@@ -141,9 +141,10 @@ impl Counts {
         }
     }
 
-    /// As they are in the store.
-    pub(crate) fn set(&self, counts: &[(ChangeState, u64)]) {
-        for (state, (n, gauge)) in ChangeState::ALL.into_iter().zip(&self.states) {
+    /// Those that are final, as the store counts them: others may have pruned some.
+    pub(crate) fn recount(&self, counts: &[(ChangeState, u64)]) {
+        for (state, (n, gauge)) in ChangeState::ALL.into_iter().zip(&self.states).filter(|(state, _)| state.is_final())
+        {
             let counted = counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
             n.store(counted, Ordering::Relaxed);
             gauge.set(approximate(counted));
@@ -152,8 +153,9 @@ impl Counts {
 
     /// One of this state was deleted.
     pub(crate) fn gone(&self, state: ChangeState) {
-        if let Some((n, gauge)) = self.of(state) {
-            n.fetch_sub(1, Ordering::Relaxed);
+        if let Some((n, gauge)) = self.of(state)
+            && n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+        {
             gauge.decrement(1.0);
         }
     }

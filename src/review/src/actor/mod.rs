@@ -88,7 +88,6 @@ pub(crate) struct StoreAnswered {
 pub(crate) struct Step {
     change: Arc<Change>,
     kind: EventKind,
-    from: Option<ChangeState>,
     bytes: u64,
     _admission: Admission,
     reply: Reply,
@@ -274,14 +273,7 @@ impl PendingChanges {
     }
 
     fn write(&mut self, draft: Draft, bytes: u64, admission: Admission, reply: Reply) {
-        let step = Step {
-            change: Arc::clone(&draft.change),
-            kind: draft.kind,
-            from: draft.from,
-            bytes,
-            _admission: admission,
-            reply,
-        };
+        let step = Step { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
         self.order.begin((step.change.id.clone(), step.change.version));
         let outcomes = self.outcomes.0.clone();
         let collected = Arc::clone(&self.collected);
@@ -298,9 +290,9 @@ impl PendingChanges {
     }
 
     fn announce(&mut self, written: &Written, step: Step) {
-        let Step { change, kind, from, bytes, _admission, reply } = step;
+        let Step { change, kind, bytes, _admission, reply } = step;
         crash_point("between_commit_and_announce");
-        self.counts.moved(from, change.state);
+        self.counts.moved(self.ledger.state(&change.id), change.state);
         self.ledger.moved(&change.id, change.state);
         self.metrics.transition(kind);
         if kind == EventKind::Created {
@@ -334,7 +326,7 @@ impl PendingChanges {
         let (id, principal, state) = (&other.change.id, &other.change.proposer.principal, other.change.state);
         let before = self.ledger.state(id);
         let now = (self.clock)();
-        if other.is_new && before.is_none() && !state.is_final() {
+        if other.is_new && before.is_none() {
             self.ledger.restore(id, principal, other.bytes, state);
             self.daily.count(principal, other.bytes, other.change.created_at);
             self.deadlines.insert(id, other.change.expires_at, now);
@@ -342,7 +334,8 @@ impl PendingChanges {
                 self.twins.add(call, id);
             }
         }
-        if before != Some(state) {
+        // Of one that was final when this node began, everything is counted already.
+        if (before.is_some() || other.is_new) && before != Some(state) {
             self.counts.moved(before, state);
             self.ledger.moved(id, state);
         }

@@ -6,8 +6,9 @@
 //! rows of the nodes with a lock, so that no renewal is under way.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::SyncSender,
     },
@@ -31,7 +32,7 @@ use crate::{
     nodes::{Introduction, News, Node, Nodes},
     rows::{parse_moment, signed, unsigned},
 };
-use countersign_domain::changes::Claimant;
+use countersign_domain::changes::{Claimant, digest::PartHasher};
 
 /// How long a node that is heard of no more counts as alive, in seconds.
 const LEASE: u32 = 5;
@@ -73,6 +74,9 @@ pub(super) struct Membership {
     leads: AtomicBool,
     live: AtomicUsize,
     differing: AtomicUsize,
+    /// Where the others that live are reached.
+    peers: Mutex<HashMap<String, String>>,
+    secret: OnceLock<[u8; 32]>,
     news: watch::Sender<News>,
     says: Mutex<Introduction>,
     /// To be said, or the end.
@@ -100,6 +104,8 @@ impl Membership {
             leads: AtomicBool::new(false),
             live: AtomicUsize::new(1),
             differing: AtomicUsize::new(0),
+            peers: Mutex::default(),
+            secret: OnceLock::new(),
             news: watch::channel(News::default()).0,
             says: Mutex::default(),
             wake: Notify::new(),
@@ -235,12 +241,26 @@ impl Membership {
         let values: [super::rows::Value<'_>; 8] =
             [&self.id, &self.process, &lease, &started, &url, &version, &configuration, &anew];
         let row = one(link, sql, &values).await?;
+        self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
         let row = row.ok_or(StoreError::Superseded)?;
         self.leads.store(false, Ordering::Release);
         let mut life = self.life();
         *life = Life { epoch: unsigned(row.get(0))?, until: end(sent) };
         tracing::info!(node = self.id, epoch = life.epoch, "this node has joined");
+        Ok(())
+    }
+
+    /// The secret of all nodes, made by the first that ever joined.
+    async fn agree(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+        let alphabet: Vec<char> = "0123456789abcdef".chars().collect();
+        let new = nanoid::nanoid!(64, &alphabet);
+        let sql = "INSERT INTO facts (name, value) VALUES ('cluster_secret', $1) ON CONFLICT (name) DO NOTHING";
+        execute(link, sql, &[&new]).await?;
+        let kept = one(link, "SELECT value FROM facts WHERE name = 'cluster_secret'", &[]).await?;
+        let mut hasher = PartHasher::new("countersign.cluster.1");
+        hasher.part(kept.as_ref().map_or("", |row| row.get::<_, &str>(0)).as_bytes());
+        self.secret.get_or_init(|| hasher.bytes());
         Ok(())
     }
 
@@ -251,11 +271,14 @@ impl Membership {
                      UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
                                       configuration = $7
                      WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
-                   others AS (SELECT joined, lease_until > clock_timestamp() AS live, configuration NOT IN ('', $7) AS other
+                   others AS (SELECT id, url, joined, lease_until > clock_timestamp() AS live,
+                                     configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
                    SELECT (SELECT joined FROM renewed), event, records, (SELECT count(*) FROM others WHERE live),
                           EXISTS (SELECT FROM others, renewed WHERE live AND others.joined < renewed.joined),
-                          (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other)
+                          (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other),
+                          ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id),
+                          ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id)
                    FROM heads";
         let lease = i32::try_from(LEASE).unwrap_or(i32::MAX);
         let sent = steady();
@@ -267,6 +290,8 @@ impl Membership {
         tell(&self.news, News { event: unsigned(row.get(1))?, records: unsigned(row.get(2))? });
         self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
+        let (ids, urls): (Vec<String>, Vec<String>) = (row.get(7), row.get(8));
+        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = ids.into_iter().zip(urls).collect();
         let Some(joined) = row.get::<_, Option<i64>>(0) else {
             let other = row.get::<_, Option<&str>>(5).is_some_and(|process| process != self.process);
             return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
@@ -346,6 +371,14 @@ impl Nodes for Membership {
 
     fn differing(&self) -> usize {
         self.differing.load(Ordering::Acquire)
+    }
+
+    fn peer(&self, node: &str) -> Option<String> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    }
+
+    fn secret(&self) -> Option<[u8; 32]> {
+        self.secret.get().copied()
     }
 
     fn news(&self) -> watch::Receiver<News> {

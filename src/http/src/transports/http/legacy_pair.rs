@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
-use super::{answer, body::Body, identify};
+use super::{answer, body::Body, forward, identify};
 use crate::{connections::Connection, framing::sse, services::HttpServices, transports::next_pump_id};
 use countersign_auth::Identity;
 use countersign_exchange::{
@@ -137,6 +137,10 @@ pub async fn message(
     if !answer::is_json(&request) {
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
         return answer::with_status(415, &error, REVISION);
+    }
+    let named = query.as_ref().map(|query| query.session.as_str());
+    if let Some(elsewhere) = forward::elsewhere(&services, &request, named) {
+        return forward::whole(elsewhere, &services, &request, payload).await;
     }
     let session = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
     let Some(entry) = session.and_then(|session| services.registered(session)) else {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, http::header, web};
+use actix_web::{HttpRequest, HttpResponse, dev::Payload, http::header, web};
 
 use super::{
     View,
     answer::{self, Accepts},
     body::Body,
-    identify,
+    forward, identify,
     large::{self, Large},
     modern, names, session,
 };
@@ -40,6 +40,9 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         Ok(post) => post,
         Err(refused) => return *refused,
     };
+    if let Some(elsewhere) = forward::elsewhere(&services, &post.request, session_id(&post.request)) {
+        return forward::whole(elsewhere, &services, &post.request, payload).await;
+    }
     let http = &services.config.transports.http;
     let mut sender = Body::new(payload);
     let body = match sender.read(&post.request, &services, http.max_body, http.request_timeout).await {
@@ -63,7 +66,13 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         };
     }
     match envelope::parse(&body, &services.envelope_limits()) {
-        Ok(Incoming::Single(message)) => handle(post, sender, &message, None).await,
+        Ok(Incoming::Single(message)) => match forward::parked(&services, &post.request, &message) {
+            Some(elsewhere) => {
+                let whole = futures_util::stream::iter([Ok(body.clone())]);
+                elsewhere.answer(&services, &post.request, Payload::Stream { payload: Box::pin(whole) }).await
+            }
+            None => handle(post, sender, &message, None).await,
+        },
         Ok(Incoming::Batch(_)) => session::batch(post, body).await,
         Err(fault) => no_message(&post, &fault),
     }
@@ -146,7 +155,10 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
 /// `GET /mcp`: the stream of a handshake-era session, or the rest of one that broke off.
 pub async fn get(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
     match identify(&services, &request) {
-        Ok(identity) => session::stream(&request, &services, &identity),
+        Ok(identity) => match forward::elsewhere(&services, &request, session_id(&request)) {
+            Some(elsewhere) => elsewhere.answer(&services, &request, Payload::None).await,
+            None => session::stream(&request, &services, &identity),
+        },
         Err(error) => refuse_head(&request, &error),
     }
 }
@@ -154,7 +166,10 @@ pub async fn get(request: HttpRequest, services: web::Data<HttpServices>) -> Htt
 /// `DELETE /mcp`: ends a handshake-era session.
 pub async fn delete(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
     match identify(&services, &request) {
-        Ok(identity) => session::delete(&request, &services, &identity).await,
+        Ok(identity) => match forward::elsewhere(&services, &request, session_id(&request)) {
+            Some(elsewhere) => elsewhere.answer(&services, &request, Payload::None).await,
+            None => session::delete(&request, &services, &identity).await,
+        },
         Err(error) => refuse_head(&request, &error),
     }
 }

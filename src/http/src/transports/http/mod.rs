@@ -4,6 +4,7 @@ pub mod answer;
 pub mod body;
 pub mod buffer;
 pub mod event_streams;
+pub mod forward;
 pub mod https;
 pub mod large;
 pub mod legacy_pair;

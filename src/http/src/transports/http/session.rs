@@ -329,7 +329,8 @@ fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
     let share = services.state.memory.share(&post.identity.principal.name);
     let streams = Streams::counted(websocket.replay_frames, websocket.replay_bytes, share);
     let channel = Channel::Streams(streams);
-    Ok(Arc::new(SessionShared::new(Transport::Http, post.identity.clone(), channel, &services.state.ended)))
+    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &services.state.ended);
+    Ok(Arc::new(session.at_node(services.node().as_deref())))
 }
 
 fn throwaway(post: &Post) -> Arc<SessionShared> {

@@ -1,0 +1,285 @@
+//! Several gateways on one PostgreSQL, each asked for what another one has.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{
+    Gateway, Options, eventually,
+    http::Conn,
+    mcp::{ACCEPT, JSON, notification, request},
+    postgres::Server,
+};
+
+/// One server that all of them have behind them; what needs no review is open.
+fn config(upstream: &str, more: &str) -> &'static str {
+    let config = format!(
+        "modules: {{tracker: {{enabled: false}}}}\n\
+         mcpServers: {{count: {{url: '{upstream}', breaker: {{threshold: 0}}, trust_annotations: true}}}}\n{more}\n"
+    );
+    config.leak()
+}
+
+struct Cluster {
+    server: Server,
+    url: String,
+    nodes: Vec<Option<Gateway>>,
+    key: String,
+    upstream: std::sync::Arc<crate::crash_proof::upstream::Upstream>,
+    _ledger: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start(nodes: usize) -> Self {
+        Self::with(&vec![""; nodes])
+    }
+
+    /// What more each one's configuration has.
+    fn with(more: &[&str]) -> Self {
+        let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=200"]);
+        server.sql("postgres", "CREATE DATABASE cluster");
+        let url = server.database("cluster");
+        let ledger = tempfile::tempdir().unwrap();
+        let (upstream, address) = crate::crash_proof::upstream::Upstream::start(&ledger.path().join("ledger"));
+        let start = |more: &&str| {
+            let env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
+            Some(Gateway::with(&Options { env, config: Some(config(&address, more)) }))
+        };
+        let nodes: Vec<_> = more.iter().map(start).collect();
+        let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
+        create.args(["keys", "create", "--role", "reviewer", "--name", "rita", "--data"]);
+        let output = create.arg(nodes[0].as_ref().unwrap().data()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let key = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        let cluster = Self { server, url, nodes, key, upstream, _ledger: ledger };
+        for n in 0..more.len() {
+            eventually("all know of each other, and have the tools", || {
+                let live = cluster.health(n)["checks"]["nodes"]["live"] == more.len();
+                let tools = cluster.at(n).request("GET", "/tools", &[], b"").text().contains("count__apply");
+                (live && tools).then_some(())
+            });
+        }
+        cluster
+    }
+
+    fn at(&self, n: usize) -> &Gateway {
+        self.nodes[n].as_ref().unwrap()
+    }
+
+    fn health(&self, n: usize) -> Value {
+        self.at(n).request("GET", "/health", &[], b"").json()
+    }
+
+    fn api(&self, n: usize, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        self.at(n).api_as(&self.key, method, path, body)
+    }
+
+    /// Proposed at one of them; its id.
+    fn propose(&self, n: usize, key: &str, mode: &str) -> String {
+        let body = json!({"key": key, "value": "x", "mode": mode}).to_string();
+        let answer = self.at(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
+        answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    fn decide(&self, n: usize, id: &str, decision: &str) -> (u16, Value) {
+        let (_, change) = self.api(n, "GET", &format!("/api/changes/{id}"), None);
+        let body =
+            json!({"decision": decision, "comment": "x", "version": change["version"], "digest": change["digest"]});
+        self.api(n, "POST", &format!("/api/changes/{id}/decision"), Some(&body))
+    }
+
+    fn state(&self, n: usize, id: &str) -> Value {
+        self.api(n, "GET", &format!("/api/changes/{id}"), None).1
+    }
+
+    fn nodes(&self, n: usize) -> Vec<Value> {
+        self.api(n, "GET", "/api/nodes", None).1["nodes"].as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn what_is_proposed_at_one_is_seen_waited_for_and_decided_on_at_others() {
+    let cluster = Cluster::start(3);
+    // A dashboard at each, and somebody who waits at the third.
+    let bearer = format!("Bearer {}", cluster.key);
+    let mut dashboards: Vec<Conn> = (0..3)
+        .map(|n| {
+            let mut conn = cluster.at(n).connect();
+            conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
+            assert_eq!(conn.head().status, 200);
+            assert_eq!(conn.event().unwrap().json()["type"], "hello");
+            conn
+        })
+        .collect();
+    let id = cluster.propose(0, "a", "ok");
+    let mut waits = cluster.at(2).modern_conn(
+        1,
+        "tools/call",
+        json!({"name": "wait_for_change", "arguments": {"changeId": id, "timeoutSeconds": 30}}),
+    );
+    let (status, said) = cluster.decide(1, &id, "approve");
+    assert_eq!(status, 200, "{said}");
+    let waited = waits.response().json();
+    assert!(waited["result"]["structuredContent"].is_object(), "{waited}");
+    eventually("it is applied", || (cluster.state(2, &id)["state"] == "applied").then_some(()));
+    assert_eq!(cluster.upstream.done()["a"].len(), 1);
+    for conn in &mut dashboards {
+        let types = std::iter::from_fn(|| Some(conn.event()?.json()["type"].as_str()?.to_owned()));
+        let told: Vec<_> = types.filter(|told| told.starts_with("change.")).take(4).collect();
+        assert_eq!(told, ["change.created", "change.approved", "change.executing", "change.applied"]);
+    }
+    let nodes = cluster.nodes(1);
+    assert_eq!(nodes.len(), 3);
+    assert!(nodes.iter().all(|node| node["live"] == true && node["sameConfiguration"] == true), "{nodes:?}");
+    assert_eq!(nodes.iter().filter(|node| node["leads"] == true).count(), 1);
+    assert_eq!(cluster.state(0, &id)["claimedBy"]["node"], nodes[1]["id"], "who approved it ran it");
+}
+
+#[test]
+fn a_session_is_served_through_every_node_and_ends_with_its_own() {
+    let mut cluster = Cluster::start(3);
+    let headers = |id: &str| {
+        vec![JSON, ACCEPT, ("MCP-Protocol-Version", "2025-11-25"), ("Mcp-Session-Id", id.to_owned().leak() as &str)]
+    };
+    let id = cluster.at(0).session("2025-11-25").id;
+    let post = |n: usize, id: &str, body: &Value| {
+        cluster.at(n).request("POST", "/mcp", &headers(id), body.to_string().as_bytes())
+    };
+    for n in [1, 2, 0] {
+        let listed = post(n, &id, &request(1, "tools/list", json!({}))).json();
+        assert!(listed["result"]["tools"].to_string().contains("count__apply"), "{listed}");
+    }
+    // Its stream, through another one, and what comes on it.
+    let mut stream = cluster.at(1).connect();
+    stream.request("GET", "/mcp", &headers(&id), b"");
+    let head = stream.head();
+    assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
+    let body = json!({"key": "s", "value": "x", "mode": "ok"});
+    let called = post(2, &id, &request(2, "tools/call", json!({"name": "count__apply", "arguments": body}))).json();
+    let change = called["result"]["structuredContent"]["changeId"].as_str().unwrap().to_owned();
+    let uri = format!("change://{change}");
+    let subscribed = post(2, &id, &request(3, "resources/subscribe", json!({"uri": uri}))).json();
+    assert!(subscribed["result"].is_object(), "{subscribed}");
+    cluster.decide(2, &change, "reject");
+    let updated = loop {
+        let event = stream.event_within(Duration::from_secs(30)).expect("an update");
+        // The first of a stream has an id and nothing else.
+        if event.data.as_deref().unwrap_or_default().is_empty() {
+            continue;
+        }
+        let event = event.json();
+        if event["method"] == "notifications/resources/updated" {
+            break event;
+        }
+    };
+    assert_eq!(updated["params"]["uri"], uri);
+    // A stranger's guess of a word is worth nothing, and an unknown node none either.
+    let forged = format!("{}.x", "nobody");
+    assert_eq!(post(1, &forged, &request(4, "ping", json!({}))).status, 404);
+    let mut with_word = headers(&id);
+    with_word.push(("Countersign-Forwarded", "sha256:00"));
+    let answered =
+        cluster.at(1).request("POST", "/mcp", &with_word, request(5, "ping", json!({})).to_string().as_bytes());
+    assert_eq!(answered.status, 200);
+    // Ended through another one.
+    let deleted = cluster.at(2).request("DELETE", "/mcp", &headers(&id), b"");
+    assert_eq!(deleted.status, 204, "{}", deleted.text());
+    assert_eq!(post(1, &id, &request(6, "ping", json!({}))).status, 404);
+
+    // Gone with its node: whoever hears 404 initializes anew.
+    let id = cluster.at(0).session("2025-11-25").id;
+    assert_eq!(post(1, &id, &notification("notifications/cancelled")).status, 202);
+    let answered = post(1, &id, &request(7, "ping", json!({})));
+    assert_eq!(answered.status, 200, "{}", answered.text());
+    drop(cluster.nodes[0].take().unwrap().kill());
+    let status = |n: usize| {
+        cluster
+            .at(n)
+            .request("POST", "/mcp", &headers(&id), request(8, "ping", json!({})).to_string().as_bytes())
+            .status
+    };
+    eventually("it hears that it is gone", || match status(1) {
+        404 => Some(()),
+        503 => None,
+        other => panic!("{other}"),
+    });
+    let again = cluster.at(1).session("2025-11-25");
+    let read = again.call(9, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
+    assert!(
+        read["result"]["structuredContent"].to_string().contains("rejected"),
+        "its changes are as they were: {read}"
+    );
+}
+
+#[test]
+fn rules_and_revoked_keys_reach_every_node() {
+    let cluster = Cluster::start(2);
+    let arguments = json!({"key": "r", "value": "x", "mode": "ok"});
+    let call = |n: usize| {
+        cluster.at(n).request("POST", "/tools/count__apply", &[JSON], arguments.to_string().as_bytes()).status
+    };
+    let id = cluster.propose(0, "r", "ok");
+    let rule = json!({"verdict": "allow", "arguments": "exact", "principal": "same", "for": 3600});
+    let (status, rule) = cluster.api(0, "POST", &format!("/api/changes/{id}/rule"), Some(&rule));
+    assert!(status < 300, "{rule}");
+    eventually("the other one lets it through", || (call(1) == 200).then_some(()));
+    let revoke = format!("/api/rules/{}/revoke", rule["id"].as_str().unwrap());
+    assert_eq!(cluster.api(1, "POST", &revoke, Some(&json!({}))).0, 200);
+    eventually("the first one reviews it again", || (call(0) == 202).then_some(()));
+    // What a node counts of a rule that another one has ended does not bring it back.
+    let (_, rules) = cluster.api(0, "GET", "/api/rules", None);
+    assert!(rules["rules"][0]["revokedAt"].is_string(), "{rules}");
+
+    let key = cluster.server.sql("cluster", "SELECT id FROM api_keys WHERE name = 'rita'");
+    let revoke = |url: &str, data: &std::path::Path| {
+        let mut revoke = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
+        let output = revoke.args(["keys", "revoke", key.as_str(), "--data"]).arg(data).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    revoke(&cluster.url, &cluster.at(0).data());
+    for n in 0..2 {
+        eventually("nobody is let in with it", || (cluster.api(n, "GET", "/api/changes", None).0 == 401).then_some(()));
+    }
+}
+
+#[test]
+fn a_node_whose_configuration_differs_says_so_and_one_that_dies_leaves_an_unknown_outcome() {
+    let mut cluster = Cluster::with(&["", "", "changes: {max_pending: 7}"]);
+    eventually("they say so", || {
+        let differ = |n: usize| cluster.health(n)["checks"]["nodes"]["otherConfiguration"].as_u64().unwrap();
+        (differ(0) == 1 && differ(1) == 1 && differ(2) == 2).then_some(())
+    });
+    let nodes = cluster.nodes(0);
+    assert_eq!(nodes.iter().filter(|node| node["sameConfiguration"] == true).count(), 2, "{nodes:?}");
+    let url = format!("http://{}", cluster.at(1).address());
+    let mut list = support::command(&[("COUNTERSIGN_KEY", cluster.key.as_str())]);
+    let listed = list.args(["nodes", "--url", &url]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("leads") && listed.contains("(this one)"), "{listed}");
+    assert!(listed.contains("its configuration is another one"), "{listed}");
+
+    // Its answer never comes: it is running when its node dies.
+    let id = cluster.propose(0, "d", "lost");
+    let (node, other) = (0, 1);
+    let (status, said) = cluster.decide(node, &id, "approve");
+    assert_eq!(status, 200, "{said}");
+    eventually("it was called", || cluster.upstream.has_done("d").then_some(()));
+    let home = cluster.nodes[node].take().unwrap().kill();
+    eventually("another one notices", || (cluster.state(other, &id)["state"] == "outcome_unknown").then_some(()));
+    let settle =
+        json!({"outcome": "applied", "comment": "the ledger", "version": cluster.state(other, &id)["version"]});
+    let path = format!("/api/changes/{id}/settle");
+    let (status, said) = cluster.api(other, "POST", &path, Some(&settle));
+    if status != 200 {
+        // It had been claimed, and nobody knows whether the process that had it is gone.
+        assert_eq!((status, &said["code"]), (409, &json!("CHANGE_NOT_PENDING")), "{said}");
+        assert!(said["settleAfter"].is_string(), "{said}");
+        let env = vec![("COUNTERSIGN_STORE__URL", cluster.url.as_str())];
+        // Started anew, it has nothing in its hands.
+        let config = std::fs::read_to_string(home.path().join("countersign.yaml")).unwrap().leak();
+        cluster.nodes[node] = Some(Gateway::on(home, &Options { env, config: Some(config) }));
+        let (status, said) = cluster.api(other, "POST", &path, Some(&settle));
+        assert_eq!((status, &said["state"]), (200, &json!("applied")), "{said}");
+    }
+    assert_eq!(cluster.upstream.done()["d"].len(), 1);
+    assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
+}
