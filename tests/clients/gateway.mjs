@@ -182,8 +182,16 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
-/** Starts `countersign serve` with fresh data, with a reviewer named alice; `config` is the configuration file's content. */
-export async function startGateway({ env = {}, config } = {}) {
+/**
+ * Starts `countersign serve` with fresh data, with a reviewer named alice; `config` is the configuration file's content. With
+ * COUNTERSIGN_TEST_NODES=3 it is three of them on one PostgreSQL behind nginx, where the configuration is one for that.
+ */
+export async function startGateway({ env = {}, config, alone = false } = {}) {
+    const nodes = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
+    if (nodes > 1 && !alone && config?.modules?.tracker?.enabled === false) {
+        const { startCluster } = await import('./cluster.mjs');
+        return startCluster(nodes, { env, config });
+    }
     const data = await temporaryData();
     // Beside the data, not in it: a server that is configured to read the file's folder must not reach the store.
     const home = config && (await temporaryData());

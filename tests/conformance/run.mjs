@@ -7,6 +7,7 @@
 //   tasks    the scenarios of the tasks extension, through the gateway to a fixture that has tasks
 //   own      the same scenarios against the gateway's own tasks: reviewed calls to a fixture without tasks, decided over REST
 //   client   the suite's client scenarios, run through the gateway's upstream side by a client of each era
+//   cluster  as http, with three gateways on one PostgreSQL behind nginx in place of one
 //   direct   the fixtures without a gateway: proves them (not part of a normal run)
 //   script   the client scenarios without a gateway: proves their script (not part of a normal run)
 //
@@ -123,6 +124,16 @@ async function matrix(name, kinds, start) {
 async function overHttpUpstream(kind) {
     const upstream = await startFixture(kind);
     return behindGateway(overHttp(upstream.url), upstream);
+}
+
+/** Gateways that are started while this runs are three. */
+async function inCluster(work) {
+    process.env.COUNTERSIGN_TEST_NODES = '3';
+    try {
+        await work();
+    } finally {
+        delete process.env.COUNTERSIGN_TEST_NODES;
+    }
 }
 
 async function self() {
@@ -281,6 +292,7 @@ async function direct() {
 const groups = {
     self,
     http: () => matrix('HTTP', KINDS, overHttpUpstream),
+    cluster: () => inCluster(() => matrix('HTTP, three gateways behind nginx', ['both'], overHttpUpstream)),
     stdio: () => matrix('stdio', KINDS, kind => behindGateway(overStdio(kind))),
     shim: () => matrix('HTTP', ['shim'], overHttpUpstream),
     tasks,

@@ -283,3 +283,37 @@ fn a_node_whose_configuration_differs_says_so_and_one_that_dies_leaves_an_unknow
     assert_eq!(cluster.upstream.done()["d"].len(), 1);
     assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
 }
+
+#[test]
+fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it() {
+    let cluster = Cluster::start(2);
+    // Its answer comes while nobody is there to read it.
+    let id = cluster.propose(0, "z", "slow");
+    let pid = cluster.at(0).process.0.id();
+    assert_eq!(cluster.decide(0, &id, "approve").0, 200);
+    while !cluster.upstream.has_done("z") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    support::signal(pid, rustix::process::Signal::STOP);
+    let change = eventually("the other one notices", || {
+        Some(cluster.state(1, &id)).filter(|change| change["state"] != "executing" && change["state"] != "approved")
+    });
+    assert_eq!(change["state"], "outcome_unknown", "{change}");
+    let settle = json!({"outcome": "applied", "comment": "the ledger", "version": change["version"]});
+    let path = format!("/api/changes/{id}/settle");
+    let (status, said) = cluster.api(1, "POST", &path, Some(&settle));
+    assert_eq!(status, 409, "the call may still be about to go out: {said}");
+    assert!(said["settleAfter"].is_string(), "{said}");
+    support::signal(pid, rustix::process::Signal::CONT);
+    let late = eventually("it says so", || {
+        let (_, trail) = cluster.api(1, "GET", &format!("/api/audit?change={id}"), None);
+        trail["entries"].as_array().unwrap().iter().find(|entry| entry["event"] == "late_result").cloned()
+    });
+    assert_eq!(late["details"]["outcome"], "applied", "{late}");
+    assert_eq!(cluster.state(0, &id)["state"], "outcome_unknown", "a person settles it");
+    let (status, said) = cluster.api(0, "POST", &path, Some(&settle));
+    assert_eq!((status, &said["state"]), (200, &json!("applied")), "{said}");
+    let node = cluster.nodes(1).into_iter().find(|node| node["here"] == false).unwrap();
+    assert_eq!((&node["epoch"], &node["live"], &node["leads"]), (&json!(2), &json!(true), &json!(false)), "another life");
+    assert_eq!(cluster.upstream.done()["z"].len(), 1);
+}

@@ -39,6 +39,8 @@ pub enum StoreError {
         "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
     )]
     Newer { found: i64, known: i64 },
+    #[error("another gateway does this by now")]
+    HandedOver,
     #[error("this store was moved to another one; what is here is old (docs/postgresql.md#move-a-store)")]
     Moved,
     #[error("this store is the copy of another one and not whole yet; run `countersign store copy` again")]

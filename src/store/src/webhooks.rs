@@ -1,9 +1,12 @@
 //! Where webhooks are in the feed, and what is on its way to each.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::StoreError;
+use countersign_domain::changes::Claimant;
 
 /// Deliveries that are through and still listed, of one webhook.
 pub const KEPT: u64 = 1000;
@@ -88,6 +91,12 @@ pub struct Delivery {
 /// Nothing here belongs to a transition. Calls block for one small write; a caller in a runtime makes them where that is
 /// allowed.
 pub trait Deliveries: Send + Sync + 'static {
+    /// The same, for the node that leads: what it writes fails with [`StoreError::HandedOver`] once another one may do so, and
+    /// whoever leads next begins after everything that was written. `None` where only one gateway can serve the store.
+    fn led_by(&self, _by: &Claimant) -> Option<Arc<dyn Deliveries>> {
+        None
+    }
+
     /// Forgets those that are not configured any more: one that comes back later begins anew.
     ///
     /// # Errors

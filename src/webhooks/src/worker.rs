@@ -28,7 +28,10 @@ use super::{
     wanted::Wanted,
 };
 use countersign_config::WebhookConfig;
-use countersign_domain::webhooks::event::{Facts, outward};
+use countersign_domain::{
+    changes::Claimant,
+    webhooks::event::{Facts, outward},
+};
 use countersign_review::{Feed, FeedEvent, FeedSubscription};
 use countersign_store::{
     Nodes, StoreError,
@@ -92,7 +95,14 @@ impl Worker {
     /// Runs until it is stopped.
     pub(super) async fn run(mut self) {
         let sender = Sender::default();
-        while self.turn(&sender).await && self.serve(&sender).await {
+        let all = Arc::clone(&self.store);
+        while let Some(by) = self.turn(&sender).await {
+            self.store = by.as_ref().and_then(|by| all.led_by(by)).unwrap_or_else(|| Arc::clone(&all));
+            self.serve(&sender).await;
+            self.store = Arc::clone(&all);
+            if self.stop.is_cancelled() || by.is_none() {
+                return;
+            }
             tracing::warn!(
                 webhook = self.config.name,
                 "another node may send by now; what was under way goes out again"
@@ -100,22 +110,23 @@ impl Worker {
         }
     }
 
-    /// Waits until this node leads. Answers false when it is to stop.
-    async fn turn(&mut self, sender: &Sender) -> bool {
+    /// Waits until this node leads; as what. `None` when it is to stop.
+    async fn turn(&mut self, sender: &Sender) -> Option<Option<Claimant>> {
         let mut look = Instant::now();
         loop {
-            if self.nodes.leads() {
-                return true;
+            let by = self.nodes.claimant();
+            if self.nodes.leads() && self.nodes.holds(by.as_ref()) {
+                return Some(by);
             }
             if look <= Instant::now() {
-                let Some((seen, waiting)) = self.begin().await else { return false };
+                let (seen, waiting) = self.begin().await?;
                 let mut lanes = Lanes::default();
                 waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
                 self.told(seen, &lanes);
                 look = Instant::now() + LOOK;
             }
             tokio::select! {
-                () = self.stop.cancelled() => return false,
+                () = self.stop.cancelled() => return None,
                 () = sleep(TURN) => {}
                 Some(command) = self.commands.recv() => match command {
                     // Whoever leads finds what waits again.
@@ -136,10 +147,10 @@ impl Worker {
         });
     }
 
-    /// Sends as long as this node leads. Answers false when it is to stop.
-    async fn serve(&mut self, sender: &Sender) -> bool {
+    /// Sends as long as this node leads.
+    async fn serve(&mut self, sender: &Sender) {
         let wanted = Wanted::new(&self.config);
-        let Some((mut seen, waiting)) = self.begin().await else { return false };
+        let Some((mut seen, waiting)) = self.begin().await else { return };
         let mut look = Instant::now() + LOOK;
         let mut noted = seen;
         let mut lanes = Lanes::default();
@@ -148,7 +159,7 @@ impl Worker {
         let mut feed = self.feed.subscribe(Some(seen));
         loop {
             if !self.nodes.leads() {
-                return true;
+                return;
             }
             while let Some(waiting) = lanes.take(Instant::now()) {
                 under_way.push(self.send(sender, waiting));
@@ -165,12 +176,12 @@ impl Worker {
                 () = sleep(TURN) => Next::Look,
             };
             match next {
-                Next::End => return false,
+                Next::End => return,
                 Next::Due => {}
                 Next::Look => {
                     if look <= Instant::now() && self.nodes.live() > 1 {
                         let name = self.config.name.clone();
-                        let Some(waiting) = self.durably(move |store| store.waiting(&name)).await else { return false };
+                        let Some(waiting) = self.durably(move |store| store.waiting(&name)).await else { return };
                         let new: Vec<_> = waiting.into_iter().filter(|waiting| !lanes.has(waiting.id)).collect();
                         new.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
                         look = Instant::now() + LOOK;
@@ -178,7 +189,7 @@ impl Worker {
                 }
                 Next::Sent(sent) => {
                     if !self.sent(sent, &mut lanes).await {
-                        return false;
+                        return;
                     }
                 }
                 Next::Command(Command::Retry(answer)) => {
@@ -191,7 +202,7 @@ impl Worker {
                     sleep(STORE_PAUSE).await;
                     feed = self.feed.subscribe(Some(seen));
                     if feed.is_none() {
-                        return false;
+                        return;
                     }
                 }
                 Next::Event(Some(event)) => {
@@ -211,7 +222,7 @@ impl Worker {
                     let (name, rows) = (self.config.name.clone(), taken.clone());
                     crash_point("before_take_in");
                     let Some(ids) = self.durably(move |store| store.take_in(&name, seen, &rows)).await else {
-                        return false;
+                        return;
                     };
                     crash_point("after_take_in");
                     noted = seen;
@@ -335,7 +346,7 @@ impl Worker {
         again
     }
 
-    /// Does it until it is done; `None` when it is to stop.
+    /// Does it until it is done; `None` when it is to stop, or another node does this by now.
     async fn durably<T: Send + 'static>(
         &self,
         work: impl Fn(&dyn Deliveries) -> Result<T, StoreError> + Send + Sync + 'static,
@@ -345,6 +356,7 @@ impl Worker {
             let (store, work) = (Arc::clone(&self.store), Arc::clone(&work));
             match tokio::task::spawn_blocking(move || work(&*store)).await {
                 Ok(Ok(done)) => return Some(done),
+                Ok(Err(StoreError::HandedOver)) => return None,
                 Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
                 Err(error) => tracing::error!(webhook = self.config.name, %error, "a write to the store ended"),
             }

@@ -321,10 +321,11 @@ fn end(sent: Duration) -> Duration {
     (sent + Duration::from_secs(LEASE.into())).saturating_sub(MARGIN)
 }
 
-/// Whether nobody who joined earlier lives. Their rows are locked while it is looked: no renewal is under way.
+/// Whether nobody who joined earlier lives. Their rows are locked while it is looked: no renewal is under way, and what they
+/// did as the one that leads is committed.
 async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
     let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp()), false)
-               FROM (SELECT lease_until FROM nodes WHERE joined < $1 FOR SHARE) AS earlier";
+               FROM (SELECT lease_until FROM nodes WHERE joined < $1 FOR UPDATE) AS earlier";
     Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
 }
 

@@ -15,15 +15,18 @@ use crate::{
     rows::{parse_moment, signed, unsigned},
     webhooks::{Deliveries, Delivery, DeliveryState, KEPT, Tried, Waiting},
 };
+use countersign_domain::changes::Claimant;
 
 /// See [`Deliveries`].
 pub(crate) struct WebhookStore {
     ground: Arc<Ground>,
+    /// What is written is written by this node, as long as it leads.
+    by: Option<Claimant>,
 }
 
 impl WebhookStore {
     pub fn open(ground: Arc<Ground>) -> Self {
-        Self { ground }
+        Self { ground, by: None }
     }
 }
 
@@ -41,6 +44,10 @@ async fn end<T>(client: Object, result: Result<T, StoreError>) -> Result<T, Stor
 }
 
 impl Deliveries for WebhookStore {
+    fn led_by(&self, by: &Claimant) -> Option<Arc<dyn Deliveries>> {
+        Some(Arc::new(Self { ground: Arc::clone(&self.ground), by: Some(by.clone()) }))
+    }
+
     fn keep_only(&self, names: &[String]) -> Result<(), StoreError> {
         let names = names.to_vec();
         self.ground.wait(move |client| async move {
@@ -61,10 +68,14 @@ impl Deliveries for WebhookStore {
     }
 
     fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
-        let (webhook, events) = (webhook.to_owned(), events.to_vec());
+        let (webhook, events, by) = (webhook.to_owned(), events.to_vec(), self.by.clone());
         self.ground.wait(move |client| async move {
             client.batch_execute("BEGIN").await?;
-            let taken = take_in(&client, &webhook, position, &events).await;
+            let taken = async {
+                leads(&client, by.as_ref()).await?;
+                take_in(&client, &webhook, position, &events).await
+            };
+            let taken = taken.await;
             end(client, taken).await
         })
     }
@@ -82,10 +93,14 @@ impl Deliveries for WebhookStore {
         tried: &Tried,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        let (webhook, tried) = (webhook.to_owned(), tried.clone());
+        let (webhook, tried, by) = (webhook.to_owned(), tried.clone(), self.by.clone());
         self.ground.wait(move |client| async move {
             client.batch_execute("BEGIN").await?;
-            let noted = note(&client, &webhook, id, state, &tried, at).await;
+            let noted = async {
+                leads(&client, by.as_ref()).await?;
+                note(&client, &webhook, id, state, &tried, at).await
+            };
+            let noted = noted.await;
             end(client, noted).await
         })
     }
@@ -111,6 +126,14 @@ impl Deliveries for WebhookStore {
             rows.iter().map(read_delivery).collect()
         })
     }
+}
+
+/// Whether this node still leads. As long as the transaction lasts nobody else begins to: who would waits for the row.
+async fn leads(client: &ClientWrapper, by: Option<&Claimant>) -> Result<(), StoreError> {
+    let Some(by) = by else { return Ok(()) };
+    let sql = "SELECT 1 FROM nodes WHERE id = $1 AND epoch = $2 AND lease_until > clock_timestamp() FOR KEY SHARE";
+    let held = one(client, sql, &[&by.node, &signed(by.epoch)]).await?;
+    held.map(drop).ok_or(StoreError::HandedOver)
 }
 
 async fn take_in(

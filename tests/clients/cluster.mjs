@@ -1,0 +1,97 @@
+// Several gateways on one PostgreSQL behind nginx, which sends each request to the next of them: what a client sees of it is
+// one gateway.
+import { execFile, spawn } from 'node:child_process';
+import { mkdtemp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+import { Gateway, binary, environment, eventually, startGateway, stopChild } from './gateway.mjs';
+
+const run = promisify(execFile);
+const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+
+/** The server of `docs/cluster.md`, with its lines about where it listens and what is behind it replaced. */
+async function nginxConfiguration(folder, port, ports) {
+    const page = await readFile(path.join(repository, 'docs/cluster.md'), 'utf8');
+    const block = page.match(/```nginx\n([^]*?)```/)[1];
+    const servers = ports.map(each => `server 127.0.0.1:${each};`).join(' ');
+    const site = block
+        .replace(/(server 10\.\S+;\s*)+/, servers)
+        .replace(/listen [^;]*;/, `listen 127.0.0.1:${port};`)
+        .replace(/server_name [^;]*;/, '');
+    const paths = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(name => `${name}_temp_path ${folder}/${name};`).join('\n');
+    return `daemon off; worker_processes 1; pid ${folder}/pid; error_log stderr error;\nevents {}\nhttp { access_log off;\n${paths}\n${site}}\n`;
+}
+
+class Cluster extends Gateway {
+    async createKey(role, name, owner) {
+        const whose = owner ? ['--owner', owner] : [];
+        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, ...whose, '--data', this.data], {
+            env: environment({ COUNTERSIGN_STORE__URL: this.database })
+        });
+        return stdout.trim();
+    }
+
+    log() {
+        return this.nodes.map(node => node.log()).join('\n--- the next node ---\n');
+    }
+
+    async stop() {
+        await stopChild(this.nginx);
+        for (const node of this.nodes) await node.stop();
+        this.server.stdin.end();
+        await new Promise(resolve => (this.server.exitCode === null ? this.server.once('exit', resolve) : resolve()));
+        await rm(this.folder, { recursive: true, force: true });
+    }
+}
+
+/** So many gateways with that configuration; what `startGateway` answers, with `nodes`. */
+export async function startCluster(size, { env = {}, config } = {}) {
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-cluster-'));
+    const server = spawn(path.join(repository, 'scripts/postgres'), ['-c', 'fsync=off', '-c', 'max_connections=200'], {
+        stdio: ['pipe', 'pipe', 'inherit']
+    });
+    const address = await new Promise((resolve, reject) => {
+        server.once('error', reject).once('exit', code => reject(new Error(`scripts/postgres ended with ${code}`)));
+        createInterface({ input: server.stdout }).once('line', resolve);
+    });
+    const cluster = new Cluster({ port: 0, folder, server, nodes: [], data: path.join(folder, 'data') });
+    try {
+        await mkdir(cluster.data, { mode: 0o700 });
+        await run('psql', ['--quiet', '--dbname', address, '--command', 'CREATE DATABASE cluster']);
+        cluster.database = address.replace(/postgres$/, 'cluster');
+        for (let n = 0; n < size; n++) {
+            cluster.nodes.push(await startGateway({ env: { ...env, COUNTERSIGN_STORE__URL: cluster.database }, config, alone: true }));
+        }
+        await eventually('all nodes know of each other', async () => {
+            const live = await Promise.all(cluster.nodes.map(async node => (await (await fetch(`${node.url}/health`)).json()).checks.nodes.live));
+            return live.every(count => count === size);
+        });
+        // nginx takes the socket as it is, so that nobody else can have its port.
+        const listener = net.createServer();
+        await new Promise((resolve, reject) => listener.once('error', reject).listen(0, '127.0.0.1', resolve));
+        const { port } = listener.address();
+        const file = path.join(folder, 'nginx.conf');
+        await writeFile(file, await nginxConfiguration(folder, port, cluster.nodes.map(node => node.port)));
+        cluster.nginx = spawn('nginx', ['-c', file, '-p', folder], {
+            stdio: ['ignore', 'ignore', 'inherit', listener._handle],
+            env: { ...process.env, PATH: `${process.env.PATH}:/usr/sbin`, NGINX: '3;' }
+        });
+        await new Promise((resolve, reject) => cluster.nginx.once('spawn', resolve).once('error', reject));
+        listener.close();
+        cluster.port = port;
+        cluster.url = `http://127.0.0.1:${port}`;
+        cluster.child = cluster.nginx;
+        await cluster.waitHealthy();
+        cluster.key = await cluster.createKey('reviewer', 'alice');
+        return cluster;
+    } catch (error) {
+        const log = cluster.log();
+        await cluster.stop();
+        throw new Error(`${error.message}\n--- stderr of the gateways ---\n${log}`, { cause: error });
+    }
+}
