@@ -314,6 +314,10 @@ fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it()
     let (status, said) = cluster.api(0, "POST", &path, Some(&settle));
     assert_eq!((status, &said["state"]), (200, &json!("applied")), "{said}");
     let node = cluster.nodes(1).into_iter().find(|node| node["here"] == false).unwrap();
-    assert_eq!((&node["epoch"], &node["live"], &node["leads"]), (&json!(2), &json!(true), &json!(false)), "another life");
+    assert_eq!(
+        (&node["epoch"], &node["live"], &node["leads"]),
+        (&json!(2), &json!(true), &json!(false)),
+        "another life"
+    );
     assert_eq!(cluster.upstream.done()["z"].len(), 1);
 }
