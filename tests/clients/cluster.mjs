@@ -65,7 +65,7 @@ export async function startCluster(size, { env = {}, config } = {}) {
         await run('psql', ['--quiet', '--dbname', address, '--command', 'CREATE DATABASE cluster']);
         cluster.database = address.replace(/postgres$/, 'cluster');
         for (let n = 0; n < size; n++) {
-            cluster.nodes.push(await startGateway({ env: { ...env, COUNTERSIGN_STORE__URL: cluster.database }, config, alone: true }));
+            cluster.nodes.push(await startGateway({ env: { ...env, COUNTERSIGN_STORE__URL: cluster.database }, config, nodes: 1 }));
         }
         await eventually('all nodes know of each other', async () => {
             const live = await Promise.all(cluster.nodes.map(async node => (await (await fetch(`${node.url}/health`)).json()).checks.nodes.live));

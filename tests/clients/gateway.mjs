@@ -182,13 +182,15 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
+/** COUNTERSIGN_TEST_NODES=3 has every gateway whose configuration is fit for it be three. */
+const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
+
 /**
  * Starts `countersign serve` with fresh data, with a reviewer named alice; `config` is the configuration file's content. With
- * COUNTERSIGN_TEST_NODES=3 it is three of them on one PostgreSQL behind nginx, where the configuration is one for that.
+ * `nodes` it is so many of them on one PostgreSQL behind nginx.
  */
-export async function startGateway({ env = {}, config, alone = false } = {}) {
-    const nodes = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
-    if (nodes > 1 && !alone && config?.modules?.tracker?.enabled === false) {
+export async function startGateway({ env = {}, config, nodes = config?.modules?.tracker?.enabled === false ? NODES : 1 } = {}) {
+    if (nodes > 1) {
         const { startCluster } = await import('./cluster.mjs');
         return startCluster(nodes, { env, config });
     }

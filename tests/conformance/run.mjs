@@ -94,9 +94,9 @@ async function requirementsOf(title, start) {
 }
 
 /** A gateway in front of what `start` makes, as `{ url, stop() }`. */
-async function behindGateway(server, upstream) {
+async function behindGateway(server, upstream, nodes) {
     try {
-        const gateway = await startGatewayWith(inFrontOf(server));
+        const gateway = await startGatewayWith(inFrontOf(server), { nodes });
         return {
             url: gateway.mcp.href,
             log: () => gateway.log() + (upstream?.log() ?? ''),
@@ -121,19 +121,9 @@ async function matrix(name, kinds, start) {
     say(`\nThrough the gateway, upstream over ${name}: ${good} of ${good + bad}`);
 }
 
-async function overHttpUpstream(kind) {
+async function overHttpUpstream(kind, nodes) {
     const upstream = await startFixture(kind);
-    return behindGateway(overHttp(upstream.url), upstream);
-}
-
-/** Gateways that are started while this runs are three. */
-async function inCluster(work) {
-    process.env.COUNTERSIGN_TEST_NODES = '3';
-    try {
-        await work();
-    } finally {
-        delete process.env.COUNTERSIGN_TEST_NODES;
-    }
+    return behindGateway(overHttp(upstream.url), upstream, nodes);
 }
 
 async function self() {
@@ -291,17 +281,17 @@ async function direct() {
 
 const groups = {
     self,
-    http: () => matrix('HTTP', KINDS, overHttpUpstream),
-    cluster: () => inCluster(() => matrix('HTTP, three gateways behind nginx', ['both'], overHttpUpstream)),
+    http: () => matrix('HTTP', KINDS, kind => overHttpUpstream(kind)),
+    cluster: () => matrix('HTTP, three gateways behind nginx', ['both'], kind => overHttpUpstream(kind, 3)),
     stdio: () => matrix('stdio', KINDS, kind => behindGateway(overStdio(kind))),
-    shim: () => matrix('HTTP', ['shim'], overHttpUpstream),
+    shim: () => matrix('HTTP', ['shim'], kind => overHttpUpstream(kind)),
     tasks,
     own,
     client: () => client(),
     direct,
     script: () => client({ DIRECT: '1' }, (front, revision) => (front === 'modern') === (revision === '2026-07-28'))
 };
-const chosen = positionals.length ? positionals : ['http', 'stdio', 'self', 'client', 'tasks', 'own'];
+const chosen = positionals.length ? positionals : ['http', 'cluster', 'stdio', 'self', 'client', 'tasks', 'own'];
 const strange = chosen.find(name => !groups[name]);
 if (strange) throw new Error(`no such group: ${strange} (there are: ${Object.keys(groups)})`);
 

@@ -6,11 +6,12 @@
 //! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
 //! sessions. `latency`: how long a reviewer waits during large calls. `instructions` (only when named): what a proxied
 //! call costs in instructions, by valgrind, beside another build of the gateway. `store` (only when named): proposals and
-//! decisions on SQLite and on PostgreSQL. CPU is read from `/proc/PID/stat` of the
+//! decisions on SQLite and on PostgreSQL. `cluster` (only when named): one gateway and three on one PostgreSQL. CPU is read from `/proc/PID/stat` of the
 //! server, so the load generator's own does not count.
 
 mod bare;
 mod calls;
+mod cluster;
 mod echo;
 mod fanout;
 mod http;
@@ -42,6 +43,7 @@ enum Section {
     Idle,
     Latency,
     Store,
+    Cluster,
     Instructions,
 }
 
@@ -113,6 +115,7 @@ fn main() -> Result<()> {
                 Section::Idle => idle::run(&setting).await?,
                 Section::Latency => latency::run(&setting).await?,
                 Section::Store => store::run(&setting).await?,
+                Section::Cluster => cluster::run(&setting).await?,
                 Section::Instructions => instructions::run(&setting, args.beside.as_deref()).await?,
             }
         }

@@ -133,7 +133,7 @@ async fn commits_so_far(http: &mut Http, port: u16) -> Result<f64> {
 const TITLE: &str = "000000000000000000000000";
 
 /// The request that proposes an issue of that title.
-fn proposal(port: u16, project: &str, title: &str) -> Vec<u8> {
+pub fn proposal(port: u16, project: &str, title: &str) -> Vec<u8> {
     let arguments = json!({"projectId": project, "title": title, "type": "Story", "description": "As long as one is."});
     modern(port, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
 }

@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// A PostgreSQL of its own, which writes to the disk as one does that somebody relies on.
-struct Postgres {
+pub struct Postgres {
     child: Child,
-    url: String,
+    pub url: String,
 }
 
 impl Postgres {
-    fn start() -> Result<Self> {
+    pub fn start() -> Result<Self> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/postgres");
         let mut child = Command::new(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut url = String::new();

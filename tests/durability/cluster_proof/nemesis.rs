@@ -155,8 +155,8 @@ impl<'a> Nemesis<'a> {
     /// For longer than a lease, with calls in its hands; then it goes on as if nothing had been.
     fn stop(&mut self, n: usize) {
         let pid = self.nodes[n].process.as_ref().unwrap().0.id();
-        let port = self.world.ports[n].swap(0, Ordering::SeqCst);
         support::signal(pid, Signal::STOP);
+        let port = self.world.ports[n].swap(0, Ordering::SeqCst);
         std::thread::sleep(LONG);
         self.rest(1500);
         support::signal(pid, Signal::CONT);

@@ -34,6 +34,8 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider, ToolResult};
 use countersign_store::{StoreError, crash::crash_point};
 
+/// Before it is looked again whether this node's lease is renewed.
+const LEASE_PAUSE: Duration = Duration::from_millis(20);
 /// How often a check that could not be made is tried again before the change goes back to a person.
 const RECHECKS: u32 = 4;
 /// The first pause for a provider that is on its way after the start; each is twice as long, up to the usual one.
@@ -297,6 +299,10 @@ async fn call(
 ) -> (Arc<Change>, ChangeEvent) {
     let (nodes, by) = (Arc::clone(&inner.nodes), change.claimed_by.clone());
     let permit = Permit(Arc::new(move || nodes.holds(by.as_ref())));
+    // A renewal may be late, as long as it is of the same life.
+    while !permit.0() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
+        tokio::time::sleep(LEASE_PAUSE).await;
+    }
     if !permit.0() {
         let message = "The lease of the gateway that took it ran out before anything was sent; propose it again";
         let fault = ChangeFault { code: ErrorKind::UpstreamUnavailable.code().into(), message: message.into() };

@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use actix_web::{
-    HttpRequest, HttpResponse, dev,
+    HttpRequest, HttpResponse,
+    body::SizedStream,
+    dev,
     http::{
         Uri,
         header::{self, HeaderName, HeaderValue},
@@ -129,7 +131,12 @@ impl Elsewhere {
                         response.append_header((name.clone(), value.clone()));
                     }
                 }
-                response.streaming(back)
+                let length =
+                    back.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+                match length {
+                    Some(length) => response.body(SizedStream::new(length, back)),
+                    None => response.streaming(back),
+                }
             }
             Err(error) => {
                 tracing::warn!(node = self.node, %error, "a request could not be handed on to the node of its session");
