@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     actor::{ReadOthers, others::Other},
     inner::Inner,
+    inquiries::Word,
 };
 use countersign_store::StoreError;
 
@@ -65,6 +66,37 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                     () = tokio::time::sleep(PAUSE) => {}
                 }
             }
+        }
+    }
+}
+
+/// Takes what other nodes say to changes that run here, until the gateway closes.
+pub(crate) async fn listen(inner: Arc<Inner>) {
+    let mut news = inner.nodes.news();
+    let mut heard = 0;
+    loop {
+        tokio::select! {
+            () = inner.followed.cancelled() => return,
+            changed = news.changed() => if changed.is_err() {
+                return;
+            }
+        }
+        let words = news.borrow_and_update().words;
+        if words == heard {
+            continue;
+        }
+        match inner.store.heard().await {
+            Ok(all) => {
+                heard = words;
+                for (id, body) in all {
+                    let Some(word) = Word::heard(&body) else { continue };
+                    if let Err(error) = inner.inquiries.tell(&id, word).await {
+                        tracing::warn!(?error, change = id, "what another node says to a change was not taken");
+                    }
+                }
+            }
+            // The node hears of it again in a second.
+            Err(error) => tracing::warn!(%error, "what other nodes say cannot be read"),
         }
     }
 }

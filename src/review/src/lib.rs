@@ -309,30 +309,27 @@ impl Changes {
     /// not open are ignored. Returns once the answers are durable.
     ///
     /// # Errors
-    /// `OVERLOADED`; `UPSTREAM_UNAVAILABLE` where another node runs it; those of the store.
+    /// `OVERLOADED`; those of the store.
     pub async fn answer(
         &self,
         id: &str,
         principal: &Principal,
         answers: Vec<(String, inquiries::Said)>,
     ) -> Result<(), McpError> {
-        self.runs_here(id).await?;
-        self.inner.inquiries.tell(id, inquiries::Word::Answers { by: principal.name.clone(), answers }).await
+        self.say(id, inquiries::Word::Answers { by: principal.name.clone(), answers }).await
     }
 
-    /// # Errors
-    /// `UPSTREAM_UNAVAILABLE` for a change that another node runs: nothing that is said here would reach its tool.
-    async fn runs_here(&self, id: &str) -> Result<(), McpError> {
-        let Some(own) = self.inner.nodes.claimant() else { return Ok(()) };
+    /// To the change, at whichever node it runs.
+    async fn say(&self, id: &str, word: inquiries::Word) -> Result<(), McpError> {
+        let Some(own) = self.inner.nodes.claimant() else { return self.inner.inquiries.tell(id, word).await };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
-        match running.and_then(|change| change.claimed_by.clone()) {
-            Some(by) if by.node != own.node => Err(McpError::new(
-                ErrorKind::UpstreamUnavailable,
-                "Another gateway runs this change, and takes what its tool is told; try again",
-            )
-            .with("node", by.node)),
-            _ => Ok(()),
-        }
+        let Some(change) = running else { return Ok(()) };
+        let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
+            return self.inner.inquiries.tell(id, word).await;
+        };
+        self.inner.store.tell(&by.node, id, word.told()).await.map_err(|e| store_error(&e))?;
+        // Until it is known here that it was heard; a change that says nothing of it takes no part in it.
+        self.wait(id, change.version, inquiries::HEARD).await.map(drop)
     }
 
     /// The proposer's client wants nothing more of a running change: what its tool asks gets no answer.
@@ -340,8 +337,7 @@ impl Changes {
     /// # Errors
     /// As [`Self::answer`].
     pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
-        self.runs_here(id).await?;
-        self.inner.inquiries.tell(id, inquiries::Word::GiveUp { by: principal.name.clone() }).await
+        self.say(id, inquiries::Word::GiveUp { by: principal.name.clone() }).await
     }
 
     /// A reviewer says how an unknown outcome ended.

@@ -156,6 +156,7 @@ impl Changes {
         executor.spawn(prune::run(Arc::clone(&inner)));
         executor.spawn(votes::run(Arc::clone(&inner)));
         executor.spawn(orphans::run(Arc::clone(&inner)));
+        executor.spawn(follow::listen(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 

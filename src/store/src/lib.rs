@@ -266,6 +266,10 @@ pub trait Store: Send + Sync + 'static {
     fn orphans(&self) -> StoreFuture<Vec<String>>;
     /// Until when, by the store's clock, a call of the change may still go out, by a node that is thought to be gone.
     fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>>;
+    /// Tells the node that runs a change something of it, durably.
+    fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()>;
+    /// What other nodes have told this one: changes and texts, each once and in order.
+    fn heard(&self) -> StoreFuture<Vec<(String, String)>>;
     /// This gateway among those that serve the store.
     fn nodes(&self) -> Arc<dyn Nodes>;
     /// Audit entries below `before`, newest first.

@@ -74,6 +74,8 @@ pub struct News {
     pub event: u64,
     /// Rises with each record (pins, standing rules), whoever wrote it.
     pub records: u64,
+    /// Rises when another node may have told this one something ([`crate::Store::heard`]).
+    pub words: u64,
 }
 
 /// This gateway among the nodes of its store. What is answered at once is what was heard last.

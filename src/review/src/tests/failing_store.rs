@@ -76,6 +76,12 @@ impl Store for Flaky {
     fn held_until(&self, id: &str) -> StoreFuture<Option<jiff::Timestamp>> {
         self.store.held_until(id)
     }
+    fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
+        self.store.tell(node, change, body)
+    }
+    fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
+        self.store.heard()
+    }
     fn nodes(&self) -> Arc<dyn countersign_store::Nodes> {
         self.store.nodes()
     }

@@ -280,6 +280,16 @@ impl Store for PostgresStore {
         self.read(move |client| async move { claims::held_until(&client, &id).await })
     }
 
+    fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
+        let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
+        self.read(move |client| async move { nodes::tell(&client, &own, &node, &change, &body).await })
+    }
+
+    fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
+        let own = self.membership.id.clone();
+        self.read(move |client| async move { nodes::heard(&client, &own).await })
+    }
+
     fn nodes(&self) -> Arc<dyn Nodes> {
         Arc::clone(&self.membership) as _
     }

@@ -175,16 +175,8 @@ impl Membership {
 
     /// With one connection, until it ends.
     async fn stay(&self, ready: &mut Option<SyncSender<Result<(), StoreError>>>) -> Result<(), StoreError> {
-        let news = self.news.clone();
-        let own = format!("{} ", self.id);
-        let link = self
-            .ground
-            .listen(move |told| {
-                if !told.starts_with(&own) {
-                    hear(&news, told);
-                }
-            })
-            .await?;
+        let (news, own) = (self.news.clone(), self.id.clone());
+        let link = self.ground.listen(move |told| hear(&news, &own, told)).await?;
         link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         if ready.is_some() {
             self.join(&link, true).await?;
@@ -278,7 +270,8 @@ impl Membership {
                           EXISTS (SELECT FROM others, renewed WHERE live AND others.joined < renewed.joined),
                           (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other),
                           ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id),
-                          ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id)
+                          ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id),
+                          EXISTS (SELECT FROM words WHERE node = $1)
                    FROM heads";
         let lease = i32::try_from(LEASE).unwrap_or(i32::MAX);
         let sent = steady();
@@ -287,7 +280,7 @@ impl Membership {
         let Some(row) = one(link, sql, &values).await? else {
             return Err(StoreError::BadRecord("nothing says where the logs end".into()));
         };
-        tell(&self.news, News { event: unsigned(row.get(1))?, records: unsigned(row.get(2))? });
+        note(&self.news, unsigned(row.get(1))?, unsigned(row.get(2))?, row.get(9));
         self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
         let (ids, urls): (Vec<String>, Vec<String>) = (row.get(7), row.get(8));
@@ -333,18 +326,50 @@ async fn soon<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T,
     timeout(ANSWER, work).await.unwrap_or_else(|_| Err(error::silent()))
 }
 
-/// A notification, which anybody with access to the database can send: at most a hint.
-fn hear(news: &watch::Sender<News>, told: &str) {
-    let mut words = told.split(' ').skip(1).map(str::parse);
-    if let (Some(Ok(event)), Some(Ok(records))) = (words.next(), words.next()) {
-        tell(news, News { event, records });
+/// A notification, which anybody with access to the database can send: at most a hint. It begins with who sent it; then come
+/// where the logs end, or, after `to`, whom something is told.
+fn hear(news: &watch::Sender<News>, own: &str, told: &str) {
+    match *told.split(' ').collect::<Vec<_>>() {
+        [_, "to", node] if node == own => note(news, 0, 0, true),
+        [from, event, records] if from != own => {
+            if let (Ok(event), Ok(records)) = (event.parse(), records.parse()) {
+                note(news, event, records, false);
+            }
+        }
+        _ => {}
     }
 }
 
+/// Puts what one node has to tell where the other takes it out.
+pub(super) async fn tell(
+    client: &ClientWrapper,
+    own: &str,
+    node: &str,
+    change: &str,
+    body: &str,
+) -> Result<(), StoreError> {
+    let sql = "WITH told AS (INSERT INTO words (node, change_id, body) VALUES ($1, $2, $3))
+               SELECT pg_notify($4, $5)";
+    let hint = format!("{own} to {node}");
+    let values: [super::rows::Value<'_>; 5] = [&node, &change, &body, &CHANNEL, &hint];
+    one(client, sql, &values).await.map(drop)
+}
+
+/// Takes out what other nodes have told this one.
+pub(super) async fn heard(client: &ClientWrapper, own: &str) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "WITH heard AS (DELETE FROM words WHERE node = $1 RETURNING id, change_id, body)
+               SELECT change_id, body FROM heard ORDER BY id";
+    Ok(query(client, sql, &[&own]).await?.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
 /// Wakes only those who do not know it yet.
-fn tell(news: &watch::Sender<News>, now: News) {
+fn note(news: &watch::Sender<News>, event: u64, records: u64, words: bool) {
     news.send_if_modified(|known| {
-        let later = News { event: known.event.max(now.event), records: known.records.max(now.records) };
+        let later = News {
+            event: known.event.max(event),
+            records: known.records.max(records),
+            words: known.words + u64::from(words),
+        };
         let more = later != *known;
         *known = later;
         more

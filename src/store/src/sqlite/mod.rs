@@ -216,6 +216,14 @@ impl Store for SqliteStore {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn tell(&self, _: &str, _: &str, _: String) -> StoreFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
     fn nodes(&self) -> Arc<dyn Nodes> {
         Arc::clone(&self.nodes) as _
     }

@@ -66,13 +66,12 @@ export class SessionsView {
     this.#parts.count.textContent = count(all.length + this.#others);
     const gateways = this.#gateways();
     if (!all.length) {
-      fill(this.#parts.body, gateways, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
+      fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'), gateways);
       return;
     }
     // What nobody could read anyway is summed up: a gateway may hold thousands.
     const shown = all.slice(0, 300);
     fill(this.#parts.body,
-      gateways,
       h('table', { class: 'records' },
         h('thead', null, h('tr', null, ['Client', 'Principal', 'Through', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, shown.map((s) => h('tr', null,
@@ -83,7 +82,8 @@ export class SessionsView {
           h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt)),
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
           h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
-      all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`));
+      all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`),
+      gateways);
   }
   // Where others may serve the same store.
   #gateways() {
