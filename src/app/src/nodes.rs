@@ -58,12 +58,12 @@ impl Follower {
     pub async fn run(self, shutdown: CancellationToken) {
         let mut news = self.nodes.news();
         let mut records = news.borrow_and_update().records;
-        let mut said = Introduction::default();
+        let mut said: Option<Arc<Config>> = None;
         loop {
-            let now = self.introduction();
-            if now != said {
-                self.nodes.introduce(now.clone());
-                said = now;
+            let config = self.reloads.config();
+            if !said.as_ref().is_some_and(|said| Arc::ptr_eq(said, &config)) {
+                self.nodes.introduce(self.introduction(&config));
+                said = Some(config);
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge")]
             gauge!(telemetry::NODES).set(self.nodes.live() as f64);
@@ -93,11 +93,11 @@ impl Follower {
         }
     }
 
-    fn introduction(&self) -> Introduction {
+    fn introduction(&self, config: &Config) -> Introduction {
         Introduction {
             url: self.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            configuration: fingerprint(&self.reloads.config()),
+            configuration: fingerprint(config),
         }
     }
 

@@ -244,3 +244,40 @@ async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
     b.close();
     assert!(at(dir.path()).shelf(false).is_ok());
 }
+
+/// A database of a gateway of the version before, which serves alone.
+#[tokio::test]
+async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    run(dir.path(), include_str!("migrations/0001_initial.sql")).await;
+    run(
+        dir.path(),
+        "CREATE TABLE countersign_schema (version BIGINT NOT NULL); INSERT INTO countersign_schema VALUES (1)",
+    )
+    .await;
+    let left = change("left", "agent", 3, ChangeState::Executing);
+    let body = serde_json::to_string(&left).unwrap().replace('\'', "''");
+    run(
+        dir.path(),
+        &format!(
+            "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
+             VALUES ('left', 3, 'executing', 'agent', 10, '{}', '{body}', 1, 'x')",
+            left.expires_at
+        ),
+    )
+    .await;
+    // As that gateway holds it.
+    let config = connect::parse(&crate::servers::url_of(dir.path())).unwrap();
+    let held = Ground::start(&config, None).unwrap();
+    let holding = Arc::clone(&held);
+    let lock = held.block(async move { holding.serve(Duration::ZERO, true).await }).unwrap();
+    assert!(matches!(at(dir.path()).open().err(), Some(StoreError::Served)));
+    drop(lock);
+    let store = at(dir.path()).open().unwrap();
+    assert_eq!(store.orphans().await.unwrap(), ["left"], "nobody has it any more");
+    let lost = step("left", 4, ChangeState::Executing, ChangeState::OutcomeUnknown, None, "");
+    write(&*store, Draft { orphan: true, ..lost }).await.unwrap();
+    write(&*store, settled("left", None)).await.unwrap();
+    assert!(store.nodes().leads());
+    store.close();
+}
