@@ -33,12 +33,17 @@ pub enum StoreError {
     Unreachable(String),
     #[error("another gateway serves this database; end that one, or give this one another database")]
     Served,
-    #[error("another gateway has served this database since this one lost its connection; start this one anew")]
+    #[error("another gateway has joined as this node; give each a data directory of its own")]
     Superseded,
     #[error(
         "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
     )]
     Newer { found: i64, known: i64 },
+    #[error(
+        "the database has lost what was written to it: it was restored, or another server took its place that was behind; \
+         start this gateway anew"
+    )]
+    Lost,
     #[error("another gateway does this by now")]
     HandedOver,
     #[error("this store was moved to another one; what is here is old (docs/postgresql.md#move-a-store)")]
@@ -74,7 +79,9 @@ impl StoreError {
             Self::DiskFull => "disk_full",
             Self::Locked | Self::Served | Self::Superseded => "locked",
             Self::Unreachable(_) => "unreachable",
-            Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } => "damaged",
+            Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } | Self::Lost => {
+                "damaged"
+            }
             _ => "failed",
         }
     }

@@ -193,7 +193,10 @@ pub(crate) async fn settle(
     check_comment(&change, comment.as_deref())?;
     // The store refuses it too; here it is known until when.
     if let Some(until) = inner.store.held_until(id).await.map_err(|e| crate::store_error(&e))? {
-        let message = "The gateway that ran it is gone, and may still be about to make the call; settle it after that";
+        let message = format!(
+            "The gateway that ran it is not heard of, and may still be about to make the call; settle it after {until}, \
+             or start that gateway anew"
+        );
         let error = about(ErrorKind::ChangeNotPending, message, &change).with("settleAfter", until.to_string());
         return Err(DecideError { error, current: Some(change) });
     }

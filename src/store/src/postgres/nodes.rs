@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::SyncSender,
     },
     thread::JoinHandle,
@@ -82,8 +82,10 @@ pub(super) struct Membership {
     /// To be said, or the end.
     wake: Notify,
     closing: AtomicBool,
-    /// Another process has this node's place.
+    /// Another process has this node's place, or nothing holds any more that this one knows.
     replaced: AtomicBool,
+    /// Where the feed ended when it was looked at last.
+    feed_end: AtomicU64,
 }
 
 /// What is heard of a life.
@@ -111,6 +113,7 @@ impl Membership {
             wake: Notify::new(),
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
+            feed_end: AtomicU64::new(0),
         })
     }
 
@@ -160,10 +163,10 @@ impl Membership {
                     }
                     return;
                 }
-                Err(StoreError::Superseded) => {
+                Err(error @ (StoreError::Superseded | StoreError::Lost)) => {
                     self.replaced.store(true, Ordering::Release);
-                    self.ground.health.failed(&StoreError::Superseded);
-                    tracing::error!("another gateway has joined as this node; this one serves no more");
+                    self.ground.health.failed(&error);
+                    tracing::error!(%error, "this gateway serves no more");
                     return;
                 }
                 Err(error) => tracing::warn!(%error, "this node's connection to the store ended; connecting again"),
@@ -280,7 +283,11 @@ impl Membership {
         let Some(row) = one(link, sql, &values).await? else {
             return Err(StoreError::BadRecord("nothing says where the logs end".into()));
         };
-        note(&self.news, unsigned(row.get(1))?, unsigned(row.get(2))?, row.get(9));
+        let feed_end = unsigned(row.get(1))?;
+        if feed_end < self.feed_end.swap(feed_end, Ordering::AcqRel) {
+            return Err(StoreError::Lost);
+        }
+        note(&self.news, feed_end, unsigned(row.get(2))?, row.get(9));
         self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
         let (ids, urls): (Vec<String>, Vec<String>) = (row.get(7), row.get(8));

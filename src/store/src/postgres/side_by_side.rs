@@ -281,3 +281,18 @@ async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {
     assert!(store.nodes().leads());
     store.close();
 }
+
+#[tokio::test]
+async fn a_gateway_whose_database_has_lost_something_serves_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    for id in ["a", "b"] {
+        write(&*store, created(id)).await.unwrap();
+    }
+    let mut news = store.nodes().news();
+    news.wait_for(|news| news.event == 2).await.unwrap();
+    run(dir.path(), "UPDATE heads SET event = 1").await;
+    until("it has noticed", async || !store.is_open()).await;
+    let refused = write(&*store, created("c")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
+}
