@@ -2,7 +2,7 @@
 //! lease has run out is taken to be gone, and begins another life with the next epoch should it be alive nevertheless.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -16,11 +16,31 @@ use countersign_domain::changes::Claimant;
 /// The file of the data directory with the node's id.
 const FILE: &str = "node";
 
+/// What a node that opens a store is called.
+pub(crate) enum Name {
+    /// As its data directory says, which is written to only when the store is opened.
+    Of(PathBuf),
+    Fresh(String),
+}
+
+impl Name {
+    /// One that nobody has heard of before.
+    pub fn fresh() -> Self {
+        Self::Fresh(nanoid::nanoid!(10))
+    }
+
+    /// # Errors
+    /// [`StoreError::DataDir`]
+    pub fn read(&self) -> Result<String, StoreError> {
+        match self {
+            Self::Of(dir) => id_of(dir),
+            Self::Fresh(id) => Ok(id.clone()),
+        }
+    }
+}
+
 /// The id of the node whose data directory this is: made once.
-///
-/// # Errors
-/// [`StoreError::DataDir`]
-pub(crate) fn id_of(dir: &Path) -> Result<String, StoreError> {
+fn id_of(dir: &Path) -> Result<String, StoreError> {
     ensure_data_dir(dir)?;
     let path = dir.join(FILE);
     let failed = |source: std::io::Error| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };

@@ -52,18 +52,19 @@ impl Place {
     /// # Errors
     /// [`StoreError::Unreachable`] where this is no such address.
     pub fn server(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
-        Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities, nanoid::nanoid!(10))?))))
+        Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities, nodes::Name::fresh())?))))
     }
 
     /// As the configuration says: the database of a server, or without one that of the data directory. That directory
     /// tells which node opens the former, so that one that is started anew is known.
     ///
     /// # Errors
-    /// As [`Self::server`]; [`StoreError::DataDir`] where the directory cannot be written.
+    /// As [`Self::server`].
     pub fn configured(dir: &Path, server: Option<(&str, Option<&Path>)>) -> Result<Self, StoreError> {
         match server {
             Some((url, authorities)) => {
-                let server = Server::new(url, authorities.map(Path::to_owned), nodes::id_of(dir)?)?;
+                let node = nodes::Name::Of(dir.to_owned());
+                let server = Server::new(url, authorities.map(Path::to_owned), node)?;
                 Ok(Self(Kind::Server(Arc::new(server))))
             }
             None => Ok(Self::directory(dir)),

@@ -11,6 +11,6 @@ pub fn check(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
     exchange
         .sessions
         .limiter
-        .admits(&exchange.identity.principal.name, bytes)
+        .admits(&exchange.identity.principal.name, bytes, exchange.services.changes.nodes().live())
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }

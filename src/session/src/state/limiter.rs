@@ -26,17 +26,20 @@ impl Limiter {
         Self { limiter, bytes: limits.rate_bytes, burst }
     }
 
+    /// Where several nodes share the limit, a call takes as many at once as there are nodes.
+    ///
     /// # Errors
     /// The seconds after which it may be tried again.
-    pub fn admits(&self, principal: &String, bytes: usize) -> Result<(), u64> {
+    pub fn admits(&self, principal: &String, bytes: usize, nodes: usize) -> Result<(), u64> {
         use governor::clock::Clock;
         let Some(limiter) = &self.limiter else { return Ok(()) };
         let more = if bytes < self.bytes { 0 } else { bytes.checked_div(self.bytes).unwrap_or(0) };
-        let admitted = if more == 0 {
+        let admitted = if more == 0 && nodes <= 1 {
             limiter.check_key(principal)
         } else {
             // What is more than a burst takes the whole burst: it would never come through else.
-            let calls = u32::try_from(more).unwrap_or(u32::MAX).saturating_add(1).min(self.burst.get());
+            let calls = u32::try_from(more.saturating_add(1).saturating_mul(nodes.max(1))).unwrap_or(u32::MAX);
+            let calls = calls.min(self.burst.get());
             limiter.check_key_n(principal, NonZeroU32::new(calls).unwrap_or(NonZeroU32::MIN)).unwrap_or(Ok(()))
         };
         admitted.map_err(|until| {
@@ -56,30 +59,38 @@ mod tests {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 2, ..Config::default().limits };
         let limiter = Limiter::new(&limits);
         let (a, b) = ("a".to_owned(), "b".to_owned());
-        assert!(limiter.admits(&a, 100).is_ok());
-        assert!(limiter.admits(&a, 100).is_ok());
-        assert!(limiter.admits(&a, 100).is_err_and(|wait| wait > 0));
-        assert!(limiter.admits(&b, 100).is_ok());
+        assert!(limiter.admits(&a, 100, 1).is_ok());
+        assert!(limiter.admits(&a, 100, 1).is_ok());
+        assert!(limiter.admits(&a, 100, 1).is_err_and(|wait| wait > 0));
+        assert!(limiter.admits(&b, 100, 1).is_ok());
+    }
+
+    #[test]
+    fn nodes_share_the_limit() {
+        let limits = LimitsConfig { rate_per_second: 1, rate_burst: 6, ..Config::default().limits };
+        let (limiter, a, b) = (Limiter::new(&limits), "a".to_owned(), "b".to_owned());
+        assert_eq!((0..6).filter(|_| limiter.admits(&a, 0, 3).is_ok()).count(), 2);
+        assert_eq!((0..6).filter(|_| limiter.admits(&b, 0, 100).is_ok()).count(), 1, "never none at all");
     }
 
     #[test]
     fn zero_is_no_limit() {
         let limits = LimitsConfig { rate_per_second: 0, ..Config::default().limits };
         let limiter = Limiter::new(&limits);
-        assert!((0..10_000).all(|_| limiter.admits(&"a".to_owned(), 1 << 20).is_ok()));
+        assert!((0..10_000).all(|_| limiter.admits(&"a".to_owned(), 1 << 20, 1).is_ok()));
     }
 
     #[test]
     fn bytes_count_as_calls_and_a_large_call_is_not_held_back_for_ever() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, rate_bytes: 1024, ..Config::default().limits };
         let (limiter, a) = (Limiter::new(&limits), "a".to_owned());
-        assert!(limiter.admits(&a, 1023).is_ok(), "one call");
-        assert!(limiter.admits(&a, 8 * 1024).is_ok(), "nine calls");
-        assert!(limiter.admits(&a, 0).is_err());
+        assert!(limiter.admits(&a, 1023, 1).is_ok(), "one call");
+        assert!(limiter.admits(&a, 8 * 1024, 1).is_ok(), "nine calls");
+        assert!(limiter.admits(&a, 0, 1).is_err());
         let (limiter, b) = (Limiter::new(&limits), "b".to_owned());
-        assert!(limiter.admits(&b, 1 << 20).is_ok(), "the whole burst");
-        assert!(limiter.admits(&b, 0).is_err());
+        assert!(limiter.admits(&b, 1 << 20, 1).is_ok(), "the whole burst");
+        assert!(limiter.admits(&b, 0, 1).is_err());
         let free = Limiter::new(&LimitsConfig { rate_bytes: 0, ..limits });
-        assert!((0..10).all(|_| free.admits(&a, 1 << 20).is_ok()), "bytes are not counted");
+        assert!((0..10).all(|_| free.admits(&a, 1 << 20, 1).is_ok()), "bytes are not counted");
     }
 }

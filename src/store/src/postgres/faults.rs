@@ -96,12 +96,12 @@ fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
 }
 
 pub(super) fn at(dir: &std::path::Path) -> Server {
-    Server::new(&url_of(dir), None, nanoid::nanoid!(10)).unwrap()
+    Server::new(&url_of(dir), None, crate::nodes::Name::fresh()).unwrap()
 }
 
 pub(super) fn proxied(dir: &std::path::Path) -> (Proxy, Server) {
     let proxy = Proxy::to(&url_of(dir));
-    let place = Server::new(&proxy.url, None, nanoid::nanoid!(10)).unwrap();
+    let place = Server::new(&proxy.url, None, crate::nodes::Name::fresh()).unwrap();
     (proxy, place)
 }
 

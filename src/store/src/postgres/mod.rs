@@ -46,6 +46,7 @@ use crate::{
     AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
     Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent, Verified, VerifyError,
     keys::Credentials,
+    nodes::Name,
     queue::{Command, Intake, Offer, QUEUE, Work},
     webhooks::Deliveries,
 };
@@ -64,8 +65,8 @@ const SUCCESSION: Duration = Duration::from_secs(10);
 pub(crate) struct Server {
     config: Config,
     authorities: Option<PathBuf>,
-    /// The id of the node that opens it.
-    node: String,
+    /// Of the node that opens it.
+    node: Name,
     /// Shared by whatever is open.
     ground: Mutex<Weak<Ground>>,
     keys: Mutex<Weak<keys::Keys>>,
@@ -74,7 +75,7 @@ pub(crate) struct Server {
 impl Server {
     /// # Errors
     /// [`StoreError::Unreachable`] where this is no address.
-    pub fn new(url: &str, authorities: Option<PathBuf>, node: String) -> Result<Self, StoreError> {
+    pub fn new(url: &str, authorities: Option<PathBuf>, node: Name) -> Result<Self, StoreError> {
         let config = connect::parse(url)?;
         Ok(Self { config, authorities, node, ground: Mutex::default(), keys: Mutex::default() })
     }
@@ -98,7 +99,7 @@ impl Server {
     }
 
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
-        Ok(Arc::new(PostgresStore::begin(self.migrated()?, self.node.clone(), SUCCESSION)?))
+        Ok(Arc::new(PostgresStore::begin(self.migrated()?, self.node.read()?, SUCCESSION)?))
     }
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
