@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::Addr;
 use metrics::gauge;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -11,7 +10,7 @@ use countersign_config::Config;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_reload::Reloads;
 use countersign_review::Feed;
-use countersign_routing::{Router, actor::RuleAnew, standing_rules::StandingRules};
+use countersign_routing::{standing_rules::StandingRules, tool_acceptance::Rebuild};
 use countersign_store::{Nodes, PinStore, StoreError, nodes::Introduction};
 use countersign_telemetry::metrics as telemetry;
 
@@ -47,7 +46,7 @@ pub struct Follower {
     pub nodes: Arc<dyn Nodes>,
     pub pins: Arc<PinStore>,
     pub standing: Arc<StandingRules>,
-    pub router: Addr<Router>,
+    pub rebuild: Rebuild,
     pub feed: Feed,
     pub reloads: Arc<Reloads>,
     pub url: String,
@@ -80,7 +79,7 @@ impl Follower {
                     holds = self.nodes.holds(None),
                     "standing rules allow as long as this node holds its lease"
                 );
-                self.rule_anew().await;
+                (self.rebuild)().await;
             }
             let written = news.borrow_and_update().records;
             if written != records {
@@ -105,31 +104,23 @@ impl Follower {
     async fn reload(&self) -> Result<(), StoreError> {
         let before = self.pins.snapshot();
         self.pins.reload().await?;
-        let pins = before.servers != self.pins.snapshot().servers;
+        let after = self.pins.snapshot();
+        let pins = before.servers != after.servers;
         let rules = self.standing.reload().await?;
         if !pins && !rules {
             return Ok(());
         }
-        self.rule_anew().await;
+        (self.rebuild)().await;
         // Dashboards of this node show what was decided at another one.
         let at = jiff::Timestamp::now().to_string();
         if rules {
             self.feed.publish_session(&json!({ "type": "rule.changed", "at": at }));
         }
-        let after = self.pins.snapshot();
         for (server, pins) in &after.servers {
             if before.servers.get(server) != Some(pins) {
                 self.feed.publish_session(&json!({ "type": "provider.changed", "at": at, "provider": server }));
             }
         }
         Ok(())
-    }
-
-    async fn rule_anew(&self) {
-        match self.router.send(RuleAnew).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the routes could not be built anew"),
-            Err(error) => tracing::error!(%error, "the router does not answer"),
-        }
     }
 }

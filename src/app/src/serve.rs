@@ -245,7 +245,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         nodes: Arc::clone(services.changes.nodes()),
         pins,
         standing: Arc::clone(&standing),
-        router: services.router.clone(),
+        rebuild: rebuild(&services),
         feed: services.feed.clone(),
         reloads: Arc::clone(&reloads),
         url: config.node_url().unwrap_or(&said.url).trim_end_matches('/').to_owned(),

@@ -13,7 +13,7 @@ use countersign_routing::{
     actor::{PublishProviders, Reconfigure},
     table::Aliases,
 };
-use countersign_store::{PinStore, Record, Store};
+use countersign_store::{PinStore, Record, Store, write_record};
 use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
@@ -110,7 +110,6 @@ impl Applies for Live {
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
-        let (done, written) = tokio::sync::oneshot::channel();
         let record = Record {
             change: String::new(),
             server: String::new(),
@@ -122,11 +121,7 @@ impl Applies for Live {
             actor: by.to_owned(),
             details,
         };
-        // Nobody waits any more where the receiver is gone.
-        self.store.submit_record(record, Box::new(move |result, _| drop(done.send(result))));
-        Box::pin(async move {
-            let written = written.await.map_err(|_| "the store is closed".to_owned())?;
-            written.map(drop).map_err(|error| error.to_string())
-        })
+        let written = write_record(&*self.store, record);
+        Box::pin(async move { written.await.map_err(|error| error.to_string()) })
     }
 }

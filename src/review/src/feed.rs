@@ -87,7 +87,12 @@ impl FeedEvent {
         Self::new(Some(written.seq), kind.into(), &written.event, Some(change))
     }
 
-    pub(super) fn stored(event: StoredEvent) -> Result<Self, StoreError> {
+    /// One of the store, about that change.
+    pub(super) fn of(event: StoredEvent, change: FeedChange) -> Self {
+        Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
+    }
+
+    fn stored(event: StoredEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Outer {
             change: Inner,
@@ -111,7 +116,7 @@ impl FeedEvent {
             state: change.state,
             principal: change.proposer.principal,
         };
-        Ok(Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change)))
+        Ok(Self::of(event, change))
     }
 }
 

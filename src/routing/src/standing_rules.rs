@@ -21,7 +21,6 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -38,7 +37,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_review::Feed;
-use countersign_store::{Record, Store, StoreError, WriteError, crash::crash_point, standing_rules::USED};
+use countersign_store::{Record, Store, StoreError, crash::crash_point, standing_rules::USED, write_record};
 
 /// Rules of one owner, and of all, that are not over.
 pub const MAX_OF_ONE: usize = 200;
@@ -538,10 +537,8 @@ impl StandingRules {
             actor: by.to_owned(),
             details: details.to_string(),
         };
-        let (answer, outcome) = oneshot::channel();
-        // Nobody waits where the endpoint's client went away.
-        self.parts.store.submit_record(record, Box::new(move |written, _| drop(answer.send(written.map(drop)))));
-        let written = outcome.await.unwrap_or(Err(WriteError::Store(StoreError::Closed)));
+        // Written even where the endpoint's client goes away.
+        let written = write_record(&*self.parts.store, record).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
             McpError::new(ErrorKind::StoreUnavailable, "it could not be stored; nothing has changed")

@@ -40,6 +40,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::sync::oneshot;
 
 use countersign_domain::{
     changes::{
@@ -195,6 +196,13 @@ pub struct Listing {
     pub items: Vec<(u64, Arc<Change>)>,
     /// There are older ones that match.
     pub more: bool,
+}
+
+/// Has a record written; what came of it. It is, whether anybody waits for that or not.
+pub fn write_record(store: &dyn Store, record: Record) -> impl Future<Output = Result<(), WriteError>> + Send + use<> {
+    let (reply, answer) = oneshot::channel();
+    store.submit_record(record, Box::new(move |written, _| drop(reply.send(written.map(drop)))));
+    async move { answer.await.unwrap_or(Err(WriteError::Store(StoreError::Closed))) }
 }
 
 /// A page of changes holds at most this many bytes of them, but always one change.

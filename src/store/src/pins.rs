@@ -5,9 +5,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::Mutex;
 
-use super::{Record, Store, StoreError, WriteError, covered::PinRow};
+use super::{Record, Store, StoreError, WriteError, covered::PinRow, write_record};
 use countersign_domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
 
 /// The entry of a server's definitions that were seen for the first time.
@@ -137,16 +137,8 @@ impl PinStore {
         if writes.is_empty() {
             return Ok(());
         }
-        let (answer, outcome) = oneshot::channel();
-        let record = record(server, writes.clone(), event, by, at);
-        self.store.submit_record(
-            record,
-            Box::new(move |written, _| {
-                // Nobody waits where the endpoint's client went away.
-                let _ = answer.send(written.map(drop));
-            }),
-        );
-        outcome.await.unwrap_or(Err(WriteError::Store(StoreError::Closed)))?;
+        // Written even where the endpoint's client goes away.
+        write_record(&*self.store, record(server, writes.clone(), event, by, at)).await?;
         self.apply(server, &writes);
         Ok(())
     }

@@ -123,12 +123,13 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
         let states = ChangeState::ALL.map(|state| {
-            let n = if state.is_final() { counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n) } else { 0 };
             let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
-            gauge.set(approximate(n));
-            (AtomicU64::new(n), gauge)
+            gauge.set(0.0);
+            (AtomicU64::new(0), gauge)
         });
-        Arc::new(Self { states })
+        let all = Self { states };
+        all.recount(counts);
+        Arc::new(all)
     }
 
     pub(crate) fn moved(&self, from: Option<ChangeState>, to: ChangeState) {

@@ -29,7 +29,7 @@ use self::{
     watch::Watchers,
 };
 use crate::feed::{Feed, FeedEvent};
-use countersign_domain::changes::{Change, ChangeState, Target, machine::EventKind};
+use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::EventKind};
 use countersign_protocol::McpError;
 use countersign_store::{Draft, Store, StoreError, WriteError, Written, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;
@@ -110,11 +110,6 @@ impl Approved {
     /// How long the node that approved a change has to take it before others do.
     pub(crate) const HANDOVER: Duration = Duration::from_secs(3);
 
-    /// Two providers may use the same key for different things.
-    fn lock_key(provider: &str, target: &Target) -> String {
-        format!("{provider}\0{}", target.lock_key)
-    }
-
     /// As one that another node approved, if any was.
     pub(crate) fn left_by_others(self, others: bool) -> Self {
         if !others {
@@ -124,16 +119,22 @@ impl Approved {
     }
 
     pub(crate) fn of(change: &Change, now: Timestamp) -> Self {
-        let left = change.run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+        let (target, terms) = (&change.target, &change.terms);
+        Self::at((&change.id, change.version), (&change.provider, target), (change.run_after, terms), now)
+    }
+
+    fn at(
+        (id, version): (&str, u64),
+        (provider, target): (&str, &Target),
+        (run_after, terms): (Option<Timestamp>, &Terms),
+        now: Timestamp,
+    ) -> Self {
+        let left = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
         // A clock that was set back makes nobody wait longer than the rule says.
-        let grace = left.map(|left| left.min(Duration::from_secs(change.terms.undo_for)));
-        Self {
-            id: change.id.clone(),
-            version: change.version,
-            lock_key: Self::lock_key(&change.provider, &change.target),
-            grace: grace.filter(|left| !left.is_zero()),
-            handed_over: None,
-        }
+        let grace = left.map(|left| left.min(Duration::from_secs(terms.undo_for)));
+        // Two providers may use the same key for different things.
+        let lock_key = format!("{provider}\0{}", target.lock_key);
+        Self { id: id.to_owned(), version, lock_key, grace: grace.filter(|left| !left.is_zero()), handed_over: None }
     }
 }
 

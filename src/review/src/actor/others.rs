@@ -1,12 +1,10 @@
 //! A transition as it is read from the feed: what another node wrote, or what a write of this one was after all.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{Approved, order::Which};
-use crate::feed::FeedEvent;
+use crate::feed::{FeedChange, FeedEvent};
 use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind};
 use countersign_store::{Followed, StoreError};
 
@@ -56,7 +54,13 @@ impl Other {
         let Outer { change } =
             serde_json::from_str(&event.data).map_err(|e| StoreError::BadRecord(format!("feed event {seq}: {e}")))?;
         let is_new = event.kind == EventKind::Created.feed_type();
-        Ok(Self { seq, event: FeedEvent::stored(event)?, change, is_new, bytes, call_hash })
+        let about = FeedChange {
+            id: change.id.clone(),
+            version: change.version,
+            state: change.state,
+            principal: change.proposer.principal.clone(),
+        };
+        Ok(Self { seq, event: FeedEvent::of(event, about), change, is_new, bytes, call_hash })
     }
 
     pub(crate) fn which(&self) -> Which {
@@ -65,15 +69,7 @@ impl Other {
 
     /// For the Executor: whoever approved it runs it, unless that one is gone by the time that this one looks.
     pub(crate) fn approved(&self, now: Timestamp) -> Approved {
-        let change = &self.change;
-        let left = change.run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
-        let left = left.unwrap_or_default().min(Duration::from_secs(change.terms.undo_for));
-        Approved {
-            id: change.id.clone(),
-            version: change.version,
-            lock_key: Approved::lock_key(&change.provider, &change.target),
-            grace: Some(left + Approved::HANDOVER),
-            handed_over: Some(Approved::HANDOVER),
-        }
+        let Told { id, version, provider, target, terms, run_after, .. } = &self.change;
+        Approved::at((id, *version), (provider, target), (*run_after, terms), now).left_by_others(true)
     }
 }

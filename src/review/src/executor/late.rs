@@ -4,14 +4,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::oneshot;
 
 use crate::inner::Inner;
 use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
 };
-use countersign_store::{Record, StoreError, WriteError};
+use countersign_store::{Record, StoreError, WriteError, write_record};
 
 /// Bytes of what the tool answered.
 const MAX_ANSWER: usize = 16 << 10;
@@ -66,7 +65,7 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
             actor: SYSTEM.to_owned(),
             details: details.to_string(),
         };
-        match write(inner, record).await {
+        match write_record(&*inner.store, record).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
             Err(error) => tracing::error!(%error, change = %claimed.id, "a late result cannot be noted; trying again"),
         }
@@ -74,17 +73,6 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
             return true;
         }
     }
-}
-
-async fn write(inner: &Inner, record: Record) -> Result<(), WriteError> {
-    let (reply, answer) = oneshot::channel();
-    inner.store.submit_record(
-        record,
-        Box::new(move |result, _| {
-            let _ = reply.send(result);
-        }),
-    );
-    answer.await.unwrap_or(Err(WriteError::Store(StoreError::Closed))).map(drop)
 }
 
 /// Waits a moment; whether the gateway ends.

@@ -208,15 +208,7 @@ async fn ready(
                 return Err(Retry::Later);
             }
         },
-        Recheck::Moved(moved) => {
-            let Moved { preview, served_by, fault } = *moved;
-            crash_point("before_stale");
-            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault }).await? {
-                crash_point("between_stale_and_refresh");
-                take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
-                crash_point("after_refresh");
-            }
-        }
+        Recheck::Moved(moved) => show_anew(inner, &change, *moved).await?,
         Recheck::Impossible(fault) => {
             take(inner, &change, ChangeEvent::MarkStale { fault }).await?;
         }
@@ -251,14 +243,23 @@ async fn left_by_another(
             Ok(Some(_)) | Err(_) => Err(Retry::Later),
         },
         Recheck::Moved(moved) if moved.is_of(&change) => {
-            let Moved { preview, served_by, fault } = *moved;
-            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault }).await? {
-                take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
-            }
+            show_anew(inner, &change, *moved).await?;
             Ok(None)
         }
         Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => Err(Retry::Later),
     }
+}
+
+/// What was approved does not hold any more: it is stale, and then pending with what it would do now.
+async fn show_anew(inner: &Inner, change: &Arc<Change>, moved: Moved) -> Result<(), Retry> {
+    let Moved { preview, served_by, fault } = moved;
+    crash_point("before_stale");
+    if let Some(marked) = take(inner, change, ChangeEvent::MarkStale { fault }).await? {
+        crash_point("between_stale_and_refresh");
+        take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+        crash_point("after_refresh");
+    }
+    Ok(())
 }
 
 /// A step of a change that is not running. `None` where it may not happen any more: somebody was quicker, or the

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
+use super::turn;
 use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_store::crash::crash_point;
@@ -25,14 +26,7 @@ pub(crate) fn event(change: &Change) -> ChangeEvent {
 
 /// Looks for expired changes until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(inner.config.expiry_interval) => {}
-        }
-        if !inner.nodes.leads() {
-            continue;
-        }
+    while turn(&inner, inner.config.expiry_interval).await {
         while round(&inner).await == ROUND && !inner.stop.is_cancelled() {}
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::turn;
 use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
@@ -9,14 +10,7 @@ use countersign_store::StoreError;
 
 /// Looks for them until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    loop {
-        tokio::select! {
-            () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(inner.config.expiry_interval) => {}
-        }
-        if !inner.nodes.leads() {
-            continue;
-        }
+    while turn(&inner, inner.config.expiry_interval).await {
         if let Err(error) = sweep(&inner).await
             && !matches!(error, StoreError::Closed)
         {

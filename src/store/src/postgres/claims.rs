@@ -47,11 +47,10 @@ fn target(change: &Change) -> String {
     hasher.finish()
 }
 
-/// The step itself, as the last part of a statement: as [`super::writer`] gives its values.
-const MOVED: &str =
-    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8,
-                                        title = $9
-                     WHERE id = $1 AND version = $2";
+/// A step of a change that exists, up to what it answers.
+pub(super) const MOVED: &str =
+    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9
+     WHERE id = $1 AND version = $2";
 
 /// A step with its claim, in one statement: made where the change is at that version, the node's lease holds and nothing
 /// else runs to its target; or made by who has the claim, which ends with the run. The change's number.
@@ -62,14 +61,16 @@ pub(super) async fn step(
     change: &Change,
     by: &Claimant,
 ) -> Result<Result<i64, WriteError>, StoreError> {
-    let (epoch, target) = (signed(by.epoch), target(change));
+    let epoch = signed(by.epoch);
+    let acts_on;
     let ready = "ready AS MATERIALIZED (SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE)";
     let own = "change_id = $1 AND node = $10 AND epoch = $11 AND lapsed_until IS NULL AND EXISTS (SELECT FROM ready)";
     let mut given = values.to_vec();
     given.extend([&by.node as rows::Value<'_>, &epoch]);
     let (here, claim) = match role {
         Role::Takes(_) => {
-            given.push(&target);
+            acts_on = target(change);
+            given.push(&acts_on);
             let here = "SELECT 1 FROM nodes WHERE id = $10 AND epoch = $11 AND lease_until > clock_timestamp()";
             let claim = "INSERT INTO claims (change_id, target, node, epoch)
                          SELECT $1, $12, $10, $11 WHERE EXISTS (SELECT FROM here) AND EXISTS (SELECT FROM ready)
@@ -114,9 +115,7 @@ pub(super) async fn lapse(client: &ClientWrapper, id: &str) -> Result<bool, Stor
         Some((true, false)) => {
             let sql = "UPDATE claims SET lapsed_until = clock_timestamp() + $2::int * interval '1 second'
                        WHERE change_id = $1";
-            let hold = i32::try_from(HOLD).unwrap_or(i32::MAX);
-            let values: [rows::Value<'_>; 2] = [&id, &hold];
-            execute(client, sql, &values).await?
+            execute(client, sql, &[&id, &HOLD]).await?
         }
     };
     Ok(true)

@@ -8,6 +8,7 @@ use std::{
     future::{Future, poll_fn},
     path::PathBuf,
     sync::{Arc, mpsc},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -18,8 +19,9 @@ use tokio::{
     sync::{OnceCell, oneshot},
 };
 use tokio_postgres::{
-    AsyncMessage, Config,
+    AsyncMessage, Client, Config, Connection, Socket,
     config::{Host, SslMode, TargetSessionAttrs},
+    tls::MakeTlsConnect,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -84,6 +86,8 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     Ok(config)
 }
 
+type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+
 fn failed(error: impl fmt::Display) -> StoreError {
     StoreError::Unreachable(error.to_string())
 }
@@ -104,6 +108,22 @@ fn tls(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
     let client =
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(failed)?;
     Ok(MakeRustlsConnect::new(client.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// Runs it on a thread with a runtime of its own; answers once it says whether it could begin.
+///
+/// # Errors
+/// What it says, or [`StoreError::Unreachable`] where there is no thread.
+pub(super) fn on_thread<W: Future<Output = ()>>(
+    name: &str,
+    work: impl FnOnce(mpsc::SyncSender<Result<(), StoreError>>) -> W + Send + 'static,
+) -> Result<JoinHandle<()>, StoreError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (ready, begun) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(name.into());
+    let thread = thread.spawn(move || runtime.block_on(work(ready))).map_err(failed)?;
+    begun.recv().unwrap_or(Err(StoreError::Closed))?;
+    Ok(thread)
 }
 
 /// The thread, and what it needs to connect. Dropped, its connections end.
@@ -236,13 +256,17 @@ impl Ground {
         result
     }
 
+    async fn dial(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {
+        let connecting = tokio::time::timeout(PATIENCE, self.config.connect(self.tls.clone()));
+        Ok(connecting.await.map_err(|_| error::silent())??)
+    }
+
     /// A connection of its own, in the caller's runtime.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub async fn connect(&self) -> Result<ClientWrapper, StoreError> {
-        let connecting = tokio::time::timeout(PATIENCE, self.config.connect(self.tls.clone()));
-        let (client, connection) = connecting.await.map_err(|_| error::silent())??;
+        let (client, connection) = self.dial().await?;
         let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::warn!(%error, "a connection to PostgreSQL ended");
@@ -256,8 +280,7 @@ impl Ground {
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub async fn listen(&self, heard: impl Fn(&str) + Send + 'static) -> Result<ClientWrapper, StoreError> {
-        let connecting = tokio::time::timeout(PATIENCE, self.config.connect(self.tls.clone()));
-        let (client, mut connection) = connecting.await.map_err(|_| error::silent())??;
+        let (client, mut connection) = self.dial().await?;
         let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notification(told) = message {

@@ -24,7 +24,7 @@ const CUT: u8 = 3;
 /// There are no connections.
 pub(super) const CLOSED: u8 = 4;
 /// Nothing passes, and no connection ends.
-pub(super) const SILENT: u8 = 5;
+const SILENT: u8 = 5;
 
 /// Between the gateway and the server.
 pub(super) struct Proxy {

@@ -158,16 +158,7 @@ impl PostgresStore {
         let membership = Membership::new(Arc::clone(&ground), node);
         let beside = Arc::clone(&membership);
         let writer = Writer::new(Arc::clone(&ground), beside, queue, intake.meter(), Arc::clone(&closing));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        let (ready, opened) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name("store-write".into())
-            .spawn(move || runtime.block_on(writer.run(patience, ready)))
-            .map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        opened.recv().unwrap_or(Err(StoreError::Closed))?;
+        let thread = connect::on_thread("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self { intake, closing, writer, membership, node: Mutex::default(), ground };
         // Where it cannot join, what is dropped ends the writer.

@@ -24,7 +24,9 @@ use tokio::{
 };
 
 use super::{
-    Ground, error,
+    Ground,
+    connect::on_thread,
+    error,
     rows::{execute, one, query},
 };
 use crate::{
@@ -35,7 +37,7 @@ use crate::{
 use countersign_domain::changes::{Claimant, digest::PartHasher};
 
 /// How long a node that is heard of no more counts as alive, in seconds.
-const LEASE: u32 = 5;
+const LEASE: i32 = 5;
 /// So much earlier it counts as over here.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Between renewals.
@@ -50,7 +52,7 @@ pub(super) const CHANNEL: &str = "countersign";
 
 /// How long after the lease of its node a call may still go out, in seconds: a process that was stopped right between
 /// looking at its lease and sending wakes with the call in its hands. Nobody settles before.
-pub(super) const HOLD: u32 = 120;
+pub(super) const HOLD: i32 = 120;
 
 /// As long as this process runs, even while it is stopped.
 fn steady() -> Duration {
@@ -122,16 +124,8 @@ impl Membership {
     /// # Errors
     /// Why it could not join.
     pub fn start(self: &Arc<Self>) -> Result<JoinHandle<()>, StoreError> {
-        let failed = |error: std::io::Error| StoreError::Unreachable(error.to_string());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (ready, joined) = std::sync::mpsc::sync_channel(1);
         let node = Arc::clone(self);
-        let thread = std::thread::Builder::new()
-            .name("store-node".into())
-            .spawn(move || runtime.block_on(node.run(ready)))
-            .map_err(failed)?;
-        joined.recv().unwrap_or(Err(StoreError::Closed))?;
-        Ok(thread)
+        on_thread("store-node", |ready| node.run(ready))
     }
 
     /// Leaves: what it led is another's at once.
@@ -231,10 +225,10 @@ impl Membership {
                                           ELSE nodes.epoch + 1 END
                    WHERE $8 OR nodes.process = excluded.process
                    RETURNING epoch";
-        let (lease, started) = (i32::try_from(LEASE).unwrap_or(i32::MAX), self.started_at.as_millisecond());
+        let started = self.started_at.as_millisecond();
         let sent = steady();
         let values: [super::rows::Value<'_>; 8] =
-            [&self.id, &self.process, &lease, &started, &url, &version, &configuration, &anew];
+            [&self.id, &self.process, &LEASE, &started, &url, &version, &configuration, &anew];
         let row = one(link, sql, &values).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
@@ -276,10 +270,9 @@ impl Membership {
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id),
                           EXISTS (SELECT FROM words WHERE node = $1)
                    FROM heads";
-        let lease = i32::try_from(LEASE).unwrap_or(i32::MAX);
         let sent = steady();
         let values: [super::rows::Value<'_>; 7] =
-            [&self.id, &epoch, &self.process, &lease, &url, &version, &configuration];
+            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration];
         let Some(row) = one(link, sql, &values).await? else {
             return Err(StoreError::BadRecord("nothing says where the logs end".into()));
         };
@@ -318,7 +311,7 @@ impl Membership {
 
 /// The end of a lease that was asked for then, as it counts here.
 fn end(sent: Duration) -> Duration {
-    (sent + Duration::from_secs(LEASE.into())).saturating_sub(MARGIN)
+    (sent + Duration::from_secs(LEASE.unsigned_abs().into())).saturating_sub(MARGIN)
 }
 
 /// Whether nobody who joined earlier lives. Their rows are locked while it is looked: no renewal is under way, and what they

@@ -24,7 +24,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::{
     Ground,
-    claims::{self, Role},
+    claims::{self, MOVED, Role},
     connect::ANSWER,
     error,
     nodes::{CHANNEL, Membership},
@@ -51,9 +51,6 @@ use countersign_domain::changes::{
 const INSERT: &str =
     "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING no";
-const UPDATE: &str =
-    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9
-     WHERE id = $1 AND version = $2 RETURNING no";
 
 /// How long a connection that is made anew waits for what keeps it out.
 const RECOVERY: Duration = Duration::from_secs(2);
@@ -324,7 +321,8 @@ fn nothing() -> Written {
 
 /// Transitions, each of which is sent before the one before it is answered.
 async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<Result<Wrote, WriteError>>, StoreError> {
-    let (insert, update) = (link.prepare_cached(INSERT).await?, link.prepare_cached(UPDATE).await?);
+    let update = format!("{MOVED} RETURNING no");
+    let (insert, update) = (link.prepare_cached(INSERT).await?, link.prepare_cached(&update).await?);
     let (insert, update) = (&insert, &update);
     let drafts = commands.iter().filter_map(|command| match &command.work {
         Work::Transition(draft) => Some(draft),
@@ -512,8 +510,9 @@ async fn tell(
     }
     set_heads(link, heads).await?;
     let records = batch.iter().filter(|command| matches!(command.work, Work::Record(_) | Work::Restored(_))).count();
-    let sql = "UPDATE heads SET records = records + $1 RETURNING records";
-    let records = if records > 0 || node.live() > 1 {
+    // Without one the hint tells of none, which is nothing new to anybody.
+    let records = if records > 0 {
+        let sql = "UPDATE heads SET records = records + $1 RETURNING records";
         let row = one(link, sql, &[&signed(records as u64)]).await?;
         row.map_or(0, |row| row.get::<_, i64>(0))
     } else {

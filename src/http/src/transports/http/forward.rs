@@ -15,7 +15,6 @@ use actix_web::{
         header::{self, HeaderName, HeaderValue},
         uri::{Authority, PathAndQuery},
     },
-    web,
 };
 use awc::{Client, Connector};
 
@@ -162,14 +161,4 @@ fn gone() -> HttpResponse {
     let error = McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again");
     RequestMetrics::get().error(error.kind);
     answer::with_status(404, &error, Revision::NEWEST_LEGACY)
-}
-
-/// As [`Elsewhere::answer`], of a body that nobody has begun to read.
-pub async fn whole(
-    elsewhere: Elsewhere,
-    services: &HttpServices,
-    request: &HttpRequest,
-    payload: web::Payload,
-) -> HttpResponse {
-    elsewhere.answer(services, request, payload.into_inner()).await
 }

@@ -140,7 +140,7 @@ pub async fn message(
     }
     let named = query.as_ref().map(|query| query.session.as_str());
     if let Some(elsewhere) = forward::elsewhere(&services, &request, named) {
-        return forward::whole(elsewhere, &services, &request, payload).await;
+        return elsewhere.answer(&services, &request, payload.into_inner()).await;
     }
     let session = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
     let Some(entry) = session.and_then(|session| services.registered(session)) else {

@@ -41,7 +41,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         Err(refused) => return *refused,
     };
     if let Some(elsewhere) = forward::elsewhere(&services, &post.request, session_id(&post.request)) {
-        return forward::whole(elsewhere, &services, &post.request, payload).await;
+        return elsewhere.answer(&services, &post.request, payload.into_inner()).await;
     }
     let http = &services.config.transports.http;
     let mut sender = Body::new(payload);
