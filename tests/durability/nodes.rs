@@ -13,8 +13,7 @@ use support::{
 /// One server that all of them have behind them; what needs no review is open.
 fn config(upstream: &str, more: &str) -> &'static str {
     let config = format!(
-        "modules: {{tracker: {{enabled: false}}}}\n\
-         mcpServers: {{count: {{url: '{upstream}', breaker: {{threshold: 0}}, trust_annotations: true}}}}\n{more}\n"
+        "mcpServers: {{count: {{url: '{upstream}', breaker: {{threshold: 0}}, trust_annotations: true}}}}\n{more}\n"
     );
     config.leak()
 }
@@ -208,6 +207,64 @@ fn a_session_is_served_through_every_node_and_ends_with_its_own() {
         read["result"]["structuredContent"].to_string().contains("rejected"),
         "its changes are as they were: {read}"
     );
+}
+
+#[test]
+fn the_tracker_is_one_for_all_nodes() {
+    let mut cluster = Cluster::start(3);
+    // Somebody at the third is told what is written at others.
+    let session = cluster.at(2).session("2025-11-25");
+    let id = session.id.clone();
+    let headers = [JSON, ACCEPT, ("MCP-Protocol-Version", "2025-11-25"), ("Mcp-Session-Id", id.leak() as &'static str)];
+    let uri = "tracker://issues/CORE-1";
+    session.call(1, "resources/subscribe", json!({"uri": uri}));
+    let mut stream = cluster.at(2).connect();
+    stream.request("GET", "/mcp", &headers, b"");
+    assert_eq!(stream.head().status, 200);
+
+    let call = |cluster: &Cluster, n: usize, tool: &str, arguments: Value| {
+        let path = format!("/tools/{tool}");
+        let answer = cluster.at(n).request("POST", &path, &[JSON], arguments.to_string().as_bytes()).json();
+        answer["structuredContent"].clone()
+    };
+    let write = |cluster: &Cluster, at: (usize, usize), tool: &str, arguments: Value| {
+        let pending = call(cluster, at.0, tool, arguments);
+        let change = pending["changeId"].as_str().unwrap_or_else(|| panic!("{pending}")).to_owned();
+        let (status, said) = cluster.decide(at.1, &change, "approve");
+        assert_eq!(status, 200, "{said}");
+        eventually("it is applied", || (cluster.state(at.0, &change)["state"] == "applied").then_some(()));
+    };
+    let version = |cluster: &Cluster, n: usize| {
+        call(cluster, n, "get_issue", json!({"issueId": "CORE-1"}))["issue"]["version"].clone()
+    };
+    let before = version(&cluster, 0).as_u64().unwrap();
+    write(&cluster, (0, 1), "update_issue", json!({"issueId": "CORE-1", "title": "Said at the first"}));
+    for n in 0..3 {
+        assert_eq!(version(&cluster, n), before + 1);
+    }
+    let updated = loop {
+        let event = stream.event_within(Duration::from_secs(30)).expect("an update");
+        if event.data.as_deref().unwrap_or_default().is_empty() {
+            continue;
+        }
+        let event = event.json();
+        if event["method"] == "notifications/resources/updated" {
+            break event;
+        }
+    };
+    assert_eq!(updated["params"]["uri"], uri);
+    // One of two that were shown the same issue makes the other one stale, wherever they are approved.
+    let stale = call(&cluster, 0, "update_issue", json!({"issueId": "CORE-1", "title": "Shown too early"}));
+    let stale = stale["changeId"].as_str().unwrap().to_owned();
+    write(&cluster, (1, 2), "update_issue", json!({"issueId": "CORE-1", "title": "Said at the second"}));
+    drop(cluster.nodes[0].take().unwrap().kill());
+    cluster.decide(2, &stale, "approve");
+    eventually("it is shown anew", || {
+        let change = cluster.state(1, &stale);
+        (change["state"] == "pending" && change["version"].as_u64() > Some(1)).then_some(())
+    });
+    let found = call(&cluster, 2, "search_issues", json!({"query": "said second"}));
+    assert_eq!(found["results"][0]["key"], "CORE-1", "{found}");
 }
 
 #[test]

@@ -241,7 +241,6 @@ fn the_page_is_followed_from_the_first_role_to_a_restored_dump() {
     server.sql("postgres", "CREATE DATABASE restored OWNER gateway");
     server.restore("restored", &dump);
     server.sql("restored", &snippet("sql", "backup_of"));
-    // The tracker's records are a file of their own.
     let restored: &'static str =
         format!("{config}{policy}").replace(&format!("{host}/gateway"), &format!("{host}/restored")).leak();
     let gateway = Gateway::on(home, &with(restored));

@@ -172,7 +172,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
             .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
         start_router(&router_thread, &config, &routes, &registry, policy)?
     };
-    let built_in = providers(&config, &changes, &routes)?;
+    let built_in = providers(&config, &place, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
     behind(&pins, &config.upstreams).await;
     let mut all = built_in.clone();
@@ -284,10 +284,15 @@ fn start_router(
     Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
 }
 
-fn providers(config: &Config, changes: &Changes, routes: &Arc<Published>) -> Result<Vec<Target>, ServeError> {
+fn providers(
+    config: &Config,
+    place: &Place,
+    changes: &Changes,
+    routes: &Arc<Published>,
+) -> Result<Vec<Target>, ServeError> {
     let mut all: Vec<Target> = Vec::new();
     if config.modules.tracker.enabled {
-        all.push(Target::Module(Tracker::open(&config.data, &config.modules.tracker)?));
+        all.push(Target::Module(Tracker::open(&place.room()?, &config.modules.tracker)?));
     }
     if config.modules.docs.enabled {
         all.push(Target::Module(Docs::open(&config.data, &config.modules.docs)?));

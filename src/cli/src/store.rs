@@ -8,6 +8,7 @@ use super::{
     output::{Output, remark},
 };
 use countersign_store::{MoveError, Place, Progress};
+use countersign_tracker::move_data;
 
 pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
     let StoreCommand::Copy { from, to, ca } = &args.command;
@@ -16,11 +17,19 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
         Ok(if server { Place::server(text, ca.clone())? } else { Place::directory(text.as_ref()) })
     };
     let mut bar = Bar { terminal: stderr().is_terminal(), shown: None };
-    let moved = place(from)?.move_to(&place(to)?, &mut |progress| bar.show(progress));
+    let (from, to) = (place(from)?, place(to)?);
+    let mut rows = 0;
+    let mut tracker = |over: bool| {
+        let moved =
+            move_data(&from.room()?, &to.room()?, over).map_err(|error| MoveError::Beside(error.to_string()))?;
+        rows = moved.ok_or(MoveError::NotEmpty)?;
+        Ok(())
+    };
+    let moved = from.move_to(&to, &mut tracker, &mut |progress| bar.show(progress));
     bar.end();
     let moved = moved.map_err(|error| match error {
         MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
-        MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } => {
+        MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::Beside(_) => {
             Failure::new(Exit::Failed, error.to_string())
         }
         MoveError::Lock(error) => error.into(),
@@ -29,8 +38,8 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
     out.line(&moved.head.export())?;
     out.finish()?;
     remark(&format!(
-        "Moved: {} changes and {} audit entries are in the new store, and its trail holds. The line above is its head. The \
-         old store is closed; keep it as long as you keep a backup.",
+        "Moved: {} changes and {} audit entries are in the new store, and its trail holds; the tracker's {rows} rows went with \
+         them. The line above is its head. The old store is closed; keep it as long as you keep a backup.",
         moved.changes, moved.entries
     ));
     Ok(Exit::Ok)

@@ -4,7 +4,7 @@
 //! answers before the commit, and never guesses how one ended.
 //!
 //! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
-//! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`. What both need stands beside them: `queue` holds what
+//! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside. What both need stands beside them: `queue` holds what
 //! is to be written, `rows` reads columns, `covered` says what entries tell of, `verify` proves them, `moving` brings a store from
 //! one to the other, [`crash`] names the points where tests kill the process.
 
@@ -26,8 +26,8 @@ mod retention;
 mod rows;
 mod said;
 mod search;
-#[cfg(test)]
-mod servers;
+#[cfg(any(test, feature = "testing"))]
+pub mod servers;
 pub mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
@@ -53,10 +53,11 @@ use countersign_domain::{
 
 pub use error::StoreError;
 pub use lock::{DataLock, LockError, lock_data_dir};
-pub use moving::{MoveError, Progress};
+pub use moving::{Beside, MoveError, Progress};
 pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
-pub use place::Place;
+pub use place::{Place, Room};
+pub use postgres::tables;
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 pub use said::Said;
 pub use search::{AuditSearch, FoundEntries, FoundEntry, Narrow};

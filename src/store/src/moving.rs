@@ -243,16 +243,22 @@ pub enum MoveError {
     Copy(VerifyError),
     #[error("the copy ends at {found}, and the old store at {expected}")]
     Differs { found: String, expected: String },
+    #[error("what modules keep: {0}")]
+    Beside(String),
     #[error(transparent)]
     Lock(#[from] super::LockError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
+/// Moves what is kept beside the store; told whether that may replace what is there.
+pub type Beside<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
+
 /// Copies everything, proves it, closes the old store for good, and then opens the new one.
 pub(crate) fn all(
     from: &mut dyn Shelf,
     to: &mut dyn Shelf,
+    beside: &mut Beside<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Verified, MoveError> {
     let whole = from.verify().map_err(MoveError::Source)?;
@@ -271,6 +277,7 @@ pub(crate) fn all(
                 return Err(MoveError::NotEmpty);
             }
         }
+        beside(coming.is_some())?;
         to.set_fact(COMING, Some(&head))?;
     }
     let mut done = Progress { rows: 0, of: 0 };

@@ -1,4 +1,5 @@
-//! Where everything durable is kept, and the one way in: nothing outside this crate names a backend.
+//! Where everything durable is kept, and the one way in: nothing outside this crate names a backend, but modules that keep
+//! tables of their own ([`Room`]).
 
 use std::{
     fmt,
@@ -9,9 +10,9 @@ use std::{
 use super::{
     Said, Store, StoreError, Verified, VerifyError,
     keys::Credentials,
-    moving::{self, MoveError, Progress, Shelf},
+    moving::{self, Beside, MoveError, Progress, Shelf},
     nodes,
-    postgres::Server,
+    postgres::{Server, tables::Tables},
     sqlite,
     webhooks::Deliveries,
 };
@@ -25,6 +26,15 @@ pub struct Place(Kind);
 enum Kind {
     Directory(PathBuf),
     Server(Arc<Server>),
+}
+
+/// Where a module of the gateway keeps what is its own, beside the store's data.
+#[derive(Clone, Debug)]
+pub enum Room {
+    /// In files of the data directory.
+    Directory(PathBuf),
+    /// In tables of its own, in the same database; and the data directory of the gateway that opens them, if it is one.
+    Server { tables: Arc<Tables>, dir: Option<PathBuf> },
 }
 
 impl fmt::Debug for Place {
@@ -85,13 +95,19 @@ impl Place {
     }
 
     /// Moves everything into another store, which must be empty or what a try before has left, while nobody serves either:
-    /// proves this one, copies it, proves the copy, and closes this one for good. Codes for signing in are left out.
+    /// proves this one, copies it, proves the copy, and closes this one for good. Codes for signing in are left out. What
+    /// modules keep ([`Self::room`]) is moved by `beside`, before anything else.
     ///
     /// # Errors
     /// See [`MoveError`]; then this store is as it was, and the next try goes on.
-    pub fn move_to(&self, other: &Self, progress: &mut dyn FnMut(Progress)) -> Result<Verified, MoveError> {
+    pub fn move_to(
+        &self,
+        other: &Self,
+        beside: &mut Beside<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Verified, MoveError> {
         let (mut from, mut to) = (self.shelf(false)?, other.shelf(true)?);
-        moving::all(&mut *from, &mut *to, progress)
+        moving::all(&mut *from, &mut *to, beside, progress)
     }
 
     /// `new`: made where there is none.
@@ -122,6 +138,19 @@ impl Place {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::WebhookStore::open(dir)?)),
             Kind::Server(server) => server.deliveries(),
         }
+    }
+
+    /// For what a module keeps of its own.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn room(&self) -> Result<Room, StoreError> {
+        Ok(match &self.0 {
+            Kind::Directory(dir) => Room::Directory(dir.clone()),
+            Kind::Server(server) => {
+                Room::Server { tables: Arc::new(server.tables()?), dir: server.dir().map(Path::to_owned) }
+            }
+        })
     }
 
     /// Verifies the audit trail, also beside the gateway: everything is read once, in one snapshot and in bounded memory.

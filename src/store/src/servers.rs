@@ -1,4 +1,7 @@
 //! A PostgreSQL for tests: Debian's, started by `scripts/postgres` for as long as the tests run.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "it is only built for tests")]
+
+pub mod proxy;
 
 use std::{
     collections::HashMap,
@@ -25,7 +28,7 @@ fn server() -> &'static str {
 }
 
 /// The address of a database of its own for each directory.
-pub(crate) fn url_of(dir: &Path) -> String {
+pub fn url_of(dir: &Path) -> String {
     static MADE: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_default();

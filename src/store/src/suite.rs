@@ -761,9 +761,14 @@ async fn what_is_moved(from: At, to: At) {
     hooks.tried("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
 
     let silent = &mut |_: Progress| {};
+    let mut beside = Vec::new();
+    let kept = &mut |over: bool| {
+        beside.push(over);
+        Ok(())
+    };
     // As a gateway does.
     let lock = lock_data_dir(old.path()).unwrap();
-    let served = from.move_to(&to, silent);
+    let served = from.move_to(&to, kept, silent);
     assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::Served))), "{served:?}");
     let (heads, live) = (store.heads().await.unwrap(), store.live().await.unwrap());
     let listed = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
@@ -773,7 +778,7 @@ async fn what_is_moved(from: At, to: At) {
     // Interrupted, it goes on when it is called again, and until then nobody serves what is there.
     let mut steps = 0;
     let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        from.move_to(&to, &mut |progress: Progress| {
+        from.move_to(&to, kept, &mut |progress: Progress| {
             assert!(progress.rows <= progress.of);
             steps += 1;
             assert!(steps < 4, "interrupted");
@@ -781,16 +786,17 @@ async fn what_is_moved(from: At, to: At) {
     }));
     assert!(interrupted.is_err(), "{interrupted:?}");
     assert!(matches!(to.open().err(), Some(StoreError::NotWhole)));
-    let verified = from.move_to(&to, silent).unwrap();
+    let verified = from.move_to(&to, kept, silent).unwrap();
     assert_eq!((verified.head, verified.changes), (heads.audit, 40));
     for refused in [from.open().err(), from.credentials().err()] {
         assert!(matches!(refused, Some(StoreError::Moved)), "{refused:?}");
     }
-    let again = from.move_to(&to, silent);
+    let again = from.move_to(&to, kept, silent);
     assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
     let elsewhere = tempfile::tempdir().unwrap();
-    let again = from.move_to(&Place::directory(elsewhere.path()), silent);
+    let again = from.move_to(&Place::directory(elsewhere.path()), kept, silent);
     assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
+    assert_eq!(beside, [false], "what is kept beside was moved once, over nothing");
 
     let store = to.open().unwrap();
     assert_eq!(store.heads().await.unwrap(), heads);

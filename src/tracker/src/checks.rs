@@ -1,14 +1,13 @@
 //! What a write must find in the live state: that what it names exists, and that parents fit.
 
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::{
+    db::{Db, failed, values},
     model::{Issue, IssueType, Parent, Person, Project},
     project_keys,
     refs::{EntityRef, invalid, not_found},
     rows::{find_issue, find_parent, find_person, find_project, people},
-    storage::failed,
 };
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -26,32 +25,32 @@ pub(super) fn refused(message: impl Into<String>) -> McpError {
     McpError::new(ErrorKind::ToolExecution, message.into())
 }
 
-pub(super) fn live_issue(conn: &Connection, by: &EntityRef) -> Result<Issue, McpError> {
-    find_issue(conn, by).map_err(|e| failed(&e))?.ok_or_else(|| not_found("issue", by.text()))
+pub(super) fn live_issue(db: Db<'_>, by: &EntityRef) -> Result<Issue, McpError> {
+    find_issue(db, by).map_err(|e| failed(&e))?.ok_or_else(|| not_found("issue", by.text()))
 }
 
-pub(super) fn live_project(conn: &Connection, id: &str) -> Result<Project, McpError> {
-    let found = find_project(conn, &EntityRef::Id(id.to_owned())).map_err(|e| failed(&e))?;
+pub(super) fn live_project(db: Db<'_>, id: &str) -> Result<Project, McpError> {
+    let found = find_project(db, &EntityRef::Id(id.to_owned())).map_err(|e| failed(&e))?;
     if let Some(project) = found {
         return Ok(project);
     }
-    let known = project_keys::known(conn, NAMED).map_err(|e| failed(&e))?;
+    let known = project_keys::known(db, NAMED).map_err(|e| failed(&e))?;
     Err(not_found("project", id).with("pointer", "/projectId").with("known", Value::Array(known)))
 }
 
-pub(super) fn live_person(conn: &Connection, id: Option<&str>) -> Result<Option<Person>, McpError> {
+pub(super) fn live_person(db: Db<'_>, id: Option<&str>) -> Result<Option<Person>, McpError> {
     let Some(id) = id else { return Ok(None) };
-    if let Some(person) = find_person(conn, id).map_err(|e| failed(&e))? {
+    if let Some(person) = find_person(db, id).map_err(|e| failed(&e))? {
         return Ok(Some(person));
     }
-    let known = people(conn, NAMED).map_err(|e| failed(&e))?;
+    let known = people(db, NAMED).map_err(|e| failed(&e))?;
     let known = known.into_iter().map(|p| json!({ "id": p.id, "name": p.name })).collect();
     Err(not_found("person", id).with("pointer", "/assigneeId").with("known", Value::Array(known)))
 }
 
-pub(super) fn live_parent(conn: &Connection, id: Option<&str>) -> Result<Option<Parent>, McpError> {
+pub(super) fn live_parent(db: Db<'_>, id: Option<&str>) -> Result<Option<Parent>, McpError> {
     let Some(id) = id else { return Ok(None) };
-    let found = find_parent(conn, &EntityRef::Id(id.to_owned())).map_err(|e| failed(&e))?;
+    let found = find_parent(db, &EntityRef::Id(id.to_owned())).map_err(|e| failed(&e))?;
     found.map(Some).ok_or_else(|| not_found("issue", id).with("pointer", "/parentId"))
 }
 
@@ -88,20 +87,15 @@ pub(super) fn article(kind: IssueType) -> String {
 }
 
 /// Refuses a chain of parents that is too long or comes back to `issue`.
-pub(super) fn check_chain(conn: &Connection, parent: &Parent, issue: Option<&Issue>) -> Result<(), McpError> {
+pub(super) fn check_chain(db: Db<'_>, parent: &Parent, issue: Option<&Issue>) -> Result<(), McpError> {
     let sql = "WITH RECURSIVE up (id, parent, depth) AS ( \
                  SELECT id, parent, 1 FROM issues WHERE id = ?1 \
                  UNION ALL SELECT i.id, i.parent, up.depth + 1 FROM issues i JOIN up ON i.id = up.parent \
                  WHERE up.depth < ?3) \
-               SELECT MAX(depth), COALESCE(MAX(id = ?2), 0) FROM up";
-    let (depth, meets): (i64, bool) = conn
-        .prepare_cached(sql)
-        .and_then(|mut statement| {
-            statement.query_row([parent.rowid, issue.map_or(-1, |i| i.rowid), DEPTH_MAX], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-        })
-        .map_err(|e| failed(&e))?;
+               SELECT MAX(depth), COALESCE(MAX(CASE WHEN id = ?2 THEN 1 ELSE 0 END), 0) FROM up";
+    let given = values![parent.rowid, issue.map_or(-1, |i| i.rowid), DEPTH_MAX];
+    let (depth, meets): (i64, bool) =
+        db.one(sql, given, |row| Ok((row.get(0)?, row.get(1)?))).map_err(|e| failed(&e))?;
     if meets {
         let issue = issue.map_or("", |i| i.key.as_str());
         let message =

@@ -1,9 +1,12 @@
 //! Completion of keys and ids in resource templates, and of the prompts' arguments.
 
 use jiff::{SignedDuration, Timestamp};
-use rusqlite::{Connection, params};
 
-use super::{prompts, rows::Sql, storage::failed, uri::SCHEME};
+use super::{
+    db::{Db, Sql, failed, values},
+    prompts,
+    uri::SCHEME,
+};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{Completion, CompletionRef};
 
@@ -54,7 +57,7 @@ fn domain(reference: &CompletionRef, argument: &str) -> Result<Domain, McpError>
 
 /// Values that begin with what was typed, whatever its case.
 pub(super) fn complete(
-    conn: &Connection,
+    db: Db<'_>,
     reference: &CompletionRef,
     argument: &str,
     typed: &str,
@@ -67,8 +70,8 @@ pub(super) fn complete(
         Domain::Free => Ok(Completion { total: Some(0), ..Completion::default() }),
         Domain::Fixed(values) => Ok(filtered(values.iter().map(|v| (*v).to_owned()), typed)),
         Domain::PastDays => Ok(filtered(past_days(Timestamp::now()), typed)),
-        Domain::Projects => from_table(conn, "projects", "key", typed).map_err(|e| failed(&e)),
-        Domain::Issues => from_table(conn, "issues", "project, number", typed).map_err(|e| failed(&e)),
+        Domain::Projects => from_table(db, "projects", "key", typed).map_err(|e| failed(&e)),
+        Domain::Issues => from_table(db, "issues", "project, number", typed).map_err(|e| failed(&e)),
     }
 }
 
@@ -86,27 +89,24 @@ fn past_days(now: Timestamp) -> impl Iterator<Item = String> {
 }
 
 /// Keys with that beginning; ids where no key has it.
-fn from_table(conn: &Connection, table: &str, order: &str, typed: &str) -> Sql<Completion> {
+fn from_table(db: Db<'_>, table: &str, order: &str, typed: &str) -> Sql<Completion> {
     let plain = typed.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !plain {
         return Ok(Completion { total: Some(0), ..Completion::default() });
     }
-    let by_key = beginning(conn, table, "key", order, &typed.to_ascii_uppercase())?;
+    let by_key = beginning(db, table, "key", order, &typed.to_ascii_uppercase())?;
     if by_key.total != Some(0) {
         return Ok(by_key);
     }
-    beginning(conn, table, "uuid", "uuid", &typed.to_ascii_lowercase())
+    beginning(db, table, "uuid", "uuid", &typed.to_ascii_lowercase())
 }
 
 /// `typed` is plain ASCII, so that the range below is exactly the values that begin with it.
-fn beginning(conn: &Connection, table: &str, column: &str, order: &str, typed: &str) -> Sql<Completion> {
+fn beginning(db: Db<'_>, table: &str, column: &str, order: &str, typed: &str) -> Sql<Completion> {
     let end = format!("{typed}\u{7f}");
     let condition = format!("FROM {table} WHERE {column} >= ?1 AND {column} < ?2");
-    let total: i64 =
-        conn.prepare_cached(&format!("SELECT COUNT(*) {condition}"))?.query_row([typed, &end], |row| row.get(0))?;
-    let values: Vec<String> = conn
-        .prepare_cached(&format!("SELECT {column} {condition} ORDER BY {order} LIMIT ?3"))?
-        .query_map(params![typed, end, VALUES], |row| row.get(0))?
-        .collect::<Sql<_>>()?;
+    let total: i64 = db.one(&format!("SELECT COUNT(*) {condition}"), values![typed, &end], |row| row.get(0))?;
+    let sql = format!("SELECT {column} {condition} ORDER BY {order} LIMIT ?3");
+    let values: Vec<String> = db.all(&sql, values![typed, &end, VALUES], |row| row.get(0))?;
     Ok(Completion { values, total: u64::try_from(total).ok(), has_more: total > VALUES })
 }

@@ -1,10 +1,13 @@
 //! What happened to each issue: who, when, what, through which change. It outlives the issue.
 
-use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{model::FieldChange, refs::EntityRef, rows::Sql};
+use super::{
+    db::{Db, Sql, values},
+    model::FieldChange,
+    refs::EntityRef,
+};
 
 /// Characters kept of a value, so that a history of long texts stays readable; the diff of the change has all.
 const KEPT: usize = 4_000;
@@ -33,7 +36,7 @@ pub(super) struct Subject<'a> {
 }
 
 pub(super) fn record(
-    conn: &Connection,
+    db: Db<'_>,
     subject: &Subject<'_>,
     actor: &Actor,
     action: &str,
@@ -47,21 +50,21 @@ pub(super) fn record(
             after: c.after.as_deref().map(cut),
         })
         .collect();
-    let json = serde_json::to_string(&kept).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))?;
-    conn.prepare_cached(
+    let json = serde_json::to_string(&kept)?;
+    db.execute(
         "INSERT INTO history (project, issue_uuid, issue_key, at, actor, change_id, action, changes) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?
-    .execute(params![
-        subject.project,
-        subject.issue.map(|(id, _)| id),
-        subject.issue.map(|(_, key)| key),
-        actor.at,
-        actor.name,
-        actor.change_id,
-        action,
-        json
-    ])?;
+        values![
+            subject.project,
+            subject.issue.map(|(id, _)| id),
+            subject.issue.map(|(_, key)| key),
+            &actor.at,
+            &actor.name,
+            actor.change_id.as_ref(),
+            action,
+            &json
+        ],
+    )?;
     Ok(())
 }
 
@@ -90,7 +93,7 @@ pub(super) struct History {
 }
 
 /// `None` if there never was such an issue.
-pub(super) fn of_issue(conn: &Connection, issue: &EntityRef, limit: i64) -> Sql<Option<History>> {
+pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> Sql<Option<History>> {
     let (sql, count) = match issue {
         EntityRef::Id(_) => (
             "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
@@ -104,24 +107,21 @@ pub(super) fn of_issue(conn: &Connection, issue: &EntityRef, limit: i64) -> Sql<
         ),
     };
     let mut subject = None;
-    let mut entries: Vec<HistoryEntry> = conn
-        .prepare_cached(sql)?
-        .query_map(params![issue.text(), limit], |row| {
-            if subject.is_none() {
-                subject = Some((row.get(0)?, row.get(1)?));
-            }
-            Ok(HistoryEntry {
-                at: row.get(2)?,
-                actor: row.get(3)?,
-                action: row.get(4)?,
-                change_id: row.get(5)?,
-                changes: RawValue::from_string(row.get(6)?).unwrap_or_default(),
-            })
-        })?
-        .collect::<Sql<_>>()?;
+    let mut entries: Vec<HistoryEntry> = db.all(sql, values![issue.text(), limit], |row| {
+        if subject.is_none() {
+            subject = Some((row.get(0)?, row.get(1)?));
+        }
+        Ok(HistoryEntry {
+            at: row.get(2)?,
+            actor: row.get(3)?,
+            action: row.get(4)?,
+            change_id: row.get(5)?,
+            changes: RawValue::from_string(row.get(6)?).unwrap_or_default(),
+        })
+    })?;
     let Some((id, key)) = subject else { return Ok(None) };
     entries.reverse();
-    let total = conn.prepare_cached(count)?.query_row([issue.text()], |row| row.get(0))?;
+    let total = db.one(count, values![issue.text()], |row| row.get(0))?;
     Ok(Some(History { id, key, entries, total }))
 }
 
@@ -135,12 +135,10 @@ pub(super) struct ProjectEntry {
 }
 
 /// What happened in a project since a time (UTC text with milliseconds), newest first.
-pub(super) fn of_project(conn: &Connection, project: i64, since: &str, limit: i64) -> Sql<Vec<ProjectEntry>> {
-    conn.prepare_cached(
-        "SELECT at, actor, action, issue_key, changes FROM history WHERE project = ?1 AND at >= ?2 \
-         ORDER BY at DESC, id DESC LIMIT ?3",
-    )?
-    .query_map(params![project, since, limit], |row| {
+pub(super) fn of_project(db: Db<'_>, project: i64, since: &str, limit: i64) -> Sql<Vec<ProjectEntry>> {
+    let sql = "SELECT at, actor, action, issue_key, changes FROM history WHERE project = ?1 AND at >= ?2 \
+               ORDER BY at DESC, id DESC LIMIT ?3";
+    db.all(sql, values![project, since, limit], |row| {
         Ok(ProjectEntry {
             at: row.get(0)?,
             actor: row.get(1)?,
@@ -148,6 +146,5 @@ pub(super) fn of_project(conn: &Connection, project: i64, since: &str, limit: i6
             issue_key: row.get(3)?,
             changes: row.get(4)?,
         })
-    })?
-    .collect()
+    })
 }

@@ -11,6 +11,7 @@ mod args;
 mod checks;
 mod completion;
 mod cursor;
+mod db;
 mod history;
 mod inserts;
 mod model;
@@ -29,14 +30,21 @@ mod sample_data;
 mod schema;
 mod search;
 mod storage;
+// One suite, which does not name a database, on both of them: it looks up which one it is told to be on.
 #[cfg(test)]
-mod tests;
+#[path = "suite/mod.rs"]
+mod on_a_file;
+#[cfg(test)]
+#[path = "suite/mod.rs"]
+#[allow(clippy::duplicate_mod, reason = "it is compiled once for each database")]
+mod on_a_server;
 mod tools;
 mod uri;
+mod words;
 mod workflow;
 mod writes;
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
@@ -45,15 +53,16 @@ use tokio::sync::broadcast;
 
 use self::{
     args::Write,
+    db::Db,
     history::Actor,
     prompts::Prompt,
     queries::{GetIssue, ListIssues, ListProjects, Search},
-    storage::{Storage, snapshot},
-    uri::{Resource, SCHEME},
+    storage::Storage,
+    uri::{Resource, SCHEME, Touched},
 };
 pub use self::{
     model::{IssueType, Priority, Status},
-    storage::TrackerError,
+    storage::{TrackerError, move_data},
     workflow::Workflow,
 };
 use countersign_config::TrackerConfig;
@@ -63,6 +72,7 @@ use countersign_provider::{
     CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,
     ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
 };
+use countersign_store::Room;
 
 /// Events held for a receiver that is slow; beyond that it re-reads.
 const EVENTS: usize = 1024;
@@ -71,7 +81,7 @@ const QUICK_ARGUMENTS: usize = 2048;
 
 /// The module. Named `tracker` in routes and changes.
 pub struct Tracker {
-    storage: Arc<Storage>,
+    storage: Storage,
     workflow: Arc<Workflow>,
     events: broadcast::Sender<ProviderEvent>,
 }
@@ -90,73 +100,75 @@ impl Tracker {
         Workflow::from_config(&config.workflow).map(|workflow| tools::tools(&workflow)).map_err(TrackerError::Workflow)
     }
 
-    /// Opens or creates `tracker.db` in the data directory; a new one gets the sample project if configured.
-    /// Blocks for a few milliseconds.
+    /// Opens or creates `tracker.db` in the data directory, or the tracker's tables on a server; new ones get the sample
+    /// project if configured. Blocks for a few milliseconds.
     ///
     /// # Errors
-    /// A workflow that names no status, a file that cannot be opened, or one of a newer version.
-    pub fn open(data_dir: &Path, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
+    /// A workflow that names no status, a database that cannot be opened, or one of a newer version.
+    pub fn open(room: &Room, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
         let now = Timestamp::now();
-        let storage = Storage::open(data_dir, |tx, new| {
-            if new && config.sample_project {
-                sample::fill(tx, now)?;
-            }
-            config.people.iter().try_for_each(|name| inserts::name_person(tx, name, &now_text(now)))
-        })?;
         let (events, _) = broadcast::channel(EVENTS);
-        Ok(Arc::new(Self { storage: Arc::new(storage), workflow: Arc::new(workflow), events }))
+        let told = events.clone();
+        let announce = move |touched: Touched| {
+            // Nobody listening is no failure.
+            let list_changed = touched.list_changed;
+            if !touched.uris().is_empty() {
+                let _ = told.send(ProviderEvent::ResourcesUpdated(touched.into_uris()));
+            }
+            if list_changed {
+                let _ = told.send(ProviderEvent::ResourceListChanged);
+            }
+        };
+        let storage = Storage::open(room, Box::new(announce), |db, new| {
+            if new && config.sample_project {
+                sample::fill(db, now)?;
+            }
+            config.people.iter().try_for_each(|name| inserts::name_person(db, name, &now_text(now)))
+        })?;
+        Ok(Arc::new(Self { storage, workflow: Arc::new(workflow), events }))
     }
 
     async fn search(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args = Search::parse(arguments)?;
-        self.storage.read_slow(&ctx.cancel, move |conn| search::search(conn, &args)).await
+        self.storage.read_slow(&ctx.cancel, move |db| search::search(db, &args)).await
     }
 
     async fn list_issues(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args = ListIssues::parse(arguments)?;
         if args.filter.is_quick() {
-            return self.storage.read(|conn| reads::list_issues(conn, &args));
+            return self.storage.read(move |db| reads::list_issues(db, &args)).await;
         }
-        self.storage.read_slow(&ctx.cancel, move |conn| reads::list_issues(conn, &args)).await
+        self.storage.read_slow(&ctx.cancel, move |db| reads::list_issues(db, &args)).await
     }
 
     async fn get_issue(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args = GetIssue::parse(arguments)?;
-        if args.include.is_empty() {
-            return self.storage.read(|conn| reads::get_issue(conn, &self.workflow, &args));
+        let (workflow, alone) = (Arc::clone(&self.workflow), args.include.is_empty());
+        let read = move |db: Db<'_>| reads::get_issue(db, &workflow, &args);
+        if alone {
+            return self.storage.read(read).await;
         }
-        let workflow = Arc::clone(&self.workflow);
-        self.storage.read_slow(&ctx.cancel, move |conn| reads::get_issue(conn, &workflow, &args)).await
+        self.storage.read_slow(&ctx.cancel, read).await
     }
 
     /// Runs a write: checks it against the live state once more, does it, and commits, all in one transaction.
     async fn write(&self, tool: &str, write: Write, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let workflow = Arc::clone(&self.workflow);
         let (tool, principal, change_id) = (tool.to_owned(), Arc::clone(&ctx.principal), ctx.change_id.clone());
-        let events = self.events.clone();
-        let run = move |tx: &rusqlite::Transaction<'_>| {
+        let run = move |db: Db<'_>| {
             if let Some(id) = &change_id
-                && let Some(result) = writes::earlier_run(tx, id)?
+                && let Some(result) = writes::earlier_run(db, id)?
             {
-                return Ok((result, uri::Touched::default()));
+                return Ok((result, Touched::default()));
             }
             let actor = Actor { name: principal.name.clone(), change_id, at: now_text(Timestamp::now()) };
-            let plan = plan::plan(tx, &workflow, &write)?;
-            let applied = writes::apply(tx, &workflow, &plan, &principal, &actor)?;
-            writes::remember_run(tx, &tool, &actor, &applied.result)?;
+            let plan = plan::plan(db, &workflow, &write)?;
+            let applied = writes::apply(db, &workflow, &plan, &principal, &actor)?;
+            writes::remember_run(db, &tool, &actor, &applied.result)?;
             Ok((applied.result, applied.touched))
         };
-        let announce = move |(_, touched): &(ToolResult, uri::Touched)| {
-            // Nobody listening is no failure.
-            if !touched.uris().is_empty() {
-                let _ = events.send(ProviderEvent::ResourcesUpdated(touched.uris().to_vec()));
-            }
-            if touched.list_changed {
-                let _ = events.send(ProviderEvent::ResourceListChanged);
-            }
-        };
-        self.storage.write(run, announce).await.map(|(result, _)| result)
+        self.storage.write(run).await
     }
 }
 
@@ -175,7 +187,7 @@ impl Provider for Tracker {
     }
 
     fn resources<'a>(&'a self, _ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(async move { self.storage.read(resources::list) })
+        Box::pin(self.storage.read(resources::list))
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -204,7 +216,7 @@ impl Provider for Tracker {
                     if args.include_people {
                         return self.storage.read_slow(&ctx.cancel, move |c| reads::list_projects(c, &args)).await;
                     }
-                    self.storage.read(|conn| reads::list_projects(conn, &args))
+                    self.storage.read(move |db| reads::list_projects(db, &args)).await
                 }
                 "list_issues" => self.list_issues(arguments, ctx).await,
                 "search_issues" => self.search(arguments, ctx).await,
@@ -225,11 +237,11 @@ impl Provider for Tracker {
         Box::pin(async move {
             let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
             let workflow = Arc::clone(&self.workflow);
-            let work = move |conn: &rusqlite::Connection| plan::plan(conn, &workflow, &write).map(|p| p.preview());
+            let work = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|p| p.preview());
             // The old texts of an update or a deletion may be long although the arguments are short.
             let quick = arguments.get().len() <= QUICK_ARGUMENTS && !matches!(tool, "update_issue" | "delete_issue");
             if quick {
-                return self.storage.read(|conn| snapshot(conn, work));
+                return self.storage.read_whole(work).await;
             }
             self.storage.read_slow(&ctx.cancel, work).await
         })
@@ -253,13 +265,12 @@ impl Module for Tracker {
         Box::pin(async move {
             let resource = Resource::parse(uri).ok_or_else(|| resources::unknown(uri))?;
             let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
-            if matches!(resource, Resource::Issue(_)) {
-                return self.storage.read(|conn| {
-                    snapshot(conn, |conn| resources::read(conn, &workflow, &resource, &uri)).map(|text| vec![text])
-                });
+            let quick = matches!(resource, Resource::Issue(_));
+            let read = move |db: Db<'_>| resources::read(db, &workflow, &resource, &uri).map(|text| vec![text]);
+            if quick {
+                return self.storage.read_whole(read).await;
             }
-            let read = move |conn: &rusqlite::Connection| resources::read(conn, &workflow, &resource, &uri);
-            self.storage.read_slow(&ctx.cancel, read).await.map(|text| vec![text])
+            self.storage.read_slow(&ctx.cancel, read).await
         })
     }
 
@@ -271,7 +282,7 @@ impl Module for Tracker {
     ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
         Box::pin(async move {
             let prompt = Prompt::parse(name, arguments, Timestamp::now())?;
-            self.storage.read_slow(&ctx.cancel, move |conn| prompts::get(conn, &prompt)).await
+            self.storage.read_slow(&ctx.cancel, move |db| prompts::get(db, &prompt)).await
         })
     }
 
@@ -284,7 +295,7 @@ impl Module for Tracker {
     ) -> BoxFuture<'a, Result<Completion, McpError>> {
         Box::pin(async move {
             let (reference, name, typed) = (reference.clone(), argument.0.to_owned(), argument.1.to_owned());
-            self.storage.read_slow(&ctx.cancel, move |conn| completion::complete(conn, &reference, &name, &typed)).await
+            self.storage.read_slow(&ctx.cancel, move |db| completion::complete(db, &reference, &name, &typed)).await
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::db::{Column, Value};
+
 /// Characters.
 pub(super) const TITLE_MAX: usize = 200;
 pub(super) const NAME_MAX: usize = 100;
@@ -29,13 +31,11 @@ macro_rules! closed_set {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self.as_str()) }
         }
-        impl rusqlite::types::FromSql for $name {
-            fn column_result(value: rusqlite::types::ValueRef<'_>) -> rusqlite::types::FromSqlResult<Self> {
-                Self::parse(value.as_str()?).ok_or(rusqlite::types::FromSqlError::InvalidType)
-            }
+        impl Column<'_> for $name {
+            fn read(value: Value<'_>) -> Option<Self> { <&str>::read(value).and_then(Self::parse) }
         }
-        impl rusqlite::ToSql for $name {
-            fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> { Ok(self.as_str().into()) }
+        impl From<$name> for Value<'_> {
+            fn from(one: $name) -> Self { Self::Text(one.as_str()) }
         }
     };
 }

@@ -2,19 +2,17 @@
 //!
 //! The preview shows a plan and the run carries one out, so that both check and mean the same.
 
-use rusqlite::Connection;
-
 use super::{
     args::{NewIssue, Patch, Write},
     checks::{
         NAMED, article, check_chain, check_parent, live_issue, live_parent, live_person, live_project, parent_label,
         refused,
     },
+    db::{Db, failed, values},
     model::{FieldChange, Issue, Parent, Person, Project, Status, shown},
     project_keys,
     refs::EntityRef,
     rows::{children, find_project},
-    storage::failed,
     workflow::Workflow,
 };
 use countersign_domain::changes::{Operation, Preview, PreviewNote, Target, diff::DiffBuilder, fingerprint};
@@ -45,15 +43,15 @@ pub(super) enum Action {
 }
 
 /// Works out a write, or says precisely why it cannot be.
-pub(super) fn plan(conn: &Connection, workflow: &Workflow, write: &Write) -> Result<Plan, McpError> {
+pub(super) fn plan(db: Db<'_>, workflow: &Workflow, write: &Write) -> Result<Plan, McpError> {
     match write {
-        Write::CreateProject { name, key, description } => create_project(conn, name, key.as_deref(), description),
-        Write::CreateIssue(new) => create_issue(conn, new),
-        Write::UpdateIssue { issue, patch } => update_issue(conn, live_issue(conn, issue)?, patch),
-        Write::UpdateStatus { issue, to } => update_status(workflow, live_issue(conn, issue)?, *to),
-        Write::Assign { issue, assignee } => assign(conn, live_issue(conn, issue)?, assignee.as_deref()),
-        Write::Comment { issue, content } => Ok(comment(live_issue(conn, issue)?, content)),
-        Write::Delete { issue } => delete(conn, live_issue(conn, issue)?),
+        Write::CreateProject { name, key, description } => create_project(db, name, key.as_deref(), description),
+        Write::CreateIssue(new) => create_issue(db, new),
+        Write::UpdateIssue { issue, patch } => update_issue(db, live_issue(db, issue)?, patch),
+        Write::UpdateStatus { issue, to } => update_status(workflow, live_issue(db, issue)?, *to),
+        Write::Assign { issue, assignee } => assign(db, live_issue(db, issue)?, assignee.as_deref()),
+        Write::Comment { issue, content } => Ok(comment(live_issue(db, issue)?, content)),
+        Write::Delete { issue } => delete(db, live_issue(db, issue)?),
     }
 }
 
@@ -116,10 +114,10 @@ impl Plan {
     }
 }
 
-fn create_project(conn: &Connection, name: &str, key: Option<&str>, description: &str) -> Result<Plan, McpError> {
+fn create_project(db: Db<'_>, name: &str, key: Option<&str>, description: &str) -> Result<Plan, McpError> {
     let key = match key {
         Some(key) => {
-            let taken = find_project(conn, &EntityRef::Key(key.to_owned())).map_err(|e| failed(&e))?;
+            let taken = find_project(db, &EntityRef::Key(key.to_owned())).map_err(|e| failed(&e))?;
             if let Some(project) = taken {
                 return Err(refused(format!("The key {key} belongs to the project “{}”.", project.name))
                     .with("pointer", "/key")
@@ -127,7 +125,7 @@ fn create_project(conn: &Connection, name: &str, key: Option<&str>, description:
             }
             key.to_owned()
         }
-        None => project_keys::derive(conn, name)?,
+        None => project_keys::derive(db, name)?,
     };
     let mut changes = vec![
         FieldChange::new("name", "Name", None, Some(name.to_owned())),
@@ -150,14 +148,14 @@ fn create_project(conn: &Connection, name: &str, key: Option<&str>, description:
     })
 }
 
-fn create_issue(conn: &Connection, new: &NewIssue) -> Result<Plan, McpError> {
-    let project = live_project(conn, &new.project)?;
-    let parent = live_parent(conn, new.parent.as_deref())?;
+fn create_issue(db: Db<'_>, new: &NewIssue) -> Result<Plan, McpError> {
+    let project = live_project(db, &new.project)?;
+    let parent = live_parent(db, new.parent.as_deref())?;
     check_parent(new.kind, &project, parent.as_ref())?;
     if let Some(parent) = &parent {
-        check_chain(conn, parent, None)?;
+        check_chain(db, parent, None)?;
     }
-    let assignee = live_person(conn, new.assignee.as_deref())?;
+    let assignee = live_person(db, new.assignee.as_deref())?;
     let set = |field, label, value: String| FieldChange::new(field, label, None, Some(value));
     let mut changes = vec![
         set("project", "Project", format!("{} {}", project.key, project.name)),
@@ -200,10 +198,10 @@ fn create_issue(conn: &Connection, new: &NewIssue) -> Result<Plan, McpError> {
     Ok(plan)
 }
 
-fn update_issue(conn: &Connection, issue: Issue, patch: &Patch) -> Result<Plan, McpError> {
+fn update_issue(db: Db<'_>, issue: Issue, patch: &Patch) -> Result<Plan, McpError> {
     let parent = match &patch.parent {
         None => None,
-        Some(id) => Some(live_parent(conn, id.as_deref())?),
+        Some(id) => Some(live_parent(db, id.as_deref())?),
     };
     let changes = changed_fields(&issue, patch, parent.as_ref());
     if changes.is_empty() {
@@ -216,10 +214,10 @@ fn update_issue(conn: &Connection, issue: Issue, patch: &Patch) -> Result<Plan, 
         check_parent(kind, &issue.project, kept)?;
     }
     if let Some(Some(parent)) = &parent {
-        check_chain(conn, parent, Some(&issue))?;
+        check_chain(db, parent, Some(&issue))?;
     }
     if kind != issue.kind {
-        let misfits: Vec<String> = children(conn, issue.rowid, -1)
+        let misfits: Vec<String> = children(db, issue.rowid, i64::MAX)
             .map_err(|e| failed(&e))?
             .into_iter()
             .filter(|(_, child)| !child.parents().contains(&kind))
@@ -308,8 +306,8 @@ fn update_status(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, 
     Ok(Plan::of_issue(Operation::Update, &issue, summary, changes, action))
 }
 
-fn assign(conn: &Connection, issue: Issue, assignee: Option<&str>) -> Result<Plan, McpError> {
-    let assignee = live_person(conn, assignee)?;
+fn assign(db: Db<'_>, issue: Issue, assignee: Option<&str>) -> Result<Plan, McpError> {
+    let assignee = live_person(db, assignee)?;
     let before = issue.assignee.as_ref();
     if before.map(|p| p.rowid) == assignee.as_ref().map(|p| p.rowid) {
         let message = match before {
@@ -351,18 +349,17 @@ fn comment(issue: Issue, content: &str) -> Plan {
     }
 }
 
-fn delete(conn: &Connection, issue: Issue) -> Result<Plan, McpError> {
-    let below = children(conn, issue.rowid, NAMED).map_err(|e| failed(&e))?;
+fn delete(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
+    let below = children(db, issue.rowid, NAMED).map_err(|e| failed(&e))?;
     if !below.is_empty() {
         let keys: Vec<String> = below.into_iter().map(|(key, _)| key).collect();
         let message =
             format!("{} has children ({}). Delete them or give them another parent first.", issue.key, keys.join(", "));
         return Err(refused(message).with("issueId", issue.id).with("children", keys));
     }
-    let (comments, last): (i64, Option<i64>) = conn
-        .prepare_cached("SELECT COUNT(*), MAX(id) FROM comments WHERE issue = ?1")
-        .and_then(|mut s| s.query_row([issue.rowid], |row| Ok((row.get(0)?, row.get(1)?))))
-        .map_err(|e| failed(&e))?;
+    let sql = "SELECT COUNT(*), MAX(id) FROM comments WHERE issue = ?1";
+    let (comments, last): (i64, Option<i64>) =
+        db.one(sql, values![issue.rowid], |row| Ok((row.get(0)?, row.get(1)?))).map_err(|e| failed(&e))?;
     let gone = |field, label, value: String| FieldChange::new(field, label, Some(value), None);
     let mut changes = vec![
         gone("key", "Key", issue.key.clone()),

@@ -1,12 +1,11 @@
 //! Keys of projects: derived from the name where the caller gives none.
 
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::{
+    db::{Db, Sql, failed, values},
     refs::EntityRef,
-    rows::{Sql, find_project},
-    storage::failed,
+    rows::find_project,
 };
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -15,9 +14,9 @@ const ATTEMPTS: usize = 26 * 27;
 
 /// A free key that people will recognize: initials of the name, or its first letters, with letters added while
 /// it is taken. The same state always gives the same key.
-pub(super) fn derive(conn: &Connection, name: &str) -> Result<String, McpError> {
+pub(super) fn derive(db: Db<'_>, name: &str) -> Result<String, McpError> {
     for key in candidates(name).take(ATTEMPTS) {
-        if find_project(conn, &EntityRef::Key(key.clone())).map_err(|e| failed(&e))?.is_none() {
+        if find_project(db, &EntityRef::Key(key.clone())).map_err(|e| failed(&e))?.is_none() {
             return Ok(key);
         }
     }
@@ -49,12 +48,10 @@ fn base(name: &str) -> String {
 }
 
 /// Projects to name in an error.
-pub(super) fn known(conn: &Connection, limit: i64) -> Sql<Vec<Value>> {
-    conn.prepare_cached("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1")?
-        .query_map([limit], |row| {
-            Ok(json!({ "id": row.get::<_, String>(0)?, "key": row.get::<_, String>(1)?, "name": row.get::<_, String>(2)? }))
-        })?
-        .collect()
+pub(super) fn known(db: Db<'_>, limit: i64) -> Sql<Vec<Value>> {
+    db.all("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1", values![limit], |row| {
+        Ok(json!({ "id": row.get::<&str>(0)?, "key": row.get::<&str>(1)?, "name": row.get::<&str>(2)? }))
+    })
 }
 
 #[cfg(test)]

@@ -5,17 +5,16 @@
 use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
-use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
 use super::{
+    db::{Db, Sql, failed, values},
     history,
     model::{Hours, Project, Status},
     now_text,
     refs::EntityRef,
     render,
-    rows::{IssueLine, Sql, find_project, line_sql, people},
-    storage::failed,
+    rows::{IssueLine, find_project, line_sql, people},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{PromptArgumentDef, PromptDef, PromptMessage, PromptResult, text::one_line};
@@ -146,19 +145,19 @@ fn since(given: Option<&str>, now: Timestamp) -> Result<String, McpError> {
 }
 
 /// The prompt with live data.
-pub(super) fn get(conn: &Connection, prompt: &Prompt) -> Result<PromptResult, McpError> {
+pub(super) fn get(db: Db<'_>, prompt: &Prompt) -> Result<PromptResult, McpError> {
     let (Prompt::Triage { project } | Prompt::SprintPlan { project, .. } | Prompt::StatusReport { project, .. }) =
         prompt;
-    let found = find_project(conn, project).map_err(|e| failed(&e))?;
+    let found = find_project(db, project).map_err(|e| failed(&e))?;
     let found = found.ok_or_else(|| {
         bad("project", format!("There is no project `{}`.", project.text())).with("project", project.text())
     })?;
     let (description, text) = match prompt {
-        Prompt::Triage { .. } => (format!("Triage of {}", found.key), triage(conn, &found)),
+        Prompt::Triage { .. } => (format!("Triage of {}", found.key), triage(db, &found)),
         Prompt::SprintPlan { capacity, goal, .. } => {
-            (format!("Sprint plan for {}", found.key), sprint_plan(conn, &found, *capacity, goal.as_deref()))
+            (format!("Sprint plan for {}", found.key), sprint_plan(db, &found, *capacity, goal.as_deref()))
         }
-        Prompt::StatusReport { since, .. } => (format!("Status of {}", found.key), status_report(conn, &found, since)),
+        Prompt::StatusReport { since, .. } => (format!("Status of {}", found.key), status_report(db, &found, since)),
     };
     let text = text.map_err(|e| failed(&e))?;
     Ok(PromptResult { description, messages: vec![PromptMessage { role: "user", text }] })
@@ -176,7 +175,7 @@ struct Item {
 }
 
 /// Issues of a project in some statuses: urgent first, then old first. Closed sets only go into the SQL.
-fn items(conn: &Connection, project: i64, statuses: &[Status]) -> Sql<Vec<Item>> {
+fn items(db: Db<'_>, project: i64, statuses: &[Status]) -> Sql<Vec<Item>> {
     let names: Vec<String> = statuses.iter().map(|s| format!("'{s}'")).collect();
     let sql = format!(
         "{} WHERE i.project = ?1 AND i.status IN ({}) ORDER BY CASE i.priority WHEN 'Critical' THEN 0 WHEN 'High' THEN 1 \
@@ -184,11 +183,9 @@ fn items(conn: &Connection, project: i64, statuses: &[Status]) -> Sql<Vec<Item>>
         line_sql!("", ", i.description, (SELECT COUNT(*) FROM comments c WHERE c.issue = i.id)", "issues i"),
         names.join(", ")
     );
-    conn.prepare_cached(&sql)?
-        .query_map(params![project, ISSUES], |row| {
-            Ok(Item { line: IssueLine::from_row(row)?, description: row.get(13)?, comments: row.get(14)? })
-        })?
-        .collect()
+    db.all(&sql, values![project, ISSUES], |row| {
+        Ok(Item { line: IssueLine::from_row(row)?, description: row.get(13)?, comments: row.get(14)? })
+    })
 }
 
 fn write_items(out: &mut String, heading: &str, items: &[Item], excerpts: bool) {
@@ -206,9 +203,9 @@ fn write_items(out: &mut String, heading: &str, items: &[Item], excerpts: bool) 
     }
 }
 
-fn write_people(conn: &Connection, out: &mut String) -> Sql<()> {
+fn write_people(db: Db<'_>, out: &mut String) -> Sql<()> {
     out.push_str("\n## People\n");
-    for person in people(conn, PEOPLE)? {
+    for person in people(db, PEOPLE)? {
         let _ = writeln!(
             out,
             "- {} ({}), {} open issues | assigneeId {}",
@@ -221,7 +218,7 @@ fn write_people(conn: &Connection, out: &mut String) -> Sql<()> {
     Ok(())
 }
 
-fn triage(conn: &Connection, project: &Project) -> Sql<String> {
+fn triage(db: Db<'_>, project: &Project) -> Sql<String> {
     let mut out = format!(
         "Triage the backlog of the project {}.\n\n\
          For each issue below under “Untriaged”:\n\
@@ -233,14 +230,14 @@ fn triage(conn: &Connection, project: &Project) -> Sql<String> {
          what is ready from Backlog to Todo with update_status; ask what is unclear with add_comment.\n\n{REVIEW_NOTE}\n\n---\n",
         title(project)
     );
-    write_items(&mut out, "Untriaged (Backlog)", &items(conn, project.rowid, &[Status::Backlog])?, true);
+    write_items(&mut out, "Untriaged (Backlog)", &items(db, project.rowid, &[Status::Backlog])?, true);
     write_items(
         &mut out,
         "Already planned or under way, for comparison",
-        &items(conn, project.rowid, &[Status::Todo, Status::InProgress, Status::Review])?,
+        &items(db, project.rowid, &[Status::Todo, Status::InProgress, Status::Review])?,
         false,
     );
-    write_people(conn, &mut out)?;
+    write_people(db, &mut out)?;
     Ok(out)
 }
 
@@ -253,9 +250,9 @@ fn hours_of(items: &[Item]) -> (f64, usize) {
     (sum, leaves.iter().filter(|i| i.line.estimated_hours.is_none()).count())
 }
 
-fn sprint_plan(conn: &Connection, project: &Project, capacity: f64, goal: Option<&str>) -> Sql<String> {
-    let under_way = items(conn, project.rowid, &[Status::InProgress, Status::Review])?;
-    let candidates = items(conn, project.rowid, &[Status::Todo, Status::Backlog])?;
+fn sprint_plan(db: Db<'_>, project: &Project, capacity: f64, goal: Option<&str>) -> Sql<String> {
+    let under_way = items(db, project.rowid, &[Status::InProgress, Status::Review])?;
+    let candidates = items(db, project.rowid, &[Status::Todo, Status::Backlog])?;
     let (carried, unknown) = hours_of(&under_way);
     let left = Hours((capacity - carried).max(0.0));
     let mut out = format!(
@@ -284,11 +281,11 @@ fn sprint_plan(conn: &Connection, project: &Project, capacity: f64, goal: Option
     );
     write_items(&mut out, "Under way", &under_way, false);
     write_items(&mut out, "Candidates", &candidates, true);
-    write_people(conn, &mut out)?;
+    write_people(db, &mut out)?;
     Ok(out)
 }
 
-fn status_report(conn: &Connection, project: &Project, since: &str) -> Sql<String> {
+fn status_report(db: Db<'_>, project: &Project, since: &str) -> Sql<String> {
     let mut out = format!(
         "Write a status report on the project {} for the time since {since}.\n\n\
          For readers who do not work in the tracker: at most one page; what was finished, what is under way and by \
@@ -297,16 +294,14 @@ fn status_report(conn: &Connection, project: &Project, since: &str) -> Sql<Strin
          {REVIEW_NOTE}\n\n---\n\n## Issues by status\n",
         title(project)
     );
-    let counts: Vec<(String, i64)> = conn
-        .prepare_cached("SELECT status, COUNT(*) FROM issues WHERE project = ?1 GROUP BY status ORDER BY status")?
-        .query_map([project.rowid], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Sql<_>>()?;
+    let sql = "SELECT status, COUNT(*) FROM issues WHERE project = ?1 GROUP BY status ORDER BY status";
+    let counts: Vec<(String, i64)> = db.all(sql, values![project.rowid], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (status, count) in counts {
         let _ = writeln!(out, "- {status}: {count}");
     }
-    write_items(&mut out, "Under way", &items(conn, project.rowid, &[Status::InProgress, Status::Review])?, false);
-    write_items(&mut out, "Planned next", &items(conn, project.rowid, &[Status::Todo])?, false);
-    let events = history::of_project(conn, project.rowid, since, EVENTS)?;
+    write_items(&mut out, "Under way", &items(db, project.rowid, &[Status::InProgress, Status::Review])?, false);
+    write_items(&mut out, "Planned next", &items(db, project.rowid, &[Status::Todo])?, false);
+    let events = history::of_project(db, project.rowid, since, EVENTS)?;
     let _ = writeln!(out, "\n## What happened ({} events, newest first)", events.len());
     for event in events {
         let key = event.issue_key.as_deref().unwrap_or("the project");

@@ -2,23 +2,22 @@
 
 use std::fmt::Write as _;
 
-use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
     cursor,
+    db::{Db, Row, Sql, Value, failed, values},
     history::{self, HistoryEntry},
     model::{IssueType, Status},
     queries::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
     refs::{EntityRef, not_found},
     render::{self, answer},
     rows::{
-        CommentView, IssueLine, IssueView, PROJECT_COLUMNS, PersonView, ProjectView, Sql, comments, find_parent,
-        find_person, find_project, line_sql, people, select_issue,
+        CommentView, IssueLine, IssueView, PROJECT_COLUMNS, PersonView, ProjectView, comments, find_parent,
+        find_person, find_project, line_sql, people, with_issue,
     },
-    search::match_expression,
-    storage::failed,
+    search::Expression,
     workflow::Workflow,
 };
 use countersign_protocol::McpError;
@@ -39,18 +38,18 @@ struct ProjectsAnswer {
 }
 
 /// By key.
-pub(super) fn list_projects(conn: &Connection, args: &ListProjects) -> Result<ToolResult, McpError> {
+pub(super) fn list_projects(db: Db<'_>, args: &ListProjects) -> Result<ToolResult, McpError> {
     let after = match &args.cursor {
         Some(text) => Some(cursor::decode(text, &"projects")?),
         None => None,
     };
     let mut text = String::new();
-    let (projects, next) = project_page(conn, after, args.limit, &mut text).map_err(|e| failed(&e))?;
+    let (projects, next) = project_page(db, after, args.limit, &mut text).map_err(|e| failed(&e))?;
     if projects.is_empty() {
         text.push_str("There are no projects. create_project makes one.\n");
     }
     let people = if args.include_people {
-        let list = people(conn, PEOPLE).map_err(|e| failed(&e))?;
+        let list = people(db, PEOPLE).map_err(|e| failed(&e))?;
         text.push_str("People:\n");
         for person in &list {
             let _ = writeln!(text, "- {} ({}) | {}", render::summary_line(&person.name), person.kind, person.id);
@@ -71,28 +70,28 @@ fn more(text: &mut String, next_cursor: Option<&str>) {
 }
 
 fn project_page(
-    conn: &Connection,
+    db: Db<'_>,
     after: Option<i64>,
     limit: usize,
     text: &mut String,
 ) -> Sql<(Vec<Box<RawValue>>, Option<i64>)> {
     // A project is never deleted and its key never changes, so its row fixes its place.
     let sql = format!(
-        "{PROJECT_COLUMNS} WHERE ?1 IS NULL OR key > (SELECT key FROM projects WHERE id = ?1) ORDER BY key LIMIT ?2"
+        "{PROJECT_COLUMNS} WHERE CAST(?1 AS BIGINT) IS NULL OR key > (SELECT key FROM projects WHERE id = ?1) ORDER BY key LIMIT ?2"
     );
-    let mut statement = conn.prepare_cached(&sql)?;
-    let mut rows = statement.query((after, i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)))?;
-    let (mut projects, mut last) = (Vec::new(), None);
-    while let Some(row) = rows.next()? {
+    let (mut projects, mut last, mut more) = (Vec::new(), None, false);
+    db.each(&sql, values![after, i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)], |row| {
         if projects.len() == limit {
-            return Ok((projects, last));
+            more = true;
+            return Ok(());
         }
         let view = ProjectView::from_row(row)?;
         let _ = writeln!(text, "- {}", render::project(&view));
         projects.push(raw(&view)?);
         last = Some(row.get(8)?);
-    }
-    Ok((projects, None))
+        Ok(())
+    })?;
+    Ok((projects, last.filter(|_| more)))
 }
 
 #[derive(Serialize)]
@@ -118,7 +117,7 @@ impl IssueFilter {
 }
 
 /// Newest first.
-pub(super) fn list_issues(conn: &Connection, args: &ListIssues) -> Result<ToolResult, McpError> {
+pub(super) fn list_issues(db: Db<'_>, args: &ListIssues) -> Result<ToolResult, McpError> {
     let after = match &args.cursor {
         Some(text) => Some(cursor::decode(text, &args.filter)?),
         None => None,
@@ -126,7 +125,7 @@ pub(super) fn list_issues(conn: &Connection, args: &ListIssues) -> Result<ToolRe
     let mut text = String::with_capacity(64 + args.limit * 160);
     let (mut issues, mut last, mut has_more) = (Vec::new(), None, false);
     // One more than asked for tells whether there is a next page.
-    each_issue(conn, &args.filter, after, args.limit + 1, |row| {
+    each_issue(db, &args.filter, after, args.limit + 1, |row| {
         if issues.len() == args.limit {
             has_more = true;
             return Ok(());
@@ -147,38 +146,47 @@ pub(super) fn list_issues(conn: &Connection, args: &ListIssues) -> Result<ToolRe
 
 /// The JSON of one row.
 pub(super) fn raw(value: &impl Serialize) -> Sql<Box<RawValue>> {
-    serde_json::value::to_raw_value(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
+    Ok(serde_json::value::to_raw_value(value)?)
 }
 
 /// Up to `limit` issues older than the row `after`, as rows of `line_sql!`. What a filter names must exist.
 pub(super) fn each_issue(
-    conn: &Connection,
+    db: Db<'_>,
     filter: &IssueFilter,
     after: Option<i64>,
     limit: usize,
-    mut each: impl FnMut(&Row<'_>) -> Sql<()>,
+    each: impl FnMut(Row<'_>) -> Sql<()>,
 ) -> Result<(), McpError> {
-    let Some((sql, values)) = issue_query(conn, filter, after, limit)? else { return Ok(()) };
-    let read = || -> Sql<()> {
-        let mut statement = conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params_from_iter(values))?;
-        while let Some(row) = rows.next()? {
-            each(row)?;
+    let Some((sql, values)) = issue_query(db, filter, after, limit)? else { return Ok(()) };
+    let given: Vec<Value<'_>> = values.iter().map(Owned::lent).collect();
+    db.each(&sql, &given, each).map_err(|e| failed(&e))
+}
+
+/// A parameter of a statement that was put together.
+#[derive(Debug)]
+pub(super) enum Owned {
+    Int(i64),
+    Text(String),
+}
+
+impl Owned {
+    pub fn lent(&self) -> Value<'_> {
+        match self {
+            Self::Int(number) => Value::Int(*number),
+            Self::Text(text) => Value::Text(text),
         }
-        Ok(())
-    };
-    read().map_err(|e| failed(&e))
+    }
 }
 
 /// The statement and its parameters; `None` if nothing can fit.
 pub(super) fn issue_query(
-    conn: &Connection,
+    db: Db<'_>,
     filter: &IssueFilter,
     after: Option<i64>,
     limit: usize,
-) -> Result<Option<(String, Vec<Value>)>, McpError> {
+) -> Result<Option<(String, Vec<Owned>)>, McpError> {
     let mut sql = String::from(line_sql!());
-    let mut values: Vec<Value> = Vec::new();
+    let mut values: Vec<Owned> = Vec::new();
     let mut joint = " WHERE ";
     let mut and = |sql: &mut String, condition: &str| {
         sql.push_str(joint);
@@ -186,10 +194,10 @@ pub(super) fn issue_query(
         joint = " AND ";
     };
     if let Some(project) = &filter.project {
-        let found = find_project(conn, project).map_err(|e| failed(&e))?;
+        let found = find_project(db, project).map_err(|e| failed(&e))?;
         let found = found.ok_or_else(|| not_found("project", project.text()).with("pointer", "/projectId"))?;
         and(&mut sql, "i.project = ?");
-        values.push(found.rowid.into());
+        values.push(Owned::Int(found.rowid));
     }
     let lists: [(&str, Vec<&str>); 3] = [
         ("i.status", filter.status.iter().map(|s| s.as_str()).collect()),
@@ -201,39 +209,39 @@ pub(super) fn issue_query(
             continue;
         }
         and(&mut sql, &format!("{column} IN ({})", vec!["?"; names.len()].join(", ")));
-        values.extend(names.into_iter().map(|name| Value::from(name.to_owned())));
+        values.extend(names.into_iter().map(|name| Owned::Text(name.to_owned())));
     }
     match &filter.assignee {
         None => {}
         Some(None) => and(&mut sql, "i.assignee IS NULL"),
         Some(Some(id)) => {
-            let found = find_person(conn, id).map_err(|e| failed(&e))?;
+            let found = find_person(db, id).map_err(|e| failed(&e))?;
             let found = found.ok_or_else(|| not_found("person", id).with("pointer", "/assigneeId"))?;
             and(&mut sql, "i.assignee = ?");
-            values.push(found.rowid.into());
+            values.push(Owned::Int(found.rowid));
         }
     }
     match &filter.parent {
         None => {}
         Some(None) => and(&mut sql, "i.parent IS NULL"),
         Some(Some(by)) => {
-            let found = find_parent(conn, by).map_err(|e| failed(&e))?;
+            let found = find_parent(db, by).map_err(|e| failed(&e))?;
             let found = found.ok_or_else(|| not_found("issue", by.text()).with("pointer", "/parentId"))?;
             and(&mut sql, "i.parent = ?");
-            values.push(found.rowid.into());
+            values.push(Owned::Int(found.rowid));
         }
     }
     if let Some(text) = &filter.text {
-        let Some(expression) = match_expression(text, true) else { return Ok(None) };
-        and(&mut sql, "i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH ?)");
-        values.push(expression.into());
+        let Some(wanted) = Expression::of(db, text) else { return Ok(None) };
+        and(&mut sql, wanted.condition());
+        values.push(Owned::Text(wanted.text(true)));
     }
     if let Some(after) = after {
         and(&mut sql, "i.id < ?");
-        values.push(after.into());
+        values.push(Owned::Int(after));
     }
     sql.push_str(" ORDER BY i.id DESC LIMIT ?");
-    values.push(i64::try_from(limit).unwrap_or(i64::MAX).into());
+    values.push(Owned::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
     Ok(Some((sql, values)))
 }
 
@@ -259,27 +267,24 @@ struct ChildView {
     status: Status,
 }
 
-pub(super) fn get_issue(conn: &Connection, workflow: &Workflow, args: &GetIssue) -> Result<ToolResult, McpError> {
+pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Result<ToolResult, McpError> {
     let missing = || not_found("issue", args.issue.text());
-    let mut statement = select_issue(conn, &args.issue).map_err(|e| failed(&e))?;
-    let mut rows = statement.query([args.issue.text()]).map_err(|e| failed(&e))?;
-    let row = rows.next().map_err(|e| failed(&e))?.ok_or_else(missing)?;
-    let read = || -> Sql<(String, IssueAnswer<'_>)> {
+    let read = with_issue(db, &args.issue, |row| {
         let issue = IssueView::from_row(row, workflow)?;
         let rowid: i64 = row.get(22)?;
         let mut text = render::issue(&issue);
         let mut found = IssueAnswer { issue, comments: None, children: None, history: None };
         if args.include.contains(&Include::Children) {
-            found.children = Some(child_views(conn, rowid, &mut text)?);
+            found.children = Some(child_views(db, rowid, &mut text)?);
         }
         if args.include.contains(&Include::Comments) {
-            let list = comments(conn, rowid, INCLUDED)?;
+            let list = comments(db, rowid, INCLUDED)?;
             render::comments(&mut text, &list, found.issue.comment_count);
             found.comments = Some(list);
         }
         if args.include.contains(&Include::History) {
             let by = EntityRef::Id(found.issue.id.to_owned());
-            let entries = history::of_issue(conn, &by, INCLUDED)?.map(|h| h.entries).unwrap_or_default();
+            let entries = history::of_issue(db, &by, INCLUDED)?.map(|h| h.entries).unwrap_or_default();
             let _ = write!(text, "\n\nHistory (oldest first):");
             for entry in &entries {
                 let actor = render::summary_line(&entry.actor);
@@ -287,25 +292,16 @@ pub(super) fn get_issue(conn: &Connection, workflow: &Workflow, args: &GetIssue)
             }
             found.history = Some(entries);
         }
-        Ok((text, found))
-    };
-    let (text, found) = read().map_err(|e| failed(&e))?;
-    answer(&text, &found)
+        Ok(answer(&text, &found))
+    });
+    read.map_err(|e| failed(&e))?.ok_or_else(missing)?
 }
 
-fn child_views(conn: &Connection, issue: i64, text: &mut String) -> Sql<Vec<ChildView>> {
-    let list: Vec<ChildView> = conn
-        .prepare_cached("SELECT uuid, key, title, type, status FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2")?
-        .query_map([issue, INCLUDED], |row| {
-            Ok(ChildView {
-                id: row.get(0)?,
-                key: row.get(1)?,
-                title: row.get(2)?,
-                kind: row.get(3)?,
-                status: row.get(4)?,
-            })
-        })?
-        .collect::<Sql<_>>()?;
+fn child_views(db: Db<'_>, issue: i64, text: &mut String) -> Sql<Vec<ChildView>> {
+    let sql = "SELECT uuid, key, title, type, status FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
+    let list = db.all(sql, values![issue, INCLUDED], |row| {
+        Ok(ChildView { id: row.get(0)?, key: row.get(1)?, title: row.get(2)?, kind: row.get(3)?, status: row.get(4)? })
+    })?;
     text.push_str("\n\nChildren:");
     for child in &list {
         let _ = write!(

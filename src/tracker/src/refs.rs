@@ -91,6 +91,9 @@ pub(super) fn bounded(pointer: &str, text: &str, min: usize, max: usize) -> Resu
         let message = format!("{} may have at most {max} characters.", name(pointer));
         return Err(invalid(pointer, "maxLength", message).with("limit", Value::from(max)));
     }
+    if text.contains('\0') {
+        return Err(invalid(pointer, "pattern", format!("{} may not hold the character U+0000.", name(pointer))));
+    }
     if min > 0 && text.trim().is_empty() {
         return Err(invalid(pointer, "minLength", format!("{} must not be empty.", name(pointer))));
     }

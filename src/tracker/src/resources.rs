@@ -1,20 +1,19 @@
 //! The tracker's resources: what can be listed, and what each URI reads as (JSON).
 
-use rusqlite::Connection;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
+    db::{Db, Sql, failed, values},
     history,
     model::Status,
     queries::IssueFilter,
     reads::each_issue,
     refs::EntityRef,
     rows::{
-        IssueLine, IssueView, PROJECT_COLUMNS, ProjectView, Sql, comments, find_issue, find_project, line_sql, people,
-        select_issue,
+        IssueLine, IssueView, PROJECT_COLUMNS, ProjectView, comments, find_issue, find_project, line_sql, people,
+        with_issue,
     },
-    storage::failed,
     uri::{Resource, SCHEME},
     workflow::Workflow,
 };
@@ -32,11 +31,11 @@ const ENTRIES: i64 = 500;
 const PEOPLE: i64 = 1_000;
 
 /// The concrete resources: projects, people, and the parts of each project.
-pub(super) fn list(conn: &Connection) -> Result<Vec<ResourceDef>, McpError> {
+pub(super) fn list(db: Db<'_>) -> Result<Vec<ResourceDef>, McpError> {
     let read = || -> Sql<Vec<(String, String)>> {
-        conn.prepare_cached("SELECT key, name FROM projects ORDER BY key LIMIT ?1")?
-            .query_map([LISTED_PROJECTS], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect()
+        db.all("SELECT key, name FROM projects ORDER BY key LIMIT ?1", values![LISTED_PROJECTS], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
     };
     let def = |path: &str, title: String, description: &str| ResourceDef {
         uri: format!("{SCHEME}{path}"),
@@ -105,21 +104,16 @@ pub(super) fn unknown(uri: &str) -> McpError {
 }
 
 /// Reads one resource from one consistent state.
-pub(super) fn read(
-    conn: &Connection,
-    workflow: &Workflow,
-    resource: &Resource,
-    uri: &str,
-) -> Result<ResourceText, McpError> {
+pub(super) fn read(db: Db<'_>, workflow: &Workflow, resource: &Resource, uri: &str) -> Result<ResourceText, McpError> {
     let found = match resource {
-        Resource::Projects => projects(conn).map(Some),
-        Resource::People => people(conn, PEOPLE).map(|list| Some(json!({ "people": list }))),
-        Resource::Project(by) => project(conn, by),
-        Resource::ProjectIssues(by) => return project_issues(conn, by, uri),
-        Resource::Board(by) => board(conn, workflow, by),
-        Resource::Issue(by) => issue(conn, workflow, by),
-        Resource::Comments(by) => issue_comments(conn, by),
-        Resource::History(by) => issue_history(conn, by),
+        Resource::Projects => projects(db).map(Some),
+        Resource::People => people(db, PEOPLE).map(|list| Some(json!({ "people": list }))),
+        Resource::Project(by) => project(db, by),
+        Resource::ProjectIssues(by) => return project_issues(db, by, uri),
+        Resource::Board(by) => board(db, workflow, by),
+        Resource::Issue(by) => issue(db, workflow, by),
+        Resource::Comments(by) => issue_comments(db, by),
+        Resource::History(by) => issue_history(db, by),
     };
     json_text(uri, found.map_err(|e| failed(&e))?)
 }
@@ -134,51 +128,43 @@ fn json_text(uri: &str, value: Option<impl Serialize>) -> Result<ResourceText, M
 }
 
 fn to_value(value: &impl Serialize) -> Sql<Value> {
-    serde_json::to_value(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
+    Ok(serde_json::to_value(value)?)
 }
 
-fn projects(conn: &Connection) -> Sql<Value> {
-    let list: Vec<Value> = conn
-        .prepare_cached(&format!("{PROJECT_COLUMNS} ORDER BY key LIMIT ?1"))?
-        .query_map([PROJECTS], |row| to_value(&ProjectView::from_row(row)?))?
-        .collect::<Sql<_>>()?;
-    let total: i64 = conn.prepare_cached("SELECT COUNT(*) FROM projects")?.query_row([], |row| row.get(0))?;
+fn projects(db: Db<'_>) -> Sql<Value> {
+    let sql = format!("{PROJECT_COLUMNS} ORDER BY key LIMIT ?1");
+    let list = db.all(&sql, values![PROJECTS], |row| to_value(&ProjectView::from_row(row)?))?;
+    let total: i64 = db.one("SELECT COUNT(*) FROM projects", &[], |row| row.get(0))?;
     Ok(json!({ "projects": list, "total": total }))
 }
 
-fn status_counts(conn: &Connection, project: i64) -> Sql<Vec<(Status, i64)>> {
-    let counted: Vec<(Status, i64)> = conn
-        .prepare_cached("SELECT status, COUNT(*) FROM issues WHERE project = ?1 GROUP BY status")?
-        .query_map([project], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Sql<_>>()?;
+fn status_counts(db: Db<'_>, project: i64) -> Sql<Vec<(Status, i64)>> {
+    let sql = "SELECT status, COUNT(*) FROM issues WHERE project = ?1 GROUP BY status";
+    let counted: Vec<(Status, i64)> = db.all(sql, values![project], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let count = |status: &Status| counted.iter().find(|(s, _)| s == status).map_or(0, |(_, n)| *n);
     Ok(Status::ALL.iter().map(|status| (*status, count(status))).collect())
 }
 
-fn project(conn: &Connection, by: &EntityRef) -> Sql<Option<Value>> {
-    let Some(found) = find_project(conn, by)? else { return Ok(None) };
-    let mut value = conn
-        .prepare_cached(&format!("{PROJECT_COLUMNS} WHERE id = ?1"))?
-        .query_row([found.rowid], |row| to_value(&ProjectView::from_row(row)?))?;
-    let counts: serde_json::Map<String, Value> = status_counts(conn, found.rowid)?
-        .into_iter()
-        .map(|(status, n)| (status.as_str().to_owned(), n.into()))
-        .collect();
+fn project(db: Db<'_>, by: &EntityRef) -> Sql<Option<Value>> {
+    let Some(found) = find_project(db, by)? else { return Ok(None) };
+    let sql = format!("{PROJECT_COLUMNS} WHERE id = ?1");
+    let mut value = db.one(&sql, values![found.rowid], |row| to_value(&ProjectView::from_row(row)?))?;
+    let counts: serde_json::Map<String, Value> =
+        status_counts(db, found.rowid)?.into_iter().map(|(status, n)| (status.as_str().to_owned(), n.into())).collect();
     value["issuesByStatus"] = Value::Object(counts);
     Ok(Some(value))
 }
 
-fn project_issues(conn: &Connection, by: &EntityRef, uri: &str) -> Result<ResourceText, McpError> {
-    let found = find_project(conn, by).map_err(|e| failed(&e))?.ok_or_else(|| unknown(uri))?;
+fn project_issues(db: Db<'_>, by: &EntityRef, uri: &str) -> Result<ResourceText, McpError> {
+    let found = find_project(db, by).map_err(|e| failed(&e))?.ok_or_else(|| unknown(uri))?;
     let filter = IssueFilter { project: Some(by.clone()), ..IssueFilter::default() };
     let mut issues = Vec::new();
-    each_issue(conn, &filter, None, ISSUES, |row| {
+    each_issue(db, &filter, None, ISSUES, |row| {
         issues.push(to_value(&IssueLine::<&str>::from_row(row)?)?);
         Ok(())
     })?;
-    let total: i64 = conn
-        .prepare_cached("SELECT issue_count FROM projects WHERE id = ?1")
-        .and_then(|mut s| s.query_row([found.rowid], |row| row.get(0)))
+    let total: i64 = db
+        .one("SELECT issue_count FROM projects WHERE id = ?1", values![found.rowid], |row| row.get(0))
         .map_err(|e| failed(&e))?;
     json_text(
         uri,
@@ -190,20 +176,17 @@ fn project_issues(conn: &Connection, by: &EntityRef, uri: &str) -> Result<Resour
     )
 }
 
-fn board(conn: &Connection, workflow: &Workflow, by: &EntityRef) -> Sql<Option<Value>> {
-    let Some(found) = find_project(conn, by)? else { return Ok(None) };
-    let mut statement = conn.prepare_cached(concat!(
+fn board(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> Sql<Option<Value>> {
+    let Some(found) = find_project(db, by)? else { return Ok(None) };
+    let sql = concat!(
         line_sql!(),
         "WHERE i.project = ?1 AND i.status = ?2 ORDER BY CASE i.priority WHEN 'Critical' THEN 0 WHEN 'High' THEN 1 \
          WHEN 'Medium' THEN 2 ELSE 3 END, i.id LIMIT ?3"
-    ))?;
+    );
     let mut columns = Vec::new();
-    for (status, count) in status_counts(conn, found.rowid)? {
-        let issues: Vec<Value> = statement
-            .query_map(rusqlite::params![found.rowid, status, COLUMN], |row| {
-                to_value(&IssueLine::<&str>::from_row(row)?)
-            })?
-            .collect::<Sql<_>>()?;
+    for (status, count) in status_counts(db, found.rowid)? {
+        let given = values![found.rowid, status, COLUMN];
+        let issues = db.all(sql, given, |row| to_value(&IssueLine::<&str>::from_row(row)?))?;
         columns.push(json!({
             "status": status,
             "count": count,
@@ -217,21 +200,15 @@ fn board(conn: &Connection, workflow: &Workflow, by: &EntityRef) -> Sql<Option<V
     })))
 }
 
-fn issue(conn: &Connection, workflow: &Workflow, by: &EntityRef) -> Sql<Option<Value>> {
-    let mut statement = select_issue(conn, by)?;
-    let mut rows = statement.query([by.text()])?;
-    match rows.next()? {
-        Some(row) => to_value(&IssueView::from_row(row, workflow)?).map(Some),
-        None => Ok(None),
-    }
+fn issue(db: Db<'_>, workflow: &Workflow, by: &EntityRef) -> Sql<Option<Value>> {
+    with_issue(db, by, |row| to_value(&IssueView::from_row(row, workflow)?))
 }
 
-fn issue_comments(conn: &Connection, by: &EntityRef) -> Sql<Option<Value>> {
-    let Some(found) = find_issue(conn, by)? else { return Ok(None) };
-    let total: i64 = conn
-        .prepare_cached("SELECT COUNT(*) FROM comments WHERE issue = ?1")?
-        .query_row([found.rowid], |row| row.get(0))?;
-    let list = comments(conn, found.rowid, COMMENTS)?;
+fn issue_comments(db: Db<'_>, by: &EntityRef) -> Sql<Option<Value>> {
+    let Some(found) = find_issue(db, by)? else { return Ok(None) };
+    let total: i64 =
+        db.one("SELECT COUNT(*) FROM comments WHERE issue = ?1", values![found.rowid], |row| row.get(0))?;
+    let list = comments(db, found.rowid, COMMENTS)?;
     Ok(Some(json!({
         "issue": { "id": found.id, "key": found.key },
         "comments": list,
@@ -239,8 +216,8 @@ fn issue_comments(conn: &Connection, by: &EntityRef) -> Sql<Option<Value>> {
     })))
 }
 
-fn issue_history(conn: &Connection, by: &EntityRef) -> Sql<Option<Value>> {
-    let Some(history) = history::of_issue(conn, by, ENTRIES)? else { return Ok(None) };
+fn issue_history(db: Db<'_>, by: &EntityRef) -> Sql<Option<Value>> {
+    let Some(history) = history::of_issue(db, by, ENTRIES)? else { return Ok(None) };
     Ok(Some(json!({
         "issue": { "id": history.id, "key": history.key },
         "entries": history.entries,

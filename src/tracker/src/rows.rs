@@ -1,23 +1,13 @@
 //! Entities as they are read from the database and shown: borrowed views, and lookups by id or key.
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Row};
 use serde::Serialize;
 
 use super::{
+    db::{Db, Row, Sql, values},
     model::{Hours, Issue, IssueType, Parent, Person, Priority, Project, Status},
     refs::EntityRef,
     workflow::Workflow,
 };
-
-pub(super) type Sql<T> = rusqlite::Result<T>;
-
-pub(super) fn text<'r>(row: &'r Row<'_>, column: usize) -> Sql<&'r str> {
-    Ok(row.get_ref(column)?.as_str()?)
-}
-
-fn optional_text<'r>(row: &'r Row<'_>, column: usize) -> Sql<Option<&'r str>> {
-    Ok(row.get_ref(column)?.as_str_or_null()?)
-}
 
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct PersonRef<'a> {
@@ -76,92 +66,91 @@ macro_rules! issue_sql {
 
 impl<'a> IssueView<'a> {
     /// From a row of [`select_issue`].
-    pub fn from_row(row: &'a Row<'_>, workflow: &'a Workflow) -> Sql<Self> {
-        let assignee = match (optional_text(row, 9)?, optional_text(row, 10)?) {
+    pub fn from_row(row: Row<'a>, workflow: &'a Workflow) -> Sql<Self> {
+        let assignee = match (row.get(9)?, row.get(10)?) {
             (Some(id), Some(name)) => Some(PersonRef { id, name }),
             _ => None,
         };
-        let parent = match optional_text(row, 11)? {
-            Some(id) => Some(ParentRef { id, key: text(row, 12)?, title: text(row, 13)?, kind: text(row, 14)? }),
+        let parent = match row.get(11)? {
+            Some(id) => Some(ParentRef { id, key: row.get(12)?, title: row.get(13)?, kind: row.get(14)? }),
             None => None,
         };
         Ok(Self {
-            id: text(row, 0)?,
-            key: text(row, 1)?,
-            project_id: text(row, 2)?,
-            project_key: text(row, 3)?,
-            title: text(row, 4)?,
-            kind: text(row, 5)?,
-            status: text(row, 6)?,
-            priority: text(row, 7)?,
-            description: text(row, 8)?,
+            id: row.get(0)?,
+            key: row.get(1)?,
+            project_id: row.get(2)?,
+            project_key: row.get(3)?,
+            title: row.get(4)?,
+            kind: row.get(5)?,
+            status: row.get(6)?,
+            priority: row.get(7)?,
+            description: row.get(8)?,
             assignee,
             parent,
-            estimated_hours: row.get::<_, Option<f64>>(15)?.map(Hours),
+            estimated_hours: row.get::<Option<f64>>(15)?.map(Hours),
             comment_count: row.get(16)?,
             child_count: row.get(17)?,
             allowed_transitions: workflow.allowed(row.get(6)?),
             version: row.get(18)?,
-            created_at: text(row, 19)?,
-            created_by: text(row, 20)?,
-            updated_at: text(row, 21)?,
+            created_at: row.get(19)?,
+            created_by: row.get(20)?,
+            updated_at: row.get(21)?,
         })
     }
 }
 
-/// The statement that reads one issue; its only parameter is [`EntityRef::text`].
-pub(super) fn select_issue<'c>(conn: &'c Connection, by: &EntityRef) -> Sql<CachedStatement<'c>> {
-    conn.prepare_cached(match by {
-        EntityRef::Id(_) => issue_sql!("WHERE i.uuid = ?1"),
-        EntityRef::Key(_) => issue_sql!("WHERE i.key = ?1"),
-    })
+const ISSUE_BY_ID: &str = issue_sql!("WHERE i.uuid = ?1");
+pub(super) const ISSUE_BY_KEY: &str = issue_sql!("WHERE i.key = ?1");
+
+/// Reads one issue.
+pub(super) fn with_issue<T>(db: Db<'_>, by: &EntityRef, of: impl FnOnce(Row<'_>) -> Sql<T>) -> Sql<Option<T>> {
+    let sql = if let EntityRef::Id(_) = by { ISSUE_BY_ID } else { ISSUE_BY_KEY };
+    db.find(sql, values![by.text()], of)
 }
 
 /// The issue as a write needs it.
-pub(super) fn find_issue(conn: &Connection, by: &EntityRef) -> Sql<Option<Issue>> {
-    select_issue(conn, by)?
-        .query_row([by.text()], |row| {
-            let assignee = match row.get(25)? {
-                Some(rowid) => Some(Person { rowid, id: row.get(9)?, name: row.get(10)? }),
-                None => None,
-            };
-            let parent = match row.get(26)? {
-                Some(rowid) => Some(Parent {
-                    rowid,
-                    id: row.get(11)?,
-                    key: row.get(12)?,
-                    title: row.get(13)?,
-                    kind: row.get(14)?,
-                    project: row.get(27)?,
-                }),
-                None => None,
-            };
-            Ok(Issue {
-                rowid: row.get(22)?,
-                id: row.get(0)?,
-                key: row.get(1)?,
-                project: Project { rowid: row.get(23)?, id: row.get(2)?, key: row.get(3)?, name: row.get(24)? },
-                title: row.get(4)?,
-                kind: row.get(5)?,
-                status: row.get(6)?,
-                priority: row.get(7)?,
-                description: row.get(8)?,
-                assignee,
-                parent,
-                hours: row.get(15)?,
-                version: row.get(18)?,
-            })
+pub(super) fn find_issue(db: Db<'_>, by: &EntityRef) -> Sql<Option<Issue>> {
+    with_issue(db, by, |row| {
+        let assignee = match row.get(25)? {
+            Some(rowid) => Some(Person { rowid, id: row.get(9)?, name: row.get(10)? }),
+            None => None,
+        };
+        let parent = match row.get(26)? {
+            Some(rowid) => Some(Parent {
+                rowid,
+                id: row.get(11)?,
+                key: row.get(12)?,
+                title: row.get(13)?,
+                kind: row.get(14)?,
+                project: row.get(27)?,
+            }),
+            None => None,
+        };
+        Ok(Issue {
+            rowid: row.get(22)?,
+            id: row.get(0)?,
+            key: row.get(1)?,
+            project: Project { rowid: row.get(23)?, id: row.get(2)?, key: row.get(3)?, name: row.get(24)? },
+            title: row.get(4)?,
+            kind: row.get(5)?,
+            status: row.get(6)?,
+            priority: row.get(7)?,
+            description: row.get(8)?,
+            assignee,
+            parent,
+            hours: row.get(15)?,
+            version: row.get(18)?,
         })
-        .optional()
+    })
 }
 
 /// An issue as another one would refer to it.
-pub(super) fn find_parent(conn: &Connection, by: &EntityRef) -> Sql<Option<Parent>> {
-    conn.prepare_cached(match by {
+pub(super) fn find_parent(db: Db<'_>, by: &EntityRef) -> Sql<Option<Parent>> {
+    let sql = match by {
         EntityRef::Id(_) => "SELECT id, uuid, key, title, type, project FROM issues WHERE uuid = ?1",
         EntityRef::Key(_) => "SELECT id, uuid, key, title, type, project FROM issues WHERE key = ?1",
-    })?
-    .query_row([by.text()], |row| {
+    };
+    db.find(sql, values![by.text()], |row| {
         Ok(Parent {
             rowid: row.get(0)?,
             id: row.get(1)?,
@@ -171,31 +160,28 @@ pub(super) fn find_parent(conn: &Connection, by: &EntityRef) -> Sql<Option<Paren
             project: row.get(5)?,
         })
     })
-    .optional()
 }
 
-pub(super) fn find_project(conn: &Connection, by: &EntityRef) -> Sql<Option<Project>> {
-    conn.prepare_cached(match by {
+pub(super) fn find_project(db: Db<'_>, by: &EntityRef) -> Sql<Option<Project>> {
+    let sql = match by {
         EntityRef::Id(_) => "SELECT id, uuid, key, name FROM projects WHERE uuid = ?1",
         EntityRef::Key(_) => "SELECT id, uuid, key, name FROM projects WHERE key = ?1",
-    })?
-    .query_row([by.text()], |row| {
+    };
+    db.find(sql, values![by.text()], |row| {
         Ok(Project { rowid: row.get(0)?, id: row.get(1)?, key: row.get(2)?, name: row.get(3)? })
     })
-    .optional()
 }
 
-pub(super) fn find_person(conn: &Connection, id: &str) -> Sql<Option<Person>> {
-    conn.prepare_cached("SELECT id, uuid, name FROM people WHERE uuid = ?1")?
-        .query_row([id], |row| Ok(Person { rowid: row.get(0)?, id: row.get(1)?, name: row.get(2)? }))
-        .optional()
+pub(super) fn find_person(db: Db<'_>, id: &str) -> Sql<Option<Person>> {
+    db.find("SELECT id, uuid, name FROM people WHERE uuid = ?1", values![id], |row| {
+        Ok(Person { rowid: row.get(0)?, id: row.get(1)?, name: row.get(2)? })
+    })
 }
 
 /// Keys of the children of an issue, with their types; at most `limit`.
-pub(super) fn children(conn: &Connection, issue: i64, limit: i64) -> Sql<Vec<(String, IssueType)>> {
-    conn.prepare_cached("SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2")?
-        .query_map([issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+pub(super) fn children(db: Db<'_>, issue: i64, limit: i64) -> Sql<Vec<(String, IssueType)>> {
+    let sql = "SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
+    db.all(sql, values![issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
 /// A project as it is shown.
@@ -217,16 +203,16 @@ pub(super) const PROJECT_COLUMNS: &str =
 
 impl<'a> ProjectView<'a> {
     /// From a row of [`PROJECT_COLUMNS`].
-    pub fn from_row(row: &'a Row<'_>) -> Sql<Self> {
+    pub fn from_row(row: Row<'a>) -> Sql<Self> {
         Ok(Self {
-            id: text(row, 0)?,
-            key: text(row, 1)?,
-            name: text(row, 2)?,
-            description: text(row, 3)?,
+            id: row.get(0)?,
+            key: row.get(1)?,
+            name: row.get(2)?,
+            description: row.get(3)?,
             issue_count: row.get(4)?,
             open_issue_count: row.get(5)?,
-            created_at: text(row, 6)?,
-            created_by: text(row, 7)?,
+            created_at: row.get(6)?,
+            created_by: row.get(7)?,
         })
     }
 }
@@ -278,24 +264,24 @@ pub(super) use line_sql;
 
 impl<'r, T: From<&'r str>> IssueLine<T> {
     /// From a row of `line_sql!`.
-    pub fn from_row(row: &'r Row<'_>) -> Sql<Self> {
-        let assignee = match optional_text(row, 7)? {
-            Some(id) => Some(LinePerson { id: id.into(), name: text(row, 8)?.into() }),
+    pub fn from_row(row: Row<'r>) -> Sql<Self> {
+        let assignee = match row.get::<Option<&str>>(7)? {
+            Some(id) => Some(LinePerson { id: id.into(), name: row.get::<&str>(8)?.into() }),
             None => None,
         };
         Ok(Self {
             rowid: row.get(0)?,
-            id: text(row, 1)?.into(),
-            key: text(row, 2)?.into(),
-            title: text(row, 3)?.into(),
+            id: row.get::<&str>(1)?.into(),
+            key: row.get::<&str>(2)?.into(),
+            title: row.get::<&str>(3)?.into(),
             kind: row.get(4)?,
             status: row.get(5)?,
             priority: row.get(6)?,
             assignee,
-            parent_key: optional_text(row, 9)?.map(T::from),
-            estimated_hours: row.get::<_, Option<f64>>(10)?.map(Hours),
-            created_at: text(row, 11)?.into(),
-            updated_at: text(row, 12)?.into(),
+            parent_key: row.get::<Option<&str>>(9)?.map(T::from),
+            estimated_hours: row.get::<Option<f64>>(10)?.map(Hours),
+            created_at: row.get::<&str>(11)?.into(),
+            updated_at: row.get::<&str>(12)?.into(),
         })
     }
 }
@@ -313,23 +299,19 @@ pub(super) struct CommentView {
 }
 
 /// The newest `limit` comments of an issue, oldest of them first.
-pub(super) fn comments(conn: &Connection, issue: i64, limit: i64) -> Sql<Vec<CommentView>> {
-    let mut list: Vec<CommentView> = conn
-        .prepare_cached(
-            "SELECT c.uuid, c.author, p.uuid, c.content, c.change_id, c.created_at FROM comments c \
-             LEFT JOIN people p ON p.id = c.person WHERE c.issue = ?1 ORDER BY c.id DESC LIMIT ?2",
-        )?
-        .query_map([issue, limit], |row| {
-            Ok(CommentView {
-                id: row.get(0)?,
-                author: row.get(1)?,
-                author_id: row.get(2)?,
-                content: row.get(3)?,
-                change_id: row.get(4)?,
-                created_at: row.get(5)?,
-            })
-        })?
-        .collect::<Sql<_>>()?;
+pub(super) fn comments(db: Db<'_>, issue: i64, limit: i64) -> Sql<Vec<CommentView>> {
+    let sql = "SELECT c.uuid, c.author, p.uuid, c.content, c.change_id, c.created_at FROM comments c \
+               LEFT JOIN people p ON p.id = c.person WHERE c.issue = ?1 ORDER BY c.id DESC LIMIT ?2";
+    let mut list = db.all(sql, values![issue, limit], |row| {
+        Ok(CommentView {
+            id: row.get(0)?,
+            author: row.get(1)?,
+            author_id: row.get(2)?,
+            content: row.get(3)?,
+            change_id: row.get(4)?,
+            created_at: row.get(5)?,
+        })
+    })?;
     list.reverse();
     Ok(list)
 }
@@ -346,12 +328,10 @@ pub(super) struct PersonView {
 }
 
 /// People by name; at most `limit`.
-pub(super) fn people(conn: &Connection, limit: i64) -> Sql<Vec<PersonView>> {
-    conn.prepare_cached(
-        "SELECT uuid, name, kind, principal, (SELECT COUNT(*) FROM issues i WHERE i.assignee = p.id \
-         AND i.status NOT IN ('Done', 'Cancelled')) FROM people p ORDER BY name, id LIMIT ?1",
-    )?
-    .query_map([limit], |row| {
+pub(super) fn people(db: Db<'_>, limit: i64) -> Sql<Vec<PersonView>> {
+    let sql = "SELECT uuid, name, kind, principal, (SELECT COUNT(*) FROM issues i WHERE i.assignee = p.id \
+               AND i.status NOT IN ('Done', 'Cancelled')) FROM people p ORDER BY name, id LIMIT ?1";
+    db.all(sql, values![limit], |row| {
         Ok(PersonView {
             id: row.get(0)?,
             name: row.get(1)?,
@@ -359,6 +339,5 @@ pub(super) fn people(conn: &Connection, limit: i64) -> Sql<Vec<PersonView>> {
             principal: row.get(3)?,
             open_issues: row.get(4)?,
         })
-    })?
-    .collect()
+    })
 }

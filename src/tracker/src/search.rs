@@ -1,18 +1,19 @@
 //! `search_issues`: full text over keys, titles, descriptions and comments.
 //!
-//! A query is words, never FTS5 syntax: each word is quoted, so that no text a caller sends can be a syntax error.
+//! A query is words, never the database's syntax: each word is quoted, so that no text a caller sends can be a syntax
+//! error.
 
 use std::fmt::Write as _;
 
-use rusqlite::{Connection, params};
 use serde::Serialize;
 
 use super::{
+    db::{Db, Sql, failed, values},
     queries::Search,
     refs::not_found,
     render::{self, answer},
-    rows::{IssueLine, Sql, find_project, line_sql},
-    storage::failed,
+    rows::{IssueLine, find_project, line_sql},
+    words::Wanted,
 };
 use countersign_protocol::McpError;
 use countersign_provider::{ToolResult, text::one_line};
@@ -20,28 +21,57 @@ use countersign_provider::{ToolResult, text::one_line};
 /// Words of a query that count.
 const WORDS: usize = 24;
 
-/// The query as an FTS5 expression: every word must occur (or any, if not `all`), the last one may be a beginning.
-/// `None` if nothing in it can be searched for.
-pub(super) fn match_expression(query: &str, all: bool) -> Option<String> {
-    let words: Vec<String> = query
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|word| word.chars().any(char::is_alphanumeric))
-        .take(WORDS)
-        .map(|word| word.replace('"', "\"\""))
-        .collect();
-    let last = words.len().checked_sub(1)?;
-    let mut out = String::with_capacity(query.len() + words.len() * 8);
+/// A query as the database takes it: every word must occur (or any, if not all), the last one may be a beginning.
+pub(super) enum Expression<'q> {
+    /// FTS5.
+    File(Vec<&'q str>),
+    Server(Wanted),
+}
+
+impl<'q> Expression<'q> {
+    /// `None` if nothing in it can be searched for.
+    pub fn of(db: Db<'_>, query: &'q str) -> Option<Self> {
+        let words: Vec<&str> = query
+            .split(|c: char| c.is_whitespace() || c.is_control())
+            .filter(|word| word.chars().any(char::is_alphanumeric))
+            .take(WORDS)
+            .collect();
+        match db {
+            Db::File(_) => (!words.is_empty()).then_some(Self::File(words)),
+            Db::Server(_) => Wanted::of(&words).map(Self::Server),
+        }
+    }
+
+    pub fn text(&self, all: bool) -> String {
+        match self {
+            Self::File(words) => match_expression(words, all),
+            Self::Server(wanted) => wanted.expression(all),
+        }
+    }
+
+    /// That the words of `issues i` fit it.
+    pub fn condition(&self) -> &'static str {
+        match self {
+            Self::File(_) => "i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH ?)",
+            Self::Server(_) => "i.words @@ CAST(? AS text)::tsquery",
+        }
+    }
+}
+
+fn match_expression(words: &[&str], all: bool) -> String {
+    let last = words.len().saturating_sub(1);
+    let mut out = String::new();
     for (at, word) in words.iter().enumerate() {
         if at > 0 {
             out.push_str(if all { " AND " } else { " OR " });
         }
-        let _ = write!(out, "\"{word}\"");
+        let _ = write!(out, "\"{}\"", word.replace('"', "\"\""));
         // A single letter would match half of everything.
         if at == last && word.chars().count() > 1 {
             out.push_str(" *");
         }
     }
-    Some(out)
+    out
 }
 
 #[derive(Serialize)]
@@ -64,18 +94,19 @@ struct SearchAnswer {
 }
 
 /// Best first.
-pub(super) fn search(conn: &Connection, args: &Search) -> Result<ToolResult, McpError> {
+pub(super) fn search(db: Db<'_>, args: &Search) -> Result<ToolResult, McpError> {
     let project = match &args.project {
         Some(by) => {
-            let found = find_project(conn, by).map_err(|e| failed(&e))?;
+            let found = find_project(db, by).map_err(|e| failed(&e))?;
             Some(found.ok_or_else(|| not_found("project", by.text()).with("pointer", "/projectId"))?.rowid)
         }
         None => None,
     };
     let (mut results, mut partial) = (Vec::new(), false);
+    let wanted = Expression::of(db, &args.query);
     for all in [true, false] {
-        let Some(expression) = match_expression(&args.query, all) else { break };
-        results = find(conn, &expression, project, args.limit + 1).map_err(|e| failed(&e))?;
+        let Some(wanted) = &wanted else { break };
+        results = find(db, wanted, all, project, args.limit + 1).map_err(|e| failed(&e))?;
         if !results.is_empty() {
             partial = !all;
             break;
@@ -99,41 +130,71 @@ pub(super) fn search(conn: &Connection, args: &Search) -> Result<ToolResult, Mcp
     answer(&text, &SearchAnswer { results, partial, has_more })
 }
 
-fn find(conn: &Connection, expression: &str, project: Option<i64>, limit: usize) -> Sql<Vec<Hit>> {
+fn find(db: Db<'_>, wanted: &Expression<'_>, all: bool, project: Option<i64>, limit: usize) -> Sql<Vec<Hit>> {
     // A hit in a key weighs most, then titles, then descriptions; comments come after them.
-    let sql = concat!(
-        line_sql!(
-            "WITH found AS ( \
-                 SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS place, rowid AS source \
-                 FROM issue_fts WHERE issue_fts MATCH ?1 \
-                 UNION ALL \
-                 SELECT c.issue, bm25(comment_fts), 1, c.id \
-                 FROM comment_fts JOIN comments c ON c.id = comment_fts.rowid WHERE comment_fts MATCH ?1), \
-             hits AS (SELECT issue, MIN(score) AS score, place, source FROM found GROUP BY issue) ",
-            ", h.place, h.source",
-            "hits h JOIN issues i ON i.id = h.issue"
+    let sql = match wanted {
+        Expression::File(_) => concat!(
+            line_sql!(
+                "WITH found AS ( \
+                     SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS place, rowid AS source \
+                     FROM issue_fts WHERE issue_fts MATCH ?1 \
+                     UNION ALL \
+                     SELECT c.issue, bm25(comment_fts), 1, c.id \
+                     FROM comment_fts JOIN comments c ON c.id = comment_fts.rowid WHERE comment_fts MATCH ?1), \
+                 hits AS (SELECT issue, MIN(score) AS score, place, source FROM found GROUP BY issue) ",
+                ", h.place, h.source",
+                "hits h JOIN issues i ON i.id = h.issue"
+            ),
+            "WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
         ),
-        "WHERE ?2 IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
-    );
+        Expression::Server(_) => concat!(
+            line_sql!(
+                "WITH found AS ( \
+                     SELECT id AS issue, -2 * ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery) AS score, \
+                     0 AS place, id AS source FROM issues WHERE words @@ CAST(?1 AS text)::tsquery \
+                     UNION ALL \
+                     SELECT issue, -ts_rank('{0.08, 0.1, 0.5, 1.0}', words, CAST(?1 AS text)::tsquery), 1, id \
+                     FROM comments WHERE words @@ CAST(?1 AS text)::tsquery), \
+                 hits AS (SELECT DISTINCT ON (issue) issue, score, place, source FROM found \
+                     ORDER BY issue, score, place, source) ",
+                ", h.place, h.source",
+                "hits h JOIN issues i ON i.id = h.issue"
+            ),
+            "WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
+        ),
+    };
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let lines: Vec<(IssueLine, i64, i64)> = conn
-        .prepare_cached(sql)?
-        .query_map(params![expression, project, limit], |row| {
-            Ok((IssueLine::from_row(row)?, row.get(13)?, row.get(14)?))
-        })?
-        .collect::<Sql<_>>()?;
-    // Snippets only of what is shown: they cost more than the search.
-    let mut in_text = conn.prepare_cached(
-        "SELECT snippet(issue_fts, -1, '[', ']', '…', 16) FROM issue_fts WHERE issue_fts MATCH ?1 AND rowid = ?2",
-    )?;
-    let mut in_comment = conn.prepare_cached(
-        "SELECT snippet(comment_fts, -1, '[', ']', '…', 16) FROM comment_fts WHERE comment_fts MATCH ?1 AND rowid = ?2",
-    )?;
+    let expression = wanted.text(all);
+    let lines: Vec<(IssueLine, i64, i64)> = db.all(sql, values![&expression, project, limit], |row| {
+        Ok((IssueLine::from_row(row)?, row.get(13)?, row.get(14)?))
+    })?;
     let mut hits = Vec::with_capacity(lines.len());
     for (issue, place, source) in lines {
-        let (statement, matched_in) = if place == 0 { (&mut in_text, "text") } else { (&mut in_comment, "comments") };
-        let snippet = statement.query_row(params![expression, source], |row| row.get(0))?;
-        hits.push(Hit { issue, snippet, matched_in });
+        // Only of what is shown: snippets cost more than the search.
+        let snippet = snippet(db, wanted, &expression, place == 0, source)?;
+        hits.push(Hit { issue, snippet, matched_in: if place == 0 { "text" } else { "comments" } });
     }
     Ok(hits)
+}
+
+fn snippet(db: Db<'_>, wanted: &Expression<'_>, expression: &str, in_text: bool, source: i64) -> Sql<String> {
+    match wanted {
+        Expression::File(_) => {
+            let sql = if in_text {
+                "SELECT snippet(issue_fts, -1, '[', ']', '…', 16) FROM issue_fts WHERE issue_fts MATCH ?1 AND rowid = ?2"
+            } else {
+                "SELECT snippet(comment_fts, -1, '[', ']', '…', 16) FROM comment_fts \
+                 WHERE comment_fts MATCH ?1 AND rowid = ?2"
+            };
+            db.one(sql, values![expression, source], |row| row.get(0))
+        }
+        Expression::Server(wanted) => {
+            let sql = if in_text {
+                "SELECT key, title, description FROM issues WHERE id = ?1"
+            } else {
+                "SELECT content, '', '' FROM comments WHERE id = ?1"
+            };
+            db.one(sql, values![source], |row| Ok(wanted.snippet(&[row.get(0)?, row.get(1)?, row.get(2)?])))
+        }
+    }
 }

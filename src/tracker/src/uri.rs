@@ -124,6 +124,20 @@ impl Touched {
     pub fn uris(&self) -> &[String] {
         &self.uris
     }
+
+    pub fn into_uris(self) -> Vec<String> {
+        self.uris
+    }
+
+    /// What may have been missed cannot be told: whoever holds a list reads it anew.
+    pub fn all() -> Self {
+        Self { uris: Vec::new(), list_changed: true }
+    }
+
+    /// As another gateway tells it.
+    pub fn told(uris: Vec<String>, list_changed: bool) -> Self {
+        Self { uris, list_changed }
+    }
 }
 
 #[cfg(test)]

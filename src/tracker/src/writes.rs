@@ -2,20 +2,19 @@
 //!
 //! Reached only after approval, or where policy allows the write directly. The same change never runs twice.
 
-use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
     args::{NewIssue, Patch},
+    db::{Db, DbError, Sql, not_written, values},
     history::{Actor, Subject, record},
     inserts::{IssueRow, ensure_person, insert_comment, insert_issue, insert_project},
     model::{Issue, Parent, Person, Project, Status},
     plan::{Action, Plan},
     refs::EntityRef,
     render,
-    rows::{CommentView, IssueView, PROJECT_COLUMNS, ProjectView, Sql, children, select_issue},
-    storage::not_written,
+    rows::{CommentView, IssueView, PROJECT_COLUMNS, ProjectView, children, with_issue},
     uri::Touched,
     workflow::Workflow,
 };
@@ -31,11 +30,10 @@ pub(super) struct Applied {
 }
 
 /// The answer of an earlier run of this change, if it has run.
-pub(super) fn earlier_run(conn: &Connection, change_id: &str) -> Result<Option<ToolResult>, McpError> {
-    let found: Option<(String, String)> = conn
-        .prepare_cached("SELECT content, structured FROM runs WHERE change_id = ?1")
-        .and_then(|mut s| s.query_row([change_id], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(|e| not_written(&e))?;
+pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResult>, McpError> {
+    let sql = "SELECT content, structured FROM runs WHERE change_id = ?1";
+    let found: Option<(String, String)> =
+        db.find(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(|e| not_written(&e))?;
     let Some((content, structured)) = found else { return Ok(None) };
     let broken = |_| McpError::new(ErrorKind::Internal, "The answer of the earlier run cannot be read.");
     Ok(Some(ToolResult {
@@ -46,26 +44,25 @@ pub(super) fn earlier_run(conn: &Connection, change_id: &str) -> Result<Option<T
 }
 
 /// Remembers that a change has run, in the same transaction.
-pub(super) fn remember_run(conn: &Connection, tool: &str, actor: &Actor, result: &ToolResult) -> Result<(), McpError> {
+pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolResult) -> Result<(), McpError> {
     let Some(change_id) = &actor.change_id else { return Ok(()) };
     let structured = result.structured_content.as_deref().map_or("{}", RawValue::get);
-    conn.prepare_cached("INSERT INTO runs (change_id, tool, at, content, structured) VALUES (?1, ?2, ?3, ?4, ?5)")
-        .and_then(|mut s| s.execute(params![change_id, tool, actor.at, result.content.get(), structured]))
-        .map(|_| ())
-        .map_err(|e| not_written(&e))
+    let sql = "INSERT INTO runs (change_id, tool, at, content, structured) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let given = values![change_id, tool, &actor.at, result.content.get(), structured];
+    db.execute(sql, given).map(drop).map_err(|e| not_written(&e))
 }
 
 /// Carries out the plan. The caller commits.
 pub(super) fn apply(
-    conn: &Connection,
+    db: Db<'_>,
     workflow: &Workflow,
     plan: &Plan,
     principal: &Principal,
     actor: &Actor,
 ) -> Result<Applied, McpError> {
     let mut touched = Touched::default();
-    let author = ensure_person(conn, principal, &actor.at, &mut touched).map_err(|e| not_written(&e))?;
-    let run = Run { conn, workflow, plan, actor, author };
+    let author = ensure_person(db, principal, &actor.at, &mut touched).map_err(|e| not_written(&e))?;
+    let run = Run { db, workflow, plan, actor, author };
     let result = match &plan.action {
         Action::CreateProject { key, name, description } => run.create_project(key, name, description, &mut touched),
         Action::CreateIssue { project, new, assignee, parent } => {
@@ -81,7 +78,7 @@ pub(super) fn apply(
 }
 
 struct Run<'a> {
-    conn: &'a Connection,
+    db: Db<'a>,
     workflow: &'a Workflow,
     plan: &'a Plan,
     actor: &'a Actor,
@@ -129,13 +126,13 @@ struct DeletedIssue<'a> {
 
 impl Run<'_> {
     fn record(&self, project: i64, issue: Option<(&str, &str)>, action: &str) -> Sql<()> {
-        record(self.conn, &Subject { project, issue }, self.actor, action, &self.plan.changes)
+        record(self.db, &Subject { project, issue }, self.actor, action, &self.plan.changes)
     }
 
     /// The answer of a write that left an issue behind, read back from the database.
     fn issue_answer(&self, id: &str, changed: Option<Vec<&'static str>>) -> Sql<ToolResult> {
         let by = EntityRef::Id(id.to_owned());
-        select_issue(self.conn, &by)?.query_row([id], |row| {
+        let read = with_issue(self.db, &by, |row| {
             let issue = IssueView::from_row(row, self.workflow)?;
             let done = if changed.is_some() { "Done" } else { "Created" };
             let text = format!("{done}: {}\n{}", render::summary_line(&self.plan.summary), render::issue(&issue));
@@ -143,14 +140,15 @@ impl Run<'_> {
                 Some(changed) => answer(&text, &UpdateAnswer { issue, changed }),
                 None => answer(&text, &IssueAnswer { issue }),
             }
-        })
+        })?;
+        read.ok_or(DbError::Gone)
     }
 
     fn create_project(&self, key: &str, name: &str, description: &str, touched: &mut Touched) -> Sql<ToolResult> {
-        let project = insert_project(self.conn, key, name, description, &self.actor.name, &self.actor.at)?;
+        let project = insert_project(self.db, key, name, description, &self.actor.name, &self.actor.at)?;
         self.record(project.rowid, None, "created")?;
         touched.new_project(&project);
-        self.conn.prepare_cached(&format!("{PROJECT_COLUMNS} WHERE id = ?1"))?.query_row([project.rowid], |row| {
+        self.db.one(&format!("{PROJECT_COLUMNS} WHERE id = ?1"), values![project.rowid], |row| {
             let project = ProjectView::from_row(row)?;
             let text = format!("Created: {}", render::project(&project));
             answer(&text, &ProjectAnswer { project })
@@ -172,13 +170,13 @@ impl Run<'_> {
             assignee: assignee.map(|p| p.rowid),
             parent: parent.map(|p| p.rowid),
         };
-        let (_, id, key) = insert_issue(self.conn, &row, &self.actor.name, &self.actor.at)?;
+        let (_, id, key) = insert_issue(self.db, &row, &self.actor.name, &self.actor.at)?;
         let mut set = self.plan.changes.clone();
         if let Some(allotted) = set.iter_mut().find(|c| c.field == "key") {
             allotted.after = Some(key.clone());
         }
         let subject = Subject { project: project.rowid, issue: Some((&id, &key)) };
-        record(self.conn, &subject, self.actor, "created", &set)?;
+        record(self.db, &subject, self.actor, "created", &set)?;
         touched.issue(&id, &key);
         touched.project(project);
         touched.parent(parent);
@@ -196,21 +194,23 @@ impl Run<'_> {
         touched: &mut Touched,
     ) -> Sql<ToolResult> {
         let kept = parent.map_or(issue.parent.as_ref(), Option::as_ref);
-        self.conn
-            .prepare_cached(
-                "UPDATE issues SET title = ?2, description = ?3, type = ?4, priority = ?5, estimated_hours = ?6, \
-                 parent = ?7, version = version + 1, updated_at = ?8 WHERE id = ?1",
-            )?
-            .execute(params![
+        let title = patch.title.as_ref().unwrap_or(&issue.title);
+        let description = patch.description.as_ref().unwrap_or(&issue.description);
+        self.db.execute(
+            "UPDATE issues SET title = ?2, description = ?3, type = ?4, priority = ?5, estimated_hours = ?6, \
+             parent = ?7, version = version + 1, updated_at = ?8 WHERE id = ?1",
+            values![
                 issue.rowid,
-                patch.title.as_ref().unwrap_or(&issue.title),
-                patch.description.as_ref().unwrap_or(&issue.description),
+                title,
+                description,
                 patch.kind.unwrap_or(issue.kind),
                 patch.priority.unwrap_or(issue.priority),
                 patch.hours.unwrap_or(issue.hours),
                 kept.map(|p| p.rowid),
-                self.actor.at
-            ])?;
+                &self.actor.at
+            ],
+        )?;
+        self.db.index_issue(issue.rowid, &issue.key, title, description)?;
         self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "updated")?;
         touched.issue(&issue.id, &issue.key);
         touched.project(&issue.project);
@@ -229,16 +229,13 @@ impl Run<'_> {
     }
 
     fn child_names(&self, issue: i64) -> Sql<Vec<(String, String)>> {
-        self.conn
-            .prepare_cached("SELECT key, uuid FROM issues WHERE parent = ?1")?
-            .query_map([issue], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect()
+        let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
+        self.db.all(sql, values![issue], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
     fn update_status(&self, issue: &Issue, to: Status, touched: &mut Touched) -> Sql<ToolResult> {
-        self.conn
-            .prepare_cached("UPDATE issues SET status = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1")?
-            .execute(params![issue.rowid, to, self.actor.at])?;
+        let sql = "UPDATE issues SET status = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
+        self.db.execute(sql, values![issue.rowid, to, &self.actor.at])?;
         self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "status")?;
         touched.issue(&issue.id, &issue.key);
         touched.project(&issue.project);
@@ -249,9 +246,8 @@ impl Run<'_> {
     }
 
     fn assign(&self, issue: &Issue, assignee: Option<&Person>, touched: &mut Touched) -> Sql<ToolResult> {
-        self.conn
-            .prepare_cached("UPDATE issues SET assignee = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1")?
-            .execute(params![issue.rowid, assignee.map(|p| p.rowid), self.actor.at])?;
+        let sql = "UPDATE issues SET assignee = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
+        self.db.execute(sql, values![issue.rowid, assignee.map(|p| p.rowid), &self.actor.at])?;
         self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "assigned")?;
         touched.issue(&issue.id, &issue.key);
         touched.project(&issue.project);
@@ -260,15 +256,13 @@ impl Run<'_> {
     }
 
     fn comment(&self, issue: &Issue, content: &str, touched: &mut Touched) -> Sql<ToolResult> {
-        let id = insert_comment(self.conn, issue.rowid, self.author, content, self.actor)?;
+        let id = insert_comment(self.db, issue.rowid, self.author, content, self.actor)?;
         self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "commented")?;
         touched.issue(&issue.id, &issue.key);
         touched.comments(&issue.id, &issue.key);
         touched.project(&issue.project);
-        let author_id: String = self
-            .conn
-            .prepare_cached("SELECT uuid FROM people WHERE id = ?1")?
-            .query_row([self.author], |row| row.get(0))?;
+        let author_id: String =
+            self.db.one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
         let text = format!(
             "Done: {}\nComment {id} by {} on {} ({}).",
             render::summary_line(&self.plan.summary),
@@ -288,11 +282,11 @@ impl Run<'_> {
     }
 
     fn delete(&self, issue: &Issue, comments: i64, touched: &mut Touched) -> Sql<ToolResult> {
-        debug_assert!(children(self.conn, issue.rowid, 1)?.is_empty(), "a plan to delete a parent was accepted");
+        debug_assert!(children(self.db, issue.rowid, 1)?.is_empty(), "a plan to delete a parent was accepted");
         self.record(issue.project.rowid, Some((&issue.id, &issue.key)), "deleted")?;
         // Explicitly, so that the search index loses them through the triggers.
-        self.conn.prepare_cached("DELETE FROM comments WHERE issue = ?1")?.execute([issue.rowid])?;
-        self.conn.prepare_cached("DELETE FROM issues WHERE id = ?1")?.execute([issue.rowid])?;
+        self.db.execute("DELETE FROM comments WHERE issue = ?1", values![issue.rowid])?;
+        self.db.execute("DELETE FROM issues WHERE id = ?1", values![issue.rowid])?;
         touched.issue(&issue.id, &issue.key);
         touched.comments(&issue.id, &issue.key);
         touched.project(&issue.project);
@@ -311,5 +305,5 @@ impl Run<'_> {
 }
 
 fn answer(text: &str, structured: &impl Serialize) -> Sql<ToolResult> {
-    tool_result(text, structured).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
+    Ok(tool_result(text, structured)?)
 }

@@ -8,6 +8,7 @@ use countersign_domain::{
     policy::{AnnotationsMatch, Globs, PolicyConfig, PolicyDefault, Rule, Verdict},
     principal::Role,
 };
+use countersign_store::Room;
 use countersign_tracker::Tracker;
 use countersign_upstream::{Catalog, Negotiated, Upstream, testing};
 
@@ -19,7 +20,7 @@ fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker = Target::Module(Tracker::open(dir.path(), &config).unwrap());
+    let tracker = Target::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
     let aliases = Aliases::new(routes).unwrap();
     (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
@@ -64,7 +65,7 @@ fn two_providers_of_one_name_are_refused_and_both_are_named() {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker = Target::Module(Tracker::open(dir.path(), &config).unwrap());
+    let tracker = Target::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::Allow.into());
     let twice = [tracker.clone(), tracker];
     let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();

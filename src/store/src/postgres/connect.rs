@@ -153,15 +153,7 @@ impl Ground {
         let tls = tls(authorities)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
-        let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config.clone(), tls.clone(), manager);
-        let pool = Pool::builder(manager)
-            .max_size(POOL)
-            .runtime(deadpool_postgres::Runtime::Tokio1)
-            .wait_timeout(Some(PATIENCE))
-            .create_timeout(Some(PATIENCE))
-            .build()
-            .map_err(failed)?;
+        let pool = pool(config, &tls, POOL)?;
         let (end, ended) = oneshot::channel();
         std::thread::Builder::new()
             .name("store-read".into())
@@ -179,6 +171,14 @@ impl Ground {
             migrated: OnceCell::new(),
             _end: end,
         }))
+    }
+
+    /// Another pool of so many connections, for what must not wait for the store's own reads, nor they for it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`]
+    pub fn pool_of(&self, connections: usize) -> Result<Pool, StoreError> {
+        pool(&self.config, &self.tls, connections)
     }
 
     /// Runs it on the thread for as long as it takes.
@@ -247,10 +247,7 @@ impl Ground {
         F: FnOnce(Object) -> Fut,
         Fut: Future<Output = Result<T, StoreError>>,
     {
-        let client = self.pool.get().await.map_err(|error| match error {
-            deadpool_postgres::PoolError::Backend(error) => error.into(),
-            other => failed(other),
-        })?;
+        let client = taken(&self.pool).await?;
         let result = tokio::time::timeout(ANSWER, work(client)).await.unwrap_or_else(|_| Err(error::silent()));
         self.health.heard(&result);
         result
@@ -330,8 +327,7 @@ impl Ground {
         let tx = self.connect().await?;
         // What is migrated may take long. An error ends the connection, and the transaction with it.
         tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
-        // Until the transaction ends.
-        tx.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &MIGRATING]).await?;
+        migrating(&tx).await?;
         let found = schema(&tx).await?;
         if found.is_some_and(|found| found < SHARED_SINCE) {
             locked(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", PATIENCE).await?;
@@ -348,6 +344,31 @@ impl Ground {
         }
         Ok(tx.batch_execute("COMMIT").await?)
     }
+}
+
+fn pool(config: &Config, tls: &MakeRustlsConnect, connections: usize) -> Result<Pool, StoreError> {
+    let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(config.clone(), tls.clone(), manager);
+    Pool::builder(manager)
+        .max_size(connections)
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .wait_timeout(Some(PATIENCE))
+        .create_timeout(Some(PATIENCE))
+        .build()
+        .map_err(failed)
+}
+
+/// A connection of the pool, as soon as one is free; on the thread of [`Ground`].
+pub(super) async fn taken(pool: &Pool) -> Result<Object, StoreError> {
+    pool.get().await.map_err(|error| match error {
+        deadpool_postgres::PoolError::Backend(error) => error.into(),
+        other => failed(other),
+    })
+}
+
+/// Waits until nobody else brings a schema up to date, until the transaction ends.
+pub(super) async fn migrating(client: &tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+    client.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &MIGRATING]).await.map(drop)
 }
 
 /// Takes the lock of who serves with this statement, as soon as it is free.

@@ -21,13 +21,14 @@ mod search;
 #[cfg(test)]
 mod side_by_side;
 mod standing_rules;
+pub mod tables;
 mod trail;
 mod verify;
 mod webhooks;
 mod writer;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -126,6 +127,19 @@ impl Server {
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
         search::audit::read_audit(&self.ground()?, each)
+    }
+
+    /// For a module's own tables.
+    pub fn tables(&self) -> Result<tables::Tables, StoreError> {
+        tables::Tables::new(self.ground()?)
+    }
+
+    /// The data directory of the node that opens it, where it has one.
+    pub fn dir(&self) -> Option<&Path> {
+        match &self.node {
+            Name::Of(dir) => Some(dir),
+            Name::Fresh(_) => None,
+        }
     }
 
     /// See [`crate::moving`].

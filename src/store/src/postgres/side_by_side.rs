@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use super::{
-    faults::{CLOSED, PASS, at, proxied, run},
+    faults::{at, proxied, run},
     *,
 };
 use crate::{
     WriteError,
     drafts::{created, draft, moved, send, write},
     nodes::Node,
+    servers::proxy::{CLOSED, PASS},
 };
 use countersign_domain::changes::{Claimant, machine::EventKind, testing::change};
 

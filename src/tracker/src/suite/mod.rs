@@ -1,4 +1,4 @@
-//! The module as its callers see it: through the `Provider` trait, on a real file.
+//! The module as its callers see it: through the `Provider` trait, on a real file and on a real server.
 
 mod conformity;
 mod hostile;
@@ -8,13 +8,16 @@ mod resources;
 mod runs;
 mod writes;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json, value::to_raw_value};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::Tracker;
+use super::{
+    Tracker,
+    db::{Row, Sql},
+};
 use countersign_config::TrackerConfig;
 use countersign_domain::{
     changes::Preview,
@@ -22,6 +25,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module as _, NoProgress, Provider, ProviderEvent};
+use countersign_store::{Place, servers::url_of};
 
 pub(super) struct Fixture {
     pub tracker: Arc<Tracker>,
@@ -30,6 +34,14 @@ pub(super) struct Fixture {
 
 pub(super) fn config(sample_project: bool) -> TrackerConfig {
     TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
+}
+
+/// A database of its own for each directory, on what the module is named after.
+pub(super) fn place(dir: &Path) -> Place {
+    if module_path!().ends_with("on_a_server") {
+        return Place::server(&url_of(dir), None).unwrap();
+    }
+    Place::directory(dir)
 }
 
 impl Fixture {
@@ -44,7 +56,7 @@ impl Fixture {
 
     pub fn with(config: &TrackerConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { tracker: Tracker::open(dir.path(), config).unwrap(), dir }
+        Self { tracker: Tracker::open(&place(dir.path()).room().unwrap(), config).unwrap(), dir }
     }
 
     /// Calls as `agent-1`, without a change, and gives the structured answer.
@@ -72,28 +84,50 @@ impl Fixture {
 
     /// What the preview and the run refuse alike, and nothing has changed.
     pub async fn refused(&self, tool: &str, arguments: Value) -> McpError {
-        let before = self.dump();
+        let before = self.dump().await;
         let by_preview = self.preview(tool, arguments.clone()).await.expect_err("the preview refuses");
         let by_run = self.call(tool, arguments).await.expect_err("the run refuses");
         assert_eq!(by_preview, by_run);
-        assert_eq!(self.dump(), before, "a refused write left something behind");
+        assert_eq!(self.dump().await, before, "a refused write left something behind");
         by_preview
     }
 
     /// Everything that a write could alter.
-    pub fn dump(&self) -> Vec<String> {
-        let conn = rusqlite::Connection::open(self.dir.path().join("tracker.db")).unwrap();
+    pub async fn dump(&self) -> Vec<String> {
+        let columns = [
+            ("people", "id, uuid, name, kind, principal, created_at"),
+            (
+                "projects",
+                "id, uuid, key, name, description, next_number, issue_count, open_count, created_at, created_by",
+            ),
+            (
+                "issues",
+                "id, uuid, key, type, title, description, status, priority, assignee, parent, estimated_hours, version, updated_at",
+            ),
+            ("comments", "id, uuid, issue, author, person, content, change_id, created_at"),
+            ("history", "id, project, issue_uuid, issue_key, at, actor, change_id, action, changes"),
+            ("runs", "change_id, tool, at, content, structured"),
+        ];
         let mut all = Vec::new();
-        for table in ["people", "projects", "issues", "comments", "history", "runs"] {
-            let mut statement = conn.prepare(&format!("SELECT * FROM {table}")).unwrap();
-            let columns = statement.column_count();
-            let mut rows = statement.query([]).unwrap();
-            while let Some(row) = rows.next().unwrap() {
-                let cells: Vec<String> = (0..columns).map(|c| format!("{:?}", row.get_ref(c).unwrap())).collect();
-                all.push(format!("{table}: {}", cells.join(", ")));
-            }
+        for (table, names) in columns {
+            let read = move |row: Row<'_>| -> Sql<String> {
+                let cells: Sql<Vec<String>> =
+                    (0..names.split(", ").count()).map(|at| Ok(format!("{:?}", row.value(at)?))).collect();
+                Ok(format!("{table}: {}", cells?.join(", ")))
+            };
+            all.extend(self.rows(&format!("SELECT {names} FROM {table} ORDER BY 1"), read).await);
         }
         all
+    }
+
+    /// What a statement finds in the tracker's database.
+    pub async fn rows<T: Send + 'static>(
+        &self,
+        sql: &str,
+        of: impl FnMut(Row<'_>) -> Sql<T> + Send + 'static,
+    ) -> Vec<T> {
+        let sql = sql.to_owned();
+        self.tracker.storage.read(move |db| Ok(db.all(&sql, &[], of).unwrap())).await.unwrap()
     }
 
     pub async fn project(&self, key: &str) -> String {

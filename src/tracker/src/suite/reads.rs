@@ -1,8 +1,10 @@
 use serde_json::{Value, json};
 
-use super::{
-    super::{queries::ListIssues, reads::issue_query},
-    Fixture, NOBODY, assert_invalid, assert_missing, string,
+use super::{Fixture, NOBODY, assert_invalid, assert_missing, string};
+use crate::{
+    db::{Db, Value as Given},
+    queries::ListIssues,
+    reads::{Owned, issue_query},
 };
 
 fn keys(answer: &Value) -> Vec<String> {
@@ -196,14 +198,18 @@ async fn quick_listings_follow_an_index() {
         let filter = ListIssues::parse(&raw).unwrap().filter;
         assert!(filter.is_quick(), "{arguments}");
         for after in [None, Some(7)] {
-            let plan = t.tracker.storage.read(|conn| {
-                let (sql, values) = issue_query(conn, &filter, after, 20)?.unwrap();
-                let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-                let rows =
-                    statement.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).unwrap();
-                Ok(rows.collect::<Result<Vec<_>, _>>().unwrap())
+            let wanted = ListIssues::parse(&raw).unwrap().filter;
+            let plan = t.tracker.storage.read(move |db| {
+                let (sql, values) = issue_query(db, &wanted, after, 20)?.unwrap();
+                let Db::File(_) = db else { return Ok(Vec::new()) };
+                let values: Vec<Given<'_>> = values.iter().map(Owned::lent).collect();
+                Ok(db.all(&format!("EXPLAIN QUERY PLAN {sql}"), &values, |row| row.get::<String>(3)).unwrap())
             });
-            let plan = plan.unwrap();
+            let plan = plan.await.unwrap();
+            if plan.is_empty() {
+                // A server's planner goes by its statistics.
+                continue;
+            }
             let wanted = if arguments == json!({}) { "i" } else { "i USING INDEX issues_by_" };
             assert!(plan.iter().any(|step| step.contains(wanted)), "{arguments}: {plan:?}");
             assert!(plan.iter().all(|step| !step.contains("TEMP B-TREE")), "{arguments}: {plan:?}");

@@ -3,7 +3,7 @@
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::json;
 
-use super::{Fixture, context};
+use super::{Fixture, assert_invalid, context};
 use countersign_domain::changes::visible::is_hidden;
 use countersign_protocol::ErrorKind;
 use countersign_provider::Provider;
@@ -89,7 +89,7 @@ async fn markup_and_quotes_are_only_text() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
     for title in
-        ["<img src=x onerror=alert(1)>", "'; DROP TABLE issues; --", "\u{202e}gnp.exe", "two\nlines", "🎉\u{0}x"]
+        ["<img src=x onerror=alert(1)>", "'; DROP TABLE issues; --", "\u{202e}gnp.exe", "two\nlines", "🎉\u{1}x"]
     {
         let made =
             t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": title })).await.unwrap();
@@ -102,4 +102,6 @@ async fn markup_and_quotes_are_only_text() {
         }
     }
     assert_eq!(t.call("list_issues", json!({})).await.unwrap()["issues"].as_array().unwrap().len(), 5);
+    let nul = json!({ "projectId": project, "type": "Bug", "title": "a\u{0}b" });
+    assert_invalid(&t.refused("create_issue", nul).await, "/title", "pattern");
 }

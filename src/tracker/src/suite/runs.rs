@@ -1,11 +1,20 @@
 //! What a run of an approved change leaves behind, and runs at the same time.
 
+use std::path::Path;
+
 use serde_json::json;
 
-use super::{Fixture, config, context, string, updated};
-use crate::Tracker;
+use super::{Fixture, config, context, place, string, updated};
+use crate::{Tracker, move_data};
 use countersign_protocol::ErrorKind;
 use countersign_provider::Provider;
+use countersign_store::{
+    Place, Room,
+    servers::{
+        proxy::{CLOSED, DECEIVE, LOSE, PASS, Proxy},
+        url_of,
+    },
+};
 
 #[tokio::test]
 async fn history_says_who_what_when_and_through_which_change() {
@@ -48,17 +57,17 @@ async fn a_change_runs_once_however_often_it_is_run() {
     let ctx = context("alice", Some("chg_1"));
     let arguments = json!({ "issueId": issue, "content": "once" });
     let first = t.call_as(&ctx, "add_comment", arguments.clone()).await.unwrap();
-    let dump = t.dump();
+    let dump = t.dump().await;
     let mut events = t.tracker.events();
     let second = t.call_as(&ctx, "add_comment", arguments.clone()).await.unwrap();
     assert_eq!(first, second);
-    assert_eq!(t.dump(), dump);
+    assert_eq!(t.dump().await, dump);
     assert_eq!(updated(&mut events).0, Vec::<String>::new());
     // Also after a restart.
-    let again = Tracker::open(t.dir.path(), &config(false)).unwrap();
+    let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config(false)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.call_as(&ctx, "add_comment", arguments).await.unwrap(), first);
-    assert_eq!(t.dump(), dump);
+    assert_eq!(t.dump().await, dump);
 }
 
 #[tokio::test]
@@ -175,7 +184,7 @@ async fn people_of_the_configuration_can_be_assigned() {
     t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
     // A later start adds, and takes nobody away.
     config.people = vec!["Ada".into(), "Bo".into()];
-    let again = Tracker::open(t.dir.path(), &config).unwrap();
+    let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
     assert_eq!(t.read("tracker://people").await.unwrap()["people"].as_array().unwrap().len(), 7);
 }
@@ -189,8 +198,119 @@ async fn the_sample_is_made_once() {
     let (all, open) = (core["issueCount"].as_i64().unwrap(), core["openIssueCount"].as_i64().unwrap());
     assert!(all > open && open > 5, "{all} {open}");
     t.call("delete_issue", json!({ "issueId": "CORE-9" })).await.unwrap();
-    let dump = t.dump();
-    let again = Tracker::open(t.dir.path(), &config(true)).unwrap();
+    let dump = t.dump().await;
+    let again = Tracker::open(&place(t.dir.path()).room().unwrap(), &config(true)).unwrap();
     let t = Fixture { tracker: again, dir: t.dir };
-    assert_eq!(t.dump(), dump, "a later start leaves what is there");
+    assert_eq!(t.dump().await, dump, "a later start leaves what is there");
+}
+
+#[tokio::test]
+async fn everything_is_moved_into_any_other_database() {
+    let t = Fixture::sample();
+    let project = t.project("MOVED").await;
+    let child = t.issue(&project, "Story", "Naïve \u{1f600} it's", None).await;
+    let parent = t.issue(&project, "Epic", "Above", None).await;
+    t.call("update_issue", json!({ "issueId": child, "parentId": parent, "estimatedHours": 2.5 })).await.unwrap();
+    t.call_as(&context("agent-1", Some("chg_1")), "add_comment", json!({ "issueId": child, "content": "a word" }))
+        .await
+        .unwrap();
+    let here = t.dump().await;
+    let from = place(t.dir.path()).room().unwrap();
+    for (at, to) in [Place::directory, |dir: &Path| Place::server(&url_of(dir), None).unwrap()].into_iter().enumerate()
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let room = to(dir.path()).room().unwrap();
+        let rows = move_data(&from, &room, false).unwrap();
+        assert_eq!(rows, Some(u64::try_from(here.len()).unwrap()));
+        assert_eq!(move_data(&from, &room, false).unwrap(), Some(0), "it is there already");
+        let moved = Fixture { tracker: Tracker::open(&room, &config(true)).unwrap(), dir };
+        assert_eq!(moved.dump().await, here, "database {at}");
+        // What comes next has the next numbers, and words are found.
+        let found = moved.call("search_issues", json!({ "query": "naive it's" })).await.unwrap();
+        assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
+        let next = moved.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "x" })).await;
+        assert_eq!(next.unwrap()["issue"]["key"], "MOVED-3");
+        let other = move_data(&from, &room, false).unwrap();
+        assert_eq!(other, None, "something else is there");
+        assert_eq!(move_data(&from, &room, true).unwrap(), rows);
+        assert_eq!(moved.dump().await, here);
+    }
+}
+
+#[tokio::test]
+async fn new_tables_take_over_the_file_that_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = Tracker::open(&Room::Directory(dir.path().to_owned()), &config(true)).unwrap();
+    let old = Fixture { tracker: file, dir };
+    old.project("KEPT").await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let place = Place::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
+    let tables = Tracker::open(&place.room().unwrap(), &config(true)).unwrap();
+    let mut new = Fixture { tracker: tables, dir: elsewhere };
+    assert_eq!(new.dump().await, old.dump().await);
+    // Once: what happens to the file later is nobody's concern.
+    old.project("LATE").await;
+    new.tracker = Tracker::open(&place.room().unwrap(), &config(true)).unwrap();
+    assert_ne!(new.dump().await, old.dump().await);
+}
+
+/// Several gateways at one database: what one writes the others tell their subscribers.
+#[tokio::test]
+async fn what_one_gateway_writes_all_of_them_tell() {
+    let t = Fixture::empty();
+    let room = place(t.dir.path()).room().unwrap();
+    if let Room::Directory(_) = room {
+        return;
+    }
+    let other = Tracker::open(&room, &config(false)).unwrap();
+    let (mut here, mut there) = (t.tracker.events(), other.events());
+    t.project("CORE").await;
+    let told = updated(&mut here);
+    assert!(told.1 && told.0.contains(&"tracker://projects/CORE".to_owned()), "{told:?}");
+    let mut heard = (Vec::new(), false);
+    for _ in 0..100 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let more = updated(&mut there);
+        heard.0.extend(more.0);
+        heard.1 |= more.1;
+        if heard.1 && !heard.0.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(heard, told);
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    assert_eq!((updated(&mut here), updated(&mut there)), ((Vec::new(), false), (Vec::new(), false)), "once");
+}
+
+/// Of a server: what was committed before the connection ended was written, and what was not was not.
+#[tokio::test]
+async fn a_commit_that_nobody_answers_is_looked_up() {
+    let dir = tempfile::tempdir().unwrap();
+    if let Room::Directory(_) = place(dir.path()).room().unwrap() {
+        return;
+    }
+    let proxy = Proxy::to(&url_of(dir.path()));
+    let room = Place::server(&proxy.url, None).unwrap().room().unwrap();
+    let t = Fixture { tracker: Tracker::open(&room, &config(false)).unwrap(), dir };
+    let project = t.project("CORE").await;
+    let mut events = t.tracker.events();
+
+    proxy.set(DECEIVE);
+    let arguments = json!({ "projectId": project, "type": "Bug", "title": "durable" });
+    let made = t.call_as(&context("agent-1", Some("chg_1")), "create_issue", arguments).await.unwrap();
+    assert_eq!(made["issue"]["key"], "CORE-1");
+    assert!(updated(&mut events).0.contains(&"tracker://issues/CORE-1".to_owned()));
+
+    for lost in [LOSE, CLOSED] {
+        proxy.set(lost);
+        let error = t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "lost" })).await;
+        proxy.set(PASS);
+        let error = error.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::StoreUnavailable, "{error}");
+        assert!(error.message.contains("nothing was changed"), "{error}");
+    }
+    assert_eq!(updated(&mut events), (Vec::new(), false));
+    let listed = t.call("list_issues", json!({})).await.unwrap();
+    assert_eq!(listed["issues"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(t.issue(&project, "Bug", "next", None).await.len(), 36);
 }

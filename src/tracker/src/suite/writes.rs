@@ -16,7 +16,7 @@ async fn create_project_previews_and_runs() {
     assert_eq!((preview.target.entity_type.as_str(), &preview.target.id), ("project", &None));
     assert_eq!(preview.target.label, "WS Web shop");
     assert_eq!(fields(&preview), [("name", None, Some("Web shop")), ("key", None, Some("WS"))]);
-    assert_eq!(t.dump(), Vec::<String>::new(), "a preview writes nothing");
+    assert_eq!(t.dump().await, Vec::<String>::new(), "a preview writes nothing");
 
     let made = t.call("create_project", json!({ "name": "Web shop", "description": "Sells." })).await.unwrap();
     assert_eq!(made["project"]["key"], "WS");
@@ -280,7 +280,7 @@ async fn a_configured_workflow_rules() {
     assert!(stuck.message.contains("no way out"));
 
     config.workflow.insert("Nowhere".into(), vec![]);
-    let error = super::Tracker::open(t.dir.path(), &config).err().unwrap();
+    let error = super::Tracker::open(&super::place(t.dir.path()).room().unwrap(), &config).err().unwrap();
     assert!(error.to_string().contains("`Nowhere` is not a status"), "{error}");
 }
 

@@ -1,0 +1,98 @@
+//! Between a gateway and the server of its tests: what ends connections, or lets nothing pass.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "it is only built for tests")]
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+pub const PASS: u8 = 0;
+/// Connections end instead of the next commit.
+pub const LOSE: u8 = 1;
+/// Connections end instead of the answer to the next commit.
+pub const DECEIVE: u8 = 2;
+/// Connections end before the next audit entries.
+pub const CUT: u8 = 3;
+/// There are no connections.
+pub const CLOSED: u8 = 4;
+/// Nothing passes, and no connection ends.
+pub const SILENT: u8 = 5;
+
+/// See the module.
+pub struct Proxy {
+    pub url: String,
+    mode: Arc<AtomicU8>,
+}
+
+impl Proxy {
+    /// To the database of that address.
+    #[must_use]
+    pub fn to(url: &str) -> Self {
+        let (_, rest) = url.split_once('@').unwrap();
+        let (folder, database) = rest.split_once('/').unwrap();
+        let socket = PathBuf::from(folder.replace("%2F", "/")).join(".s.PGSQL.5432");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("postgres://countersign@{}/{database}", listener.local_addr().unwrap());
+        let mode = Arc::new(AtomicU8::new(PASS));
+        let told = Arc::clone(&mode);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (server, mode) = (UnixStream::connect(&socket).unwrap(), Arc::clone(&told));
+                if mode.load(Ordering::SeqCst) != CLOSED {
+                    let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                    std::thread::spawn(move || back(from, to));
+                    std::thread::spawn(move || forth(client, server, &mode));
+                }
+            }
+        });
+        Self { url, mode }
+    }
+
+    /// What it does from now on: [`PASS`] to begin with.
+    pub fn set(&self, mode: u8) {
+        self.mode.store(mode, Ordering::SeqCst);
+    }
+}
+
+fn back(mut server: UnixStream, mut client: TcpStream) {
+    let _ = std::io::copy(&mut server, &mut client);
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(n) = client.read(&mut buffer)
+        && n > 0
+    {
+        let holds = |word: &[u8]| buffer[..n].windows(word.len()).any(|part| part == word);
+        while mode.load(Ordering::SeqCst) == SILENT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let now = mode.load(Ordering::SeqCst);
+        if now == CLOSED {
+            break;
+        }
+        let commits = (now == LOSE || now == DECEIVE) && holds(b"COMMIT");
+        if commits || (now == CUT && holds(b"sha256")) {
+            mode.store(PASS, Ordering::SeqCst);
+            if now == DECEIVE {
+                client.shutdown(Shutdown::Both).unwrap();
+                server.write_all(&buffer[..n]).unwrap();
+                // It is durable before the connection ends.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            break;
+        }
+        if server.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+}
