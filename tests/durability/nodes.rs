@@ -8,15 +8,22 @@ use support::{
     http::Conn,
     mcp::{ACCEPT, JSON, notification, request},
     postgres::Server,
+    ws::Ws,
 };
 
-/// One server that all of them have behind them; what needs no review is open.
+/// One server that all of them have behind them, by two names, of which one has a circuit breaker; what needs no review is
+/// open.
 fn config(upstream: &str, more: &str) -> &'static str {
     let config = format!(
-        "mcpServers: {{count: {{url: '{upstream}', breaker: {{threshold: 0}}, trust_annotations: true}}}}\n{more}\n"
+        "mcpServers:\n  \
+         count: {{url: '{upstream}', breaker: {{threshold: 0}}, trust_annotations: true}}\n  \
+         frail: {{url: '{upstream}', breaker: {{threshold: 2, cooldown: 1h}}, trust_annotations: true}}\n{more}\n"
     );
     config.leak()
 }
+
+/// The subprotocol of agents.
+const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 
 struct Cluster {
     server: Server,
@@ -207,6 +214,144 @@ fn a_session_is_served_through_every_node_and_ends_with_its_own() {
         read["result"]["structuredContent"].to_string().contains("rejected"),
         "its changes are as they were: {read}"
     );
+}
+
+#[test]
+fn a_web_socket_goes_on_at_any_node_until_its_own_is_gone() {
+    let mut cluster = Cluster::start(3);
+    let changes = [cluster.propose(0, "first", "ok"), cluster.propose(1, "second", "ok")];
+    let mut ws = Ws::open(cluster.at(0));
+    ws.initialize("2025-11-25");
+    for (n, change) in changes.iter().enumerate() {
+        let answer = ws.call(n as i64 + 1, "resources/subscribe", json!({"uri": format!("change://{change}")}));
+        assert_eq!(answer["result"], json!({}), "{answer}");
+    }
+    let (session, received) = (ws.session().unwrap().to_owned(), ws.received);
+    drop(ws);
+    // What happens while it is away it gets at another node, once, and is as it was there.
+    cluster.decide(2, &changes[0], "reject");
+    let path = |received: u64| format!("/ws?session={session}&received={received}");
+    let resume = |cluster: &Cluster, n: usize, received: u64| {
+        eventually("the session is free to be resumed", || {
+            let ws = Ws::try_open(cluster.at(n), &path(received), &[MCP]);
+            (ws.head.status == 101).then_some(ws)
+        })
+    };
+    let mut ws = resume(&cluster, 1, received);
+    assert_eq!(ws.session(), Some(session.as_str()));
+    assert_eq!(ws.message()["params"]["uri"], format!("change://{}", changes[0]));
+    cluster.decide(2, &changes[1], "reject");
+    assert_eq!(ws.message()["params"]["uri"], format!("change://{}", changes[1]));
+    let long = "x".repeat(100_000);
+    let echoed = ws.call(9, "tools/call", json!({"name": "count__read", "arguments": {"key": long}}));
+    assert!(echoed["result"].to_string().contains(&long), "long messages pass, too");
+    let received = received + ws.received;
+    drop(ws);
+    let mut ws = resume(&cluster, 2, received);
+    assert_eq!(ws.call(10, "ping", json!({}))["result"], json!({}));
+    let refused = |cluster: &Cluster, n: usize, path: &str| Ws::try_open(cluster.at(n), path, &[MCP]).head.status;
+    assert_eq!(refused(&cluster, 1, &path(10_000)), 400, "never sent");
+    let (node, _) = session.split_once('.').unwrap();
+    assert_eq!(refused(&cluster, 1, &format!("/ws?session={node}.nobody&received=0")), 404);
+    // Gone with its node: the connection through another one ends, and who comes back is too late.
+    drop(cluster.nodes[0].take().unwrap().kill());
+    while ws.any_frame().is_some() {}
+    eventually("it is too late", || (refused(&cluster, 1, &path(received)) == 410).then_some(()));
+    let mut anew = Ws::open(cluster.at(1));
+    anew.initialize("2025-11-25");
+    let read = anew.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": changes[0]}}));
+    assert!(read["result"]["structuredContent"].to_string().contains("rejected"), "{read}");
+}
+
+#[test]
+fn a_server_that_one_node_gives_up_is_tried_with_one_call_at_the_others() {
+    let cluster = Cluster::start(2);
+    let read = |n: usize, key: &str| {
+        let body = json!({"key": key}).to_string();
+        cluster.at(n).request("POST", "/tools/frail__read", &[JSON], body.as_bytes()).status
+    };
+    let breaker = |n: usize| {
+        let (_, said) = cluster.api(n, "GET", "/api/servers", None);
+        let servers = said["servers"].as_array().unwrap().clone();
+        let frail = servers.iter().find(|server| server["name"] == "frail").unwrap();
+        frail["breaker"].as_str().unwrap_or_else(|| panic!("{frail}")).to_owned()
+    };
+    assert_eq!((read(0, "a"), read(1, "a")), (200, 200));
+    while breaker(0) != "open" {
+        assert_ne!(read(0, "lost"), 200);
+    }
+    eventually("the other one doubts it", || (breaker(1) == "half-open").then_some(()));
+    let open = |n: usize| cluster.nodes(n).iter().map(|node| node["breakersOpen"].clone()).collect::<Vec<_>>();
+    assert_eq!(open(1), [json!(["frail"]), json!([])]);
+    // It reaches the server well, and says so to itself; the first one goes on by its own experience.
+    assert_eq!(read(1, "a"), 200);
+    assert_eq!((breaker(0).as_str(), breaker(1).as_str()), ("open", "closed"));
+    assert_ne!(read(0, "a"), 200);
+    // Once: what is said already is no news.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((read(1, "a"), breaker(1).as_str()), (200, "closed"));
+}
+
+#[test]
+fn what_only_one_node_reaches_is_shown() {
+    let own = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = own.local_addr().unwrap().port();
+    drop(own);
+    let away = format!("  away: {{url: 'http://127.0.0.1:{port}/mcp'}}");
+    let own = "  mine: {command: countersign, args: [\"--no-such-flag\"]}";
+    let cluster = Cluster::with(&[away.as_str(), own]);
+    eventually("it is shown", || {
+        let shown: Vec<Value> = cluster.nodes(1).iter().map(|node| node["unreachable"].clone()).collect();
+        (shown == [json!(["away"]), json!(["mine"])]).then_some(())
+    });
+    assert!(cluster.nodes(0).iter().all(|node| node["onlyHere"] == json!([])));
+    assert!(cluster.nodes(0).iter().all(|node| node["here"] == true || node["sameConfiguration"] == false));
+}
+
+#[test]
+fn consent_to_a_configuration_reaches_every_node_that_it_waits_at() {
+    let cluster = Cluster::start(2);
+    let file = |n: usize| cluster.at(n).data().with_file_name("countersign.yaml");
+    let said = std::fs::read_to_string(file(0)).unwrap();
+    let waiting = |n: usize| cluster.api(n, "GET", "/api/reload", None).1["waiting"]["digest"].clone();
+    let decide = |n: usize, digest: &Value, accept: bool| {
+        let body = json!({"digest": digest, "verdict": if accept { "accept" } else { "refuse" }});
+        let (status, said) = cluster.api(n, "POST", "/api/reload/consent", Some(&body));
+        assert!(status < 300, "{status} {said}");
+    };
+    let arguments = json!({"key": "c", "value": "x", "mode": "ok"}).to_string();
+    let call = |n: usize| cluster.at(n).request("POST", "/tools/count__apply", &[JSON], arguments.as_bytes()).status;
+    for (round, accept) in [false, true].into_iter().enumerate() {
+        for n in 0..2 {
+            std::fs::write(file(n), format!("{said}policy: {{default: allow}}\n# {round}\n")).unwrap();
+        }
+        let digest = eventually("it waits at both", || {
+            let (first, other) = (waiting(0), waiting(1));
+            (first.is_string() && first == other).then_some(first)
+        });
+        assert_eq!((call(0), call(1)), (202, 202));
+        decide(0, &digest, accept);
+        eventually("the other one has heard", || waiting(1).is_null().then_some(()));
+        let expected = if accept { 200 } else { 202 };
+        eventually("it holds at both", || ((call(0), call(1)) == (expected, expected)).then_some(()));
+        if !accept {
+            for n in 0..2 {
+                std::fs::write(file(n), &said).unwrap();
+            }
+            eventually("it is as it was", || {
+                let last = |n: usize| cluster.api(n, "GET", "/api/reload", None).1;
+                (waiting(0).is_null() && waiting(1).is_null() && last(0)["waiting"].is_null()).then_some(())
+            });
+        }
+    }
+    // A word that was said before is none on what waits later.
+    std::fs::write(file(1), &said).unwrap();
+    eventually("it is stricter again", || (call(1) == 202).then_some(()));
+    std::fs::write(file(1), format!("{said}policy: {{default: allow}}\n")).unwrap();
+    eventually("it waits", || waiting(1).is_string().then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(waiting(1).is_string());
+    assert_eq!((call(0), call(1)), (200, 202));
 }
 
 #[test]

@@ -1,21 +1,34 @@
 //! This gateway beside others on one store: says who it is, and takes over what they have written that is kept in memory.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use metrics::gauge;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use countersign_config::Config;
+use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_reload::Reloads;
 use countersign_review::Feed;
-use countersign_routing::{standing_rules::StandingRules, tool_acceptance::Rebuild};
-use countersign_store::{Nodes, PinStore, StoreError, nodes::Introduction};
+use countersign_routing::{
+    standing_rules::StandingRules,
+    table::{Published, RouteTable},
+    tool_acceptance::Rebuild,
+};
+use countersign_store::{
+    AuditSearch, Nodes, PinStore, Store, StoreError,
+    nodes::{Introduction, Reach},
+};
 use countersign_telemetry::metrics as telemetry;
+use countersign_upstream::server::Phase;
 
-/// How often it is looked whether what is in force is another configuration by now.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked whether what is in force is another configuration by now, and how the servers are.
+const LOOK: Duration = Duration::from_millis(250);
+/// A reviewer's word on a configuration that waits, in the audit trail: that it holds, or not.
+const DECISIONS: [&str; 2] = ["configuration_accepted", "configuration_refused"];
+/// Of them that are read at a time.
+const PAGE: usize = 50;
 
 /// What has to be the same on all nodes, as a hash: not where each listens, keeps its files and logs to, nor secrets.
 pub fn fingerprint(config: &Config) -> String {
@@ -41,9 +54,40 @@ pub fn state_key(secret: &[u8; 32]) -> [u8; 32] {
     hasher.bytes()
 }
 
+/// What digests of configurations that wait for consent are salted with, at whichever node.
+pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
+    let mut hasher = PartHasher::new("countersign.consent.1");
+    hasher.part(secret);
+    let mut salt = [0; 16];
+    salt.copy_from_slice(&hasher.bytes()[..16]);
+    salt
+}
+
+/// How the servers behind this gateway are.
+fn reach(table: &RouteTable) -> Reach {
+    let mut reach = Reach::default();
+    for upstream in table.providers().iter().filter_map(|provider| provider.upstream()) {
+        let name = &upstream.config.name;
+        match upstream.phase() {
+            Phase::Up => reach.up.push(name.clone()),
+            Phase::Down(_) => reach.down.push(name.clone()),
+            // As it was, until it is known.
+            Phase::Connecting if upstream.was_reached() => reach.up.push(name.clone()),
+            Phase::Connecting => {}
+        }
+        // A program is each gateway's own, and so is what becomes of it.
+        if let UpstreamTarget::Url { .. } = upstream.config.target {
+            reach.open.extend(upstream.open_breakers().into_iter().map(|address| (name.clone(), address)));
+        }
+    }
+    reach
+}
+
 /// What follows the other nodes.
 pub struct Follower {
     pub nodes: Arc<dyn Nodes>,
+    pub store: Arc<dyn Store>,
+    pub routes: Arc<Published>,
     pub pins: Arc<PinStore>,
     pub standing: Arc<StandingRules>,
     pub rebuild: Rebuild,
@@ -58,6 +102,9 @@ impl Follower {
         let mut news = self.nodes.news();
         let mut records = news.borrow_and_update().records;
         let mut said: Option<Arc<Config>> = None;
+        let (mut reached, mut doubted) = (None, BTreeSet::new());
+        // What was decided before is in force, or was, where it waited.
+        let mut decided = self.store.heads().await.ok().map(|heads| heads.audit.seq);
         loop {
             let config = self.reloads.config();
             if !said.as_ref().is_some_and(|said| Arc::ptr_eq(said, &config)) {
@@ -74,6 +121,12 @@ impl Follower {
                     return;
                 }
             }
+            let reach = reach(&self.routes.load());
+            if reached.as_ref() != Some(&reach) {
+                self.nodes.reach(reach.clone());
+                reached = Some(reach);
+            }
+            self.doubt(&mut doubted);
             if self.standing.board().set_cut_off(!self.nodes.holds(None)) {
                 tracing::warn!(
                     holds = self.nodes.holds(None),
@@ -83,13 +136,52 @@ impl Follower {
             }
             let written = news.borrow_and_update().records;
             if written != records {
-                match self.reload().await {
+                let reloaded = match self.reload().await {
+                    Ok(()) => self.follow_decisions(&mut decided).await,
+                    Err(error) => Err(error),
+                };
+                match reloaded {
                     Ok(()) => records = written,
                     Err(StoreError::Closed) => return,
                     Err(error) => tracing::warn!(%error, "what other nodes have decided cannot be read; trying again"),
                 }
             }
         }
+    }
+
+    /// An address that another node has given up is tried here with a single call before there are more.
+    fn doubt(&self, doubted: &mut BTreeSet<(String, usize)>) {
+        let open: BTreeSet<(String, usize)> = self.nodes.others().into_iter().flat_map(|reach| reach.open).collect();
+        for (server, address) in open.difference(doubted) {
+            let table = self.routes.load();
+            if let Some(upstream) =
+                table.providers().iter().find(|one| one.name() == server).and_then(|one| one.upstream())
+            {
+                tracing::info!(server, "another node does not reach this server: one call is tried before others");
+                upstream.doubt(*address);
+            }
+        }
+        *doubted = open;
+    }
+
+    /// A reviewer's word at another node on what waits here, too.
+    async fn follow_decisions(&self, seen: &mut Option<u64>) -> Result<(), StoreError> {
+        let end = self.store.heads().await?.audit.seq;
+        let Some(last) = seen.replace(end) else { return Ok(()) };
+        let search = AuditSearch { events: DECISIONS.map(str::to_owned).to_vec(), ..AuditSearch::default() };
+        let (mut made, mut before) = (Vec::new(), Some(end + 1));
+        while let Some(top) = before.filter(|top| *top > last + 1) {
+            let found =
+                self.store.search_audit(search.clone(), Some(top), PAGE).await.inspect_err(|_| *seen = Some(last))?;
+            made.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
+            before = found.next;
+        }
+        for entry in made.iter().rev() {
+            let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
+            let digest = details["digest"].as_str().unwrap_or_default();
+            self.reloads.decided_elsewhere(digest, entry.event == DECISIONS[0], &entry.actor).await;
+        }
+        Ok(())
     }
 
     fn introduction(&self, config: &Config) -> Introduction {

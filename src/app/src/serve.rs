@@ -149,6 +149,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let place = Place::configured(&config.data, config.store_server())?;
     let store = place.open()?;
     let keys = Arc::new(Stored::open(&place)?);
+    let salt = store.nodes().secret().map(|secret| nodes::consent_salt(&secret));
     let carrier = match store.nodes().secret().and_then(|secret| Carrier::shared(nodes::state_key(&secret))) {
         Some(shared) => shared,
         None => Carrier::open(&config.data).map_err(ServeError::StateKey)?,
@@ -190,7 +191,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
-    let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
+    let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell, salt));
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
     let shared = Services {
@@ -212,6 +213,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let services = Arc::new(HttpServices::new(sessions, users.clone()));
 
     let definitions = Arc::new(definitions(&services, Arc::clone(&pins)));
+    let followed = Arc::clone(&store);
     let standing = Arc::new(StandingRules::new(standing_rules::Parts {
         store,
         board,
@@ -243,6 +245,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let said = GatewayFile::of_process(&config, address, options.detached, services.proof.clone());
     let follower = Follower {
         nodes: Arc::clone(services.changes.nodes()),
+        store: followed,
+        routes: Arc::clone(&services.routes),
         pins,
         standing: Arc::clone(&standing),
         rebuild: rebuild(&services),

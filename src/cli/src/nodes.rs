@@ -27,7 +27,13 @@ struct Node {
     leads: bool,
     here: bool,
     running: u64,
-    same_configuration: bool,
+    same_configuration: Option<bool>,
+    #[serde(default)]
+    unreachable: Vec<String>,
+    #[serde(default)]
+    only_here: Vec<String>,
+    #[serde(default)]
+    breakers_open: Vec<String>,
 }
 
 pub fn run(args: &NodesArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -67,9 +73,25 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
         one_line(&node.started_at),
         node.lease_until.as_deref().map_or_else(String::new, |at| format!("  lease until {}", one_line(at))),
     ))?;
-    if node.live && !node.same_configuration {
-        out.styled(Style::Yellow, "  ! its configuration is another one")?;
-        out.line("")?;
+    if !node.live {
+        return Ok(());
+    }
+    let warn = |out: &mut Output, text: &str| {
+        out.styled(Style::Yellow, &format!("  ! {text}"))?;
+        out.line("")
+    };
+    if node.same_configuration == Some(false) {
+        warn(out, "its configuration is another one")?;
+    }
+    for (what, servers) in [
+        ("it does not reach", &node.unreachable),
+        ("nobody else reaches", &node.only_here),
+        ("its circuit breaker is open at", &node.breakers_open),
+    ] {
+        if !servers.is_empty() {
+            let names: Vec<_> = servers.iter().map(|name| one_line(name)).collect();
+            warn(out, &format!("{what}: {}", names.join(", ")))?;
+        }
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ impl Bench {
             feed: changes.feed().clone(),
             changes,
             authenticator: Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _)),
-            reloads: Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ()))),
+            reloads: Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ()), None)),
             metrics: Metrics::install().unwrap(),
             upstreams: Arc::new(Upstreams::with(Box::new(|_| Vec::new()))),
             shutdown: CancellationToken::new(),

@@ -102,13 +102,19 @@ struct State {
 }
 
 impl Reloads {
-    /// `loaded` is in force already.
+    /// `loaded` is in force already. Digests are salted with that, which all gateways of a store have alike, or else with what
+    /// nobody knows.
     #[must_use]
-    pub fn new(source: Source, loaded: Loaded, applies: Box<dyn Applies>, tell: Tell) -> Self {
-        let mut salt = [0; 16];
-        if getrandom::fill(&mut salt).is_err() {
-            tracing::warn!("the operating system gives no random numbers: digests of the configuration are not salted");
-        }
+    pub fn new(source: Source, loaded: Loaded, applies: Box<dyn Applies>, tell: Tell, salt: Option<[u8; 16]>) -> Self {
+        let salt = salt.unwrap_or_else(|| {
+            let mut salt = [0; 16];
+            if getrandom::fill(&mut salt).is_err() {
+                tracing::warn!(
+                    "the operating system gives no random numbers: digests of the configuration are not salted"
+                );
+            }
+            salt
+        });
         let state = State {
             in_force: Arc::new(loaded.config),
             generation: 0,
@@ -194,6 +200,28 @@ impl Reloads {
         // On record before anything of it is in force.
         self.applies.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
+        self.carry_out(waiting, config, accept, by).await
+    }
+
+    /// What was decided at another gateway of the same store, and is on record: counts where the same waits here now.
+    pub async fn decided_elsewhere(&self, digest: &str, accept: bool, by: &str) {
+        let _turn = self.turn.lock().await;
+        let waiting = self.lock().waiting.clone().filter(|(waiting, _)| waiting.digest == digest);
+        let Some((waiting, config)) = waiting else { return };
+        tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
+        if let Err(error) = self.carry_out(waiting, config, accept, by).await {
+            tracing::error!(%error, "what was decided at another gateway is not in force here");
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        waiting: Waiting,
+        config: Arc<Config>,
+        accept: bool,
+        by: &str,
+    ) -> Result<(), DecideError> {
+        let digest = waiting.digest.as_str();
         let by = Some(by.to_owned());
         if !accept {
             let outcome = ReloadOutcome { by, ..outcome(Why::Consent, status::Effect::Refused) };

@@ -81,7 +81,7 @@ impl Case {
                 statuses.lock().unwrap().push(me.upgrade().unwrap().status());
                 told.lock().unwrap().push(event.clone());
             });
-            Reloads::new(source, loaded, Box::new(Noting(Arc::clone(&notes))), tell)
+            Reloads::new(source, loaded, Box::new(Noting(Arc::clone(&notes))), tell, None)
         });
         Self { dir, notes, events, asked, reloads }
     }

@@ -8,6 +8,7 @@ use std::{
 
 use futures_util::future::ready;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{StoreError, StoreFuture, lock::ensure_data_dir};
@@ -69,12 +70,25 @@ pub struct Introduction {
     pub configuration: String,
 }
 
+/// How the servers behind a node are, as it says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reach {
+    /// Servers that it reaches, by name.
+    pub up: Vec<String>,
+    /// Servers that it does not.
+    pub down: Vec<String>,
+    /// Circuit breakers that are open: of which server, and of which of its addresses.
+    pub open: Vec<(String, usize)>,
+}
+
 /// A node, alive or not long gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub id: String,
     pub epoch: u64,
     pub says: Introduction,
+    pub reach: Reach,
     pub started_at: Timestamp,
     /// The end of its lease; `None` where only one gateway can serve the store.
     pub lease_until: Option<Timestamp>,
@@ -96,6 +110,8 @@ pub struct News {
     pub records: u64,
     /// Rises when another node may have told this one something ([`crate::Store::heard`]).
     pub words: u64,
+    /// Rises when another node has said something else of its servers ([`Nodes::others`]).
+    pub reach: u64,
 }
 
 /// This gateway among the nodes of its store. What is answered at once is what was heard last.
@@ -119,6 +135,10 @@ pub trait Nodes: Send + Sync + 'static {
     fn news(&self) -> watch::Receiver<News>;
     /// Says from now on who this node is.
     fn introduce(&self, says: Introduction);
+    /// Says from now on how the servers behind this node are.
+    fn reach(&self, reach: Reach);
+    /// How those behind the others that live are.
+    fn others(&self) -> Vec<Reach>;
     /// All of them, oldest first; those that are gone for about a day.
     fn list(&self) -> StoreFuture<Vec<Node>>;
 }
@@ -127,13 +147,14 @@ pub trait Nodes: Send + Sync + 'static {
 pub(crate) struct Alone {
     started_at: Timestamp,
     says: Mutex<Introduction>,
+    reach: Mutex<Reach>,
     news: watch::Sender<News>,
 }
 
 impl Alone {
     pub fn new() -> Arc<Self> {
         let (news, _) = watch::channel(News::default());
-        Arc::new(Self { started_at: Timestamp::now(), says: Mutex::default(), news })
+        Arc::new(Self { started_at: Timestamp::now(), says: Mutex::default(), reach: Mutex::default(), news })
     }
 }
 
@@ -174,11 +195,20 @@ impl Nodes for Alone {
         *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
 
+    fn reach(&self, reach: Reach) {
+        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
+    }
+
+    fn others(&self) -> Vec<Reach> {
+        Vec::new()
+    }
+
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let node = Node {
             id: "only".into(),
             epoch: 1,
             says: self.says.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            reach: self.reach.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             started_at: self.started_at,
             lease_until: None,
             live: true,

@@ -99,6 +99,10 @@ impl Upstream {
         let text = |name: &str| params["arguments"][name].as_str().unwrap_or_default();
         let says = |text: &str| json!({"content": [{"type": "text", "text": text}]});
         if params["name"] == "read" {
+            // Some are never answered.
+            if text("key") == "lost" {
+                return None;
+            }
             return Some(says(&Self::text(&self.state.lock().unwrap(), text("key"))));
         }
         self.apply(text("key"), text("value"));

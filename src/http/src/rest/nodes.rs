@@ -1,5 +1,7 @@
 //! The gateways that serve this one's store.
 
+use std::collections::HashSet;
+
 use actix_web::{HttpResponse, web};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -25,8 +27,14 @@ struct NodeInfo {
     here: bool,
     /// Changes that it runs.
     running: u64,
-    /// Its configuration is that of the node that answers.
-    same_configuration: bool,
+    /// Its configuration is that of the node that answers; none where its version is another, and so nobody can say.
+    same_configuration: Option<bool>,
+    /// Servers that it does not reach.
+    unreachable: Vec<String>,
+    /// Servers that no other node that lives reaches; empty where there is no other.
+    only_here: Vec<String>,
+    /// Servers at which a circuit breaker of it is open.
+    breakers_open: Vec<String>,
 }
 
 /// `GET /api/nodes`, the longest there first; those that are gone for about a day.
@@ -39,13 +47,16 @@ pub async fn list(_: Caller, state: web::Data<RestState>) -> Result<HttpResponse
         tracing::warn!(%error, "the nodes cannot be listed");
         error.to_mcp()
     })?;
-    let own = nodes.iter().find(|node| node.here).map(|node| node.says.configuration.clone());
-    let told = |node: Node| NodeInfo {
-        same_configuration: own.as_ref() == Some(&node.says.configuration),
-        id: node.id,
+    let own = nodes.iter().find(|node| node.here).map(|node| node.says.clone()).unwrap_or_default();
+    let told = |node: &Node| NodeInfo {
+        same_configuration: (own.version == node.says.version).then(|| own.configuration == node.says.configuration),
+        unreachable: node.reach.down.clone(),
+        only_here: only_here(node, &nodes),
+        breakers_open: open(node),
+        id: node.id.clone(),
         epoch: node.epoch,
-        url: node.says.url,
-        version: node.says.version,
+        url: node.says.url.clone(),
+        version: node.says.version.clone(),
         started_at: node.started_at,
         lease_until: node.lease_until,
         live: node.live,
@@ -53,5 +64,22 @@ pub async fn list(_: Caller, state: web::Data<RestState>) -> Result<HttpResponse
         here: node.here,
         running: node.running,
     };
-    Ok(json_ok(&NodeList { nodes: nodes.into_iter().map(told).collect() }))
+    Ok(json_ok(&NodeList { nodes: nodes.iter().map(told).collect() }))
+}
+
+/// What it reaches and no other node that lives does.
+fn only_here(node: &Node, nodes: &[Node]) -> Vec<String> {
+    let others: Vec<&Node> = nodes.iter().filter(|other| other.live && other.id != node.id).collect();
+    if !node.live || others.is_empty() {
+        return Vec::new();
+    }
+    let elsewhere: HashSet<&String> = others.iter().flat_map(|other| &other.reach.up).collect();
+    node.reach.up.iter().filter(|name| !elsewhere.contains(name)).cloned().collect()
+}
+
+/// Each server once, however many of its addresses there are.
+fn open(node: &Node) -> Vec<String> {
+    let mut names: Vec<String> = node.reach.open.iter().map(|(name, _)| name.clone()).collect();
+    names.dedup();
+    names
 }

@@ -51,7 +51,11 @@ const SERVING: i32 = 2;
 const JOINING: i32 = 3;
 
 /// In order; the schema version is how many have run.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_initial.sql"), include_str!("migrations/0002_nodes.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_initial.sql"),
+    include_str!("migrations/0002_nodes.sql"),
+    include_str!("migrations/0003_servers_of_nodes.sql"),
+];
 /// Gateways that know a schema below this one serve alone: they have to end before it is brought up to date.
 const SHARED_SINCE: i64 = 2;
 

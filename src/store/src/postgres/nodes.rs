@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     StoreError, StoreFuture,
-    nodes::{Introduction, News, Node, Nodes},
+    nodes::{Introduction, News, Node, Nodes, Reach},
     rows::{parse_moment, signed, unsigned},
 };
 use countersign_domain::changes::{Claimant, digest::PartHasher};
@@ -49,6 +49,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is notified on: the number of the last event and of the last record, after the node that wrote them.
 pub(super) const CHANNEL: &str = "countersign";
+/// After the node that has said something else of its servers.
+const SERVERS: &str = "servers";
 
 /// How long after the lease of its node a call may still go out, in seconds: a process that was stopped right between
 /// looking at its lease and sending wakes with the call in its hands. Nobody settles before.
@@ -81,6 +83,9 @@ pub(super) struct Membership {
     secret: OnceLock<[u8; 32]>,
     news: watch::Sender<News>,
     says: Mutex<Introduction>,
+    reach: Mutex<Own>,
+    /// What the others that live say of their servers, and the number with which they said it.
+    others: Mutex<HashMap<String, (i64, Reach)>>,
     /// To be said, or the end.
     wake: Notify,
     closing: AtomicBool,
@@ -88,6 +93,14 @@ pub(super) struct Membership {
     replaced: AtomicBool,
     /// Where the feed ended when it was looked at last.
     feed_end: AtomicU64,
+}
+
+/// What this node says of its servers.
+#[derive(Default)]
+struct Own {
+    reach: Reach,
+    /// It was written.
+    said: bool,
 }
 
 /// What is heard of a life.
@@ -112,6 +125,8 @@ impl Membership {
             secret: OnceLock::new(),
             news: watch::channel(News::default()).0,
             says: Mutex::default(),
+            reach: Mutex::default(),
+            others: Mutex::default(),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
@@ -171,9 +186,14 @@ impl Membership {
     }
 
     /// With one connection, until it ends.
-    async fn stay(&self, ready: &mut Option<SyncSender<Result<(), StoreError>>>) -> Result<(), StoreError> {
-        let (news, own) = (self.news.clone(), self.id.clone());
-        let link = self.ground.listen(move |told| hear(&news, &own, told)).await?;
+    async fn stay(self: &Arc<Self>, ready: &mut Option<SyncSender<Result<(), StoreError>>>) -> Result<(), StoreError> {
+        let node = Arc::downgrade(self);
+        let hear = move |told: &str| {
+            if let Some(node) = node.upgrade() {
+                node.hear(told);
+            }
+        };
+        let link = self.ground.listen(hear).await?;
         link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         if ready.is_some() {
             self.join(&link, true).await?;
@@ -232,6 +252,7 @@ impl Membership {
         let row = one(link, sql, &values).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
+        self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
         let row = row.ok_or(StoreError::Superseded)?;
         self.leads.store(false, Ordering::Release);
         let mut life = self.life();
@@ -256,26 +277,42 @@ impl Membership {
     async fn renew(&self, link: &ClientWrapper) -> Result<Beat, StoreError> {
         let Introduction { url, version, configuration } = self.says();
         let epoch = signed(self.life().epoch);
+        let servers = {
+            let mut own = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+            (!std::mem::replace(&mut own.said, true)).then(|| serde_json::to_string(&own.reach).unwrap_or_default())
+        };
         let sql = "WITH renewed AS (
                      UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
-                                      configuration = $7
+                                      configuration = $7, servers = coalesce($8, servers),
+                                      servers_no = servers_no + CASE WHEN $8 IS NULL THEN 0 ELSE 1 END
                      WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
-                   others AS (SELECT id, url, joined, lease_until > clock_timestamp() AS live,
-                                     configuration NOT IN ('', $7) AS other
+                   others AS (SELECT id, url, joined, servers_no, lease_until > clock_timestamp() AS live,
+                                     version = $6 AND configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
                    SELECT (SELECT joined FROM renewed), event, records, (SELECT count(*) FROM others WHERE live),
                           EXISTS (SELECT FROM others, renewed WHERE live AND others.joined < renewed.joined),
                           (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other),
                           ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id),
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id),
-                          EXISTS (SELECT FROM words WHERE node = $1)
+                          EXISTS (SELECT FROM words WHERE node = $1),
+                          ARRAY(SELECT id FROM others WHERE live ORDER BY id),
+                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id)
                    FROM heads";
         let sent = steady();
-        let values: [super::rows::Value<'_>; 7] =
-            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration];
-        let Some(row) = one(link, sql, &values).await? else {
+        let values: [super::rows::Value<'_>; 8] =
+            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers];
+        let row = one(link, sql, &values).await;
+        if row.is_err() && servers.is_some() {
+            self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
+        }
+        let Some(row) = row? else {
             return Err(StoreError::BadRecord("nothing says where the logs end".into()));
         };
+        if servers.is_some() {
+            execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS}", self.id)]).await?;
+        }
+        let (ids, numbers): (Vec<String>, Vec<i64>) = (row.get(10), row.get(11));
+        self.read_others(link, ids.into_iter().zip(numbers).collect()).await?;
         let feed_end = unsigned(row.get(1))?;
         if feed_end < self.feed_end.swap(feed_end, Ordering::AcqRel) {
             return Err(StoreError::Lost);
@@ -295,6 +332,42 @@ impl Membership {
             self.leads.store(true, Ordering::Release);
         }
         Ok(Beat::Renewed)
+    }
+
+    /// A notification, which anybody with access to the database can send: at most a hint. It begins with who sent it; then
+    /// come where the logs end, or, after `to`, whom something is told, or that something was said of servers.
+    fn hear(&self, told: &str) {
+        match *told.split(' ').collect::<Vec<_>>() {
+            [_, "to", node] if node == self.id => note(&self.news, 0, 0, true),
+            [from, SERVERS] if from != self.id => self.wake.notify_one(),
+            [from, event, records] if from != self.id => {
+                if let (Ok(event), Ok(records)) = (event.parse(), records.parse()) {
+                    note(&self.news, event, records, false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What those say of their servers who said something else since it was read last.
+    async fn read_others(&self, link: &ClientWrapper, said: Vec<(String, i64)>) -> Result<(), StoreError> {
+        let news: Vec<&str> = {
+            let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            others.retain(|id, _| said.iter().any(|(live, _)| live == id));
+            let known = |id: &str| others.get(id).map_or(0, |(number, _)| *number);
+            said.iter().filter(|(id, number)| known(id) != *number).map(|(id, _)| id.as_str()).collect()
+        };
+        if news.is_empty() {
+            return Ok(());
+        }
+        let rows = query(link, "SELECT id, servers_no, servers FROM nodes WHERE id = ANY($1)", &[&news]).await?;
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        for row in rows {
+            others.insert(row.get(0), (row.get(1), read_reach(row.get(2))));
+        }
+        drop(others);
+        self.news.send_modify(|news| news.reach += 1);
+        Ok(())
     }
 
     async fn leave(&self, link: &ClientWrapper) -> Result<(), StoreError> {
@@ -326,20 +399,6 @@ async fn soon<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T,
     timeout(ANSWER, work).await.unwrap_or_else(|_| Err(error::silent()))
 }
 
-/// A notification, which anybody with access to the database can send: at most a hint. It begins with who sent it; then come
-/// where the logs end, or, after `to`, whom something is told.
-fn hear(news: &watch::Sender<News>, own: &str, told: &str) {
-    match *told.split(' ').collect::<Vec<_>>() {
-        [_, "to", node] if node == own => note(news, 0, 0, true),
-        [from, event, records] if from != own => {
-            if let (Ok(event), Ok(records)) = (event.parse(), records.parse()) {
-                note(news, event, records, false);
-            }
-        }
-        _ => {}
-    }
-}
-
 /// Puts what one node has to tell where the other takes it out.
 pub(super) async fn tell(
     client: &ClientWrapper,
@@ -369,6 +428,7 @@ fn note(news: &watch::Sender<News>, event: u64, records: u64, words: bool) {
             event: known.event.max(event),
             records: known.records.max(records),
             words: known.words + u64::from(words),
+            reach: known.reach,
         };
         let more = later != *known;
         *known = later;
@@ -416,17 +476,32 @@ impl Nodes for Membership {
         self.wake.notify_one();
     }
 
+    fn reach(&self, reach: Reach) {
+        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = Own { reach, said: false };
+        self.wake.notify_one();
+    }
+
+    fn others(&self) -> Vec<Reach> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.values().map(|(_, reach)| reach.clone()).collect()
+    }
+
     fn list(&self) -> StoreFuture<Vec<Node>> {
         let here = self.id.clone();
         self.ground.ask(move |client| async move { list(&client, &here).await })
     }
 }
 
+/// As a node of whatever version wrote it.
+fn read_reach(text: &str) -> Reach {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
 /// All nodes, oldest first.
 pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
     let sql = "SELECT id, epoch, url, version, configuration, started_ms,
                       (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
-                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL)
+                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL), servers
                FROM nodes ORDER BY joined";
     let mut led = false;
     let mut nodes = Vec::new();
@@ -438,6 +513,7 @@ pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>
             id,
             epoch: unsigned(row.get(1))?,
             says: Introduction { url: row.get(2), version: row.get(3), configuration: row.get(4) },
+            reach: read_reach(row.get(9)),
             started_at: parse_moment(row.get(5))?,
             lease_until: Some(parse_moment(row.get(6))?),
             live,

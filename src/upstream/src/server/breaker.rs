@@ -83,6 +83,21 @@ impl Breaker {
         inner.opened.is_some_and(|opened| inner.trial || opened.elapsed() < self.config.cooldown)
     }
 
+    /// Somebody else was refused or not answered: the next call is tried alone, and its end decides. What is open already
+    /// stays so.
+    pub fn doubt(&self) {
+        let mut inner = self.inner.lock();
+        // A machine that was started less than a cooldown ago has no such moment; its own calls find out.
+        if self.config.threshold > 0
+            && inner.opened.is_none()
+            && let Some(long_ago) = Instant::now().checked_sub(self.config.cooldown)
+        {
+            inner.failures.clear();
+            inner.opened = Some(long_ago);
+            self.state.store(State::HalfOpen as u8, Ordering::Relaxed);
+        }
+    }
+
     /// The server was reached anew: what was before counts no more.
     pub fn reset(&self) {
         self.close(&mut self.inner.lock());
@@ -231,6 +246,24 @@ mod tests {
         }
         fail(&breaker, 10);
         assert_eq!(breaker.state(), State::Closed, "most calls go well");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_doubt_one_call_is_tried_and_decides() {
+        let breaker = breaker();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        breaker.doubt();
+        assert_eq!(breaker.state(), State::HalfOpen);
+        let trial = breaker.admit().unwrap();
+        assert!(trial.is_trial() && breaker.admit().is_err(), "only one call is tried");
+        breaker.doubt();
+        trial.well();
+        assert_eq!(breaker.state(), State::Closed);
+        breaker.doubt();
+        breaker.admit().unwrap().failed();
+        assert_eq!(breaker.state(), State::Open);
+        breaker.doubt();
+        assert!(breaker.admit().is_err(), "what is open stays so");
     }
 
     #[tokio::test(start_paused = true)]

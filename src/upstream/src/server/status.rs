@@ -13,6 +13,8 @@ use crate::{
     catalog::What,
     link::{LinkError, LinkKind},
 };
+use countersign_config::{UpstreamTarget, UrlTransport};
+use countersign_protocol::Era;
 use countersign_telemetry::metrics::{
     Breaker, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS, UPSTREAM_UNATTRIBUTED, UPSTREAM_UP,
 };
@@ -166,8 +168,6 @@ impl Upstream {
     /// How it stands right now.
     #[must_use]
     pub fn status(&self) -> UpstreamStatus {
-        use countersign_config::{UpstreamTarget, UrlTransport};
-        use countersign_protocol::Era;
         let negotiated = self.negotiated();
         let offered = self.offered.load();
         let story = self.meters.story.lock();
@@ -236,6 +236,22 @@ impl Upstream {
     #[must_use]
     pub fn is_refusing(&self) -> bool {
         !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.refuses())
+    }
+
+    /// Of which of its addresses the circuit is open.
+    #[must_use]
+    pub fn open_breakers(&self) -> Vec<usize> {
+        let open = self.endpoints.iter().enumerate().filter(|(_, one)| one.breaker.state() == Breaker::Open);
+        open.map(|(at, _)| at).collect()
+    }
+
+    /// Another gateway does not reach that address: here, too, one call is tried before others are. A program is each
+    /// gateway's own.
+    pub fn doubt(&self, address: usize) {
+        if let (UpstreamTarget::Url { .. }, Some(endpoint)) = (&self.config.target, self.endpoints.get(address)) {
+            endpoint.breaker.doubt();
+            self.report_breaker();
+        }
     }
 
     pub(crate) fn report_breaker(&self) {

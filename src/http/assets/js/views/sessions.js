@@ -88,17 +88,23 @@ export class SessionsView {
   // Where others may serve the same store.
   #gateways() {
     if (!this.#nodes.some((node) => node.leaseUntil)) return null;
-    const state = (node) => (!node.live ? ['grey', 'clock', 'Gone'] : node.sameConfiguration ? ['green', 'check', 'Up'] : ['amber', 'alert', 'Other configuration']);
+    const state = (node) => (!node.live ? ['grey', 'clock', 'Gone'] : node.sameConfiguration === false ? ['amber', 'alert', 'Other configuration'] : ['green', 'check', 'Up']);
+    const servers = (node) => (!node.live ? [] : [
+      ['Not reached', node.unreachable], ['Reached only here', node.onlyHere], ['Breaker open', node.breakersOpen],
+    ].filter(([, names]) => names?.length));
     return h('section', { class: 'gateways' },
       h('h2', null, 'Gateways'),
       h('p', { class: 'quiet' }, 'All of them serve the same changes. One leads: it expires and prunes changes and delivers webhooks.'),
       h('table', { class: 'records' },
-        h('thead', null, h('tr', null, ['Gateway', 'State', 'Address', 'Version', 'Started', 'Running'].map((c) => h('th', { scope: 'col' }, c)))),
+        h('thead', null, h('tr', null, ['Gateway', 'State', 'Servers', 'Address', 'Version', 'Started', 'Running'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, this.#nodes.map((node) => {
           const [tone, name, label] = state(node);
           return h('tr', null,
             h('td', { data: { label: 'Gateway' } }, h('code', null, said(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' this one'), node.leads && h('span', { class: 'quiet' }, ' · leads')),
             h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+            h('td', { data: { label: 'Servers' } }, servers(node).length
+              ? servers(node).map(([what, names]) => h('div', null, h('span', { class: 'quiet' }, `${what}: `), said(names.join(', '), 120)))
+              : h('span', { class: 'quiet' }, node.live ? 'All reached' : '—')),
             h('td', { data: { label: 'Address' } }, said(node.url, 80)),
             h('td', { data: { label: 'Version' } }, said(node.version, 30)),
             h('td', { class: 'nowrap', data: { label: 'Started' } }, time(node.startedAt)),

@@ -187,7 +187,7 @@ impl Endpoints {
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
         let source = Source { flags, ..Source::default() };
         let loaded = load(&source.flags, &source.env).unwrap();
-        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ())));
+        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ()), None));
         let state = web::Data::new(RestState {
             reloads,
             webhooks: Arc::new(Webhooks::none(changes.feed().clone())),

@@ -6,17 +6,22 @@
 
 use std::time::Duration;
 
+use actix_codec::{AsyncRead, AsyncWrite};
 use actix_web::{
     HttpRequest, HttpResponse,
     body::SizedStream,
     dev,
     http::{
-        Uri,
+        StatusCode, Uri,
         header::{self, HeaderName, HeaderValue},
         uri::{Authority, PathAndQuery},
     },
 };
-use awc::{Client, Connector};
+use awc::{Client, Connector, error::WsClientError};
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _, stream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf};
+use tokio_util::sync::CancellationToken;
 
 use super::answer;
 use crate::services::HttpServices;
@@ -35,6 +40,9 @@ static FORWARDED: HeaderName = HeaderName::from_static("countersign-forwarded");
 const CONNECT: Duration = Duration::from_secs(3);
 /// How often it is looked whether that one lives, while it does not answer.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Bytes of a WebSocket that are read at a time.
+const CHUNK: usize = 16 * 1024;
 
 /// Headers that are of one connection (RFC 9110, 7.6.1), or that each node says by itself. The other node has nobody's page
 /// to guard against: that was done here.
@@ -149,11 +157,116 @@ impl Elsewhere {
         }
     }
 
+    /// Has the other node take a WebSocket up again, and carries its bytes both ways.
+    ///
+    /// # Errors
+    /// Why the session cannot be taken up there.
+    pub async fn tunnel(
+        self,
+        services: &HttpServices,
+        request: &HttpRequest,
+        payload: dev::Payload,
+        protocols: &[&str],
+    ) -> Result<HttpResponse, McpError> {
+        let uri = self.uri(request).ok_or_else(left_behind)?;
+        let mut onward = CLIENT.with(|client| client.ws(uri)).protocols(protocols);
+        for (name, value) in request.headers() {
+            if !OWN.contains(name) && !name.as_str().starts_with("sec-websocket-") {
+                onward = onward.header(name.clone(), value.clone());
+            }
+        }
+        let (head, framed) = onward.header(FORWARDED.clone(), self.word).connect().await.map_err(refused)?;
+        let session = head.headers().get("mcp-session-id").cloned();
+        let parts = framed.into_parts();
+        let (theirs, ours) = tokio::io::split(parts.io);
+        actix_web::rt::spawn(carry(payload, ours, services.shutdown.clone()));
+        let mut response = actix_web_actors::ws::handshake_with_protocols(request, protocols)
+            .map_err(|e| McpError::new(ErrorKind::InvalidRequest, e.to_string()))?;
+        if let Some(session) = session {
+            response.insert_header((HeaderName::from_static("mcp-session-id"), session));
+        }
+        let begun = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
+        Ok(response.streaming(begun.chain(read(theirs, services.shutdown.clone()))))
+    }
+
     fn uri(&self, request: &HttpRequest) -> Option<Uri> {
         let path: PathAndQuery = request.uri().path_and_query()?.clone();
         let authority: Authority = self.url.authority()?.clone();
         Uri::builder().scheme(self.url.scheme_str()?).authority(authority).path_and_query(path).build().ok()
     }
+}
+
+/// What comes from the client, to the other node.
+async fn carry(mut payload: dev::Payload, mut to: impl AsyncWrite + Unpin, shutdown: CancellationToken) {
+    loop {
+        let chunk = tokio::select! {
+            chunk = payload.next() => chunk,
+            () = shutdown.cancelled() => None,
+        };
+        let Some(Ok(chunk)) = chunk else { break };
+        if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {
+            break;
+        }
+    }
+    // The other node hears that its client is away, and holds the session.
+    let _ = to.shutdown().await;
+}
+
+fn read<S: AsyncRead + Unpin>(
+    from: ReadHalf<S>,
+    shutdown: CancellationToken,
+) -> impl Stream<Item = std::io::Result<Bytes>> {
+    stream::unfold((from, shutdown), |(mut from, shutdown)| async move {
+        let mut chunk = BytesMut::with_capacity(CHUNK);
+        let read = tokio::select! {
+            read = from.read_buf(&mut chunk) => read,
+            () = shutdown.cancelled() => Ok(0),
+        };
+        match read {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some((Ok(chunk.freeze()), (from, shutdown))),
+        }
+    })
+}
+
+/// Of a session whose node is gone: what it held is, too.
+pub fn left_behind() -> McpError {
+    McpError::new(
+        ErrorKind::ResumeTooLate,
+        "the gateway that held this session is gone, and its frames with it; connect again and initialize",
+    )
+}
+
+/// Why the other node takes it up no more.
+fn refused(error: WsClientError) -> McpError {
+    let says = |kind, text| McpError::new(kind, text);
+    match error {
+        WsClientError::InvalidResponseStatus(StatusCode::NOT_FOUND) => {
+            says(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
+        }
+        WsClientError::InvalidResponseStatus(StatusCode::GONE) => says(
+            ErrorKind::ResumeTooLate,
+            "the gateway no longer holds the frames since then; connect again and initialize",
+        ),
+        WsClientError::InvalidResponseStatus(StatusCode::BAD_REQUEST) => {
+            says(ErrorKind::InvalidRequest, "this session has not sent so many frames yet")
+        }
+        WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => {
+            says(ErrorKind::Overloaded, "the gateway that holds this session takes no more connections; try again")
+        }
+        other => {
+            tracing::warn!(error = %other, "a WebSocket could not be handed on to the node of its session");
+            says(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
+        }
+    }
+}
+
+/// Whether that session was another node's, which does not live.
+#[must_use]
+pub fn is_left_behind(services: &HttpServices, session: &str) -> bool {
+    let nodes = services.changes.nodes();
+    let (Some(own), Some((node, _))) = (nodes.claimant(), session.split_once('.')) else { return false };
+    node != own.node && nodes.peer(node).is_none()
 }
 
 /// 2025-11-25/basic/transports, "Session Management": whoever hears this begins a new session.

@@ -1,7 +1,7 @@
 //! WebSocket at `/ws`: subprotocol `mcp`, one JSON-RPC object in each text frame, both eras as on stdio.
 //!
 //! WebSocket is a transport of no MCP revision; this follows the custom of the SDKs. A handshake-era client that
-//! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
+//! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed, at whichever node.
 
 mod agent;
 
@@ -17,9 +17,9 @@ use serde::Deserialize;
 use self::agent::Agent;
 use crate::{
     connections::Connection,
-    framing::pump,
+    framing::pump::{self, Backend as _},
     services::HttpServices,
-    transports::http::{answer, identify},
+    transports::http::{answer, forward, identify},
 };
 use countersign_auth::Identity;
 use countersign_exchange::{outbox::ResumeFault, shared::Channel};
@@ -43,13 +43,13 @@ pub async fn upgrade(
     payload: web::Payload,
     services: web::Data<HttpServices>,
 ) -> HttpResponse {
-    match try_upgrade(&request, query, payload, &services.into_inner()) {
+    match try_upgrade(&request, query, payload, &services.into_inner()).await {
         Ok(response) => response,
         Err(error) => answer::refusal(&error, Revision::NEWEST_LEGACY),
     }
 }
 
-fn try_upgrade(
+async fn try_upgrade(
     request: &HttpRequest,
     query: Result<web::Query<Resume>, actix_web::Error>,
     payload: web::Payload,
@@ -66,6 +66,14 @@ fn try_upgrade(
     // Proved before a place is taken: a plain GET of /ws is only a mistake.
     actix_web_actors::ws::handshake(request)
         .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("this is not a WebSocket handshake: {e}")))?;
+    let elsewhere =
+        forward::elsewhere(services, request, query.session.as_deref().filter(|_| query.received.is_some()));
+    let connection = request.conn_data::<Connection>();
+    if let Some(elsewhere) = elsewhere {
+        place(services, connection)?;
+        let tunnel = elsewhere.tunnel(services, request, payload.into_inner(), Agent::PROTOCOLS).await;
+        return tunnel.inspect_err(|_| give_back(connection));
+    }
     let resumed = match (&query.session, query.received) {
         (Some(id), Some(received)) => Some((find(services, &identity, id)?, received)),
         (None, None) => {
@@ -76,19 +84,11 @@ fn try_upgrade(
             return Err(McpError::new(ErrorKind::InvalidRequest, "give both `session` and `received`, or neither"));
         }
     };
-    let connection = request.conn_data::<Connection>();
-    if connection.is_some_and(|c| !c.upgrade()) {
-        return Err(McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
-            .with("limit", services.config.transports.websocket.max_connections as u64));
-    }
+    place(services, connection)?;
     // Last of all: from here on the connection that served the session before gets nothing more.
     let (entry, turn) = match resumed {
         Some((entry, received)) => {
-            let turn = rewind(&entry, received).inspect_err(|_| {
-                if let Some(connection) = connection {
-                    connection.not_upgraded();
-                }
-            })?;
+            let turn = rewind(&entry, received).inspect_err(|_| give_back(connection))?;
             (entry, turn)
         }
         None => (open(services, identity), 0),
@@ -110,6 +110,20 @@ fn try_upgrade(
     Ok(response)
 }
 
+fn place(services: &HttpServices, connection: Option<&Connection>) -> Result<(), McpError> {
+    if connection.is_some_and(|connection| !connection.upgrade()) {
+        return Err(McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
+            .with("limit", services.config.transports.websocket.max_connections as u64));
+    }
+    Ok(())
+}
+
+fn give_back(connection: Option<&Connection>) {
+    if let Some(connection) = connection {
+        connection.not_upgraded();
+    }
+}
+
 fn open(services: &Arc<HttpServices>, identity: Identity) -> RegisteredSession {
     let websocket = &services.config.transports.websocket;
     let shared = Arc::new(services.outbox_session(
@@ -127,7 +141,12 @@ fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<Regist
     session
         .filter(|session| session.legacy_revision().is_some())
         .and_then(|session| services.registered(session))
-        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize"))
+        .ok_or_else(|| {
+            if forward::is_left_behind(services, id) {
+                return forward::left_behind();
+            }
+            McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
+        })
 }
 
 /// Goes back to where the client is; gives the turn of its new connection.
