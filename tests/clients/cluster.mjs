@@ -1,7 +1,7 @@
 // Several gateways on one PostgreSQL behind nginx, which sends each request to the next of them: what a client sees of it is
 // one gateway.
 import { execFile, spawn } from 'node:child_process';
-import { mkdtemp, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -40,9 +40,13 @@ class Cluster extends Gateway {
         return this.nodes.map(node => node.log()).join('\n--- the next node ---\n');
     }
 
+    terminate() {
+        for (const node of this.nodes) node.terminate();
+    }
+
     async stop() {
-        await stopChild(this.nginx);
         for (const node of this.nodes) await node.stop();
+        await stopChild(this.nginx);
         this.server.stdin.end();
         await new Promise(resolve => (this.server.exitCode === null ? this.server.once('exit', resolve) : resolve()));
         await rm(this.folder, { recursive: true, force: true });
@@ -59,14 +63,15 @@ export async function startCluster(size, { env = {}, config } = {}) {
         server.once('error', reject).once('exit', code => reject(new Error(`scripts/postgres ended with ${code}`)));
         createInterface({ input: server.stdout }).once('line', resolve);
     });
-    const cluster = new Cluster({ port: 0, folder, server, nodes: [], data: path.join(folder, 'data') });
+    const cluster = new Cluster({ port: 0, folder, server, nodes: [] });
     try {
-        await mkdir(cluster.data, { mode: 0o700 });
         await run('psql', ['--quiet', '--dbname', address, '--command', 'CREATE DATABASE cluster']);
         cluster.database = address.replace(/postgres$/, 'cluster');
         for (let n = 0; n < size; n++) {
             cluster.nodes.push(await startGateway({ env: { ...env, COUNTERSIGN_STORE__URL: cluster.database }, config, nodes: 1 }));
         }
+        // Clients on stdio are those of the first.
+        cluster.data = cluster.nodes[0].data;
         await eventually('all nodes know of each other', async () => {
             const live = await Promise.all(cluster.nodes.map(async node => (await (await fetch(`${node.url}/health`)).json()).checks.nodes.live));
             return live.every(count => count === size);

@@ -160,6 +160,11 @@ export class Gateway extends Reviewer {
         });
     }
 
+    /** Has it end, and does not wait for that. */
+    terminate() {
+        this.child.kill('SIGTERM');
+    }
+
     /** Ends it by pid and removes its data. */
     async stop() {
         await stopChild(this.child);
@@ -169,7 +174,8 @@ export class Gateway extends Reviewer {
 
 /** SIGTERM, then SIGKILL after 5 s; resolves with the exit code. */
 export async function stopChild(child) {
-    if (!child || child.exitCode !== null || child.signalCode !== null) return child?.exitCode;
+    // Without a pid it never began.
+    if (!child?.pid || child.exitCode !== null || child.signalCode !== null) return child?.exitCode;
     const ended = new Promise(resolve => child.once('exit', code => resolve(code)));
     child.kill('SIGTERM');
     const timer = setTimeout(() => child.kill('SIGKILL'), 5_000);
@@ -182,14 +188,14 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
-/** COUNTERSIGN_TEST_NODES=3 has every gateway whose configuration is fit for it be three. */
+/** COUNTERSIGN_TEST_NODES=3 has every gateway be three, but where a test says otherwise. */
 const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
 
 /**
  * Starts `countersign serve` with fresh data, with a reviewer named alice; `config` is the configuration file's content. With
  * `nodes` it is so many of them on one PostgreSQL behind nginx.
  */
-export async function startGateway({ env = {}, config, nodes = config?.modules?.tracker?.enabled === false ? NODES : 1 } = {}) {
+export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
     if (nodes > 1) {
         const { startCluster } = await import('./cluster.mjs');
         return startCluster(nodes, { env, config });

@@ -110,7 +110,7 @@ test('TypeScript SDK v2', async t => {
         t.after(() => own.stop());
         const client = await connect(new StreamableHTTPClientTransport(own.mcp), 'shutdown', { pin: MODERN });
         const subscription = await client.client.listen({ resourcesListChanged: true });
-        own.child.kill('SIGTERM');
+        own.terminate();
         assert.equal(await subscription.closed, 'graceful');
         await client.close();
     });

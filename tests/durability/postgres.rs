@@ -1,6 +1,6 @@
 //! The real program on a PostgreSQL that ends under it, that another gateway uses, and that is not there.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, postgres::Server};
@@ -98,34 +98,80 @@ fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_i
     assert!(said.contains(&format!("{} changes", accepted + 1)), "{said}");
 }
 
+/// Says so when it is dropped, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
-fn a_failover_of_the_database_loses_nothing_and_the_gateway_finds_the_new_one() {
-    let server = Server::start(&["-c", "fsync=off"]);
+fn a_failover_of_the_database_loses_nothing_and_the_gateways_find_the_new_one() {
+    let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=200"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     server.follow();
     let url = server.database_of_both("gateway");
-    let gateway = Gateway::with(&options(&url));
-    let key = reviewer(&gateway, &url);
-    let project = gateway.project();
-    let accepted = AtomicUsize::new(0);
+    let gateways: Vec<Gateway> = (0..3).map(|_| Gateway::with(&options(&url))).collect();
+    let key = reviewer(&gateways[0], &url);
+    let project = gateways[0].project();
+    let (accepted, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        for agent in 0..4 {
-            let (gateway, project, accepted) = (&gateway, &project, &accepted);
-            scope.spawn(move || insist(gateway, project, agent, 50, accepted));
+        let _end = Ends(&ended);
+        // Each node's reviewer approves what there is, wherever it was proposed.
+        for gateway in &gateways {
+            let (key, ended) = (&key, &ended);
+            scope.spawn(move || {
+                while !ended.load(Ordering::SeqCst) {
+                    let (_, listed) = gateway.api_as(key, "GET", "/api/changes?status=pending&limit=5", None);
+                    for change in listed["changes"].as_array().into_iter().flatten() {
+                        // Refused where somebody else was faster, or there is no store.
+                        approve(gateway, key, change["id"].as_str().unwrap());
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+            });
         }
-        eventually("they are at work", || (accepted.load(Ordering::SeqCst) > 40).then_some(()));
-        server.halt();
-        assert!(accepted.load(Ordering::SeqCst) < 200, "they are still at work");
-        server.promote();
+        std::thread::scope(|agents| {
+            for agent in 0..6 {
+                let (gateway, project, accepted) = (&gateways[agent % 3], &project, &accepted);
+                agents.spawn(move || insist(gateway, project, agent, 30, accepted));
+            }
+            eventually("they are at work", || (accepted.load(Ordering::SeqCst) > 40).then_some(()));
+            server.halt();
+            assert!(accepted.load(Ordering::SeqCst) < 180, "they are still at work");
+            server.promote();
+        });
+        let second = server.folder().join("second");
+        eventually("all is decided and has ended", || {
+            let open = "SELECT count(*) FROM changes WHERE state IN ('pending', 'approved', 'executing', 'stale')";
+            (Server::sql_at(&second, "gateway", open) == "0").then_some(())
+        });
     });
     let second = server.folder().join("second");
-    let sql = "SELECT count(*), count(DISTINCT idempotency_key) FROM changes";
-    assert_eq!(Server::sql_at(&second, "gateway", sql), "200|200", "each once");
-    assert_eq!(health(&gateway).0, 200);
-    let (_, listed) = gateway.api_as(&key, "GET", "/api/changes?limit=1", None);
-    assert_eq!(listed["changes"].as_array().unwrap().len(), 1);
-    let (_, home) = gateway.stop();
-    assert!(verified(&home.path().join("data"), &url).contains("200 changes"));
+    let sql = |sql: &str| Server::sql_at(&second, "gateway", sql);
+    assert_eq!(sql("SELECT count(*), count(DISTINCT idempotency_key) FROM changes"), "180|180", "each once");
+    assert_eq!(sql("SELECT count(*) - max(seq) FROM events"), "0", "without a gap");
+    let count = |what: &str| sql(&format!("SELECT count(*) FROM {what}")).parse::<u64>().unwrap();
+    let (applied, unknown) =
+        (count("changes WHERE state = 'applied'"), count("changes WHERE state = 'outcome_unknown'"));
+    let done = count("tracker_issues WHERE title LIKE 'agent %'");
+    assert_eq!(
+        count("(SELECT DISTINCT title FROM tracker_issues WHERE title LIKE 'agent %') AS one"),
+        done,
+        "none twice"
+    );
+    assert!((applied..=applied + unknown).contains(&done), "{applied} applied, {unknown} unknown, {done} done");
+    assert!(applied > 100, "{applied}");
+    let mut homes = Vec::new();
+    for gateway in gateways {
+        assert_eq!(health(&gateway).0, 200);
+        let (_, listed) = gateway.api_as(&key, "GET", "/api/changes?limit=1", None);
+        assert_eq!(listed["changes"].as_array().unwrap().len(), 1);
+        homes.push(gateway.stop().1);
+    }
+    assert!(verified(&homes[0].path().join("data"), &url).contains("180 changes"));
 }
 
 #[test]
