@@ -82,16 +82,39 @@ impl rusqlite::ToSql for Value<'_> {
     }
 }
 
-/// As [`Value`], while the connection's own thread sends it.
+/// As [`Value`], kept.
 #[derive(Debug)]
-enum Sent {
+pub(super) enum Owned {
     Null,
     Int(i64),
     Real(f64),
     Text(String),
 }
 
-impl ToSql for Sent {
+impl From<Value<'_>> for Owned {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Int(number) => Self::Int(number),
+            Value::Real(number) => Self::Real(number),
+            Value::Text(text) => Self::Text(text.to_owned()),
+        }
+    }
+}
+
+impl Owned {
+    pub fn lent(&self) -> Value<'_> {
+        match self {
+            Self::Null => Value::Null,
+            Self::Int(number) => Value::Int(*number),
+            Self::Real(number) => Value::Real(*number),
+            Self::Text(text) => Value::Text(text),
+        }
+    }
+}
+
+/// While the connection's own thread sends it.
+impl ToSql for Owned {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         match self {
             Self::Null => Ok(IsNull::Yes),
@@ -111,13 +134,7 @@ impl ToSql for Sent {
 }
 
 fn given(values: &[Value<'_>]) -> Vec<Given> {
-    let sent = |value: &Value<'_>| match *value {
-        Value::Null => Sent::Null,
-        Value::Int(number) => Sent::Int(number),
-        Value::Real(number) => Sent::Real(number),
-        Value::Text(text) => Sent::Text(text.to_owned()),
-    };
-    values.iter().map(|value| Box::new(sent(value)) as Given).collect()
+    values.iter().map(|value| Box::new(Owned::from(*value)) as Given).collect()
 }
 
 impl<'a> FromSql<'a> for Value<'a> {

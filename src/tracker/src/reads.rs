@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     cursor,
-    db::{Db, Row, Sql, Value, failed, values},
+    db::{Db, Owned, Row, Sql, Value, failed, values},
     history::{self, HistoryEntry},
     model::{IssueType, Status},
     queries::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
@@ -160,22 +160,6 @@ pub(super) fn each_issue(
     let Some((sql, values)) = issue_query(db, filter, after, limit)? else { return Ok(()) };
     let given: Vec<Value<'_>> = values.iter().map(Owned::lent).collect();
     db.each(&sql, &given, each).map_err(|e| failed(&e))
-}
-
-/// A parameter of a statement that was put together.
-#[derive(Debug)]
-pub(super) enum Owned {
-    Int(i64),
-    Text(String),
-}
-
-impl Owned {
-    pub fn lent(&self) -> Value<'_> {
-        match self {
-            Self::Int(number) => Value::Int(*number),
-            Self::Text(text) => Value::Text(text),
-        }
-    }
 }
 
 /// The statement and its parameters; `None` if nothing can fit.

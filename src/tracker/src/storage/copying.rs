@@ -1,7 +1,7 @@
 //! Copying the tracker's data from one database into another: row by row, in one transaction of the latter.
 
 use super::{FILE, Storage, TrackerError};
-use crate::db::{Db, DbError, Row, Sql, Value, values};
+use crate::db::{Db, DbError, Owned, Row, Sql, Value, values};
 use countersign_store::Room;
 
 /// Rows read at a time.
@@ -39,45 +39,17 @@ const TABLES: [(&str, &[&str]); 6] = [
     ("runs", &["change_id", "tool", "at", "content", "structured"]),
 ];
 
-/// A value of a row that was read.
-enum Kept {
-    Null,
-    Int(i64),
-    Real(f64),
-    Text(String),
+/// Older files may have a character in their texts that a server takes in none: its picture stands for it.
+fn without_nul(value: &mut Owned) {
+    if let Owned::Text(text) = value
+        && text.contains('\0')
+    {
+        *text = text.replace('\0', "\u{2400}");
+    }
 }
 
-impl Kept {
-    fn of(row: Row<'_>, column: usize) -> Sql<Self> {
-        Ok(match row.value(column)? {
-            Value::Null => Self::Null,
-            Value::Int(number) => Self::Int(number),
-            Value::Real(number) => Self::Real(number),
-            Value::Text(text) => Self::Text(text.to_owned()),
-        })
-    }
-
-    fn lent(&self) -> Value<'_> {
-        match self {
-            Self::Null => Value::Null,
-            Self::Int(number) => Value::Int(*number),
-            Self::Real(number) => Value::Real(*number),
-            Self::Text(text) => Value::Text(text),
-        }
-    }
-
-    /// Older files may have a character in their texts that a server takes in none: its picture stands for it.
-    fn without_nul(&mut self) {
-        if let Self::Text(text) = self
-            && text.contains('\0')
-        {
-            *text = text.replace('\0', "\u{2400}");
-        }
-    }
-
-    fn text(&self) -> &str {
-        if let Self::Text(text) = self { text } else { "" }
-    }
+fn text(value: &Owned) -> &str {
+    if let Owned::Text(text) = value { text } else { "" }
 }
 
 /// Copies everything into tables that have nothing. How many rows there are.
@@ -93,24 +65,25 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>) -> Sql<u64> {
         let begin = format!("SELECT {names} FROM {table} ORDER BY {first} LIMIT ?1");
         let go_on = format!("SELECT {names} FROM {table} WHERE {first} > ?2 ORDER BY {first} LIMIT ?1");
         let insert = format!("INSERT INTO {table} ({names}) VALUES ({})", places.join(", "));
-        let mut last: Option<Kept> = None;
+        let mut last: Option<Owned> = None;
         loop {
-            let read = |row: Row<'_>| (0..columns.len()).map(|column| Kept::of(row, column)).collect::<Sql<Vec<_>>>();
+            let read =
+                |row: Row<'_>| (0..columns.len()).map(|at| Ok(row.value(at)?.into())).collect::<Sql<Vec<Owned>>>();
             let mut rows = match &last {
                 None => from.all(&begin, values![PAGE], read)?,
                 Some(last) => from.all(&go_on, &[Value::Int(PAGE), last.lent()], read)?,
             };
             for row in &mut rows {
                 if let Db::Server(_) = to {
-                    row.iter_mut().for_each(Kept::without_nul);
+                    row.iter_mut().for_each(without_nul);
                 }
-                let lent: Vec<Value<'_>> = row.iter().map(Kept::lent).collect();
+                let lent: Vec<Value<'_>> = row.iter().map(Owned::lent).collect();
                 to.execute(&insert, &lent)?;
                 match (table, lent[0]) {
                     ("issues", Value::Int(id)) => {
-                        to.index_issue(id, row[4].text(), row[6].text(), row[7].text())?;
+                        to.index_issue(id, text(&row[4]), text(&row[6]), text(&row[7]))?;
                     }
-                    ("comments", Value::Int(id)) => to.index_comment(id, row[5].text())?,
+                    ("comments", Value::Int(id)) => to.index_comment(id, text(&row[5]))?,
                     _ => {}
                 }
             }

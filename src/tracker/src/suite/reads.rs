@@ -2,9 +2,9 @@ use serde_json::{Value, json};
 
 use super::{Fixture, NOBODY, assert_invalid, assert_missing, string};
 use crate::{
-    db::{Db, Value as Given},
+    db::{Db, Owned, Value as Given},
     queries::ListIssues,
-    reads::{Owned, issue_query},
+    reads::issue_query,
 };
 
 fn keys(answer: &Value) -> Vec<String> {
