@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use support::{
     Gateway, Options, eventually,
     http::Conn,
-    mcp::{ACCEPT, JSON, notification, request},
+    mcp::{ACCEPT, JSON, initialize_params, notification, request},
     postgres::Server,
+    tls::Tls,
     ws::Ws,
 };
 
@@ -261,6 +262,84 @@ fn a_web_socket_goes_on_at_any_node_until_its_own_is_gone() {
     anew.initialize("2025-11-25");
     let read = anew.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": changes[0]}}));
     assert!(read["result"]["structuredContent"].to_string().contains("rejected"), "{read}");
+}
+
+#[test]
+fn streams_that_are_handed_on_share_connections_and_end_with_their_node() {
+    let cluster = Cluster::start(2);
+    let headers = |id: &str| {
+        let version = ("MCP-Protocol-Version", "2025-11-25");
+        vec![JSON, ACCEPT, version, ("Mcp-Session-Id", id.to_owned().leak() as &str)]
+    };
+    let ids: Vec<String> = (0..40).map(|_| cluster.at(0).session("2025-11-25").id).collect();
+    let open = |id: &String| {
+        let mut stream = cluster.at(1).connect();
+        stream.request("GET", "/mcp", &headers(id), b"");
+        assert_eq!(stream.head().status, 200);
+        stream
+    };
+    let mut streams: Vec<_> = ids.iter().map(open).collect();
+    let metrics = cluster.at(0).request("GET", "/metrics", &[], b"").text();
+    let line = metrics
+        .lines()
+        .find(|line| line.starts_with("countersign_connections_active") && line.contains("\"http\""))
+        .unwrap();
+    let connections: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(connections < 10.0, "40 streams come by a connection of each thread: {line}");
+    // Who ends one ends it there, too, and none of the others.
+    drop(streams.pop());
+    let again = open(&ids[39]);
+    drop(again);
+    // A body that is large, and what comes back of it.
+    let long = "x".repeat(1_000_000);
+    let call = request(1, "tools/call", json!({"name": "count__read", "arguments": {"key": long}})).to_string();
+    let echoed = cluster.at(1).request("POST", "/mcp", &headers(&ids[0]), call.as_bytes());
+    assert!(echoed.status == 200 && echoed.text().contains(&long), "{}", echoed.status);
+
+    // It stands still: whoever asks hears that it is gone as soon as its lease has run out, and its streams end.
+    let pid = cluster.at(0).process.0.id();
+    support::signal(pid, rustix::process::Signal::STOP);
+    let ping = request(2, "ping", json!({})).to_string();
+    let answer = cluster.at(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
+    assert_eq!(answer.status, 404, "{}", answer.text());
+    for stream in &mut streams {
+        while stream.event().is_some() {}
+    }
+    support::signal(pid, rustix::process::Signal::CONT);
+    eventually("its sessions are served again", || {
+        let answer = cluster.at(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
+        (answer.status == 200).then_some(())
+    });
+}
+
+#[test]
+fn nodes_with_tls_know_each_other_by_the_certificates_that_the_store_names() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE cluster");
+    let store = format!("store: {{url: '{}'}}\n", server.database("cluster"));
+    // Each has a certificate that nobody vouches for.
+    let nodes = [Tls::start_with(&store), Tls::start_with(&store)];
+    for node in &nodes {
+        eventually("both live", || {
+            let health: Value = serde_json::from_slice(&node.run(&["/health"]).stdout).unwrap();
+            (health["checks"]["nodes"]["live"] == 2).then_some(())
+        });
+    }
+    let post = |n: usize, more: &[&str], body: &Value| {
+        let body = body.to_string();
+        let headers = ["-H", "Content-Type: application/json", "-H", "Accept: application/json, text/event-stream"];
+        let args = [&headers[..], more, &["-i", "-d", &body, "/mcp"]].concat();
+        String::from_utf8(nodes[n].run(&args).stdout).unwrap()
+    };
+    let opened = post(0, &[], &request(1, "initialize", initialize_params("2025-11-25")));
+    let line = opened.lines().find(|line| line.to_ascii_lowercase().starts_with("mcp-session-id:")).unwrap();
+    let session = format!("Mcp-Session-Id: {}", line.split_once(':').unwrap().1.trim());
+    post(1, &["-H", &session], &notification("notifications/initialized"));
+    for version in ["--http1.1", "--http2"] {
+        let listed = post(1, &["-H", &session, version], &request(2, "tools/list", json!({})));
+        assert!(listed.contains("create_issue"), "{listed}");
+    }
+    nodes.into_iter().for_each(Tls::stop);
 }
 
 #[test]

@@ -374,23 +374,32 @@ impl Http2 {
 
     /// Opens a stream with a POST of which the body is still to come.
     fn post(&mut self, stream: u32, authority: &str) {
-        let mut block = Vec::new();
+        self.post_with(stream, authority, &[]);
+    }
+
+    /// With more headers.
+    fn post_with(&mut self, stream: u32, authority: &str, more: &[(&str, &str)]) {
         let all = [
             (":method", "POST"),
-            (":scheme", "https"),
             (":path", "/mcp"),
             (":authority", authority),
             ("content-type", "application/json"),
             ("accept", "application/json, text/event-stream"),
         ];
-        for (name, value) in all {
+        self.headers(stream, 4, &[&all, more].concat());
+    }
+
+    /// Opens a stream.
+    fn headers(&mut self, stream: u32, flags: u8, headers: &[(&str, &str)]) {
+        let mut block = Vec::new();
+        for (name, value) in [(":scheme", "https")].iter().chain(headers) {
             block.push(0);
             for text in [name, value] {
                 block.push(u8::try_from(text.len()).unwrap());
                 block.extend_from_slice(text.as_bytes());
             }
         }
-        self.frame(1, 4, stream, &block);
+        self.frame(1, flags, stream, &block);
     }
 
     fn receive(&mut self) -> Frame {
@@ -401,6 +410,16 @@ impl Http2 {
         std::io::Read::read_exact(&mut self.received, &mut payload).unwrap();
         let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
         Frame { kind: head[3], stream, payload }
+    }
+
+    /// Why the server ends a stream.
+    fn reset(&mut self, stream: u32) -> [u8; 4] {
+        loop {
+            let frame = self.receive();
+            if (frame.kind, frame.stream) == (3, stream) {
+                return *frame.payload.first_chunk().unwrap();
+            }
+        }
     }
 
     /// The first data on a stream.
@@ -427,8 +446,9 @@ fn http_2_is_told_how_many_streams_it_may_open_and_held_to_it() {
     for stream in [1, 3, 5, 7] {
         conn.post(stream, &authority);
     }
-    let refused = conn.data(7);
-    assert!(refused.contains("OVERLOADED") && refused.contains("max_concurrent_streams"), "{refused}");
+    // RFC 9113, 8.7: nothing was done with it, and the client may ask again by itself.
+    const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+    assert_eq!(conn.reset(7), REFUSED_STREAM);
     // The others are served, and then there is room for more.
     let ping = request(1, "ping", json!({})).to_string();
     for stream in [5, 9] {
@@ -440,6 +460,53 @@ fn http_2_is_told_how_many_streams_it_may_open_and_held_to_it() {
         assert!(answer.contains("result"), "{answer}");
     }
     drop(conn.openssl);
+    tls.stop();
+}
+
+#[test]
+fn what_a_client_of_http_2_gives_up_is_done_for_nobody() {
+    // Nothing is sent by which a stream that was given up would be noticed.
+    let tls = support::tls::Tls::start_with("transports: {http: {sse_keep_alive: 1h}}\n");
+    let authority = tls.base.trim_start_matches("https://").to_owned();
+    let key = format!("Authorization: Bearer {}", support::create_key(&tls.data(), "reviewer", "rita"));
+    let sessions = || {
+        let sessions = tls.run(&["-H", &key, "/api/sessions"]).stdout;
+        serde_json::from_slice::<Value>(&sessions).unwrap()
+    };
+    let in_flight = || sessions()["inFlight"].clone();
+    let call = |tool: &str, body: &Value| {
+        let path = format!("/tools/{tool}");
+        let body = body.to_string();
+        let answer = tls.run(&["-H", "Content-Type: application/json", "-d", &body, &path]).stdout;
+        serde_json::from_slice::<Value>(&answer).unwrap()["structuredContent"].clone()
+    };
+    let project = call("list_projects", &json!({}))["projects"][0]["id"].clone();
+    let change = call("create_issue", &json!({"projectId": project, "title": "Waited for", "type": "Story"}));
+    let arguments = json!({"name": "wait_for_change", "arguments": {"changeId": change["changeId"]}});
+    let params = support::mcp::with_meta(arguments);
+    let headers = support::mcp::modern_headers("tools/call", &params);
+    // Lower case, as HTTP/2 wants them; what every request here has is there already.
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.as_str())).collect();
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), *value)).skip(2).collect();
+    let body = request(1, "tools/call", params).to_string();
+    let mut conn = Http2::connect(&tls);
+    for stream in [1, 3] {
+        conn.post_with(stream, &authority, &headers);
+        conn.frame(0, 1, stream, body.as_bytes());
+    }
+    eventually("both wait", || (in_flight() == 2).then_some(()));
+    // One is reset, the other one's connection ends.
+    conn.frame(3, 0, 1, &[0, 0, 0, 8]);
+    eventually("one waits", || (in_flight() == 1).then_some(()));
+    // A stream on which nothing comes.
+    let open = || sessions()["sessions"].as_array().unwrap().iter().filter(|one| one["transport"] == "sse").count();
+    let get = [(":method", "GET"), (":path", "/sse"), (":authority", &authority), ("accept", "text/event-stream")];
+    conn.headers(5, 5, &get);
+    eventually("its session is there", || (open() == 1).then_some(()));
+    conn.frame(3, 0, 5, &[0, 0, 0, 8]);
+    eventually("its session has ended", || (open() == 0).then_some(()));
+    drop(conn.openssl);
+    eventually("none does", || (in_flight() == 0).then_some(()));
     tls.stop();
 }
 

@@ -56,6 +56,11 @@ impl Tls {
         tls
     }
 
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
     /// curl with these arguments; the last one is a path.
     #[must_use]
     pub fn curl(&self, args: &[&str]) -> Command {

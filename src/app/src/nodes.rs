@@ -1,11 +1,12 @@
 //! This gateway beside others on one store: says who it is, and takes over what they have written that is kept in memory.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics::gauge;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use countersign_attach::gateway_file::local_url;
 use countersign_config::Config;
 use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
@@ -63,6 +64,27 @@ pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     salt
 }
 
+/// Where the other gateways reach this one: as the configuration says, or else where it listens. One that listens everywhere is
+/// reached at the address from which this machine reaches the store.
+pub fn url(config: &Config, listens: SocketAddr, nodes: &dyn Nodes) -> String {
+    if let Some(url) = config.node_url() {
+        return url.trim_end_matches('/').to_owned();
+    }
+    let outward = nodes.outward();
+    match outward {
+        Some(ip) if listens.ip().is_unspecified() => local_url(config, SocketAddr::new(ip, listens.port())),
+        Some(ip) if listens.ip().is_loopback() && !ip.is_loopback() => {
+            tracing::warn!(
+                %listens,
+                "gateways on other machines cannot hand requests on to this one, which listens on its own machine only; \
+                 set listen, or store.node_url"
+            );
+            local_url(config, listens)
+        }
+        _ => local_url(config, listens),
+    }
+}
+
 /// How the servers behind this gateway are.
 fn reach(table: &RouteTable) -> Reach {
     let mut reach = Reach::default();
@@ -94,6 +116,8 @@ pub struct Follower {
     pub feed: Feed,
     pub reloads: Arc<Reloads>,
     pub url: String,
+    /// Of the certificate that it shows there.
+    pub certificate: String,
 }
 
 impl Follower {
@@ -189,6 +213,7 @@ impl Follower {
             url: self.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: fingerprint(config),
+            certificate: self.certificate.clone(),
         }
     }
 

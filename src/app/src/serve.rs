@@ -11,7 +11,7 @@ use std::{
 };
 
 use actix::{Actor, Addr, Arbiter};
-use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use actix_web::{App, dev::ServerHandle, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
@@ -28,13 +28,12 @@ use countersign_docs::{Docs, DocsError};
 use countersign_domain::policy::{People, Policy};
 use countersign_exchange::services::{Services, State};
 use countersign_http::{
-    connections::Connection,
     dashboard,
     front::Front,
     rest::{self, RestState},
     services::HttpServices,
     transports::{
-        http::{self, https},
+        http::{self, server},
         lines, ws,
     },
 };
@@ -235,6 +234,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
             &services.shutdown.child_token(),
         )
         .await?;
+    let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
     let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
     let (server, serving, address) = endpoints?;
     actix::spawn(crate::server_status_events::run(Arc::clone(&services)));
@@ -252,7 +252,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         rebuild: rebuild(&services),
         feed: services.feed.clone(),
         reloads: Arc::clone(&reloads),
-        url: config.node_url().unwrap_or(&said.url).trim_end_matches('/').to_owned(),
+        url: nodes::url(&config, address, &**services.changes.nodes()),
+        certificate: certificate.unwrap_or_default(),
     };
     actix::spawn(follower.run(services.shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
@@ -375,16 +376,14 @@ fn open_endpoints(
         sign_in_attempts: Attempts::default(),
     });
     let data = web::Data::from(Arc::clone(services));
-    let connections = Arc::clone(&services.connections);
     let http = config.transports.http.clone();
-    let accepted = connections.accepted_at_most();
-    let serving = https::Serving {
-        http: http.clone(),
-        connections: Arc::clone(&connections),
+    let serving = server::Serving {
         workers: workers(http.workers),
+        http,
+        connections: Arc::clone(&services.connections),
         drain: config.limits.drain,
+        has_peers: services.changes.nodes().claimant().is_some(),
     };
-    let streams = http.max_concurrent_streams;
     let app = move || {
         App::new()
             .app_data(data.clone())
@@ -394,25 +393,9 @@ fn open_endpoints(
             .configure(rest::routes)
             .configure(dashboard::routes)
             .default_service(web::to(rest::not_found))
-            .wrap(Front::new(Arc::clone(&origins), streams))
+            .wrap(Front::new(Arc::clone(&origins)))
     };
-    let server = match tls {
-        None => HttpServer::new(app)
-            .workers(serving.workers)
-            .on_connect(move |io, data| Connection::register(&connections, io, data))
-            .max_connections(accepted)
-            .client_request_timeout(http.header_timeout)
-            .keep_alive(http.keep_alive)
-            .tcp_nodelay(true)
-            // A client that closes its side has gone away: its request is cancelled, not finished for nobody.
-            .h1_allow_half_closed(false)
-            .shutdown_timeout(config.limits.drain.as_secs().max(1))
-            .disable_signals()
-            .listen(socket)
-            .map(HttpServer::run),
-        Some(tls) => https::serve(app, serving, socket, tls),
-    }
-    .map_err(listen)?;
+    let server = server::serve(app, serving, socket, tls).map_err(listen)?;
     let handle = server.handle();
     Ok((handle, tokio::spawn(server), address))
 }

@@ -96,7 +96,7 @@ pub struct StoreServer {
     pub url: Secret,
     /// PEM file of the authorities that its certificate is verified by.
     pub ca: Option<PathBuf>,
-    /// How other gateways on the same database reach this one; `None` is where it listens.
+    /// How other gateways on the same database reach this one; `None` is where it listens, see docs/cluster.md.
     pub node_url: Option<String>,
 }
 

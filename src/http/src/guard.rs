@@ -183,7 +183,7 @@ mod tests {
     use countersign_config::Config;
 
     async fn ask(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
-        let front = Front::new(Arc::new(OriginRules::new(config)), 100);
+        let front = Front::new(Arc::new(OriginRules::new(config)));
         let app = App::new().default_service(web::to(|| async { "in" })).wrap(front);
         test::call_service(&test::init_service(app).await, request.to_request()).await
     }

@@ -2,6 +2,7 @@
 //! lease has run out is taken to be gone, and begins another life with the next epoch should it be alive nevertheless.
 
 use std::{
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -68,6 +69,16 @@ pub struct Introduction {
     pub version: String,
     /// A hash of what has to be the same on all nodes.
     pub configuration: String,
+    /// A hash of the certificate that it shows there; empty without TLS of its own.
+    pub certificate: String,
+}
+
+/// Where another node is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub url: String,
+    /// As [`Introduction::certificate`].
+    pub certificate: String,
 }
 
 /// How the servers behind a node are, as it says.
@@ -128,7 +139,9 @@ pub trait Nodes: Send + Sync + 'static {
     /// How many of the others that live have another configuration than this one.
     fn differing(&self) -> usize;
     /// Where another node that lives is reached.
-    fn peer(&self, node: &str) -> Option<String>;
+    fn peer(&self, node: &str) -> Option<Peer>;
+    /// The address of this machine from which the store is reached; `None` where it cannot be told.
+    fn outward(&self) -> Option<IpAddr>;
     /// What all nodes of a store know and nobody else does, 32 bytes; `None` where only one gateway can serve the store.
     fn secret(&self) -> Option<[u8; 32]>;
     /// Hears that others may have written.
@@ -179,7 +192,11 @@ impl Nodes for Alone {
         0
     }
 
-    fn peer(&self, _: &str) -> Option<String> {
+    fn peer(&self, _: &str) -> Option<Peer> {
+        None
+    }
+
+    fn outward(&self) -> Option<IpAddr> {
         None
     }
 

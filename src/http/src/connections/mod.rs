@@ -6,10 +6,11 @@
 pub mod places;
 
 use std::{
-    any::Any,
     cell::{Cell, OnceCell},
     net::SocketAddr,
+    ops::Deref,
     os::fd::AsFd,
+    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,7 +19,7 @@ use std::{
 };
 
 use actix::Addr;
-use actix_web::{dev::Extensions, rt::net::TcpStream};
+use actix_web::{HttpMessage as _, HttpRequest, rt::net::TcpStream};
 use socket2::{SockRef, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -93,7 +94,7 @@ impl Connections {
     /// Those of this one; of another that nobody knows where there is none.
     #[must_use]
     pub fn intake_of(&self, connection: Option<&Connection>) -> Arc<Intake> {
-        connection.map_or_else(|| self.intake(), |connection| Arc::clone(connection.intake()))
+        connection.map_or_else(|| self.intake(), Connection::intake)
     }
 
     /// A place for one more WebSocket, if need be another's; `None` where all have calls in flight.
@@ -167,23 +168,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// For [`actix_web::HttpServer::on_connect`]: counts the connection and sets its socket up.
-    pub fn register(counts: &Arc<Connections>, io: &dyn Any, data: &mut Extensions) {
-        let stream = io.downcast_ref::<TcpStream>().or_else(|| {
-            io.downcast_ref::<actix_tls::accept::rustls_0_23::TlsStream<TcpStream>>().map(|tls| tls.get_ref().0)
-        });
-        let socket = stream.and_then(|stream| {
-            let socket = SockRef::from(stream);
-            if let Err(error) = socket.set_tcp_user_timeout(Some(USER_TIMEOUT)) {
-                tracing::debug!(%error, "no TCP_USER_TIMEOUT");
-            }
-            counts.handle(stream)
-        });
+    /// Counts the connection and sets its socket up.
+    pub fn open(counts: &Arc<Connections>, stream: &TcpStream) -> Self {
+        if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(USER_TIMEOUT)) {
+            tracing::debug!(%error, "no TCP_USER_TIMEOUT");
+        }
+        let socket = counts.handle(stream);
         let wire = socket.as_ref().map(|handle| Arc::clone(handle) as Arc<dyn Wire>);
         let (place, room) = counts.places.enter(wire);
-        data.insert(Self {
+        Self {
             counts: Arc::clone(counts),
-            peer: stream.and_then(|s| s.peer_addr().ok()),
+            peer: stream.peer_addr().ok(),
             socket,
             refused: Cell::new(!room),
             place,
@@ -191,7 +186,26 @@ impl Connection {
             _user: counts.users.enter(),
             gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
             session: OnceCell::new(),
-        });
+        }
+    }
+
+    /// The connection that a request came by.
+    #[must_use]
+    pub fn of(request: &HttpRequest) -> Option<OfRequest<'_>> {
+        match request.conn_data() {
+            Some(connection) => Some(OfRequest::Http1(connection)),
+            None => request.extensions().get::<Rc<Self>>().map(|connection| OfRequest::Http2(Rc::clone(connection))),
+        }
+    }
+
+    /// Another gateway of the same store hands requests on by it: it stays, and what it brings is of many.
+    pub fn is_of_peer(&self) {
+        self.place.is_of_peer();
+    }
+
+    #[must_use]
+    pub fn is_peers(&self) -> bool {
+        self.place.peer()
     }
 
     /// The connection becomes a WebSocket, if there is room for one more.
@@ -229,9 +243,13 @@ impl Connection {
         &self.place
     }
 
-    /// What it holds of bodies.
-    pub fn intake(&self) -> &Arc<Intake> {
-        self.intake.get_or_init(|| self.counts.intake())
+    /// What it holds of bodies; of another gateway, what this one request does.
+    fn intake(&self) -> Arc<Intake> {
+        if self.is_peers() {
+            self.counts.intake()
+        } else {
+            Arc::clone(self.intake.get_or_init(|| self.counts.intake()))
+        }
     }
 
     /// Whether it is one too many. One that was stays so only while there are too many.
@@ -262,6 +280,23 @@ impl Connection {
             opened
         });
         session
+    }
+}
+
+/// See [`Connection::of`].
+pub enum OfRequest<'a> {
+    Http1(&'a Connection),
+    Http2(Rc<Connection>),
+}
+
+impl Deref for OfRequest<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        match self {
+            Self::Http1(connection) => connection,
+            Self::Http2(connection) => connection,
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Place {
     last: AtomicU64,
     /// It has one of the places of reviewers.
     reviewer: AtomicBool,
+    /// Another gateway has it.
+    peer: AtomicBool,
     /// It no longer counts: its place was taken, or it is counted elsewhere.
     gone: AtomicBool,
     /// The session that it carries a stream or the messages of.
@@ -53,9 +55,8 @@ impl Place {
     fn hold(&self) -> Hold {
         let open = self.open();
         let works = open > self.waiting.load(Ordering::Relaxed);
-        let Some(wire) = self.wire.as_ref().filter(|_| !works && !self.reviewer.load(Ordering::Relaxed)) else {
-            return Hold::Busy;
-        };
+        let stays = works || self.peer() || self.reviewer.load(Ordering::Relaxed);
+        let Some(wire) = self.wire.as_ref().filter(|_| !stays) else { return Hold::Busy };
         // A request has come, and its thread has not come to it yet. (Of an open one, the rest may well be left unread.)
         if open == 0 && wire.has_unread() {
             return Hold::Busy;
@@ -74,8 +75,17 @@ impl Place {
         *self.session.lock() = Some(Arc::downgrade(session));
     }
 
+    /// Another gateway has shown that it is one, and has it as long as both are there.
+    pub fn is_of_peer(&self) {
+        self.peer.store(true, Ordering::Relaxed);
+    }
+
+    pub fn peer(&self) -> bool {
+        self.peer.load(Ordering::Relaxed)
+    }
+
     /// Requests that are open.
-    pub fn open(&self) -> usize {
+    fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
@@ -182,6 +192,7 @@ impl Places {
             asked: AtomicBool::new(false),
             last: AtomicU64::new(eviction::now()),
             reviewer: AtomicBool::new(false),
+            peer: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             session: Mutex::default(),
             web_socket: Mutex::default(),

@@ -27,18 +27,16 @@ use crate::{
 use compress::compress;
 use countersign_auth::origin::OriginRules;
 
-/// Wraps the whole application: `App::new().wrap(Front::new(rules, streams))`, as the last (outermost) `wrap`.
+/// Wraps the whole application: `App::new().wrap(Front::new(rules))`, as the last (outermost) `wrap`.
 #[derive(Clone)]
 pub struct Front {
     rules: Arc<OriginRules>,
-    max_streams: usize,
 }
 
 impl Front {
-    /// `max_streams` is how many requests of one HTTP/2 connection are answered at a time.
     #[must_use]
-    pub fn new(rules: Arc<OriginRules>, max_streams: u32) -> Self {
-        Self { rules, max_streams: usize::try_from(max_streams).unwrap_or(usize::MAX) }
+    pub const fn new(rules: Arc<OriginRules>) -> Self {
+        Self { rules }
     }
 }
 
@@ -54,7 +52,7 @@ where
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(FrontService { service, rules: Arc::clone(&self.rules), max_streams: self.max_streams }))
+        ready(Ok(FrontService { service, rules: Arc::clone(&self.rules) }))
     }
 }
 
@@ -62,7 +60,6 @@ where
 pub struct FrontService<S> {
     service: S,
     rules: Arc<OriginRules>,
-    max_streams: usize,
 }
 
 impl<S> Service<ServiceRequest> for FrontService<S>
@@ -81,12 +78,14 @@ where
             Ok(cors) => cors,
             Err(response) => return Passing::Refused(Some(Box::new(request.into_response(*response))), Cors::No),
         };
-        let connection = request.conn_data::<Connection>();
-        if let Some(response) = connection.and_then(|connection| limit::refused(connection, &request, self.max_streams))
-        {
-            return Passing::Refused(Some(Box::new(request.into_response(response))), cors);
-        }
-        let working = connection.map(|connection| connection.place().work());
+        let refused = Connection::of(request.request()).map(|connection| match limit::refused(&connection, &request) {
+            Some(response) => Err(response),
+            None => Ok(connection.place().work()),
+        });
+        let working = match refused.transpose() {
+            Ok(working) => working,
+            Err(response) => return Passing::Refused(Some(Box::new(request.into_response(response))), cors),
+        };
         Passing::Inside { answer: self.service.call(request), cors, _working: working }
     }
 }
@@ -147,7 +146,7 @@ mod tests {
             HttpResponse::BadRequest().body("x".repeat(5000))
         };
         let app = App::new().app_data(count).default_service(web::to(handler));
-        let app = test::init_service(app.wrap(Front::new(Arc::new(OriginRules::new(&config)), 100))).await;
+        let app = test::init_service(app.wrap(Front::new(Arc::new(OriginRules::new(&config))))).await;
         for (origin, preflight, status, entered) in [
             ("https://app.example", false, 400, true),
             ("https://app.example", true, 204, false),

@@ -57,7 +57,7 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
             "this endpoint needs a reviewer's or viewer's key, not an agent's",
         ));
     }
-    if let Some(connection) = request.conn_data::<Connection>() {
+    if let Some(connection) = Connection::of(request) {
         connection.is_reviewers();
     }
     Ok(Caller { principal: identity.principal, credential: identity.credential })

@@ -6,6 +6,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     path::PathBuf,
     sync::{Arc, mpsc},
     thread::JoinHandle,
@@ -55,6 +56,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_nodes.sql"),
     include_str!("migrations/0003_servers_of_nodes.sql"),
+    include_str!("migrations/0004_certificates_of_nodes.sql"),
 ];
 /// Gateways that know a schema below this one serve alone: they have to end before it is brought up to date.
 const SHARED_SINCE: i64 = 2;
@@ -149,6 +151,19 @@ impl fmt::Debug for Ground {
 }
 
 impl Ground {
+    /// The address of this machine from which the server is reached: that of a socket which nothing is sent by.
+    pub fn outward(&self) -> Option<IpAddr> {
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        self.config.get_hosts().iter().find_map(|host| {
+            let Host::Tcp(name) = host else { return None };
+            let server = (name.as_str(), port).to_socket_addrs().ok()?.next()?;
+            let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
+            let socket = UdpSocket::bind(any).ok()?;
+            socket.connect(server).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        })
+    }
+
     /// Starts the thread; connects to nothing yet.
     ///
     /// # Errors
@@ -409,6 +424,14 @@ pub(super) fn nothing_there() -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_is_known_by_the_address_from_which_it_reaches_the_server() {
+        let outward = |url: &str| Ground::start(&parse(url).unwrap(), None).unwrap().outward();
+        assert_eq!(outward("postgres://127.0.0.1:1/c"), Some(IpAddr::from([127, 0, 0, 1])));
+        assert!(outward("postgres://[::1]:1/c").is_none_or(|ip| ip.is_loopback()));
+        assert_eq!(outward("postgres://a@%2Fvar%2Frun/c"), None);
+    }
 
     #[test]
     fn tls_is_used_where_the_address_says_nothing_and_the_server_is_elsewhere() {

@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -31,7 +32,7 @@ use super::{
 };
 use crate::{
     StoreError, StoreFuture,
-    nodes::{Introduction, News, Node, Nodes, Reach},
+    nodes::{Introduction, News, Node, Nodes, Peer, Reach},
     rows::{parse_moment, signed, unsigned},
 };
 use countersign_domain::changes::{Claimant, digest::PartHasher};
@@ -79,7 +80,7 @@ pub(super) struct Membership {
     live: AtomicUsize,
     differing: AtomicUsize,
     /// Where the others that live are reached.
-    peers: Mutex<HashMap<String, String>>,
+    peers: Mutex<HashMap<String, Peer>>,
     secret: OnceLock<[u8; 32]>,
     news: watch::Sender<News>,
     says: Mutex<Introduction>,
@@ -233,11 +234,11 @@ impl Membership {
         let sql = "DELETE FROM nodes WHERE lease_until < clock_timestamp() - interval '1 day'
                    AND NOT EXISTS (SELECT FROM claims WHERE claims.node = nodes.id)";
         execute(link, sql, &[]).await?;
-        let Introduction { url, version, configuration } = self.says();
+        let Introduction { url, version, configuration, certificate } = self.says();
         let sql = "INSERT INTO nodes (id, epoch, process_epoch, process, joined, lease_until, started_ms, url, version,
-                                      configuration)
+                                      configuration, certificate)
                    VALUES ($1, 1, 1, $2, (SELECT coalesce(max(joined), 0) + 1 FROM nodes),
-                           clock_timestamp() + $3::int * interval '1 second', $4, $5, $6, $7)
+                           clock_timestamp() + $3::int * interval '1 second', $4, $5, $6, $7, $9)
                    ON CONFLICT (id) DO UPDATE SET
                      epoch = nodes.epoch + 1, joined = excluded.joined, lease_until = excluded.lease_until,
                      process = excluded.process, started_ms = excluded.started_ms,
@@ -247,8 +248,8 @@ impl Membership {
                    RETURNING epoch";
         let started = self.started_at.as_millisecond();
         let sent = steady();
-        let values: [super::rows::Value<'_>; 8] =
-            [&self.id, &self.process, &LEASE, &started, &url, &version, &configuration, &anew];
+        let values: [super::rows::Value<'_>; 9] =
+            [&self.id, &self.process, &LEASE, &started, &url, &version, &configuration, &anew, &certificate];
         let row = one(link, sql, &values).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
@@ -275,7 +276,7 @@ impl Membership {
     }
 
     async fn renew(&self, link: &ClientWrapper) -> Result<Beat, StoreError> {
-        let Introduction { url, version, configuration } = self.says();
+        let Introduction { url, version, configuration, certificate } = self.says();
         let epoch = signed(self.life().epoch);
         let servers = {
             let mut own = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,10 +284,10 @@ impl Membership {
         };
         let sql = "WITH renewed AS (
                      UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
-                                      configuration = $7, servers = coalesce($8, servers),
+                                      configuration = $7, certificate = $9, servers = coalesce($8, servers),
                                       servers_no = servers_no + CASE WHEN $8 IS NULL THEN 0 ELSE 1 END
                      WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
-                   others AS (SELECT id, url, joined, servers_no, lease_until > clock_timestamp() AS live,
+                   others AS (SELECT id, url, certificate, joined, servers_no, lease_until > clock_timestamp() AS live,
                                      version = $6 AND configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
                    SELECT (SELECT joined FROM renewed), event, records, (SELECT count(*) FROM others WHERE live),
@@ -296,11 +297,12 @@ impl Membership {
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id),
                           EXISTS (SELECT FROM words WHERE node = $1),
                           ARRAY(SELECT id FROM others WHERE live ORDER BY id),
-                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id)
+                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id),
+                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id)
                    FROM heads";
         let sent = steady();
-        let values: [super::rows::Value<'_>; 8] =
-            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers];
+        let values: [super::rows::Value<'_>; 9] =
+            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers, &certificate];
         let row = one(link, sql, &values).await;
         if row.is_err() && servers.is_some() {
             self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
@@ -320,8 +322,9 @@ impl Membership {
         note(&self.news, feed_end, unsigned(row.get(2))?, row.get(9));
         self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
-        let (ids, urls): (Vec<String>, Vec<String>) = (row.get(7), row.get(8));
-        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = ids.into_iter().zip(urls).collect();
+        let (ids, urls, certificates): (Vec<String>, Vec<String>, Vec<String>) = (row.get(7), row.get(8), row.get(12));
+        let peers = urls.into_iter().zip(certificates).map(|(url, certificate)| Peer { url, certificate });
+        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = ids.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>(0) else {
             let other = row.get::<_, Option<&str>>(5).is_some_and(|process| process != self.process);
             return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
@@ -459,8 +462,12 @@ impl Nodes for Membership {
         self.differing.load(Ordering::Acquire)
     }
 
-    fn peer(&self, node: &str) -> Option<String> {
+    fn peer(&self, node: &str) -> Option<Peer> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    }
+
+    fn outward(&self) -> Option<IpAddr> {
+        self.ground.outward()
     }
 
     fn secret(&self) -> Option<[u8; 32]> {
@@ -501,7 +508,7 @@ fn read_reach(text: &str) -> Reach {
 pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
     let sql = "SELECT id, epoch, url, version, configuration, started_ms,
                       (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
-                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL), servers
+                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL), servers, certificate
                FROM nodes ORDER BY joined";
     let mut led = false;
     let mut nodes = Vec::new();
@@ -512,7 +519,12 @@ pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>
             here: id == here,
             id,
             epoch: unsigned(row.get(1))?,
-            says: Introduction { url: row.get(2), version: row.get(3), configuration: row.get(4) },
+            says: Introduction {
+                url: row.get(2),
+                version: row.get(3),
+                configuration: row.get(4),
+                certificate: row.get(10),
+            },
             reach: read_reach(row.get(9)),
             started_at: parse_moment(row.get(5))?,
             lease_until: Some(parse_moment(row.get(6))?),

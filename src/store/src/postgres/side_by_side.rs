@@ -233,9 +233,13 @@ async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
     until("the first one leads", async || a.nodes().leads()).await;
-    let says = crate::nodes::Introduction { url: "http://a".into(), version: "1".into(), configuration: "x".into() };
+    let [url, version, configuration, certificate] = ["http://a", "1", "x", "y"].map(String::from);
+    let says = crate::nodes::Introduction { url, version, configuration, certificate };
     a.nodes().introduce(says.clone());
     until("it is known", async || b.nodes().list().await.unwrap()[0].says == says).await;
+    let id = a.nodes().claimant().unwrap().node;
+    let peer = Some(crate::nodes::Peer { url: says.url, certificate: says.certificate });
+    until("it is reached there", async || b.nodes().peer(&id) == peer).await;
     assert!(matches!(at(dir.path()).shelf(false).err(), Some(StoreError::Served)));
     let began = Instant::now();
     a.close();

@@ -238,7 +238,7 @@ impl Endpoints {
                 .app_data(data.clone())
                 .configure(super::routes)
                 .default_service(web::to(not_found))
-                .wrap(Front::new(Arc::clone(&origins), 100))
+                .wrap(Front::new(Arc::clone(&origins)))
         })
         .workers(1)
         .disable_signals()

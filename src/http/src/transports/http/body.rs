@@ -44,7 +44,8 @@ impl Body {
         max: usize,
         limit: Duration,
     ) -> Result<Bytes, McpError> {
-        let connection = request.conn_data::<Connection>();
+        let connection = Connection::of(request);
+        let connection = connection.as_deref();
         let intake = || services.connections.intake_of(connection);
         let read = {
             let mut work = pin!(async {

@@ -4,7 +4,7 @@
 //! What is handed on says so with a word that only nodes of the store can know, bound to its session: it is not handed on
 //! again. Who asks is authenticated at both.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use actix_codec::{AsyncRead, AsyncWrite};
 use actix_web::{
@@ -14,7 +14,7 @@ use actix_web::{
     http::{
         StatusCode, Uri,
         header::{self, HeaderName, HeaderValue},
-        uri::{Authority, PathAndQuery},
+        uri::PathAndQuery,
     },
 };
 use awc::{Client, Connector, error::WsClientError};
@@ -23,8 +23,11 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf};
 use tokio_util::sync::CancellationToken;
 
-use super::answer;
-use crate::services::HttpServices;
+use super::{
+    answer,
+    peers::{self, Other},
+};
+use crate::{connections::Connection, services::HttpServices};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
@@ -36,9 +39,9 @@ use countersign_telemetry::RequestMetrics;
 /// Says that another node has handed it on.
 static FORWARDED: HeaderName = HeaderName::from_static("countersign-forwarded");
 
-/// For a connection to the other node.
-const CONNECT: Duration = Duration::from_secs(3);
-/// How often it is looked whether that one lives, while it does not answer.
+/// For a WebSocket's connection to the other node, until it is one.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How often it is looked whether that one lives, of which a WebSocket is carried.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Bytes of a WebSocket that are read at a time.
@@ -60,18 +63,9 @@ const OWN: [HeaderName; 9] = [
 
 /// Another node, where the session lives.
 pub struct Elsewhere {
-    node: String,
+    other: Other,
     url: Uri,
-    word: String,
-}
-
-thread_local! {
-    /// Of each worker: connections to other nodes are kept alive. A stream has one of its own, so there is no limit.
-    static CLIENT: Client = Client::builder()
-        .disable_timeout()
-        .disable_redirects()
-        .connector(Connector::new().limit(0).timeout(CONNECT))
-        .finish();
+    word: HeaderValue,
 }
 
 /// Where that session lives, if that is at another node and it can be reached.
@@ -86,11 +80,17 @@ pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option
     }
     let mut hasher = PartHasher::new("countersign.forward.1");
     hasher.part(&nodes.secret()?).part(session.as_bytes());
-    let word = hasher.finish();
-    if request.headers().get(&FORWARDED).is_some_and(|said| said.as_bytes() == word.as_bytes()) {
+    let word = HeaderValue::from_str(&hasher.finish()).ok()?;
+    if request.headers().get(&FORWARDED) == Some(&word) {
+        if let Some(connection) = Connection::of(request) {
+            connection.is_of_peer();
+        }
         return None;
     }
-    Some(Elsewhere { url: nodes.peer(node)?.parse().ok()?, node: node.to_owned(), word })
+    let peer = nodes.peer(node)?;
+    let url = peer.url.parse().ok()?;
+    let streams = services.config.transports.http.max_concurrent_streams;
+    Some(Elsewhere { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, word })
 }
 
 /// Where the call waits that this request takes up, if that is at another node: the state that it brings says so
@@ -105,48 +105,24 @@ pub fn parked(services: &HttpServices, request: &HttpRequest, message: &Message<
 impl Elsewhere {
     /// Has the other node answer.
     pub async fn answer(self, services: &HttpServices, request: &HttpRequest, payload: dev::Payload) -> HttpResponse {
-        let Some(uri) = self.uri(request) else { return gone() };
-        let mut onward = CLIENT.with(|client| client.request(request.method().clone(), uri)).no_decompress();
-        for (name, value) in request.headers() {
-            if !OWN.contains(name) {
-                onward = onward.append_header((name.clone(), value.clone()));
-            }
-        }
-        let word = HeaderValue::from_str(&self.word).unwrap_or(HeaderValue::from_static(""));
-        let onward = onward.insert_header((FORWARDED.clone(), word));
-        let sent = async {
-            if matches!(payload, dev::Payload::None) { onward.send().await } else { onward.send_stream(payload).await }
-        };
-        let alive = async {
-            loop {
-                tokio::time::sleep(LOOK).await;
-                if services.changes.nodes().peer(&self.node).is_none() {
-                    return;
-                }
-            }
-        };
-        let back = tokio::select! {
-            back = sent => back,
-            // Whether it was done, its client finds out when it initializes anew.
-            () = alive => return gone(),
-        };
-        match back {
-            Ok(back) => {
-                let mut response = HttpResponse::build(back.status());
-                for (name, value) in back.headers() {
-                    if !OWN.contains(name) {
-                        response.append_header((name.clone(), value.clone()));
-                    }
+        let Some(onward) = self.onward(request) else { return gone() };
+        match peers::ask(&self.other, onward, payload).await {
+            Ok((head, body)) => {
+                let mut response = HttpResponse::build(head.status);
+                for (name, value) in head.headers.iter().filter(|(name, _)| !OWN.contains(name)) {
+                    response.append_header((name.clone(), value.clone()));
                 }
                 let length =
-                    back.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+                    head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
                 match length {
-                    Some(length) => response.body(SizedStream::new(length, back)),
-                    None => response.streaming(back),
+                    Some(length) => response.body(SizedStream::new(length, body)),
+                    None => response.streaming(body),
                 }
             }
+            // Whether it was done, its client finds out when it initializes anew.
+            Err(_) if services.changes.nodes().peer(&self.other.node).is_none() => gone(),
             Err(error) => {
-                tracing::warn!(node = self.node, %error, "a request could not be handed on to the node of its session");
+                tracing::warn!(node = self.other.node, %error, "a request could not be handed on to the node of its session");
                 let error = McpError::new(
                     ErrorKind::UpstreamUnavailable,
                     "the gateway that holds this session does not answer; try again",
@@ -155,6 +131,19 @@ impl Elsewhere {
                 answer::with_status(503, &error, Revision::NEWEST_LEGACY)
             }
         }
+    }
+
+    /// The request as the other node gets it.
+    fn onward(&self, request: &HttpRequest) -> Option<http::Request<()>> {
+        let mut onward = http::Request::new(());
+        *onward.method_mut() = request.method().clone();
+        *onward.uri_mut() = self.uri(request)?;
+        let headers = onward.headers_mut();
+        for (name, value) in request.headers().iter().filter(|(name, _)| !OWN.contains(name)) {
+            headers.append(name, value.clone());
+        }
+        headers.insert(FORWARDED.clone(), self.word.clone());
+        Some(onward)
     }
 
     /// Has the other node take a WebSocket up again, and carries its bytes both ways.
@@ -169,30 +158,58 @@ impl Elsewhere {
         protocols: &[&str],
     ) -> Result<HttpResponse, McpError> {
         let uri = self.uri(request).ok_or_else(left_behind)?;
-        let mut onward = CLIENT.with(|client| client.ws(uri)).protocols(protocols);
+        let mut connector = Connector::new().timeout(CONNECT).handshake_timeout(CONNECT);
+        if uri.scheme_str() == Some("https") {
+            let failed = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
+            connector = connector.rustls_0_23(peers::config(&self.other.peer, &[b"http/1.1"]).map_err(failed)?);
+        }
+        let client = Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+        let mut onward = client.ws(uri).protocols(protocols);
         for (name, value) in request.headers() {
-            if !OWN.contains(name) && !name.as_str().starts_with("sec-websocket-") {
+            if !OWN.contains(name) && *name != FORWARDED && !name.as_str().starts_with("sec-websocket-") {
                 onward = onward.header(name.clone(), value.clone());
             }
         }
-        let (head, framed) = onward.header(FORWARDED.clone(), self.word).connect().await.map_err(refused)?;
+        let connect = onward.header(FORWARDED.clone(), self.word.clone()).connect();
+        let (head, framed) = match tokio::time::timeout(CONNECT, connect).await {
+            Ok(connected) => connected.map_err(refused)?,
+            Err(_) if services.changes.nodes().peer(&self.other.node).is_none() => return Err(left_behind()),
+            Err(_) => return Err(silent()),
+        };
         let session = head.headers().get("mcp-session-id").cloned();
         let parts = framed.into_parts();
         let (theirs, ours) = tokio::io::split(parts.io);
-        actix_web::rt::spawn(carry(payload, ours, services.shutdown.clone()));
+        // Until this gateway ends, or the other one.
+        let ends = services.shutdown.child_token();
+        actix_web::rt::spawn(carry(payload, ours, ends.clone()));
+        actix_web::rt::spawn(watch(self.other, ends.clone()));
         let mut response = actix_web_actors::ws::handshake_with_protocols(request, protocols)
             .map_err(|e| McpError::new(ErrorKind::InvalidRequest, e.to_string()))?;
         if let Some(session) = session {
             response.insert_header((HeaderName::from_static("mcp-session-id"), session));
         }
         let begun = stream::iter((!parts.read_buf.is_empty()).then(|| Ok(parts.read_buf.freeze())));
-        Ok(response.streaming(begun.chain(read(theirs, services.shutdown.clone()))))
+        Ok(response.streaming(begun.chain(read(theirs, ends))))
     }
 
+    /// The same path there.
     fn uri(&self, request: &HttpRequest) -> Option<Uri> {
         let path: PathAndQuery = request.uri().path_and_query()?.clone();
-        let authority: Authority = self.url.authority()?.clone();
-        Uri::builder().scheme(self.url.scheme_str()?).authority(authority).path_and_query(path).build().ok()
+        let (scheme, authority) = (self.url.scheme_str()?, self.url.authority()?.clone());
+        Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
+    }
+}
+
+/// Ends a WebSocket that is carried when the other node is gone, and goes when the WebSocket does.
+async fn watch(other: Other, ends: CancellationToken) {
+    let gone = async {
+        while other.nodes.peer(&other.node).as_ref() == Some(&other.peer) {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = gone => ends.cancel(),
+        () = ends.cancelled() => {}
     }
 }
 
@@ -210,6 +227,7 @@ async fn carry(mut payload: dev::Payload, mut to: impl AsyncWrite + Unpin, shutd
     }
     // The other node hears that its client is away, and holds the session.
     let _ = to.shutdown().await;
+    shutdown.cancel();
 }
 
 fn read<S: AsyncRead + Unpin>(
@@ -256,9 +274,13 @@ fn refused(error: WsClientError) -> McpError {
         }
         other => {
             tracing::warn!(error = %other, "a WebSocket could not be handed on to the node of its session");
-            says(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
+            silent()
         }
     }
+}
+
+fn silent() -> McpError {
+    McpError::new(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
 }
 
 /// Whether that session was another node's, which does not live.

@@ -51,7 +51,7 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
         Ok(slot) => slot,
         Err(error) => return answer::refusal(&error, REVISION),
     };
-    if let Some(connection) = request.conn_data::<Connection>() {
+    if let Some(connection) = Connection::of(&request) {
         connection.carries(&shared);
     }
     let addr = Session::open(&services.sessions, Arc::clone(&shared), None);
@@ -61,7 +61,7 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
         let woken = Arc::clone(&woken);
         Arc::new(move || woken.notify_one())
     };
-    let cut = request.conn_data::<Connection>().map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
+    let cut = Connection::of(&request).map_or_else(|| Arc::new(|| ()) as Arc<_>, |connection| connection.cutter());
     if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
         return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
     }

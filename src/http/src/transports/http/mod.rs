@@ -5,14 +5,15 @@ pub mod body;
 pub mod buffer;
 pub mod event_streams;
 pub mod forward;
-pub mod https;
+pub mod http2;
 pub mod large;
 pub mod legacy_pair;
 pub mod mcp;
 pub mod modern;
+pub mod peers;
 pub mod plain;
+pub mod server;
 pub mod session;
-pub mod settings;
 pub mod tls;
 
 use std::net::IpAddr;
@@ -62,7 +63,7 @@ pub fn identify(services: &HttpServices, request: &HttpRequest) -> Result<Identi
 /// The address of the socket's other end; never what a header claims.
 #[must_use]
 pub fn peer(request: &HttpRequest) -> Option<IpAddr> {
-    request.conn_data::<Connection>().and_then(|c| c.peer).or_else(|| request.peer_addr()).map(|a| a.ip())
+    Connection::of(request).and_then(|c| c.peer).or_else(|| request.peer_addr()).map(|a| a.ip())
 }
 
 /// Request headers as the protocol layer reads them.

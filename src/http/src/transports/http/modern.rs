@@ -128,7 +128,7 @@ fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<
     let facts = inbound::modern_facts(meta, (&post.services.config.limits).into())?;
     let sessions = &post.services.sessions;
     // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
-    let session = match post.request.conn_data::<Connection>() {
+    let session = match Connection::of(&post.request).filter(|connection| !connection.is_peers()) {
         Some(connection) => Arc::clone(connection.session(|| {
             let session = inbound::stateless_session(sessions, post.identity.clone());
             sessions.show_facts(&session, &facts);

@@ -344,7 +344,7 @@ fn refuse(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
 
 /// From now on the connection is as busy as the session whose stream it carries.
 fn carries(request: &HttpRequest, session: &Arc<SessionShared>) {
-    if let Some(connection) = request.conn_data::<Connection>() {
+    if let Some(connection) = Connection::of(request) {
         connection.carries(session);
     }
 }

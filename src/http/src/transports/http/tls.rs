@@ -6,24 +6,42 @@ use rustls::{
 };
 
 use countersign_config::TlsConfig;
+use countersign_domain::changes::digest::PartHasher;
+
+/// What the server shows.
+pub struct Certificate {
+    pub config: ServerConfig,
+    /// See [`fingerprint`].
+    pub fingerprint: String,
+}
+
+/// By which other gateways know a certificate.
+#[must_use]
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    let mut hasher = PartHasher::new("countersign.certificate.1");
+    hasher.part(certificate);
+    hasher.finish()
+}
 
 /// The server's TLS configuration from PEM files.
 ///
 /// # Errors
 /// What is wrong with which file, for a person.
-pub fn server_config(tls: &TlsConfig) -> Result<ServerConfig, String> {
+pub fn server_config(tls: &TlsConfig) -> Result<Certificate, String> {
     let certificates = CertificateDer::pem_file_iter(&tls.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
-    if certificates.is_empty() {
+    let Some(own) = certificates.first() else {
         return Err(format!("{} contains no certificate", tls.cert.display()));
-    }
+    };
+    let fingerprint = fingerprint(own);
     let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| format!("{}: {e}", tls.key.display()))?;
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    ServerConfig::builder_with_provider(provider)
+    let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .with_no_client_auth()
         .with_single_cert(certificates, key)
-        .map_err(|e| format!("{}: {e}", tls.cert.display()))
+        .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
+    Ok(Certificate { config, fingerprint })
 }

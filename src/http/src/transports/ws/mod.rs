@@ -68,7 +68,8 @@ async fn try_upgrade(
         .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("this is not a WebSocket handshake: {e}")))?;
     let elsewhere =
         forward::elsewhere(services, request, query.session.as_deref().filter(|_| query.received.is_some()));
-    let connection = request.conn_data::<Connection>();
+    let connection = Connection::of(request);
+    let connection = connection.as_deref();
     if let Some(elsewhere) = elsewhere {
         place(services, connection)?;
         let tunnel = elsewhere.tunnel(services, request, payload.into_inner(), Agent::PROTOCOLS).await;
