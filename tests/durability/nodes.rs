@@ -566,6 +566,35 @@ fn a_node_whose_configuration_differs_says_so_and_one_that_dies_leaves_an_unknow
 }
 
 #[test]
+fn a_node_that_ends_has_another_lead_while_it_still_runs_a_call() {
+    let brief = "policy: {rules: [{name: brief, tools: [frail__apply], then: review, expire_after: 1s}]}";
+    let mut cluster = Cluster::with(&[brief; 2]);
+    let leads = |cluster: &Cluster| cluster.nodes(1).iter().map(|node| node["leads"] == true).collect::<Vec<_>>();
+    assert_eq!(leads(&cluster), [true, false]);
+    let id = cluster.propose(0, "h", "held");
+    assert_eq!(cluster.decide(0, &id, "approve").0, 200);
+    eventually("it was called", || cluster.upstream.has_done("h").then_some(()));
+    let mut ending = cluster.nodes[0].take().unwrap();
+    ending.process.terminate();
+    eventually("the other one leads", || (leads(&cluster) == [false, true]).then_some(()));
+    // And does what the one that leads does.
+    let body = json!({"key": "e", "value": "x", "mode": "ok"}).to_string();
+    let answer = cluster.at(1).request("POST", "/tools/frail__apply", &[JSON], body.as_bytes()).json();
+    let forgotten = answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    eventually("it expires", || (cluster.state(1, &forgotten)["state"] == "expired").then_some(()));
+    let nodes = cluster.nodes(1);
+    assert_eq!((&nodes[0]["live"], &nodes[0]["running"]), (&json!(true), &json!(1)), "it is not gone: {nodes:?}");
+    assert_eq!(cluster.state(1, &id)["state"], "executing");
+
+    cluster.upstream.release();
+    eventually("it is recorded", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
+    assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"], "by who ran it");
+    assert!(ending.process.ended().success());
+    assert_eq!(cluster.upstream.done()["h"].len(), 1);
+    assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
+}
+
+#[test]
 fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it() {
     let cluster = Cluster::start(2);
     // Its answer comes while nobody is there to read it.

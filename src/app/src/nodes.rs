@@ -139,7 +139,10 @@ impl Follower {
             gauge!(telemetry::NODES).set(self.nodes.live() as f64);
             gauge!(telemetry::NODE_LEADS).set(if self.nodes.leads() { 1.0 } else { 0.0 });
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => {
+                    gauge!(telemetry::NODE_LEADS).set(0.0);
+                    return;
+                }
                 () = tokio::time::sleep(LOOK) => {}
                 changed = news.changed() => if changed.is_err() {
                     return;

@@ -1,7 +1,7 @@
 //! Puts the gateway together, runs it, and takes it apart again in order.
 //!
-//! Start: lock, store, changes, providers, endpoints. End: no new work, streams say their last word, running calls get a
-//! deadline, sessions are cut, the store is closed.
+//! Start: lock, store, changes, providers, endpoints. End: another node leads, no new work, streams say their last word,
+//! running calls get a deadline, sessions are cut, the store is closed.
 
 use std::{
     io::{IsTerminal, Write},
@@ -510,6 +510,8 @@ impl Running {
         // Who ends the process of a stdio server waits for it; what is still held then is given up.
         let drain = services.config.limits.drain.min(if self.options.stdio { STDIO_DRAIN } else { Duration::MAX });
         self.file = None;
+        // First: what is running may take long, and another node does meanwhile what this one led.
+        services.changes.nodes().resign();
         services.shutdown.cancel();
         let quiet = async {
             while services.in_flight() > 0 {

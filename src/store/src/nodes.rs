@@ -134,6 +134,9 @@ pub trait Nodes: Send + Sync + 'static {
     fn holds(&self, claimant: Option<&Claimant>) -> bool;
     /// Whether this node does what one node does at a time.
     fn leads(&self) -> bool;
+    /// Leads no more from now on, and has another one lead as soon as there is one; what this node runs stays its own until
+    /// the store is closed. The one gateway of a store that takes no other goes on.
+    fn resign(&self);
     /// How many nodes live, this one among them.
     fn live(&self) -> usize;
     /// How many of the others that live have another configuration than this one.
@@ -183,6 +186,8 @@ impl Nodes for Alone {
     fn leads(&self) -> bool {
         true
     }
+
+    fn resign(&self) {}
 
     fn live(&self) -> usize {
         1

@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::Write as _,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
@@ -29,18 +29,21 @@ struct State {
     /// Each call.
     done: BTreeMap<String, Vec<Done>>,
     texts: BTreeMap<String, String>,
+    /// Calls that are held may be answered.
+    released: bool,
 }
 
 pub struct Upstream {
     state: Mutex<State>,
     ledger: Mutex<File>,
+    release: Condvar,
 }
 
 impl Upstream {
     /// Answers its address too.
     pub fn start(ledger: &Path) -> (Arc<Self>, String) {
         let ledger = File::options().create_new(true).append(true).open(ledger).unwrap();
-        let upstream = Arc::new(Self { state: Mutex::default(), ledger: Mutex::new(ledger) });
+        let upstream = Arc::new(Self { state: Mutex::default(), ledger: Mutex::new(ledger), release: Condvar::new() });
         let shared = Arc::clone(&upstream);
         let port = wire::serve(move |line, body| shared.react(line, body));
         (upstream, format!("http://127.0.0.1:{port}/mcp"))
@@ -52,6 +55,12 @@ impl Upstream {
 
     pub fn has_done(&self, key: &str) -> bool {
         self.state.lock().unwrap().done.contains_key(key)
+    }
+
+    /// Answers the calls that are held, and those that will be.
+    pub fn release(&self) {
+        self.state.lock().unwrap().released = true;
+        self.release.notify_all();
     }
 
     /// Somebody else alters what a change is about.
@@ -110,6 +119,7 @@ impl Upstream {
             // Long enough that a kill often falls into the call.
             "slow" => std::thread::sleep(Duration::from_millis(60)),
             "lost" => return None,
+            "held" => drop(self.release.wait_while(self.state.lock().unwrap(), |state| !state.released).unwrap()),
             "fail" => {
                 let mut failed = says("It failed on purpose");
                 failed["isError"] = true.into();

@@ -50,7 +50,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is notified on: the number of the last event and of the last record, after the node that wrote them.
 pub(super) const CHANNEL: &str = "countersign";
-/// After the node that has said something else of its servers.
+/// After the node that has said something else of its servers, or leads no more.
 const SERVERS: &str = "servers";
 
 /// How long after the lease of its node a call may still go out, in seconds: a process that was stopped right between
@@ -77,6 +77,8 @@ pub(super) struct Membership {
     started_at: Timestamp,
     life: Mutex<Life>,
     leads: AtomicBool,
+    /// It is to lead no more.
+    resigned: AtomicBool,
     live: AtomicUsize,
     differing: AtomicUsize,
     /// Where the others that live are reached.
@@ -120,6 +122,7 @@ impl Membership {
             started_at: Timestamp::now(),
             life: Mutex::new(Life { epoch: 0, until: Duration::ZERO }),
             leads: AtomicBool::new(false),
+            resigned: AtomicBool::new(false),
             live: AtomicUsize::new(1),
             differing: AtomicUsize::new(0),
             peers: Mutex::default(),
@@ -199,8 +202,13 @@ impl Membership {
         if ready.is_some() {
             self.join(&link, true).await?;
         }
+        let mut told = false;
         loop {
             let next = Instant::now() + BEAT;
+            if !told && self.resigned.load(Ordering::Acquire) {
+                soon(self.hand_over(&link)).await?;
+                told = true;
+            }
             match soon(self.renew(&link)).await? {
                 Beat::Renewed => {}
                 Beat::Replaced => return Err(StoreError::Superseded),
@@ -236,10 +244,10 @@ impl Membership {
         execute(link, sql, &[]).await?;
         let Introduction { url, version, configuration, certificate } = self.says();
         let sql = "INSERT INTO nodes (id, epoch, process_epoch, process, joined, lease_until, started_ms, url, version,
-                                      configuration, certificate)
+                                      configuration, resigned, certificate)
                    VALUES ($1, 1, 1, $2, (SELECT coalesce(max(joined), 0) + 1 FROM nodes),
-                           clock_timestamp() + $3::int * interval '1 second', $4, $5, $6, $7, $9)
-                   ON CONFLICT (id) DO UPDATE SET
+                           clock_timestamp() + $3::int * interval '1 second', $4, $5, $6, $7, $9, $10)
+                   ON CONFLICT (id) DO UPDATE SET resigned = excluded.resigned,
                      epoch = nodes.epoch + 1, joined = excluded.joined, lease_until = excluded.lease_until,
                      process = excluded.process, started_ms = excluded.started_ms,
                      process_epoch = CASE WHEN nodes.process = excluded.process THEN nodes.process_epoch
@@ -248,8 +256,19 @@ impl Membership {
                    RETURNING epoch";
         let started = self.started_at.as_millisecond();
         let sent = steady();
-        let values: [super::rows::Value<'_>; 9] =
-            [&self.id, &self.process, &LEASE, &started, &url, &version, &configuration, &anew, &certificate];
+        let resigned = self.resigned.load(Ordering::Acquire);
+        let values: [super::rows::Value<'_>; 10] = [
+            &self.id,
+            &self.process,
+            &LEASE,
+            &started,
+            &url,
+            &version,
+            &configuration,
+            &anew,
+            &resigned,
+            &certificate,
+        ];
         let row = one(link, sql, &values).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
@@ -287,11 +306,13 @@ impl Membership {
                                       configuration = $7, certificate = $9, servers = coalesce($8, servers),
                                       servers_no = servers_no + CASE WHEN $8 IS NULL THEN 0 ELSE 1 END
                      WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
-                   others AS (SELECT id, url, certificate, joined, servers_no, lease_until > clock_timestamp() AS live,
+                   others AS (SELECT id, url, certificate, joined, resigned, servers_no,
+                                     lease_until > clock_timestamp() AS live,
                                      version = $6 AND configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
                    SELECT (SELECT joined FROM renewed), event, records, (SELECT count(*) FROM others WHERE live),
-                          EXISTS (SELECT FROM others, renewed WHERE live AND others.joined < renewed.joined),
+                          EXISTS (SELECT FROM others, renewed
+                                  WHERE live AND NOT resigned AND others.joined < renewed.joined),
                           (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other),
                           ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id),
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id),
@@ -311,7 +332,7 @@ impl Membership {
             return Err(StoreError::BadRecord("nothing says where the logs end".into()));
         };
         if servers.is_some() {
-            execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS}", self.id)]).await?;
+            self.wake_others(link).await?;
         }
         let (ids, numbers): (Vec<String>, Vec<i64>) = (row.get(10), row.get(11));
         self.read_others(link, ids.into_iter().zip(numbers).collect()).await?;
@@ -330,11 +351,29 @@ impl Membership {
             return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
         };
         self.life().until = end(sent);
-        if !self.leads.load(Ordering::Acquire) && !row.get::<_, bool>(4) && first(link, joined).await? {
+        let ahead = row.get::<_, bool>(4) || self.resigned.load(Ordering::Acquire);
+        if !self.leads.load(Ordering::Acquire) && !ahead && first(link, joined).await? {
             tracing::info!(node = self.id, "this node leads");
             self.leads.store(true, Ordering::Release);
         }
         Ok(Beat::Renewed)
+    }
+
+    /// Says that another one is to lead, once nothing is written any more by this one as the one that leads: who writes so
+    /// holds the row.
+    async fn hand_over(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+        let sql = "WITH held AS MATERIALIZED (
+                     SELECT id FROM nodes WHERE id = $1 AND epoch = $2 AND process = $3 FOR UPDATE)
+                   UPDATE nodes SET resigned = true FROM held WHERE nodes.id = held.id";
+        execute(link, sql, &[&self.id, &signed(self.life().epoch), &self.process]).await?;
+        self.wake_others(link).await?;
+        tracing::info!(node = self.id, "this node leads no more");
+        Ok(())
+    }
+
+    /// They look at the nodes at once.
+    async fn wake_others(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+        execute(link, "SELECT pg_notify($1, $2)", &[&CHANNEL, &format!("{} {SERVERS}", self.id)]).await.map(drop)
     }
 
     /// A notification, which anybody with access to the database can send: at most a hint. It begins with who sent it; then
@@ -381,7 +420,8 @@ impl Membership {
             signed(life.epoch)
         };
         let sql = "UPDATE nodes SET lease_until = clock_timestamp() WHERE id = $1 AND epoch = $2 AND process = $3";
-        execute(link, sql, &[&self.id, &epoch, &self.process]).await.map(drop)
+        execute(link, sql, &[&self.id, &epoch, &self.process]).await?;
+        self.wake_others(link).await
     }
 }
 
@@ -390,11 +430,11 @@ fn end(sent: Duration) -> Duration {
     (sent + Duration::from_secs(LEASE.unsigned_abs().into())).saturating_sub(MARGIN)
 }
 
-/// Whether nobody who joined earlier lives. Their rows are locked while it is looked: no renewal is under way, and what they
+/// Whether nobody who joined earlier lives, but who has resigned. Their rows are locked while it is looked: no renewal is under way, and what they
 /// did as the one that leads is committed.
 async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
-    let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp()), false)
-               FROM (SELECT lease_until FROM nodes WHERE joined < $1 FOR UPDATE) AS earlier";
+    let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp() AND NOT resigned), false)
+               FROM (SELECT lease_until, resigned FROM nodes WHERE joined < $1 FOR UPDATE) AS earlier";
     Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
 }
 
@@ -451,7 +491,12 @@ impl Nodes for Membership {
     }
 
     fn leads(&self) -> bool {
-        self.leads.load(Ordering::Acquire) && self.holds(None)
+        self.leads.load(Ordering::Acquire) && !self.resigned.load(Ordering::Acquire) && self.holds(None)
+    }
+
+    fn resign(&self) {
+        self.resigned.store(true, Ordering::Release);
+        self.wake.notify_one();
     }
 
     fn live(&self) -> usize {
@@ -508,12 +553,15 @@ fn read_reach(text: &str) -> Reach {
 pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
     let sql = "SELECT id, epoch, url, version, configuration, started_ms,
                       (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
-                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL), servers, certificate
+                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL), servers, resigned,
+                      certificate
                FROM nodes ORDER BY joined";
     let mut led = false;
     let mut nodes = Vec::new();
     for row in query(client, sql, &[]).await? {
-        let live: bool = row.get(7);
+        let (live, resigned): (bool, bool) = (row.get(7), row.get(10));
+        let leads = live && !resigned && !led;
+        led |= leads;
         let id: String = row.get(0);
         nodes.push(Node {
             here: id == here,
@@ -523,16 +571,15 @@ pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>
                 url: row.get(2),
                 version: row.get(3),
                 configuration: row.get(4),
-                certificate: row.get(10),
+                certificate: row.get(11),
             },
             reach: read_reach(row.get(9)),
             started_at: parse_moment(row.get(5))?,
             lease_until: Some(parse_moment(row.get(6))?),
             live,
-            leads: live && !led,
+            leads,
             running: unsigned(row.get(8))?,
         });
-        led |= live;
     }
     Ok(nodes)
 }

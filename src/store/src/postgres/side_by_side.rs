@@ -250,6 +250,62 @@ async fn who_leaves_hands_over_at_once_and_a_move_waits_for_nobody_to_serve() {
     assert!(at(dir.path()).shelf(false).is_ok());
 }
 
+#[tokio::test]
+async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a_place, b_place) = (at(dir.path()), at(dir.path()));
+    let a = a_place.open().unwrap();
+    until("it leads alone", async || a.nodes().leads()).await;
+    let b = b_place.open().unwrap();
+    let by_a = a.nodes().claimant();
+    approved(&*a, "one", "file").await;
+    write(&*a, claim("one", by_a.clone(), "file")).await.unwrap();
+    let hooks = a_place.deliveries().unwrap();
+    hooks.position("a", 0).unwrap();
+    let led = hooks.led_by(by_a.as_ref().unwrap()).unwrap();
+    led.take_in("a", 1, &[]).unwrap();
+
+    a.nodes().resign();
+    assert!(!a.nodes().leads(), "at this very moment");
+    until("the other leads", async || b.nodes().leads()).await;
+    let late = led.take_in("a", 2, &[]);
+    assert!(matches!(late, Err(StoreError::HandedOver)), "what it wrote as the one that led is over: {late:?}");
+    b_place.deliveries().unwrap().led_by(b.nodes().claimant().as_ref().unwrap()).unwrap().take_in("a", 3, &[]).unwrap();
+    // It joined first, and yet it is not the one.
+    let listed = b.nodes().list().await.unwrap();
+    let shown: Vec<_> = listed.iter().map(|node| (node.live, node.leads, node.running)).collect();
+    assert_eq!(shown, [(true, false, 1), (true, true, 0)]);
+    // Nor is it when nobody else is left, nor does whoever comes wait for its end.
+    b.close();
+    let c = at(dir.path()).open().unwrap();
+    until("who came later leads", async || c.nodes().leads()).await;
+    assert!(!a.nodes().leads() && a.nodes().holds(by_a.as_ref()));
+    assert!(c.orphans().await.unwrap().is_empty());
+    write(&*a, applied("one", by_a)).await.unwrap();
+    a.close();
+    c.close();
+    // In its next life it may.
+    let again = a_place.open().unwrap();
+    until("it leads", async || again.nodes().leads()).await;
+    again.close();
+}
+
+#[tokio::test]
+async fn who_resigned_does_not_lead_after_its_lease_ran_out_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = at(dir.path()).open().unwrap();
+    until("it leads", async || a.nodes().leads()).await;
+    a.nodes().resign();
+    until("it is known", async || !a.nodes().list().await.unwrap()[0].leads).await;
+    run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
+    until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 2) && a.nodes().holds(None)).await;
+    // With a renewal it is looked at who leads.
+    let renewed = a.nodes().list().await.unwrap()[0].lease_until;
+    until("it is renewed", async || a.nodes().list().await.unwrap()[0].lease_until > renewed).await;
+    assert!(!a.nodes().leads() && !a.nodes().list().await.unwrap()[0].leads);
+    a.close();
+}
+
 /// A database of a gateway of the version before, which serves alone.
 #[tokio::test]
 async fn an_older_database_is_brought_up_to_date_once_its_gateway_has_ended() {

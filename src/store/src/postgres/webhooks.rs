@@ -131,7 +131,8 @@ impl Deliveries for WebhookStore {
 /// Whether this node still leads. As long as the transaction lasts nobody else begins to: who would waits for the row.
 async fn leads(client: &ClientWrapper, by: Option<&Claimant>) -> Result<(), StoreError> {
     let Some(by) = by else { return Ok(()) };
-    let sql = "SELECT 1 FROM nodes WHERE id = $1 AND epoch = $2 AND lease_until > clock_timestamp() FOR KEY SHARE";
+    let sql = "SELECT 1 FROM nodes WHERE id = $1 AND epoch = $2 AND lease_until > clock_timestamp() AND NOT resigned
+               FOR KEY SHARE";
     let held = one(client, sql, &[&by.node, &signed(by.epoch)]).await?;
     held.map(drop).ok_or(StoreError::HandedOver)
 }
