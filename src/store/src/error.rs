@@ -58,7 +58,7 @@ pub enum StoreError {
     #[error("the store's queue is full")]
     QueueFull,
     /// The commit failed in a way that may have left it done; it could not be read back.
-    #[error("the outcome of the write is unknown")]
+    #[error("whether this was written is unknown; look at it before you try again")]
     OutcomeUnknown,
     /// What the database says, in its words.
     #[error("{0}")]
@@ -66,7 +66,9 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether a write that failed with this certainly changed nothing. If not, read the state again.
+    /// Whether a write that failed with this certainly changed nothing. If not, read the state again. Of a server that is
+    /// [`Self::Unreachable`] that is known: where the connection ended after the write was sent, it is
+    /// [`Self::OutcomeUnknown`], if it cannot be read back.
     #[must_use]
     pub const fn certainly_aborted(&self) -> bool {
         !matches!(self, Self::OutcomeUnknown)
@@ -108,7 +110,7 @@ impl StoreError {
             Self::QueueFull => McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"),
             Self::Closed => McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"),
             Self::OutcomeUnknown => {
-                McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; look at the change again")
+                McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; look whether it was done")
                     .with("outcome", "unknown")
             }
             Self::DiskFull => {

@@ -18,6 +18,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, oneshot},
+    time::Instant,
 };
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, Socket,
@@ -35,6 +36,8 @@ const POOL: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For an answer; longer than the server lets a statement run.
 pub(super) const ANSWER: Duration = Duration::from_secs(35);
+/// For both.
+pub(super) const LONG: Duration = PATIENCE.saturating_add(ANSWER);
 
 /// For an answer that a request waits for.
 pub(super) const SOON: Duration = Duration::from_secs(2);
@@ -91,6 +94,18 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     // Of several servers the one that takes writes.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     Ok(config)
+}
+
+/// A connection of the pool at work. Where that does not come to its end, it does not go back: a transaction may be open, or
+/// an answer on its way.
+struct Lent(Option<Arc<Object>>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(client) = self.0.take().and_then(Arc::into_inner) {
+            drop(Object::take(client));
+        }
+    }
 }
 
 type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
@@ -206,11 +221,31 @@ impl Ground {
         self.handle.spawn(work);
     }
 
-    /// Runs it on the thread with a connection of the pool; its answer may be waited for anywhere.
+    /// Runs it on the thread with a connection of the pool; its answer may be waited for anywhere. It reads: where nobody
+    /// answers, nothing was changed.
     pub fn ask<T, F, Fut>(self: &Arc<Self>, work: F) -> StoreFuture<T>
     where
         T: Send + 'static,
-        F: FnOnce(Object) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        self.spawned(error::silent, work)
+    }
+
+    /// As [`Self::ask`], of what writes: where nobody answers, what became of it is unknown.
+    pub fn ask_to_write<T, F, Fut>(self: &Arc<Self>, work: F) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        self.spawned(|| StoreError::OutcomeUnknown, work)
+    }
+
+    fn spawned<T, F, Fut>(self: &Arc<Self>, late: fn() -> StoreError, work: F) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, StoreError>> + Send,
     {
         let (reply, answer) = oneshot::channel();
@@ -218,7 +253,7 @@ impl Ground {
         self.handle.spawn(async move {
             // Nobody waits any more: not worth the query.
             if !reply.is_closed() {
-                let _ = reply.send(ground.with(work).await);
+                let _ = reply.send(ground.with(LONG, late, work).await);
             }
         });
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
@@ -228,23 +263,52 @@ impl Ground {
     pub fn wait<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(Object) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, StoreError>> + Send,
     {
         let ground = Arc::clone(self);
-        self.block(async move { ground.with(work).await })
+        self.block(async move { ground.with(LONG, error::silent, work).await })
     }
 
     /// As [`Self::wait`], of what a request waits for on a thread that serves others: not longer than [`SOON`].
     pub fn wait_briefly<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(Object) -> Fut + Send + 'static,
+        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, StoreError>> + Send,
     {
         let ground = Arc::clone(self);
+        self.block(async move { ground.with(SOON, error::silent, work).await })
+    }
+
+    /// As [`Self::wait`], of what writes: where nobody answers, what became of it is unknown.
+    pub fn write<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Object>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let ground = Arc::clone(self);
+        self.block(async move { ground.with(LONG, || StoreError::OutcomeUnknown, work).await })
+    }
+
+    /// As [`Self::write`], for at most so long, of what may be done twice: it is, where no more is known of it than that.
+    pub fn write_or_repeat<T, F, Fut>(self: &Arc<Self>, time: Duration, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Fn(Arc<Object>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let (ground, unknown) = (Arc::clone(self), || StoreError::OutcomeUnknown);
         self.block(async move {
-            tokio::time::timeout(SOON, ground.with(work)).await.unwrap_or_else(|_| Err(error::silent()))
+            let end = Instant::now() + time;
+            let written = ground.with(time, unknown, &work).await;
+            let left = end.saturating_duration_since(Instant::now());
+            if !matches!(written, Err(StoreError::OutcomeUnknown)) || left.is_zero() {
+                return written;
+            }
+            // That it was not made this time says nothing of the first.
+            ground.with(left, unknown, &work).await.map_err(|_| unknown())
         })
     }
 
@@ -262,13 +326,21 @@ impl Ground {
         answer.recv().unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    async fn with<T, F, Fut>(&self, work: F) -> Result<T, StoreError>
+    /// With a connection of the pool, for at most so long; `late` where it had begun by then.
+    async fn with<T, F, Fut>(&self, time: Duration, late: impl FnOnce() -> StoreError, work: F) -> Result<T, StoreError>
     where
-        F: FnOnce(Object) -> Fut,
+        F: FnOnce(Arc<Object>) -> Fut,
         Fut: Future<Output = Result<T, StoreError>>,
     {
-        let client = taken(&self.pool).await?;
-        let result = tokio::time::timeout(ANSWER, work(client)).await.unwrap_or_else(|_| Err(error::silent()));
+        let end = Instant::now() + time;
+        let client = tokio::time::timeout_at(end, taken(&self.pool)).await.unwrap_or_else(|_| Err(error::silent()))?;
+        let mut lent = Lent(Some(Arc::new(client)));
+        let client = lent.0.as_ref().map(Arc::clone).ok_or(StoreError::Closed)?;
+        let result = tokio::time::timeout_at(end, work(client)).await;
+        if result.is_ok() {
+            lent.0 = None;
+        }
+        let result = result.unwrap_or_else(|_| Err(late()));
         self.health.heard(&result);
         result
     }
@@ -393,9 +465,9 @@ pub(super) async fn migrating(client: &tokio_postgres::Client) -> Result<(), tok
 
 /// Takes the lock of who serves with this statement, as soon as it is free.
 async fn locked(client: &tokio_postgres::Client, sql: &str, patience: Duration) -> Result<(), StoreError> {
-    let end = tokio::time::Instant::now() + patience;
+    let end = Instant::now() + patience;
     while !client.query_one(sql, &[&LOCKS, &SERVING]).await?.get::<_, bool>(0) {
-        if tokio::time::Instant::now() >= end {
+        if Instant::now() >= end {
             return Err(StoreError::Served);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

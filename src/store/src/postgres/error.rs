@@ -29,6 +29,15 @@ pub(super) fn ends(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_none_or(|told| !matches!(told.parsed_severity(), Some(Severity::Error)))
 }
 
+/// Of a write that was sent: where the connection ended with it, nobody has said what became of it.
+pub(super) fn of_write(error: tokio_postgres::Error) -> StoreError {
+    if ends(&error) {
+        tracing::warn!(error = told(&error), "the connection ended before a write was answered");
+        return StoreError::OutcomeUnknown;
+    }
+    error.into()
+}
+
 /// Of a server that does not answer.
 pub(super) fn silent() -> StoreError {
     StoreError::Unreachable("PostgreSQL does not answer".into())

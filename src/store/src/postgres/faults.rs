@@ -4,11 +4,15 @@ use super::*;
 use crate::{
     WriteError,
     drafts::{created, moved, write},
+    keys::{ApiKey, CodeOutcome, SignIn},
     servers::{
         proxy::{CLOSED, CUT, DECEIVE, LOSE, PASS, Proxy, SILENT},
         url_of,
     },
+    webhooks::{DeliveryState, Tried, Waiting},
 };
+
+use countersign_domain::principal::{Principal, Role};
 
 pub(super) fn at(dir: &std::path::Path) -> Server {
     Server::new(&url_of(dir), None, crate::nodes::Name::fresh()).unwrap()
@@ -85,22 +89,159 @@ async fn a_connection_that_ends_before_the_commit_leaves_nothing_and_is_replaced
     place.verify_audit(None).unwrap();
 }
 
+fn key(id: &str) -> ApiKey {
+    ApiKey {
+        id: id.into(),
+        name: id.into(),
+        role: Role::Viewer,
+        owner: None,
+        created_at: Timestamp::UNIX_EPOCH,
+        last_used_at: None,
+        revoked_at: None,
+    }
+}
+
+fn not_made<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+    assert!(matches!(&answer, Err(StoreError::Unreachable(_))), "{answer:?}");
+}
+
+fn unknown<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+    let Err(error @ StoreError::OutcomeUnknown) = answer else { panic!("{answer:?}") };
+    assert!(!error.certainly_aborted());
+    assert_eq!(error.to_mcp().data["outcome"], "unknown");
+}
+
+#[test]
+fn what_became_of_a_key_is_looked_up_and_told_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let (keys, now) = (place.credentials().unwrap(), Timestamp::UNIX_EPOCH);
+    proxy.set(LOSE);
+    not_made(keys.insert(&key("a"), &[1; 32]));
+    assert_eq!((proxy.mode(), keys.list().unwrap()), (PASS, vec![]));
+    proxy.set(DECEIVE);
+    keys.insert(&key("a"), &[1; 32]).unwrap();
+    assert_eq!(keys.list().unwrap(), [key("a")], "once");
+
+    proxy.set(LOSE);
+    not_made(keys.revoke("a", now));
+    assert_eq!(keys.held().unwrap().len(), 1);
+    proxy.set(DECEIVE);
+    assert!(keys.revoke("a", now).unwrap(), "by this very call");
+    assert!(!keys.revoke("a", now).unwrap());
+    assert_eq!(proxy.mode(), PASS);
+    // Each with its entry.
+    assert_eq!(place.verify_audit(None).unwrap().entries, 2);
+}
+
+#[test]
+fn a_sign_in_that_nobody_answered_is_made_once_more_and_a_code_is_never_taken_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let (keys, now) = (place.credentials().unwrap(), Timestamp::UNIX_EPOCH);
+    let sign_in = |id: u8| SignIn {
+        id: [id; 32],
+        cookie: [id; 32],
+        principal: Arc::new(Principal { name: "rita".into(), role: Role::Reviewer, key_id: None, owner: None }),
+        key: None,
+        last_used: now,
+    };
+    for (id, mode) in [(11, LOSE), (12, DECEIVE)] {
+        proxy.set_at(mode, [id; 32]);
+        keys.put_sign_in(&sign_in(id), &[]).unwrap();
+        assert_eq!((proxy.mode(), keys.sign_in(&[id; 32]).unwrap()), (PASS, Some(sign_in(id))));
+        proxy.set_at(mode, [id; 32]);
+        keys.forget_sign_ins(&[[id; 32]]).unwrap();
+        assert_eq!((proxy.mode(), keys.sign_in(&[id; 32]).unwrap()), (PASS, None));
+
+        proxy.set_at(mode, [id; 32]);
+        keys.put_code(&[id; 32], now, Timestamp::MAX).unwrap();
+        proxy.set_at(mode, [id; 32]);
+        unknown(keys.take_code(&[id; 32], now));
+        let taken = if mode == DECEIVE { CodeOutcome::AlreadyUsed } else { CodeOutcome::Taken };
+        assert_eq!((proxy.mode(), keys.take_code(&[id; 32], now).unwrap()), (PASS, taken));
+    }
+    // Nobody says anything until it is too late.
+    proxy.set(SILENT);
+    unknown(keys.put_sign_in(&sign_in(13), &[]));
+    proxy.set(PASS);
+}
+
+#[test]
+fn a_delivery_whose_note_nobody_answered_is_noted_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let hooks = place.deliveries().unwrap();
+    hooks.position("a", 0).unwrap();
+    let event = Waiting {
+        id: 0,
+        key: "7".into(),
+        seq: Some(7),
+        kind: "change.created".into(),
+        subject: "chg".into(),
+        event: "{}".into(),
+        attempts: 0,
+        since: Timestamp::UNIX_EPOCH,
+    };
+    let tried = Tried { attempts: 1, status: Some(200), error: None };
+    for mode in [LOSE, DECEIVE] {
+        proxy.set(mode);
+        unknown(hooks.take_in("a", 7, std::slice::from_ref(&event)));
+        assert_eq!(hooks.waiting("a").unwrap().len(), usize::from(mode == DECEIVE));
+    }
+    let ids = hooks.take_in("a", 7, &[event]).unwrap();
+    assert_eq!(hooks.waiting("a").unwrap().len(), 1, "once");
+    let note = || hooks.tried("a", ids[0], DeliveryState::Delivered, &tried, Timestamp::UNIX_EPOCH);
+    for mode in [LOSE, DECEIVE] {
+        proxy.set(mode);
+        unknown(note());
+        assert_eq!(hooks.waiting("a").unwrap().len(), usize::from(mode == LOSE));
+    }
+    note().unwrap();
+}
+
+#[tokio::test]
+async fn what_one_node_tells_another_is_heard_once_though_answers_are_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let store = place.open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    let node = store.nodes().claimant().unwrap().node;
+    proxy.set_at(LOSE, "never told");
+    unknown(store.tell(&node, "a", "never told".into()).await);
+    proxy.set_at(DECEIVE, "told unanswered");
+    unknown(store.tell(&node, "a", "told unanswered".into()).await);
+    assert_eq!(proxy.mode(), PASS);
+    // Statements are prepared once for each connection.
+    proxy.set_at(LOSE, "DELETE FROM words");
+    assert_eq!(store.heard().await.unwrap(), [("a".to_owned(), "told unanswered".to_owned())]);
+    assert_eq!(proxy.mode(), PASS);
+    store.tell(&node, "a", "and more".into()).await.unwrap();
+    assert_eq!(store.heard().await.unwrap(), [("a".to_owned(), "and more".to_owned())]);
+    assert_eq!(store.heard().await.unwrap(), []);
+    store.close();
+}
+
+#[test]
+fn a_connection_whose_work_was_given_up_is_not_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let ground = Ground::start(&connect::parse(&url_of(dir.path())).unwrap(), None).unwrap();
+    let given_up = ground.wait_briefly(|client| async move {
+        client.batch_execute("BEGIN; SET LOCAL application_name = 'left open'").await?;
+        std::future::pending::<Result<(), StoreError>>().await
+    });
+    not_made(given_up);
+    let next = ground.wait(|client| async move { Ok(client.query_one("SHOW application_name", &[]).await?) });
+    assert_eq!(next.unwrap().get::<_, &str>(0), "countersign");
+}
+
 /// As one whose machine has stopped.
 #[tokio::test]
 async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, place) = proxied(dir.path());
     let (store, keys) = (place.open().unwrap(), place.credentials().unwrap());
-    let key = crate::keys::ApiKey {
-        id: "k".into(),
-        name: "alice".into(),
-        role: countersign_domain::principal::Role::Viewer,
-        owner: None,
-        created_at: Timestamp::UNIX_EPOCH,
-        last_used_at: None,
-        revoked_at: None,
-    };
-    keys.insert(&key, &[1; 32]).unwrap();
+    keys.insert(&key("k"), &[1; 32]).unwrap();
     write(&*store, created("a")).await.unwrap();
     proxy.set(SILENT);
     assert!(keys.find(&[1; 32]).unwrap().is_some(), "what is known needs no answer");

@@ -6,15 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool_postgres::{ClientWrapper, Object};
+use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::{
     Ground,
-    connect::SOON,
+    connect::{LONG, SOON},
     error,
-    rows::{Value, execute, one, query, stored},
+    rows::{self, Value, execute, one, query, stored, take_heads, transaction},
     trail,
 };
 use crate::{
@@ -30,6 +30,9 @@ const REFRESHED: Duration = Duration::from_millis(200);
 /// The copy is not gone by when it is older: nobody could have revoked a key in a database that answers nobody, but this
 /// gateway may be the one that does not reach it.
 const GOOD: Duration = Duration::from_secs(10);
+
+/// How long it is tried to find out what became of a key.
+const SETTLING: Duration = Duration::from_secs(20);
 
 /// How long a code that expired is known as such.
 const DAY_MS: i64 = 86_400_000;
@@ -100,6 +103,41 @@ impl Keys {
         }
     }
 
+    /// What became of the row of a key, where nobody has told: with that moment of revocation, if any, it is as it was to be.
+    /// Whoever altered it holds the heads until that has ended.
+    fn looked_up(
+        &self,
+        altered: Result<bool, StoreError>,
+        id: &str,
+        revoked_at: Option<String>,
+    ) -> Result<bool, StoreError> {
+        let Err(StoreError::OutcomeUnknown) = altered else { return altered };
+        let (ground, wanted) = (Arc::clone(&self.ground), Arc::new((id.to_owned(), revoked_at)));
+        let found = self.ground.block(async move {
+            let end = Instant::now() + SETTLING;
+            loop {
+                let wanted = Arc::clone(&wanted);
+                let looking = ground.ask(move |client| async move {
+                    let sql = "SELECT 1 FROM api_keys WHERE id = $1 AND ($2::text IS NULL OR revoked_at = $2)";
+                    let looking = async {
+                        take_heads(&client).await?;
+                        one(&client, sql, &[&wanted.0, &wanted.1]).await
+                    };
+                    transaction(&client, looking).await
+                });
+                match looking.await {
+                    Ok(found) => return Ok(found.is_some()),
+                    Err(error) if Instant::now() > end => {
+                        tracing::error!(%error, "what became of a key cannot be found out");
+                        return Err(StoreError::OutcomeUnknown);
+                    }
+                    Err(_) => tokio::time::sleep(REFRESHED).await,
+                }
+            }
+        })?;
+        if found { Ok(true) } else { Err(StoreError::Unreachable("the connection ended before the commit".into())) }
+    }
+
     fn note(&self, hash: SecretHash, key: ApiKey) {
         self.copy.write().unwrap_or_else(PoisonError::into_inner).keys.insert(hash, key);
     }
@@ -108,11 +146,11 @@ impl Keys {
 impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         let (stored_key, secret) = (key.clone(), *hash);
-        self.ground.wait(move |client| async move {
+        let inserted = self.ground.write(move |client| async move {
             let key = stored_key;
-            let inserted = transaction(client, async |client| {
+            let inserting = async {
                 execute(
-                    client,
+                    &client,
                     "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
                     &[
@@ -127,10 +165,11 @@ impl Credentials for Keys {
                     ],
                 )
                 .await?;
-                trail::key(client, covered::KEY_CREATED, &key.id).await
-            });
-            inserted.await
-        })?;
+                trail::key(&client, covered::KEY_CREATED, &key.id).await
+            };
+            transaction(&client, inserting).await
+        });
+        self.looked_up(inserted.map(|()| true), &key.id, None)?;
         self.note(*hash, key.clone());
         Ok(())
     }
@@ -173,17 +212,18 @@ impl Credentials for Keys {
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
         let (revoked, at) = (id.to_owned(), now.to_string());
-        let done = self.ground.wait(move |client| async move {
-            let revoking = transaction(client, async |client| {
+        let done = self.ground.write(move |client| async move {
+            let revoking = async {
                 let sql = "UPDATE api_keys SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
-                let rows = execute(client, sql, &[&revoked, &at]).await?;
+                let rows = execute(&client, sql, &[&revoked, &at]).await?;
                 if rows == 1 {
-                    trail::key(client, covered::KEY_REVOKED, &revoked).await?;
+                    trail::key(&client, covered::KEY_REVOKED, &revoked).await?;
                 }
                 Ok(rows == 1)
-            });
-            revoking.await
-        })?;
+            };
+            transaction(&client, revoking).await
+        });
+        let done = self.looked_up(done, id, Some(now.to_string()))?;
         let mut copy = self.copy.write().unwrap_or_else(PoisonError::into_inner);
         if done && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);
@@ -204,8 +244,8 @@ impl Credentials for Keys {
         }
         drop(copy);
         let (id, at) = (key.id.clone(), now.to_string());
-        let noting = self.ground.ask(move |client| async move {
-            execute(&client, "UPDATE api_keys SET last_used_at = $2 WHERE id = $1", &[&id, &at]).await
+        let noting = self.ground.ask_to_write(move |client| async move {
+            rows::write(&client, "UPDATE api_keys SET last_used_at = $2 WHERE id = $1", &[&id, &at]).await
         });
         // No request waits for it.
         self.ground.spawn(async move {
@@ -219,32 +259,36 @@ impl Credentials for Keys {
     fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError> {
         let hash = *hash;
         let (now, expires) = (now.as_millisecond(), expires_at.as_millisecond());
-        self.ground.wait(move |client| async move {
-            execute(&client, "DELETE FROM sign_in_codes WHERE expires_ms < $1", &[&(now - DAY_MS)]).await?;
-            let sql = "INSERT INTO sign_in_codes (hash, created_ms, expires_ms) VALUES ($1, $2, $3)";
-            execute(&client, sql, &[&hash.as_slice(), &now, &expires]).await.map(drop)
+        self.ground.write_or_repeat(LONG, move |client| async move {
+            rows::write(&client, "DELETE FROM sign_in_codes WHERE expires_ms < $1", &[&(now - DAY_MS)]).await?;
+            let sql = "INSERT INTO sign_in_codes (hash, created_ms, expires_ms) VALUES ($1, $2, $3)
+                       ON CONFLICT (hash) DO NOTHING";
+            rows::write(&client, sql, &[&hash.as_slice(), &now, &expires]).await.map(drop)
         })
     }
 
     fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
-        let (sign_in, gone) = (sign_in.clone(), blobs(gone));
-        self.ground.wait_briefly(move |client| async move {
-            let SignIn { id, cookie, principal, key, last_used } = sign_in;
-            let sql = "WITH gone AS (DELETE FROM sign_ins WHERE id = ANY($9))
-                       INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
-                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
-            let values: &[Value<'_>] = &[
-                &id.as_slice(),
-                &cookie.as_slice(),
-                &key.as_ref().map(<[u8; 32]>::as_slice),
-                &stored(&principal.name),
-                &principal.role.as_str(),
-                &principal.key_id,
-                &principal.owner.as_deref().map(stored),
-                &last_used.as_millisecond(),
-                &gone,
-            ];
-            execute(&client, sql, values).await.map(drop)
+        let given = Arc::new((sign_in.clone(), blobs(gone)));
+        self.ground.write_or_repeat(SOON, move |client| {
+            let given = Arc::clone(&given);
+            async move {
+                let (SignIn { id, cookie, principal, key, last_used }, gone) = &*given;
+                let sql = "WITH gone AS (DELETE FROM sign_ins WHERE id = ANY($9))
+                           INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
+                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO NOTHING";
+                let values: &[Value<'_>] = &[
+                    &id.as_slice(),
+                    &cookie.as_slice(),
+                    &key.as_ref().map(<[u8; 32]>::as_slice),
+                    &stored(&principal.name),
+                    &principal.role.as_str(),
+                    &principal.key_id,
+                    &principal.owner.as_deref().map(stored),
+                    &last_used.as_millisecond(),
+                    gone,
+                ];
+                rows::write(&client, sql, values).await.map(drop)
+            }
         })
     }
 
@@ -264,16 +308,17 @@ impl Credentials for Keys {
 
     fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
         let (id, at) = (*id, at.as_millisecond());
-        self.ground.wait(move |client| async move {
+        self.ground.write(move |client| async move {
             let sql = "UPDATE sign_ins SET last_used_ms = $2 WHERE id = $1";
-            execute(&client, sql, &[&id.as_slice(), &at]).await.map(drop)
+            rows::write(&client, sql, &[&id.as_slice(), &at]).await.map(drop)
         })
     }
 
     fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
-        let gone = blobs(gone);
-        self.ground.wait_briefly(move |client| async move {
-            execute(&client, "DELETE FROM sign_ins WHERE id = ANY($1)", &[&gone]).await.map(drop)
+        let gone = Arc::new(blobs(gone));
+        self.ground.write_or_repeat(SOON, move |client| {
+            let gone = Arc::clone(&gone);
+            async move { rows::write(&client, "DELETE FROM sign_ins WHERE id = ANY($1)", &[&*gone]).await.map(drop) }
         })
     }
 
@@ -286,9 +331,10 @@ impl Credentials for Keys {
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         let (hash, now) = (*hash, now.as_millisecond());
-        self.ground.wait(move |client| async move {
+        // Whoever took it cannot be told by what is stored: it is not taken twice, and perhaps by nobody.
+        self.ground.write(move |client| async move {
             let sql = "UPDATE sign_in_codes SET used_ms = $2 WHERE hash = $1 AND used_ms IS NULL AND expires_ms > $2";
-            if execute(&client, sql, &[&hash.as_slice(), &now]).await? == 1 {
+            if rows::write(&client, sql, &[&hash.as_slice(), &now]).await? == 1 {
                 return Ok(CodeOutcome::Taken);
             }
             let row = one(&client, "SELECT used_ms FROM sign_in_codes WHERE hash = $1", &[&hash.as_slice()]).await?;
@@ -320,28 +366,6 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
         }),
         last_used: parse_moment(row.get(7))?,
     })
-}
-
-/// Runs it in a transaction, and takes it back where it fails. A commit of unknown outcome is said to be that.
-async fn transaction<T>(
-    client: Object,
-    work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    client.batch_execute("BEGIN").await?;
-    match work(&client).await {
-        Ok(done) => match client.batch_execute("COMMIT").await {
-            Ok(()) => Ok(done),
-            Err(error) if error::ends(&error) => Err(StoreError::OutcomeUnknown),
-            Err(error) => Err(error.into()),
-        },
-        Err(error) => {
-            if client.batch_execute("ROLLBACK").await.is_err() {
-                // Not back into the pool.
-                drop(Object::take(client));
-            }
-            Err(error)
-        }
-    }
 }
 
 async fn read_all(client: &ClientWrapper) -> Result<HashMap<SecretHash, ApiKey>, StoreError> {

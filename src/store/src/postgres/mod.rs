@@ -28,6 +28,7 @@ mod webhooks;
 mod writer;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, Weak,
@@ -162,6 +163,8 @@ pub(crate) struct PostgresStore {
     membership: Arc<Membership>,
     node: Mutex<Option<JoinHandle<()>>>,
     ground: Arc<Ground>,
+    /// Numbers of what other nodes have told this one, and was handed out, but may still be there.
+    words: Arc<Mutex<BTreeSet<i64>>>,
 }
 
 impl PostgresStore {
@@ -174,7 +177,7 @@ impl PostgresStore {
         let writer = Writer::new(Arc::clone(&ground), beside, queue, intake.meter(), Arc::clone(&closing));
         let thread = connect::on_thread("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
-        let store = Self { intake, closing, writer, membership, node: Mutex::default(), ground };
+        let store = Self { intake, closing, writer, membership, node: Mutex::default(), ground, words: Arc::default() };
         // Where it cannot join, what is dropped ends the writer.
         let node = store.membership.start()?;
         *store.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
@@ -184,7 +187,7 @@ impl PostgresStore {
     fn read<T, F, Fut>(&self, query: F) -> StoreFuture<T>
     where
         T: Send + 'static,
-        F: FnOnce(deadpool_postgres::Object) -> Fut + Send + 'static,
+        F: FnOnce(Arc<deadpool_postgres::Object>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, StoreError>> + Send,
     {
         if self.closing.load(Ordering::Acquire) {
@@ -288,12 +291,32 @@ impl Store for PostgresStore {
 
     fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
         let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.read(move |client| async move { nodes::tell(&client, &own, &node, &change, &body).await })
+        if self.closing.load(Ordering::Acquire) {
+            return Box::pin(async { Err(StoreError::Closed) });
+        }
+        self.ground.ask_to_write(move |client| async move { nodes::tell(&client, &own, &node, &change, &body).await })
     }
 
     fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
-        let own = self.membership.id.clone();
-        self.read(move |client| async move { nodes::heard(&client, &own).await })
+        let (own, taken, ground) = (self.membership.id.clone(), Arc::clone(&self.words), Arc::clone(&self.ground));
+        let reading = self.read(move |client| async move { nodes::heard(&client, &own).await });
+        Box::pin(async move {
+            let told = reading.await?;
+            if told.is_empty() {
+                return Ok(Vec::new());
+            }
+            let ids: Vec<i64> = told.iter().map(|(id, _)| *id).collect();
+            let heard = {
+                let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+                taken.retain(|id| ids.contains(id));
+                told.into_iter().filter(|(id, _)| taken.insert(*id)).map(|(_, word)| word).collect()
+            };
+            // It is known here by now: an answer that is lost loses nothing.
+            if let Err(error) = ground.ask(move |client| async move { nodes::forget(&client, ids).await }).await {
+                tracing::debug!(%error, "what other nodes have told could not be taken out yet");
+            }
+            Ok(heard)
+        })
     }
 
     fn nodes(&self) -> Arc<dyn Nodes> {

@@ -28,7 +28,7 @@ use super::{
     Ground,
     connect::on_thread,
     error,
-    rows::{execute, one, query},
+    rows::{execute, one, query, write},
 };
 use crate::{
     StoreError, StoreFuture,
@@ -365,7 +365,8 @@ impl Membership {
         let sql = "WITH held AS MATERIALIZED (
                      SELECT id FROM nodes WHERE id = $1 AND epoch = $2 AND process = $3 FOR UPDATE)
                    UPDATE nodes SET resigned = true FROM held WHERE nodes.id = held.id";
-        execute(link, sql, &[&self.id, &signed(self.life().epoch), &self.process]).await?;
+        let epoch = signed(self.life().epoch);
+        execute(link, sql, &[&self.id, &epoch, &self.process]).await?;
         self.wake_others(link).await?;
         tracing::info!(node = self.id, "this node leads no more");
         Ok(())
@@ -454,14 +455,19 @@ pub(super) async fn tell(
                SELECT pg_notify($4, $5)";
     let hint = format!("{own} to {node}");
     let values: [super::rows::Value<'_>; 5] = [&node, &change, &body, &CHANNEL, &hint];
-    one(client, sql, &values).await.map(drop)
+    write(client, sql, &values).await.map(drop)
 }
 
-/// Takes out what other nodes have told this one.
-pub(super) async fn heard(client: &ClientWrapper, own: &str) -> Result<Vec<(String, String)>, StoreError> {
-    let sql = "WITH heard AS (DELETE FROM words WHERE node = $1 RETURNING id, change_id, body)
-               SELECT change_id, body FROM heard ORDER BY id";
-    Ok(query(client, sql, &[&own]).await?.iter().map(|row| (row.get(0), row.get(1))).collect())
+/// What other nodes have told this one, with the numbers by which it is taken out.
+pub(super) async fn heard(client: &ClientWrapper, own: &str) -> Result<Vec<(i64, (String, String))>, StoreError> {
+    let sql = "SELECT id, change_id, body FROM words WHERE node = $1 ORDER BY id";
+    let rows = query(client, sql, &[&own]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
+}
+
+/// Takes out what was heard.
+pub(super) async fn forget(client: &ClientWrapper, ids: Vec<i64>) -> Result<(), StoreError> {
+    execute(client, "DELETE FROM words WHERE id = ANY($1)", &[&ids]).await.map(drop)
 }
 
 /// Wakes only those who do not know it yet.

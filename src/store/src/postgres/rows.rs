@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio_postgres::{Row, types::ToSql};
 
+use super::error;
 use crate::{
     Followed, Heads, LiveChange, Proposed, StoreError, StoredEvent,
     rows::{parse_change, parse_hash, parse_moment, parse_state, parse_time, signed, unsigned},
@@ -40,6 +41,34 @@ pub(super) async fn one(client: &ClientWrapper, sql: &str, values: &[Value<'_>])
 pub(super) async fn execute(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
     let statement = client.prepare_cached(sql).await?;
     Ok(client.execute(&statement, values).await?)
+}
+
+/// As [`execute`], of a write that is a transaction of its own: where the connection ends before the answer, its outcome is
+/// unknown.
+pub(super) async fn write(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
+    let statement = client.prepare_cached(sql).await?;
+    if client.is_closed() {
+        return Err(error::silent());
+    }
+    client.execute(&statement, values).await.map_err(error::of_write)
+}
+
+/// Runs it in a transaction, and takes it back where it fails. A commit that nobody answers is of unknown outcome.
+pub(super) async fn transaction<T>(
+    client: &ClientWrapper,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    client.batch_execute("BEGIN").await?;
+    match work.await {
+        Ok(done) => client.batch_execute("COMMIT").await.map(|()| done).map_err(error::of_write),
+        Err(error) => {
+            if let Err(error) = client.batch_execute("ROLLBACK").await {
+                // Without a connection there is no transaction.
+                tracing::debug!(%error, "a transaction was not taken back, but ended with its connection");
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Where the caller is, and not on the thread that reads.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::{ClientWrapper, Object};
+use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::{
     Ground,
-    rows::{execute, one, query, stored},
+    rows::{self, execute, one, query, stored, transaction},
 };
 use crate::{
     StoreError,
@@ -30,19 +30,6 @@ impl WebhookStore {
     }
 }
 
-/// Ends it, or takes back what failed.
-async fn end<T>(client: Object, result: Result<T, StoreError>) -> Result<T, StoreError> {
-    let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    match (client.batch_execute(end).await, result) {
-        (Ok(()), result) => result,
-        (Err(error), result) => {
-            // Not back into the pool.
-            drop(Object::take(client));
-            result.and(Err(error.into()))
-        }
-    }
-}
-
 impl Deliveries for WebhookStore {
     fn led_by(&self, by: &Claimant) -> Option<Arc<dyn Deliveries>> {
         Some(Arc::new(Self { ground: Arc::clone(&self.ground), by: Some(by.clone()) }))
@@ -50,18 +37,18 @@ impl Deliveries for WebhookStore {
 
     fn keep_only(&self, names: &[String]) -> Result<(), StoreError> {
         let names = names.to_vec();
-        self.ground.wait(move |client| async move {
+        self.ground.write(move |client| async move {
             let sql = "WITH gone AS (DELETE FROM webhooks WHERE name <> ALL($1) RETURNING name)
                        DELETE FROM webhook_deliveries WHERE webhook IN (SELECT name FROM gone)";
-            execute(&client, sql, &[&names]).await.map(drop)
+            rows::write(&client, sql, &[&names]).await.map(drop)
         })
     }
 
     fn position(&self, webhook: &str, head: u64) -> Result<u64, StoreError> {
         let webhook = webhook.to_owned();
-        self.ground.wait(move |client| async move {
+        self.ground.write(move |client| async move {
             let sql = "INSERT INTO webhooks (name, position) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-            execute(&client, sql, &[&webhook, &signed(head)]).await?;
+            rows::write(&client, sql, &[&webhook, &signed(head)]).await?;
             let row = one(&client, "SELECT position FROM webhooks WHERE name = $1", &[&webhook]).await?;
             row.map_or(Ok(head), |row| unsigned(row.get(0)))
         })
@@ -69,14 +56,12 @@ impl Deliveries for WebhookStore {
 
     fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
         let (webhook, events, by) = (webhook.to_owned(), events.to_vec(), self.by.clone());
-        self.ground.wait(move |client| async move {
-            client.batch_execute("BEGIN").await?;
-            let taken = async {
+        self.ground.write(move |client| async move {
+            let taking = async {
                 leads(&client, by.as_ref()).await?;
                 take_in(&client, &webhook, position, &events).await
             };
-            let taken = taken.await;
-            end(client, taken).await
+            transaction(&client, taking).await
         })
     }
 
@@ -94,25 +79,23 @@ impl Deliveries for WebhookStore {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let (webhook, tried, by) = (webhook.to_owned(), tried.clone(), self.by.clone());
-        self.ground.wait(move |client| async move {
-            client.batch_execute("BEGIN").await?;
-            let noted = async {
+        self.ground.write(move |client| async move {
+            let noting = async {
                 leads(&client, by.as_ref()).await?;
                 note(&client, &webhook, id, state, &tried, at).await
             };
-            let noted = noted.await;
-            end(client, noted).await
+            transaction(&client, noting).await
         })
     }
 
     fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError> {
         let webhook = webhook.to_owned();
-        self.ground.wait(move |client| async move {
+        self.ground.write(move |client| async move {
             let sql = "UPDATE webhook_deliveries SET state = 'waiting', attempts = 0, taken_ms = $3
                        WHERE webhook = $1 AND event IS NOT NULL AND id IN (
                            SELECT id FROM webhook_deliveries WHERE webhook = $1 AND state = 'given_up'
                            ORDER BY id LIMIT $2)";
-            let again = execute(&client, sql, &[&webhook, &signed(limit as u64), &now.as_millisecond()]).await?;
+            let again = rows::write(&client, sql, &[&webhook, &signed(limit as u64), &now.as_millisecond()]).await?;
             Ok((usize::try_from(again).unwrap_or(usize::MAX), read_waiting(&client, &webhook).await?))
         })
     }

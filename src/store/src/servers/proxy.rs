@@ -7,16 +7,16 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU8, Ordering},
     },
     time::Duration,
 };
 
 pub const PASS: u8 = 0;
-/// Connections end instead of the next commit.
+/// The connection ends instead of the next commit, or of what [`Proxy::set_at`] names.
 pub const LOSE: u8 = 1;
-/// Connections end instead of the answer to the next commit.
+/// The connection ends instead of the answer to that.
 pub const DECEIVE: u8 = 2;
 /// Connections end before the next audit entries.
 pub const CUT: u8 = 3;
@@ -28,7 +28,14 @@ pub const SILENT: u8 = 5;
 /// See the module.
 pub struct Proxy {
     pub url: String,
+    told: Told,
+}
+
+#[derive(Clone)]
+struct Told {
     mode: Arc<AtomicU8>,
+    /// What is lost.
+    word: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Proxy {
@@ -40,24 +47,36 @@ impl Proxy {
         let socket = PathBuf::from(folder.replace("%2F", "/")).join(".s.PGSQL.5432");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("postgres://countersign@{}/{database}", listener.local_addr().unwrap());
-        let mode = Arc::new(AtomicU8::new(PASS));
-        let told = Arc::clone(&mode);
+        let told = Told { mode: Arc::new(AtomicU8::new(PASS)), word: Arc::default() };
+        let all = told.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (server, mode) = (UnixStream::connect(&socket).unwrap(), Arc::clone(&told));
-                if mode.load(Ordering::SeqCst) != CLOSED {
+                let (server, told) = (UnixStream::connect(&socket).unwrap(), all.clone());
+                if told.mode.load(Ordering::SeqCst) != CLOSED {
                     let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                     std::thread::spawn(move || back(from, to));
-                    std::thread::spawn(move || forth(client, server, &mode));
+                    std::thread::spawn(move || forth(client, server, &told));
                 }
             }
         });
-        Self { url, mode }
+        Self { url, told }
     }
 
     /// What it does from now on: [`PASS`] to begin with.
     pub fn set(&self, mode: u8) {
-        self.mode.store(mode, Ordering::SeqCst);
+        self.set_at(mode, "COMMIT");
+    }
+
+    /// As [`Self::set`], where it is about what is sent with that in it.
+    pub fn set_at(&self, mode: u8, word: impl AsRef<[u8]>) {
+        *self.told.word.lock().unwrap() = word.as_ref().to_vec();
+        self.told.mode.store(mode, Ordering::SeqCst);
+    }
+
+    /// What it does now.
+    #[must_use]
+    pub fn mode(&self) -> u8 {
+        self.told.mode.load(Ordering::SeqCst)
     }
 }
 
@@ -66,7 +85,7 @@ fn back(mut server: UnixStream, mut client: TcpStream) {
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
+fn forth(mut client: TcpStream, mut server: UnixStream, Told { mode, word }: &Told) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = client.read(&mut buffer)
         && n > 0
@@ -79,8 +98,8 @@ fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
         if now == CLOSED {
             break;
         }
-        let commits = (now == LOSE || now == DECEIVE) && holds(b"COMMIT");
-        if commits || (now == CUT && holds(b"sha256")) {
+        let lost = (now == LOSE || now == DECEIVE) && holds(&word.lock().unwrap());
+        if lost || (now == CUT && holds(b"sha256")) {
             mode.store(PASS, Ordering::SeqCst);
             if now == DECEIVE {
                 client.shutdown(Shutdown::Both).unwrap();
