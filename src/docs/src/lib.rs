@@ -138,7 +138,8 @@ impl Provider for Docs {
                 _ => match Change::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
                     Change::Looks(look) => self.look(look).await,
                     Change::Writes(write) => {
-                        run::run(&self.reader.library, write, self.reader.embedder.is_some()).await
+                        let permit = ctx.permit.clone();
+                        run::run(&self.reader.library, write, permit, self.reader.embedder.is_some()).await
                     }
                 },
             }

@@ -11,7 +11,7 @@ use countersign_domain::{
     changes::Operation,
     principal::{Principal, Role},
 };
-use countersign_provider::NoProgress;
+use countersign_provider::{NoProgress, Permit};
 
 struct Bench {
     docs: Arc<Docs>,
@@ -114,6 +114,16 @@ async fn every_answer_of_a_tool_fits_its_output_schema() {
         assert!(answer.as_object().unwrap().keys().all(|key| described.contains_key(key)), "{name}: {answer}");
     }
     assert!(!bench.file("note.md").exists() && bench.file("tools/another.md").exists());
+}
+
+#[actix::test]
+async fn what_may_not_be_done_any_more_is_not() {
+    let bench = Bench::new().await;
+    let arguments = named(json!({ "path": "late.md", "content": "# Late\n" }));
+    let permit = Some(Permit(Arc::new(|| false)));
+    let late = bench.docs.call("index_document", &arguments, &CallContext { permit, ..context() }).await;
+    assert_eq!(late.unwrap_err().data["outcome"], "not_applied");
+    assert!(!bench.file("late.md").exists());
 }
 
 #[actix::test]

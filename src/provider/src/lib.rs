@@ -212,6 +212,29 @@ pub struct CallContext {
 #[derive(Clone)]
 pub struct Permit(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
+impl Permit {
+    /// Whether it may still go out at this moment.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        (self.0)()
+    }
+
+    /// What a module looks at just before it does what was approved.
+    ///
+    /// # Errors
+    /// `UPSTREAM_UNAVAILABLE`, with `not_applied`.
+    pub fn check(permit: Option<&Self>) -> Result<(), McpError> {
+        if permit.is_none_or(Self::holds) { Ok(()) } else { Err(Self::lapsed()) }
+    }
+
+    /// Somebody else takes the gateway that had the change for gone.
+    #[must_use]
+    pub fn lapsed() -> McpError {
+        let message = "The lease of the gateway that took it ran out before anything was done; propose it again";
+        McpError::new(ErrorKind::UpstreamUnavailable, message).with("outcome", "not_applied")
+    }
+}
+
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Permit")

@@ -295,6 +295,15 @@ impl Db<'_> {
         }
     }
 
+    /// Whether the gateway that runs the change still has it, as long as the transaction lasts: in a database that several
+    /// share. The embedded one is one gateway's alone.
+    pub fn is_claimed(self, change: &str) -> Sql<bool> {
+        match self {
+            Self::File(_) => Ok(true),
+            Self::Server(session) => Ok(session.is_claimed(change)?),
+        }
+    }
+
     /// Lets an issue be found by its words. The embedded database sees to that by itself.
     pub fn index_issue(self, rowid: i64, key: &str, title: &str, description: &str) -> Sql<()> {
         self.index("issues", rowid, &[('A', key), ('B', title), ('D', description)])

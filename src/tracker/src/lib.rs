@@ -53,7 +53,7 @@ use tokio::sync::broadcast;
 
 use self::{
     args::Write,
-    db::Db,
+    db::{Db, not_written},
     history::Actor,
     prompts::Prompt,
     queries::{GetIssue, ListIssues, ListProjects, Search},
@@ -69,8 +69,8 @@ use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,
-    ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
+    CallContext, Completion, CompletionRef, Module, Permit, PromptDef, PromptResult, Provider, ProviderEvent,
+    ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
 };
 use countersign_store::Room;
 
@@ -156,11 +156,20 @@ impl Tracker {
     async fn write(&self, tool: &str, write: Write, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let workflow = Arc::clone(&self.workflow);
         let (tool, principal, change_id) = (tool.to_owned(), Arc::clone(&ctx.principal), ctx.change_id.clone());
+        let permit = ctx.permit.clone();
         let run = move |db: Db<'_>| {
             if let Some(id) = &change_id
                 && let Some(result) = writes::earlier_run(db, id)?
             {
                 return Ok((result, Touched::default()));
+            }
+            if let Some(permit) = &permit {
+                Permit::check(Some(permit))?;
+                if let Some(id) = &change_id
+                    && !db.is_claimed(id).map_err(|error| not_written(&error))?
+                {
+                    return Err(Permit::lapsed());
+                }
             }
             let actor = Actor { name: principal.name.clone(), change_id, at: now_text(Timestamp::now()) };
             let plan = plan::plan(db, &workflow, &write)?;

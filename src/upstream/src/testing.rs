@@ -227,7 +227,7 @@ impl PlainPost {
         let mut extra = client::Extra::new();
         extra.push((HeaderName::from_static("mcp-method"), HeaderValue::from_static(method)));
         extra.push((HeaderName::from_static("mcp-name"), HeaderValue::from_str(name).unwrap()));
-        let mut response = client::post(&self.0, extra, body).await?;
+        let mut response = client::post(&self.0, extra, body, None).await?;
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.field(Field::ContentEncoding).is_none());
         answer::body(&mut response, MAX_MESSAGE).await

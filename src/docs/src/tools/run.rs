@@ -18,7 +18,7 @@ use crate::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    ToolResult,
+    Permit, ToolResult,
     text::{one_line, tool_result},
 };
 
@@ -28,7 +28,12 @@ const EMBEDDING: Duration = Duration::from_secs(5);
 const LINE: usize = 200;
 
 /// Checks a write against the live files once more and does it.
-pub(crate) async fn run(library: &Arc<Library>, write: Write, embeds: bool) -> Result<ToolResult, McpError> {
+pub(crate) async fn run(
+    library: &Arc<Library>,
+    write: Write,
+    permit: Option<Permit>,
+    embeds: bool,
+) -> Result<ToolResult, McpError> {
     let name = match &write {
         Write::Put { whose, .. } | Write::Promote { whose, .. } => whose.project_name.clone(),
         Write::Delete(delete) => Some(delete.project.clone()),
@@ -40,6 +45,7 @@ pub(crate) async fn run(library: &Arc<Library>, write: Write, embeds: bool) -> R
     let action = blocking(move || {
         let _turn = turn;
         let action = plan::plan(&planned, &write)?.action;
+        Permit::check(permit.as_ref())?;
         carry_out(&action, &project)?;
         Ok((action, project))
     });

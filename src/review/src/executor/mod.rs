@@ -301,13 +301,11 @@ async fn call(
     let (nodes, by) = (Arc::clone(&inner.nodes), change.claimed_by.clone());
     let permit = Permit(Arc::new(move || nodes.holds(by.as_ref())));
     // A renewal may be late, as long as it is of the same life.
-    while !permit.0() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
+    while !permit.holds() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
         tokio::time::sleep(LEASE_PAUSE).await;
     }
-    if !permit.0() {
-        let message = "The lease of the gateway that took it ran out before anything was sent; propose it again";
-        let fault = ChangeFault { code: ErrorKind::UpstreamUnavailable.code().into(), message: message.into() };
-        return (Arc::clone(change), ChangeEvent::Fail { fault, result: None });
+    if !permit.holds() {
+        return (Arc::clone(change), ChangeEvent::Fail { fault: fault(&Permit::lapsed()), result: None });
     }
     let (inquirer, mut inquiry) = Inquiry::of(inner, change).unzip();
     let cancel = inner.kill.child_token();

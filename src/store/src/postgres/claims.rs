@@ -101,9 +101,11 @@ pub(super) async fn step(
 /// Ends the claim of a node that is gone, for certain: its lease cannot be renewed as long as the transaction lasts. What
 /// its process may still have in its hands holds up whoever would settle.
 pub(super) async fn lapse(client: &ClientWrapper, id: &str) -> Result<bool, StoreError> {
-    // The claim first, as who ends it in order.
-    let sql = "SELECT node, epoch FROM claims WHERE change_id = $1 AND lapsed_until IS NULL FOR UPDATE";
-    let Some(claim) = one(client, sql, &[&id]).await? else { return Ok(true) };
+    // The claim first, as who ends it in order. Somebody who holds it does so, or does what was approved at this moment.
+    let claim = "SELECT node, epoch FROM claims WHERE change_id = $1 AND lapsed_until IS NULL";
+    let Some(claim) = one(client, &format!("{claim} FOR UPDATE SKIP LOCKED"), &[&id]).await? else {
+        return Ok(one(client, claim, &[&id]).await?.is_none());
+    };
     let (node, epoch): (String, i64) = (claim.get(0), claim.get(1));
     let sql = "SELECT epoch > $2 OR lease_until < clock_timestamp(), process_epoch > $2
                FROM nodes WHERE id = $1 FOR SHARE";

@@ -201,6 +201,50 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
 }
 
 #[tokio::test]
+async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    let by = store.nodes().claimant();
+    approved(&*store, "one", "file").await;
+    write(&*store, claim("one", by.clone(), "file")).await.unwrap();
+    // Its node is in another life by then, of the same process.
+    run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
+    until("its claim is nobody's", async || store.orphans().await.unwrap() == ["one"]).await;
+    write(&*store, lost("one", by.clone())).await.unwrap();
+    let until = store.held_until("one").await.unwrap().unwrap();
+    let left = until.duration_since(Timestamp::now()).as_secs();
+    assert!(left <= i64::from(nodes::HOLD), "{left}");
+    let early = write(&*store, settled("one", by.clone())).await;
+    assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
+    run(dir.path(), "UPDATE claims SET lapsed_until = lapsed_until - interval '2 minutes'").await;
+    assert!(store.held_until("one").await.unwrap().is_none());
+    write(&*store, settled("one", by)).await.unwrap();
+    store.close();
+}
+
+#[tokio::test]
+async fn what_is_being_done_at_this_moment_is_not_taken_to_be_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = at(dir.path());
+    let store = place.open().unwrap();
+    let by = store.nodes().claimant();
+    approved(&*store, "one", "file").await;
+    write(&*store, claim("one", by.clone(), "file")).await.unwrap();
+    let mut session = place.tables().unwrap().wait_for_session().unwrap();
+    session.begin("BEGIN").unwrap();
+    assert!(session.is_claimed("one").unwrap() && !session.is_claimed("two").unwrap());
+    run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
+    until("its node is gone", async || store.orphans().await.unwrap() == ["one"]).await;
+    let early = write(&*store, lost("one", by.clone())).await;
+    assert!(matches!(early, Err(WriteError::Fenced)), "nobody waits for it either: {early:?}");
+    session.commit().unwrap();
+    write(&*store, lost("one", by)).await.unwrap();
+    let session = place.tables().unwrap().wait_for_session().unwrap();
+    assert!(!session.is_claimed("one").unwrap());
+    store.close();
+}
+
+#[tokio::test]
 async fn a_process_that_is_started_anew_leaves_nothing_to_wait_for() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, first) = proxied(dir.path());

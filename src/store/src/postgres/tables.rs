@@ -139,6 +139,16 @@ impl Session {
         })
     }
 
+    /// Whether the node that runs the change still has it, until the transaction ends: whoever would take that node for gone
+    /// waits for it.
+    ///
+    /// # Errors
+    /// Those of the server.
+    pub fn is_claimed(&self, change: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT 1 FROM claims WHERE change_id = $1 AND lapsed_until IS NULL FOR SHARE";
+        Ok(!self.query(sql.to_owned(), vec![Box::new(change.to_owned())])?.is_empty())
+    }
+
     /// How many rows it was about.
     ///
     /// # Errors

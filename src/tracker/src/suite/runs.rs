@@ -1,13 +1,13 @@
 //! What a run of an approved change leaves behind, and runs at the same time.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use serde_json::json;
 
 use super::{Fixture, config, context, place, string, updated};
 use crate::{Tracker, move_data};
 use countersign_protocol::ErrorKind;
-use countersign_provider::Provider;
+use countersign_provider::{CallContext, Permit, Provider};
 use countersign_store::{
     Place, Room,
     servers::{
@@ -280,6 +280,44 @@ async fn what_one_gateway_writes_all_of_them_tell() {
     assert_eq!(heard, told);
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     assert_eq!((updated(&mut here), updated(&mut there)), ((Vec::new(), false), (Vec::new(), false)), "once");
+}
+
+#[tokio::test]
+async fn what_may_not_be_done_any_more_is_not() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let run = async |change: &str, holds: bool| {
+        let permit = Some(Permit(Arc::new(move || holds)));
+        let ctx = CallContext { permit, ..context("alice", Some(change)) };
+        t.call_as(&ctx, "add_comment", json!({ "issueId": issue, "content": "done" })).await
+    };
+    let place = place(t.dir.path());
+    let store = place.open().unwrap();
+    if let Room::Server { tables, .. } = place.room().unwrap() {
+        let session = tables.wait_for_session().unwrap();
+        let changes = "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
+                       SELECT 'chg_' || n, 1, 'executing', 'a', 1, '', '{}', 1, '' FROM generate_series(1, 2) AS n";
+        session.execute(changes.into(), vec![]).unwrap();
+        let claims = "INSERT INTO claims (change_id, target, node, epoch, lapsed_until)
+                      VALUES ('chg_1', 'a', 'n', 1, NULL), ('chg_2', 'b', 'n', 1, now())";
+        session.execute(claims.into(), vec![]).unwrap();
+    }
+    let before = t.dump().await;
+    let refused = run("chg_1", false).await.unwrap_err();
+    assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
+    if let Room::Server { .. } = place.room().unwrap() {
+        // As far as its own clock says it may.
+        for lost in ["chg_2", "chg_3"] {
+            let refused = run(lost, true).await.unwrap_err();
+            assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
+        }
+    }
+    assert_eq!(t.dump().await, before);
+    let done = run("chg_1", true).await.unwrap();
+    // What it did it still tells.
+    assert_eq!(run("chg_1", false).await.unwrap(), done);
+    store.close();
 }
 
 /// Of a server: what was committed before the connection ended was written, and what was not was not.

@@ -115,7 +115,7 @@ impl Upstream {
                 Err(failed) => failed,
             };
             let is_failure = match &failed {
-                Failed::Link(LinkError::SessionGone) | Failed::NoLink(_) => false,
+                Failed::Link(LinkError::SessionGone | LinkError::Withheld) | Failed::NoLink(_) => false,
                 Failed::Link(LinkError::Status { status, .. }) => *status >= 500,
                 Failed::Link(_) | Failed::TimedOut => true,
             };
@@ -217,12 +217,10 @@ impl Upstream {
             lease = self.lease_for(at, endpoint, caller, &outgoing.method) => lease?,
             () = clock.run_out() => return Err(Failed::NoLink("no connection came free in time")),
         };
-        if outgoing.permit.as_ref().is_some_and(|permit| !permit.0()) {
-            return Err(Failed::NoLink("the lease of this gateway ran out before it was sent"));
-        }
         let held = Arc::clone(&lease.held);
         let _in_flight = endpoint.enter();
         let result = if held.era == Era::Modern {
+            Outgoing::check(outgoing.permit.as_ref()).map_err(Failed::Link)?;
             tokio::select! {
                 biased;
                 result = held.link.request(outgoing, Arc::clone(clock) as _) => result.map_err(Failed::Link),
@@ -237,6 +235,8 @@ impl Upstream {
                     if let Some(level) = level {
                         self.tell_level(&held, level).await;
                     }
+                    // That may have taken as long as it liked.
+                    Outgoing::check(outgoing.permit.as_ref())?;
                     held.link.request(outgoing, Arc::clone(clock) as _).await
                 } => result.map_err(Failed::Link),
                 () = clock.run_out() => Err(Failed::TimedOut),
@@ -294,6 +294,7 @@ impl Upstream {
         let (ended, sent) = match &error {
             LinkError::Unreachable(_) => (Ended::Unreachable, false),
             LinkError::SessionGone => (Ended::Lost, false),
+            LinkError::Withheld => (Ended::Refused, false),
             // It said no before it did anything.
             LinkError::Status { status, .. } => (Ended::Lost, *status >= 500 || *status < 400),
             LinkError::Lost(_) | LinkError::Protocol(_) => (Ended::Lost, true),

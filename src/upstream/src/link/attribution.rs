@@ -33,6 +33,7 @@ use super::{
     wire::{Line, Whose, cancelled, cancelled_id, notification, only_one, own_id},
 };
 use countersign_protocol::{Era, RequestId};
+use countersign_provider::Permit;
 
 /// Messages that wait for the transport's writer.
 pub const OUTBOX: usize = 1024;
@@ -43,11 +44,13 @@ pub struct Message {
     /// Of a request of ours: what [`Attribution::failed`] wants if it cannot be written.
     pub request: Option<u64>,
     pub text: Bytes,
+    /// See [`Outgoing::permit`].
+    pub permit: Option<Permit>,
 }
 
 impl From<Line> for Message {
     fn from(line: Line) -> Self {
-        Self { request: None, text: line.into() }
+        Self { request: None, text: line.into(), permit: None }
     }
 }
 
@@ -117,6 +120,7 @@ impl Attribution {
             () = self.closed.cancelled() => return Err(gone()),
             place = self.outbox.reserve() => place.map_err(|_| gone())?,
         };
+        Outgoing::check(outgoing.permit.as_ref())?;
         let (done, answer) = oneshot::channel();
         let listens = &*outgoing.method == "subscriptions/listen";
         {
@@ -128,7 +132,8 @@ impl Attribution {
             pending.insert(outgoing.id, Pending { listener, done, listens });
         }
         let mut guard = Guard { of: self, id: outgoing.id, cancels: &*outgoing.method != "initialize", armed: true };
-        place.send(Message { request: Some(outgoing.id), text: outgoing.body.clone() });
+        let (text, permit) = (outgoing.body.clone(), outgoing.permit.clone());
+        place.send(Message { request: Some(outgoing.id), text, permit });
         let answer = answer.await;
         guard.armed = false;
         answer.unwrap_or_else(|_| Err(LinkError::Lost("the connection has ended".to_owned())))

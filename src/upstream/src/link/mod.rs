@@ -67,6 +67,14 @@ impl Outgoing {
             permit: None,
         }
     }
+
+    /// Looks whether it may still go out: right before its bytes do, with nothing to wait for in between.
+    ///
+    /// # Errors
+    /// [`LinkError::Withheld`]
+    pub(crate) fn check(permit: Option<&Permit>) -> Result<(), LinkError> {
+        if permit.is_none_or(Permit::holds) { Ok(()) } else { Err(LinkError::Withheld) }
+    }
 }
 
 /// The answer to one request, as the upstream wrote it.
@@ -83,6 +91,9 @@ pub enum LinkError {
     /// Nothing of it left the gateway: refused connection, unknown host, failed TLS, a child that cannot be started.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
+    /// It may not go out any more ([`Outgoing::permit`]): nothing that a server could act on was sent.
+    #[error("was not sent the call: the lease of this gateway had run out")]
+    Withheld,
     /// It was sent, or may have been, and then the connection broke, the stream ended or the child died.
     #[error("lost the connection: {0}")]
     Lost(String),

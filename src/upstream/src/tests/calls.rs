@@ -4,7 +4,7 @@ use std::{
     future::{pending, ready},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::link::LinkError;
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
-use countersign_provider::{CallContext, NoProgress, Provider};
+use countersign_provider::{CallContext, NoProgress, Permit, Provider};
 
 /// Fails so many times with this, then answers.
 fn failing(fake: &Fake, times: usize, error: LinkError) {
@@ -279,6 +279,34 @@ async fn an_approved_change_is_sent_once_with_its_own_bytes() {
         assert_eq!(fake.asked("tools/call") - before, sends, "{error}");
         upstream.endpoints[0].breaker.reset();
     }
+}
+
+#[actix::test]
+async fn whether_a_call_may_go_out_is_looked_at_after_everything_that_is_waited_for() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
+    let upstream = start(&fake).await;
+    // It ends while the server is told something else.
+    let holds = Arc::new(AtomicBool::new(true));
+    let ends = Arc::clone(&holds);
+    fake.answers(move |asked| {
+        if asked.method == "logging/setLevel" {
+            ends.store(false, Ordering::SeqCst);
+        }
+        Box::pin(ready(fake::ok(json!({ "content": [] }))))
+    });
+    let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
+    let permit = Some(Permit(Arc::new(move || holds.load(Ordering::SeqCst))));
+    let outgoing = Outgoing { permit, ..request(&upstream, "tools/call") };
+    let failed = upstream.call(&caller, &outgoing, Arc::new(Heard::default())).await.unwrap_err();
+    assert_eq!((fake.asked("logging/setLevel"), fake.asked("tools/call")), (1, 0));
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
+    // Neither is the server to blame, nor is it tried again.
+    for _ in 0..20 {
+        let outgoing = Outgoing { permit: outgoing.permit.clone(), ..request(&upstream, "tools/call") };
+        assert!(upstream.call(&agent("a"), &outgoing, Arc::new(Heard::default())).await.is_err());
+    }
+    assert_eq!((fake.asked("tools/call"), upstream.status().breaker), (0, "closed"));
 }
 
 #[actix::test]

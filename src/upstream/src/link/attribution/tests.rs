@@ -57,6 +57,26 @@ async fn answers_go_by_id_and_progress_by_token() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_place_goes_out_only_if_it_still_may() {
+    let (link, mut out, heard) = link();
+    for _ in 0..OUTBOX {
+        link.notify("x", None).await.unwrap();
+    }
+    let holds = Arc::new(AtomicBool::new(true));
+    let looked = Arc::clone(&holds);
+    let permit = Some(Permit(Arc::new(move || looked.load(Ordering::SeqCst))));
+    let outgoing = Outgoing { permit, ..call(1) };
+    let mut waiting = Box::pin(link.request(&outgoing, heard));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    holds.store(false, Ordering::SeqCst);
+    next(&mut out);
+    assert!(matches!(waiting.await, Err(LinkError::Withheld)));
+    while let Ok(message) = out.try_recv() {
+        assert_eq!(message.request, None);
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_request_is_cancelled_unless_it_is_initialize() {
     let (link, mut out, _) = link();
     let outgoing = call(4);

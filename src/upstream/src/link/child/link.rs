@@ -220,6 +220,7 @@ async fn read(mux: &Arc<Mux>, mut stdout: pipe::Receiver, max: usize, log: &Serv
 async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
     let mut out = BytesMut::new();
     while mux.queue.next(&mut out).await {
+        mux.withhold();
         let mut written = 0;
         while written < out.len() {
             match stdin.write(&out[written..]).await {

@@ -119,7 +119,7 @@ impl Mux {
             if let Some(end) = &state.end {
                 return Err(unsent(end));
             }
-            self.queue.push(Some(outgoing.id), line).map_err(refused)?;
+            self.queue.push_permitted(outgoing.id, line, outgoing.permit.clone()).map_err(refused)?;
             let listen = &*outgoing.method == LISTEN;
             state.flights.insert(outgoing.id, Flight { listener, answer, listen });
         }
@@ -133,6 +133,16 @@ impl Mux {
             return Err(unsent(end));
         }
         self.queue.push(None, notification(method, params)).map_err(refused)
+    }
+
+    /// Tells those whose requests might not be written any more when it was their turn.
+    pub(super) fn withhold(&self) {
+        for id in self.queue.withheld() {
+            let flight = self.state.lock().flights.remove(&id);
+            if let Some(flight) = flight {
+                let _ = flight.answer.send(Err(LinkError::Withheld));
+            }
+        }
     }
 
     fn cancel(&self, id: u64, tell: bool) {

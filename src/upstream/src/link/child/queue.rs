@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::link::wire::Line;
+use countersign_provider::Permit;
 
 /// What may wait, in bytes. One message always may, however long.
 const MAX_BYTES: usize = 16 << 20;
@@ -37,12 +38,16 @@ struct Inner {
     writing: Vec<u64>,
     /// Those of which it could not write a byte.
     unwritten: Vec<u64>,
+    /// Those that might not go out any more when it was their turn.
+    withheld: Vec<u64>,
 }
 
 struct QueuedLine {
     /// The request that it is, so that it can be taken back.
     id: Option<u64>,
     line: Bytes,
+    /// See [`crate::link::Outgoing::permit`].
+    permit: Option<Permit>,
 }
 
 impl QueuedLine {
@@ -54,16 +59,20 @@ impl QueuedLine {
 impl Queue {
     /// Puts one message in. Callable from any thread.
     pub(super) fn push(&self, id: Option<u64>, line: Line) -> Result<(), Refused> {
-        self.put(id, line, false)
+        self.put(QueuedLine { id, line: line.into(), permit: None }, false)
+    }
+
+    /// Puts a request in, which is written only if it may be when it is its turn.
+    pub(super) fn push_permitted(&self, id: u64, line: Line, permit: Option<Permit>) -> Result<(), Refused> {
+        self.put(QueuedLine { id: Some(id), line: line.into(), permit }, false)
     }
 
     /// Puts in what is bounded by something else.
     pub(super) fn push_anyway(&self, line: Line) -> Result<(), Refused> {
-        self.put(None, line, true)
+        self.put(QueuedLine { id: None, line: line.into(), permit: None }, true)
     }
 
-    fn put(&self, id: Option<u64>, line: Line, anyway: bool) -> Result<(), Refused> {
-        let entry = QueuedLine { id, line: line.into() };
+    fn put(&self, entry: QueuedLine, anyway: bool) -> Result<(), Refused> {
         let mut inner = self.inner.lock();
         if inner.closed {
             return Err(Refused::Closed);
@@ -113,7 +122,12 @@ impl Queue {
         inner.unwritten.extend(writing);
     }
 
-    /// The next lines, for the one writer; `false` once it is closed and empty.
+    /// What could not be written any more since it was asked last.
+    pub(super) fn withheld(&self) -> Vec<u64> {
+        std::mem::take(&mut self.inner.lock().withheld)
+    }
+
+    /// The next lines, for the one writer, or none where some were withheld; `false` once it is closed and empty.
     pub(super) async fn next(&self, out: &mut BytesMut) -> bool {
         loop {
             {
@@ -124,14 +138,17 @@ impl Queue {
                         break;
                     }
                     let (cost, id) = (entry.cost(), entry.id);
-                    out.reserve(entry.line.len() + 1);
-                    out.put_slice(&entry.line);
-                    out.put_u8(b'\n');
+                    let permitted = entry.permit.as_ref().is_none_or(Permit::holds);
+                    if permitted {
+                        out.reserve(entry.line.len() + 1);
+                        out.put_slice(&entry.line);
+                        out.put_u8(b'\n');
+                    }
                     inner.bytes -= cost;
-                    inner.writing.extend(id);
+                    if permitted { &mut inner.writing } else { &mut inner.withheld }.extend(id);
                     inner.waiting.pop_front();
                 }
-                if !out.is_empty() {
+                if !out.is_empty() || !inner.withheld.is_empty() {
                     return true;
                 }
                 if inner.closed {
@@ -185,6 +202,22 @@ mod tests {
         queue.unwritten();
         assert_eq!(queue.abandon(), [4, 6]);
         assert_eq!(next(&queue).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_its_turn_is_written_only_if_it_still_may() {
+        let queue = Queue::default();
+        let permit = |holds: bool| Some(Permit(std::sync::Arc::new(move || holds)));
+        queue.push_permitted(1, line("1"), permit(false)).unwrap();
+        assert_eq!(next(&queue).await.unwrap(), "", "whoever waits for it is told at once");
+        assert_eq!(queue.withheld(), [1]);
+        queue.push_permitted(2, line("2"), permit(false)).unwrap();
+        queue.push_permitted(3, line("3"), permit(true)).unwrap();
+        queue.push(Some(4), line("4")).unwrap();
+        assert_eq!(next(&queue).await.unwrap(), "3\n4\n");
+        assert_eq!((queue.withheld(), queue.withheld()), (vec![2], vec![]));
+        queue.unwritten();
+        assert_eq!(queue.abandon(), [3, 4]);
     }
 
     #[tokio::test]

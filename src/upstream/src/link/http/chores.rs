@@ -86,7 +86,7 @@ pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &
         if mode.modern {
             extra.push((METHOD.clone(), link::value(method)?));
         }
-        let mut response = client::post(&mode.post, extra, &message).await?;
+        let mut response = client::post(&mode.post, extra, &message, None).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && mode.session.is_some() {
             return Err(shared.gone());

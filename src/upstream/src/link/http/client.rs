@@ -1,9 +1,10 @@
 //! The HTTP client of each worker thread: its own pool of kept-alive connections, TLS verified, nothing followed.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     pin::Pin,
+    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use actix_http::body::{BodySize, MessageBody};
 use actix_service::ServiceExt;
 use actix_tls::connect::{Connection, Resolver};
 use actix_web::rt::net::TcpStream;
@@ -34,6 +36,7 @@ use super::{
     trust::{self, Trust},
 };
 use crate::link::LinkError;
+use countersign_provider::Permit;
 
 /// Resolving the name and connecting, and then the TLS handshake.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
@@ -190,21 +193,56 @@ impl Stream for HttpAnswer {
 /// The headers that one request has alone; few.
 pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
-/// Sends a POST with that head and the headers that it has alone.
+/// Sends a POST with that head and the headers that it has alone, if it still may when its connection stands.
 ///
 /// # Errors
-/// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP.
-pub async fn post(head: &Head, extra: Extra, body: &Bytes) -> Result<HttpAnswer, LinkError> {
+/// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP; [`LinkError::Withheld`]
+pub async fn post(head: &Head, extra: Extra, body: &Bytes, permit: Option<&Permit>) -> Result<HttpAnswer, LinkError> {
     if let Some(place) = &head.plain {
-        return plain::post(place, (&head.uri, &head.headers), &extra, body).await.map(HttpAnswer::Plain);
+        return plain::post(place, (&head.uri, &head.headers), &extra, body, permit).await.map(HttpAnswer::Plain);
     }
     let request = frozen(head)?;
+    if let Some(permit) = permit {
+        let request = request.extra_headers(extra.into_iter().collect::<HeaderMap>());
+        let withheld = Rc::new(Cell::new(false));
+        let body = Permitted { body: body.clone(), permit: permit.clone(), withheld: Rc::clone(&withheld) };
+        let sent = request.send_body(body).await.map(HttpAnswer::General);
+        return sent.map_err(|error| if withheld.get() { LinkError::Withheld } else { failed(&error) });
+    }
     let sent = if extra.is_empty() {
         request.send_body(body.clone()).await
     } else {
         request.extra_headers(extra.into_iter().collect::<HeaderMap>()).send_body(body.clone()).await
     };
     sent.map(HttpAnswer::General).map_err(|error| failed(&error))
+}
+
+/// A body that goes out only if it may at that very moment, which is after the connection was made and the headers were
+/// written: without it, they ask for nothing.
+struct Permitted {
+    body: Bytes,
+    permit: Permit,
+    withheld: Rc<Cell<bool>>,
+}
+
+impl MessageBody for Permitted {
+    type Error = std::io::Error;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.body.len() as u64)
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        let this = self.get_mut();
+        if this.body.is_empty() {
+            return Poll::Ready(None);
+        }
+        if !this.permit.holds() {
+            this.withheld.set(true);
+            return Poll::Ready(Some(Err(std::io::Error::other("it may not go out any more"))));
+        }
+        Poll::Ready(Some(Ok(std::mem::take(&mut this.body))))
+    }
 }
 
 /// What this thread's general client sends for that head.

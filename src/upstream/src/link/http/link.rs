@@ -190,7 +190,7 @@ impl HttpLink {
     async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<HttpAnswer, LinkError> {
         let extra =
             if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { Extra::new() };
-        client::post(&mode.post, extra, &outgoing.body).await
+        client::post(&mode.post, extra, &outgoing.body, outgoing.permit.as_ref()).await
     }
 
     async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {

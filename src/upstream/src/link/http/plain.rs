@@ -41,7 +41,8 @@ use super::{
     head::{self, Head},
     io::Io,
 };
-use crate::link::LinkError;
+use crate::link::{LinkError, Outgoing};
+use countersign_provider::Permit;
 use countersign_runtime::fast_map::FastMap;
 
 /// A body up to this length is copied behind its head, so that both leave in one segment.
@@ -300,6 +301,7 @@ pub(super) async fn post(
     (uri, headers): (&Uri, &HeaderMap),
     extra: &Extra,
     body: &Bytes,
+    permit: Option<&Permit>,
 ) -> Result<PlainAnswer, LinkError> {
     let mut connection = match kept(place) {
         Some(connection) => connection,
@@ -316,6 +318,7 @@ pub(super) async fn post(
     extra.iter().for_each(|(name, value)| put(&mut out, name, value));
     field(&mut out, b"content-length", body.len().to_string().as_bytes());
     out.extend_from_slice(b"\r\n");
+    Outgoing::check(permit)?;
     let sending = async {
         if body.len() <= COPIED {
             out.extend_from_slice(body);

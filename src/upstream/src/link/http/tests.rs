@@ -15,6 +15,7 @@ use crate::{
 };
 use countersign_config::Authorities;
 use countersign_protocol::Revision;
+use countersign_provider::Permit;
 
 /// Tells of its end, which is that of the stream it belongs to.
 struct Bell(UnboundedSender<()>);
@@ -30,6 +31,9 @@ async fn answer(request: HttpRequest, body: Bytes, ended: web::Data<UnboundedSen
     let version = format!("{:?}", request.version());
     let host = request.connection_info().host().to_owned();
     let result = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"version": version, "host": host}});
+    if message["method"] == "withheld" {
+        let _ = ended.send(());
+    }
     if message["method"] == "endless" {
         let bell = Bell(ended.as_ref().clone());
         // A server of this kind learns of a closed HTTP/2 stream when it writes to it.
@@ -121,6 +125,13 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
                 (Some(version), Some(&url[url::Position::BeforeHost..url::Position::AfterPort]))
             );
         }
+        // The connection stands, and yet it does not go out.
+        let withheld = Outgoing { permit: Some(Permit(Arc::new(|| false))), ..Outgoing::new(7, "withheld", None) };
+        let refused = link.request(&withheld, Arc::new(Heard::default())).await;
+        assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
+        let permitted = Outgoing { permit: Some(Permit(Arc::new(|| true))), ..Outgoing::new(8, "json", None) };
+        assert!(link.request(&permitted, Arc::new(Heard::default())).await.is_ok());
+        assert!(has_ended.try_recv().is_err());
         // Dropping a request closes its stream, and only that.
         let heard = Arc::new(Heard::default());
         {
@@ -135,6 +146,32 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
         handle.stop(false).await;
     }
+}
+
+#[actix::test]
+async fn whether_a_call_may_go_out_is_looked_at_once_its_connection_stands() {
+    let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
+    let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto };
+    let link = connector(&url, &Arc::new(UpstreamConfig::new("s", target))).connect(Arc::new(Heard::default())).await;
+    let link = link.unwrap();
+    link.opened(&negotiated(Revision::MODERN));
+    // It may, until the connection is there.
+    let dialled = Arc::new(std::sync::Mutex::new(None));
+    let accepted = Arc::clone(&dialled);
+    let permit = Permit(Arc::new(move || {
+        let Ok((stream, _)) = server.accept() else { return true };
+        *accepted.lock().unwrap() = Some(stream);
+        false
+    }));
+    let outgoing = Outgoing { permit: Some(permit), ..Outgoing::new(1, "tools/call", None) };
+    let refused = link.request(&outgoing, Arc::new(Heard::default()));
+    let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.unwrap();
+    assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
+    let mut stream = dialled.lock().unwrap().take().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    assert_eq!(std::io::Read::read(&mut stream, &mut [0]).unwrap(), 0, "not a byte, and its end");
 }
 
 #[actix::test]

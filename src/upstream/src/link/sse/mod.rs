@@ -28,6 +28,7 @@ use super::{
 };
 use countersign_protocol::Era;
 use countersign_protocol::event_stream::Events;
+use countersign_provider::Permit;
 
 /// How long a server may take to open the stream and to name its endpoint.
 const OPENING: Duration = Duration::from_secs(10);
@@ -187,8 +188,8 @@ async fn write(attribution: Arc<Attribution>, head: Arc<Head>, mut messages: Rec
 }
 
 async fn send(attribution: &Attribution, head: &Head, message: Message) {
-    let Message { request, text } = message;
-    let posting = tokio::time::timeout(ACCEPT, post(head, text));
+    let Message { request, text, permit } = message;
+    let posting = tokio::time::timeout(ACCEPT, post(head, text, permit));
     let late = || LinkError::Lost(format!("a message was not accepted within {} s", ACCEPT.as_secs()));
     let Err(error) = posting.await.unwrap_or_else(|_| Err(late())) else { return };
     match request {
@@ -201,8 +202,8 @@ async fn send(attribution: &Attribution, head: &Head, message: Message) {
     }
 }
 
-async fn post(head: &Head, text: bytes::Bytes) -> Result<(), LinkError> {
-    let mut response = client::post(head, Extra::new(), &text).await?;
+async fn post(head: &Head, text: bytes::Bytes, permit: Option<Permit>) -> Result<(), LinkError> {
+    let mut response = client::post(head, Extra::new(), &text, permit.as_ref()).await?;
     let status = response.status();
     if is_stream(&response) {
         return Ok(());
