@@ -136,7 +136,7 @@ pub enum WriteError {
 }
 
 /// Hears the outcome of a write, on the store's thread: must be quick and never block. Called in commit order. The
-/// flag tells that more outcomes follow at once, so that a listener may pass on many together.
+/// flag tells that the outcome of another transition follows at once, so that a listener may pass on many together.
 pub type Done = Box<dyn FnOnce(Result<Written, WriteError>, bool) + Send>;
 
 /// What is kept of a live change beside its row, to bound and to expire it.

@@ -165,11 +165,12 @@ pub(crate) fn event_of(draft: &Draft, seq: u64) -> String {
     format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail)
 }
 
-/// Answers each, and all but the last that more follow.
+/// Answers each, and all that come before a transition that one more follows: whoever asked for something else in between
+/// passes nothing on.
 pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
-    let last = batch.len().saturating_sub(1);
+    let last = batch.iter().rposition(|command| matches!(command.work, Work::Transition(_)));
     for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
-        (command.done)(outcome, n < last);
+        (command.done)(outcome, last.is_some_and(|last| n < last));
     }
 }
 
@@ -178,4 +179,56 @@ pub(crate) fn refuse(batch: Vec<Command>, error: &StoreError) {
     tracing::error!(%error, changes = batch.len(), "the store could not write");
     let outcomes = batch.iter().map(|_| Err(error.clone().into())).collect();
     answer(batch, outcomes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drafts::created;
+
+    fn record() -> Work {
+        Work::Record(Record {
+            change: String::new(),
+            actor: "alice".into(),
+            event: "tools_accepted",
+            details: "{}".into(),
+            at: jiff::Timestamp::UNIX_EPOCH,
+            server: String::new(),
+            pins: Vec::new(),
+            rules: Vec::new(),
+            late: None,
+        })
+    }
+
+    fn prune() -> Work {
+        Work::Prune(Pruning {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            redactions: Vec::new(),
+            deletions: Vec::new(),
+            events_to: 0,
+            events_details: String::new(),
+        })
+    }
+
+    /// What each of a batch hears of more that follows.
+    fn told(works: Vec<Work>) -> Vec<bool> {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let command = |work| {
+            let heard = Arc::clone(&heard);
+            Command { work, done: Box::new(move |_, more| heard.lock().unwrap().push(more)) }
+        };
+        let batch: Vec<_> = works.into_iter().map(command).collect();
+        refuse(batch, &StoreError::Closed);
+        Arc::into_inner(heard).unwrap().into_inner().unwrap()
+    }
+
+    /// What collects transitions passes them on with the last: a record would never.
+    #[test]
+    fn the_last_transition_hears_of_no_more_whatever_else_is_written_with_it() {
+        let step = || Work::Transition(created("a"));
+        assert_eq!(told(vec![step(), step(), record()]), [true, false, false]);
+        assert_eq!(told(vec![record(), step()]), [true, false]);
+        assert_eq!(told(vec![step(), record(), step(), prune()]), [true, true, false, false]);
+        assert_eq!(told(vec![record(), record()]), [false, false]);
+    }
 }
