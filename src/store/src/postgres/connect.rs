@@ -42,9 +42,10 @@ pub(super) const LONG: Duration = PATIENCE.saturating_add(ANSWER);
 /// For an answer that a request waits for.
 pub(super) const SOON: Duration = Duration::from_secs(2);
 
-/// What the server ends by itself: a statement, a wait for a lock, a transaction that somebody left open, and a connection
-/// to a machine that is gone.
-const LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000 \
+/// What the server ends by itself: a statement, a wait for a lock, a transaction that stands still, and a connection to a
+/// machine that is gone. A node that is stopped or loses its power in the middle of a transaction holds up all others for so
+/// long: less than a lease. What may stand still for longer, holding up nobody, sets a limit of its own.
+const LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
      -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC";
 
 /// `CSGN`, to tell our locks from those of others.

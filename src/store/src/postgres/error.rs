@@ -29,9 +29,15 @@ pub(super) fn ends(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_none_or(|told| !matches!(told.parsed_severity(), Some(Severity::Error)))
 }
 
+/// Whether what failed with this, and was sent, may have been done after all. Where the server says that it ended the session
+/// since its transaction stood still, that one is taken back, and a commit came too late.
+pub(super) fn may_be_made(error: &tokio_postgres::Error) -> bool {
+    ends(error) && error.code() != Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
+}
+
 /// Of a write that was sent: where the connection ended with it, nobody has said what became of it.
 pub(super) fn of_write(error: tokio_postgres::Error) -> StoreError {
-    if ends(&error) {
+    if may_be_made(&error) {
         tracing::warn!(error = told(&error), "the connection ended before a write was answered");
         return StoreError::OutcomeUnknown;
     }

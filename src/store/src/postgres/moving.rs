@@ -41,7 +41,9 @@ impl Closed {
             if connect::schema(&client).await?.is_none() {
                 return Err(connect::nothing_there());
             }
-            client.batch_execute("SET statement_timeout = 0").await?;
+            // Nobody else is there to be held up.
+            let limits = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = '30s'";
+            client.batch_execute(limits).await?;
             Ok(client)
         })?;
         Ok(Self { ground, client: Arc::new(client) })

@@ -100,6 +100,25 @@ async fn several_write_one_log_without_gaps_and_each_hears_the_others() {
     at(dir.path()).verify_audit(None).unwrap();
 }
 
+/// As a node whose machine has stopped right there. Without a limit others would give up before the server does.
+#[tokio::test]
+async fn who_stands_still_in_a_transaction_holds_up_the_others_for_a_moment_and_wrote_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    let ground = Ground::start(&connect::parse(&crate::servers::url_of(dir.path())).unwrap(), None).unwrap();
+    let stopped = ground.connect().await.unwrap();
+    stopped.batch_execute("BEGIN").await.unwrap();
+    rows::take_heads(&stopped).await.unwrap();
+    rows::execute(&stopped, "UPDATE heads SET event = 99", &[]).await.unwrap();
+    assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2, "what was held is free, and nothing of it counts");
+    // It finds out when it goes on.
+    stopped.batch_execute("COMMIT").await.unwrap_err();
+    assert_eq!(store.heads().await.unwrap().event, 2);
+    store.close();
+    at(dir.path()).verify_audit(None).unwrap();
+}
+
 #[tokio::test]
 async fn one_runs_at_a_time_to_each_target_and_only_who_has_the_claim_ends_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -219,8 +219,8 @@ impl Writer {
         }
         match tokio::time::timeout(ANSWER, link.batch_execute("COMMIT")).await {
             Ok(Ok(())) => self.link = Some(link),
-            Ok(Err(error)) if !error::ends(&error) => {
-                self.link = Some(link);
+            Ok(Err(error)) if !error::may_be_made(&error) => {
+                self.link = Some(link).filter(|_| !error::ends(&error));
                 return Err(Failed::Aborted(error.into()));
             }
             lost => {

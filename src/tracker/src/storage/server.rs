@@ -36,9 +36,14 @@ const MISSED: Duration = Duration::from_secs(300);
 /// How long it is tried to find out what came of a commit.
 const SETTLING: Duration = Duration::from_secs(20);
 
-const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000";
+/// It may stand still longer than what others wait for.
+const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000;
+    SET LOCAL idle_in_transaction_session_timeout = '30s'";
 /// Others that write wait for that, and nobody that reads.
 const WRITE: &str = "BEGIN; LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
+/// As [`WRITE`], of what reads something else in between.
+const COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s';
+    LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
 
 /// See the module.
 pub struct Server {
@@ -167,7 +172,7 @@ impl Server {
     /// As [`Self::write`], on this thread, telling nobody.
     pub fn blocking<T>(&self, f: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let mut session = self.tables.wait_for_session()?;
-        session.begin(WRITE)?;
+        session.begin(COPY)?;
         let value = f(Db::Server(&session))?;
         session.commit()?;
         Ok(value)
@@ -208,7 +213,8 @@ impl Server {
 
 /// Brings the schema up to date, in a transaction that the caller ends.
 fn prepare(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> Sql<()>) -> Result<(), TrackerError> {
-    session.begin("BEGIN")?;
+    // What is taken over is read from a file meanwhile.
+    session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'")?;
     session.migrating()?;
     session.batch(
         "SET LOCAL client_min_messages = warning;
