@@ -271,7 +271,9 @@ async fn recover(
     for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
         // A restored one is approved no more.
         if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            let _ = approved.send(Approved::of(&change, inner.now()).left_by_others(others));
+            // By the clock by which it was approved, where that may be another one.
+            let now = if others { change.updated_at } else { inner.now() };
+            let _ = approved.send(Approved::of(&change, now).left_by_others(others));
         }
     }
     Ok(())

@@ -348,7 +348,7 @@ impl PendingChanges {
             self.deadlines.remove(id);
         }
         if state == ChangeState::Approved {
-            let _ = self.approved.send(other.approved(now));
+            let _ = self.approved.send(other.approved());
         }
         if self.watchers.are_there(id) {
             let (watchers, read) = (Arc::clone(&self.watchers), self.store.get(id));

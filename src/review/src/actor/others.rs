@@ -19,6 +19,7 @@ pub(crate) struct Told {
     pub target: Target,
     pub proposer: Who,
     pub created_at: Timestamp,
+    pub updated_at: Timestamp,
     pub expires_at: Timestamp,
     pub terms: Terms,
     #[serde(default)]
@@ -67,9 +68,44 @@ impl Other {
         (self.change.id.clone(), self.change.version)
     }
 
-    /// For the Executor: whoever approved it runs it, unless that one is gone by the time that this one looks.
-    pub(crate) fn approved(&self, now: Timestamp) -> Approved {
-        let Told { id, version, provider, target, terms, run_after, .. } = &self.change;
-        Approved::at((id, *version), (provider, target), (*run_after, terms), now).left_by_others(true)
+    /// For the Executor: whoever approved it runs it, unless that one is gone by the time that this one looks. It can be
+    /// undone for as long as that one's clock said, counted from now: this one's may be ahead of it.
+    pub(crate) fn approved(&self) -> Approved {
+        let Told { id, version, provider, target, terms, run_after, updated_at, .. } = &self.change;
+        Approved::at((id, *version), (provider, target), (*run_after, terms), *updated_at).left_by_others(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use countersign_store::StoredEvent;
+
+    #[test]
+    fn an_approval_elsewhere_can_be_undone_for_as_long_as_was_said_whatever_the_time_is_here() {
+        let told = json!({
+            "type": "change.approved",
+            "seq": 7,
+            "change": {
+                "id": "a",
+                "version": 2,
+                "state": "approved",
+                "provider": "files",
+                "target": countersign_domain::changes::testing::change("a", "agent", 2, ChangeState::Approved).target,
+                "proposer": { "principal": "agent" },
+                "createdAt": "2001-01-01T00:00:00Z",
+                "updatedAt": "2001-01-01T00:01:00Z",
+                "expiresAt": "2001-01-02T00:00:00Z",
+                "terms": Terms { undo_for: 90, ..Terms::default() },
+                "runAfter": "2001-01-01T00:02:30Z",
+            },
+        });
+        let event = StoredEvent { seq: 7, kind: "change.approved".into(), data: told.to_string() };
+        let other = Other::read(Followed { event, bytes: 0, call_hash: None }).unwrap();
+        assert_eq!(other.approved().grace, Some(Duration::from_secs(90) + Approved::HANDOVER));
     }
 }
