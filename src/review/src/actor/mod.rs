@@ -351,12 +351,7 @@ impl PendingChanges {
             let _ = self.approved.send(other.approved());
         }
         if self.watchers.are_there(id) {
-            let (watchers, read) = (Arc::clone(&self.watchers), self.store.get(id));
-            actix::spawn(async move {
-                if let Ok(Some(change)) = read.await {
-                    watchers.announce(&change);
-                }
-            });
+            actix::spawn(watch::tell(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
         }
         tracing::debug!(change = %id, seq = other.seq, "a change of another node");
         self.feed.publish(other.event);

@@ -3,11 +3,16 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::watch;
 
 use countersign_domain::changes::Change;
+use countersign_store::{Store, StoreError};
+
+/// Before a change that could not be read is read again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 type Latest = Option<Arc<Change>>;
 
@@ -55,10 +60,16 @@ impl Watchers {
         self.lock().changes.contains_key(id)
     }
 
-    /// Only by `PendingChanges`, after the commit.
+    /// After the commit. What was read of another node's steps may come after what came of them: only what is newer counts.
     pub(crate) fn announce(&self, change: &Arc<Change>) {
         if let Some(entry) = self.lock().changes.get(&change.id) {
-            entry.latest.send_replace(Some(Arc::clone(change)));
+            entry.latest.send_if_modified(|latest| {
+                let newer = latest.as_ref().is_none_or(|latest| latest.version < change.version);
+                if newer {
+                    *latest = Some(Arc::clone(change));
+                }
+                newer
+            });
         }
     }
 
@@ -74,6 +85,20 @@ impl Watchers {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads a change that another node has taken a step further, for as long as that takes and somebody waits for it.
+pub(crate) async fn tell(watchers: Arc<Watchers>, store: Arc<dyn Store>, id: String) {
+    while watchers.are_there(&id) {
+        match store.get(&id).await {
+            Ok(Some(change)) => return watchers.announce(&change),
+            Ok(None) | Err(StoreError::Closed) => return,
+            Err(error) => {
+                tracing::debug!(%error, change = id, "a change that somebody waits for cannot be read; trying again");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
     }
 }
 
@@ -105,5 +130,21 @@ impl Drop for Watch {
                 state.changes.remove(&self.id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::changes::{ChangeState, testing::change};
+
+    #[test]
+    fn what_is_read_late_does_not_stand_over_what_came_after_it() {
+        let watchers = Watchers::new(8);
+        let watch = watchers.watch("a").unwrap();
+        for version in [3, 2, 3] {
+            watchers.announce(&Arc::new(change("a", "agent", version, ChangeState::Pending)));
+        }
+        assert_eq!(watch.latest.borrow().as_ref().unwrap().version, 3);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicI64, Ordering},
+    atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
 use super::super::testing::*;
@@ -19,10 +19,14 @@ enum Trouble {
     Refuse(StoreError),
     /// Written, and then said to be unknown.
     Deny,
+    /// The same, and from then on no change can be read.
+    DenyUnread,
 }
 
 struct Flaky {
     store: Arc<dyn Store>,
+    /// No change can be read.
+    unreadable: AtomicBool,
     trouble: Mutex<Option<(EventKind, Trouble, usize)>>,
 }
 
@@ -32,9 +36,10 @@ impl Store for Flaky {
         match trouble.as_mut() {
             Some((kind, what, left)) if *kind == draft.kind && *left > 0 => {
                 *left -= 1;
+                self.unreadable.store(matches!(what, Trouble::DenyUnread), Ordering::SeqCst);
                 match what.clone() {
                     Trouble::Refuse(error) => done(Err(error.into()), false),
-                    Trouble::Deny => self.store.submit(
+                    Trouble::Deny | Trouble::DenyUnread => self.store.submit(
                         draft,
                         Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
                     ),
@@ -44,6 +49,9 @@ impl Store for Flaky {
         }
     }
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
+        if self.unreadable.load(Ordering::SeqCst) {
+            return Box::pin(async { Err(StoreError::Locked) });
+        }
         self.store.get(id)
     }
     fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
@@ -142,6 +150,7 @@ async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<F
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Flaky {
         store: Place::directory(dir.path()).open().unwrap(),
+        unreadable: AtomicBool::new(false),
         trouble: Mutex::new(Some((kind, trouble, times))),
     });
     let skew = Arc::new(AtomicI64::new(0));
@@ -196,6 +205,25 @@ async fn a_claim_of_unknown_outcome_is_never_run() {
     assert_eq!(fake.calls(), 0);
     let bench = Bench::at(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::OutcomeUnknown, "a person settles it");
+    bench.end().await;
+}
+
+/// As a step of another node, it is read from the feed, and the change after it.
+#[actix::test]
+async fn who_waits_hears_of_a_step_though_the_change_cannot_be_read_at_first() {
+    let (bench, store, _dir) = flaky(EventKind::Rejected, Trouble::DenyUnread, 1).await;
+    let change = bench.propose("{}").await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let long = std::time::Duration::from_secs(600);
+    let mut wait = Box::pin(bench.changes.wait(&change.id, 1, long));
+    while !bench.changes.inner.watchers.are_there(&change.id) {
+        assert!(futures_util::poll!(wait.as_mut()).is_pending());
+    }
+    bench.decide(&change, Verdict::Reject).await.unwrap_err();
+    assert_eq!(feed.next().await.unwrap().kind, "change.rejected");
+    store.unreadable.store(false, Ordering::SeqCst);
+    let heard = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
+    assert_eq!(heard.expect("it is told").unwrap().unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
 
