@@ -123,6 +123,27 @@ pub struct Follower {
 impl Follower {
     /// Until the gateway shuts down.
     pub async fn run(self, shutdown: CancellationToken) {
+        tokio::join!(self.follow(&shutdown), self.watch_lease(&shutdown));
+    }
+
+    /// What standing rules allow ends with the lease, however long the store takes to answer anything else.
+    async fn watch_lease(&self, shutdown: &CancellationToken) {
+        loop {
+            if self.standing.board().set_cut_off(!self.nodes.holds(None)) {
+                tracing::warn!(
+                    holds = self.nodes.holds(None),
+                    "standing rules allow as long as this node holds its lease"
+                );
+                (self.rebuild)().await;
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    async fn follow(&self, shutdown: &CancellationToken) {
         let mut news = self.nodes.news();
         let mut records = news.borrow_and_update().records;
         let mut said: Option<Arc<Config>> = None;
@@ -154,13 +175,6 @@ impl Follower {
                 reached = Some(reach);
             }
             self.doubt(&mut doubted);
-            if self.standing.board().set_cut_off(!self.nodes.holds(None)) {
-                tracing::warn!(
-                    holds = self.nodes.holds(None),
-                    "standing rules allow as long as this node holds its lease"
-                );
-                (self.rebuild)().await;
-            }
             let written = news.borrow_and_update().records;
             if written != records {
                 let reloaded = match self.reload().await {
