@@ -176,7 +176,7 @@ impl Follower {
             }
             self.doubt(&mut doubted);
             let written = news.borrow_and_update().records;
-            if written != records {
+            if written != records || self.pins.is_behind() {
                 let reloaded = match self.reload().await {
                     Ok(()) => self.follow_decisions(&mut decided).await,
                     Err(error) => Err(error),

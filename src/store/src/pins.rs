@@ -1,6 +1,9 @@
 //! Pins of tool definitions: kept in the store, each change of them an entry of the audit trail.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -25,6 +28,8 @@ pub struct PinStore {
     store: Arc<dyn Store>,
     pins: ArcSwap<Pins>,
     changing: Mutex<()>,
+    /// See [`PinStore::is_behind`].
+    behind: Arc<AtomicBool>,
 }
 
 impl PinStore {
@@ -34,7 +39,7 @@ impl PinStore {
     /// Those of the store.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, StoreError> {
         let pins = store.pins().await?;
-        Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()) })
+        Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()), behind: Arc::default() })
     }
 
     /// Reads what other nodes have written.
@@ -43,8 +48,16 @@ impl PinStore {
     /// Those of the store.
     pub async fn reload(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.changing.lock().await;
-        self.pins.store(Arc::new(self.store.pins().await?));
+        self.behind.store(false, Ordering::Release);
+        let read = self.store.pins().await.inspect_err(|_| self.behind.store(true, Ordering::Release));
+        self.pins.store(Arc::new(read?));
         Ok(())
+    }
+
+    /// Another node was quicker with what is in force here, and may have been told of before: it is to be read.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Acquire)
     }
 
     /// The pins as they are now.
@@ -174,15 +187,14 @@ impl PinSource for PinStore {
         // In force before it is durable: it loosens nothing, and after a crash the server is seen for the first time
         // once more.
         self.apply(server, &writes);
-        let name = server.to_owned();
+        let (name, behind) = (server.to_owned(), Arc::clone(&self.behind));
         let record = record(server, writes, FIRST_SEEN, "gateway", Timestamp::now());
         self.store.submit_record(
             record,
-            Box::new(move |written, _| {
-                // Another node has seen them first: what that one wrote is read in a moment.
-                if let Err(error) = written
-                    && !matches!(error, WriteError::Conflict)
-                {
+            Box::new(move |written, _| match written {
+                Ok(_) => {}
+                Err(WriteError::Conflict) => behind.store(true, Ordering::Release),
+                Err(error) => {
                     tracing::warn!(server = %name, %error, "the definitions of a new server's tools could not be stored");
                 }
             }),

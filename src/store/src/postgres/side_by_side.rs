@@ -7,12 +7,15 @@ use super::{
     *,
 };
 use crate::{
-    WriteError,
+    PinStore, WriteError,
     drafts::{created, draft, moved, send, write},
     nodes::Node,
     servers::proxy::{CLOSED, PASS},
 };
-use countersign_domain::changes::{Claimant, machine::EventKind, testing::change};
+use countersign_domain::{
+    changes::{Claimant, machine::EventKind, testing::change},
+    policy::pins::{Definition, PinSource as _},
+};
 
 /// Long enough for whatever is to happen; nothing waits for it in vain.
 const LONG: Duration = Duration::from_secs(60);
@@ -98,6 +101,22 @@ async fn several_write_one_log_without_gaps_and_each_hears_the_others() {
     assert_eq!(stores[2].get("0-0").await.unwrap().unwrap().version, 2);
     stores.iter().for_each(|store| store.close());
     at(dir.path()).verify_audit(None).unwrap();
+}
+
+#[tokio::test]
+async fn who_is_not_the_first_to_see_a_server_takes_over_what_the_first_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
+    let stored = Arc::clone(&a);
+    let (a, b) = (PinStore::open(a).await.unwrap(), PinStore::open(b).await.unwrap());
+    let tool = |hash: &str| Definition { name: "read".into(), hash: hash.into(), text: "{}".into() };
+    let seen = |pins: &PinStore| pins.snapshot().pin("files", "read").and_then(|pin| pin.seen.clone());
+    a.observe("files", &[tool("first")]);
+    until("it is stored", async || !stored.pins().await.unwrap().servers.is_empty()).await;
+    b.observe("files", &[tool("second")]);
+    until("it is known to be another one's", async || b.is_behind()).await;
+    b.reload().await.unwrap();
+    assert_eq!((seen(&b).as_deref(), b.is_behind()), (Some("first"), false));
 }
 
 /// As a node whose machine has stopped right there. Without a limit others would give up before the server does.
