@@ -8,6 +8,7 @@
 //! which goes out next, [`send`] makes one attempt. [`Webhooks::apply`] puts another configuration into force: a
 //! webhook that stays by its name keeps its place and what waits.
 
+mod forget;
 pub mod lanes;
 pub mod send;
 pub mod wanted;
@@ -21,7 +22,10 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::worker::{Command, Worker};
+use self::{
+    forget::Forgetful,
+    worker::{Command, Worker},
+};
 use countersign_config::WebhookConfig;
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
@@ -108,16 +112,16 @@ pub struct Webhooks {
     /// None until they begin, and where nothing is sent.
     ground: OnceLock<Ground>,
     /// In the order of the configuration.
-    running: Mutex<Vec<Arc<Running>>>,
+    running: Arc<Mutex<Vec<Arc<Running>>>>,
     /// One set of them after another.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Webhooks {
     /// None yet, see [`Self::begin`].
     #[must_use]
     pub fn none(feed: Feed) -> Self {
-        Self { feed, ground: OnceLock::new(), running: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        Self { feed, ground: OnceLock::new(), running: Arc::default(), turn: Arc::default() }
     }
 
     /// Starts their tasks on `thread`; once. `link` is the dashboard's address, up to the name of a page.
@@ -132,8 +136,18 @@ impl Webhooks {
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
-        self.ground.get_or_init(|| Ground { store, nodes, thread, link: link.into(), shutdown: shutdown.clone() });
-        self.apply(configured).await
+        let ground =
+            self.ground.get_or_init(|| Ground { store, nodes, thread, link: link.into(), shutdown: shutdown.clone() });
+        self.apply(configured).await?;
+        let (running, turn) = (Arc::clone(&self.running), Arc::clone(&self.turn));
+        let forgetful = Forgetful { store: Arc::clone(&ground.store), nodes: Arc::clone(&ground.nodes), turn };
+        let names = move || {
+            let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            running.iter().map(|running| running.config.name.clone()).collect()
+        };
+        let shutdown = shutdown.clone();
+        ground.thread.spawn_fn(move || drop(actix::spawn(forgetful.run(names, shutdown))));
+        Ok(())
     }
 
     /// Exactly these instead of those before. What is the same runs on; one that has changed is stopped and goes on from
