@@ -10,7 +10,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::SyncSender,
     },
     thread::JoinHandle,
@@ -31,11 +31,11 @@ use super::{
     rows::{execute, one, query, write},
 };
 use crate::{
-    StoreError, StoreFuture,
+    Heads, StoreError, StoreFuture,
     nodes::{Introduction, News, Node, Nodes, Peer, Reach},
-    rows::{parse_moment, signed, unsigned},
+    rows::{parse_hash, parse_moment, signed, unsigned},
 };
-use countersign_domain::changes::{Claimant, digest::PartHasher};
+use countersign_domain::changes::{Claimant, audit::AuditHead, digest::PartHasher};
 
 /// How long a node that is heard of no more counts as alive, in seconds.
 const LEASE: i32 = 5;
@@ -94,8 +94,8 @@ pub(super) struct Membership {
     closing: AtomicBool,
     /// Another process has this node's place, or nothing holds any more that this one knows.
     replaced: AtomicBool,
-    /// Where the feed ended when it was looked at last.
-    feed_end: AtomicU64,
+    /// Where the logs ended with what this node wrote, or when it was looked at last.
+    known: Mutex<Heads>,
 }
 
 /// What this node says of its servers.
@@ -134,7 +134,7 @@ impl Membership {
             wake: Notify::new(),
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
-            feed_end: AtomicU64::new(0),
+            known: Mutex::default(),
         })
     }
 
@@ -159,6 +159,24 @@ impl Membership {
 
     fn life(&self) -> std::sync::MutexGuard<'_, Life> {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> Heads {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The logs end there by now, at least.
+    pub fn know(&self, heads: Heads) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if heads.audit.seq > known.audit.seq {
+            *known = heads;
+        }
+    }
+
+    /// Whether the logs ended further on before, or otherwise. The heads are held: nobody writes meanwhile.
+    pub fn lacks_something(&self, heads: Heads) -> bool {
+        let known = self.known();
+        heads.audit.seq < known.audit.seq || (heads.audit.seq == known.audit.seq && heads != known)
     }
 
     fn says(&self) -> Introduction {
@@ -257,18 +275,8 @@ impl Membership {
         let started = self.started_at.as_millisecond();
         let sent = steady();
         let resigned = self.resigned.load(Ordering::Acquire);
-        let values: [super::rows::Value<'_>; 10] = [
-            &self.id,
-            &self.process,
-            &LEASE,
-            &started,
-            &url,
-            &version,
-            &configuration,
-            &anew,
-            &resigned,
-            &certificate,
-        ];
+        let values: [super::rows::Value<'_>; 10] =
+            [&self.id, &self.process, &LEASE, &started, &url, &version, &configuration, &anew, &resigned, &certificate];
         let row = one(link, sql, &values).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
@@ -319,11 +327,14 @@ impl Membership {
                           EXISTS (SELECT FROM words WHERE node = $1),
                           ARRAY(SELECT id FROM others WHERE live ORDER BY id),
                           ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id),
-                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id)
+                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id),
+                          audit, hash, (SELECT hash FROM audit WHERE seq = $10)
                    FROM heads";
+        let known = self.known();
+        let last = signed(known.audit.seq);
         let sent = steady();
-        let values: [super::rows::Value<'_>; 9] =
-            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers, &certificate];
+        let values: [super::rows::Value<'_>; 10] =
+            [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers, &certificate, &last];
         let row = one(link, sql, &values).await;
         if row.is_err() && servers.is_some() {
             self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
@@ -337,9 +348,12 @@ impl Membership {
         let (ids, numbers): (Vec<String>, Vec<i64>) = (row.get(10), row.get(11));
         self.read_others(link, ids.into_iter().zip(numbers).collect()).await?;
         let feed_end = unsigned(row.get(1))?;
-        if feed_end < self.feed_end.swap(feed_end, Ordering::AcqRel) {
+        let stands = known.audit.seq == 0 || row.get::<_, Option<&[u8]>>(15) == Some(&known.audit.hash);
+        if feed_end < known.event || !stands {
             return Err(StoreError::Lost);
         }
+        let audit = AuditHead { seq: unsigned(row.get(13))?, hash: parse_hash(row.get(14))? };
+        self.know(Heads { event: feed_end, audit });
         note(&self.news, feed_end, unsigned(row.get(2))?, row.get(9));
         self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);

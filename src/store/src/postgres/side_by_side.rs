@@ -439,3 +439,20 @@ async fn a_gateway_whose_database_has_lost_something_serves_no_more() {
     let refused = write(&*store, created("c")).await;
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
 }
+
+/// As after a failover to a server that lacked its last write, where another node has been quicker since. No beat has to have
+/// come in between.
+#[tokio::test]
+async fn who_wrote_what_was_lost_writes_nothing_after_it_and_serves_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    run(
+        dir.path(),
+        "UPDATE audit SET hash = '\\x00' || substr(hash, 2); UPDATE heads SET hash = (SELECT hash FROM audit)",
+    )
+    .await;
+    let refused = write(&*store, created("b")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
+    until("it has noticed", async || !store.is_open()).await;
+}

@@ -231,6 +231,7 @@ impl Writer {
                 self.read_back(after.audit, error).await?;
             }
         }
+        self.membership.know(after);
         crash_point("after_commit");
         self.works();
         if pruned {
@@ -448,6 +449,9 @@ async fn tell(
     wrote: Vec<Result<Wrote, WriteError>>,
 ) -> Result<(Vec<WriteResult>, Heads), StoreError> {
     let mut heads = rows::take_heads(link).await?;
+    if node.lacks_something(heads) {
+        return Err(StoreError::Lost);
+    }
     let (mut entries, mut events, mut searched) = (Appended::default(), Events::default(), Searched::default());
     let mut renamed: Vec<(i64, &Draft)> = Vec::new();
     let mut outcomes = Vec::with_capacity(batch.len());
