@@ -48,6 +48,9 @@ need() {
     command -v "$command" >/dev/null || packages "$@"
 }
 
+# Debian's PostgreSQL, whose programs are not on the path.
+need_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || need initdb postgresql; }
+
 # A stamp file says which list of dependencies is installed: stale FOLDER LIST, stamped FOLDER LIST.
 stale() { [ "$(cat "$1/.installed" 2>/dev/null)" != "$(sha256sum <"$2")" ]; }
 stamped() { sha256sum <"$2" >"$1/.installed"; }

@@ -143,14 +143,12 @@ fn a_failover_of_the_database_loses_nothing_and_the_gateways_find_the_new_one() 
             assert!(accepted.load(Ordering::SeqCst) < 180, "they are still at work");
             server.promote();
         });
-        let second = server.folder().join("second");
         eventually("all is decided and has ended", || {
             let open = "SELECT count(*) FROM changes WHERE state IN ('pending', 'approved', 'executing', 'stale')";
-            (Server::sql_at(&second, "gateway", open) == "0").then_some(())
+            (server.sql("gateway", open) == "0").then_some(())
         });
     });
-    let second = server.folder().join("second");
-    let sql = |sql: &str| Server::sql_at(&second, "gateway", sql);
+    let sql = |sql: &str| server.sql("gateway", sql);
     assert_eq!(sql("SELECT count(*), count(DISTINCT idempotency_key) FROM changes"), "180|180", "each once");
     assert_eq!(sql("SELECT count(*) - max(seq) FROM events"), "0", "without a gap");
     let count = |what: &str| sql(&format!("SELECT count(*) FROM {what}")).parse::<u64>().unwrap();

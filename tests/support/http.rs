@@ -75,7 +75,11 @@ impl Response {
     }
 
     pub fn json_or_null(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+        self.try_json().unwrap_or(Value::Null)
+    }
+
+    pub fn try_json(&self) -> Option<Value> {
+        serde_json::from_slice(&self.body).ok()
     }
 
     /// The JSON-RPC error's number, if the answer is one.
@@ -283,6 +287,11 @@ impl Conn {
 
     fn read(&mut self) -> Option<usize> {
         self.read_within(PATIENCE)
+    }
+
+    /// As [`Conn::read_within`], where what was read before and is not used yet counts too.
+    pub fn arrived_within(&mut self, time: Duration) -> Option<usize> {
+        if self.buffer.is_empty() { self.read_within(time) } else { Some(self.buffer.len()) }
     }
 
     /// Reads once: 0 at the end, `None` when nothing came in time. A reset counts as the end.

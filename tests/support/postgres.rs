@@ -8,8 +8,13 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+use super::eventually;
 
 /// A server of its own.
 pub struct Server {
@@ -18,6 +23,8 @@ pub struct Server {
     /// It ends with the pipe to it.
     child: Child,
     said: Mutex<BufReader<ChildStdout>>,
+    /// Whether the second place is that of the one that takes writes.
+    second: AtomicBool,
 }
 
 impl Server {
@@ -30,14 +37,23 @@ impl Server {
         let (mut url, mut said) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
         said.read_line(&mut url).unwrap();
         let base = url.trim_end().strip_suffix("postgres").expect("scripts/postgres says what is missing").to_owned();
-        Self { base, child, said: Mutex::new(said) }
+        Self { base, child, said: Mutex::new(said), second: AtomicBool::new(false) }
     }
 
-    /// The folder of its socket.
+    /// The folder of its socket; of two servers, of the one that takes writes.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
+        let [first, second] = self.folders();
+        if self.second.load(Ordering::SeqCst) { second } else { first }
+    }
+
+    /// Where the sockets of two servers are.
+    #[must_use]
+    pub fn folders(&self) -> [PathBuf; 2] {
         let (_, host) = self.base.split_once('@').unwrap();
-        host.trim_end_matches('/').replace("%2F", "/").into()
+        let first = PathBuf::from(host.trim_end_matches('/').replace("%2F", "/"));
+        let second = first.join("second");
+        [first, second]
     }
 
     /// The address of that database.
@@ -56,19 +72,32 @@ impl Server {
         self.order("launch");
     }
 
-    /// A second one replicates it from now on, and what is committed is committed at both.
+    /// Another one replicates it from now on, and what is committed is committed at both.
     pub fn follow(&self) {
         self.order("follow");
         self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("postgres", "SELECT pg_reload_conf()");
+        eventually("commits wait for the other one", || {
+            (self.sql("postgres", "SELECT sync_state FROM pg_stat_replication") == "sync").then_some(())
+        });
+        // Whoever says to the others that commits are to wait has heard of it before it does this.
+        self.sql("postgres", "CHECKPOINT");
+        self.in_step();
     }
 
-    /// The second one takes writes from now on.
+    /// Waits until the other one has all that has been committed.
+    pub fn in_step(&self) {
+        let end = self.sql("postgres", "SELECT pg_current_wal_lsn()");
+        let there = format!("SELECT bool_or(flush_lsn >= '{end}') FROM pg_stat_replication");
+        eventually("the other one has it all", || (self.sql("postgres", &there) == "t").then_some(()));
+    }
+
+    /// The other one takes writes from now on; this one has crashed.
     pub fn promote(&self) {
         self.order("promote");
-        let second = self.folder().join("second");
+        self.second.fetch_not(Ordering::SeqCst);
         for statement in ["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"] {
-            Self::sql_at(&second, "postgres", statement);
+            self.sql("postgres", statement);
         }
     }
 

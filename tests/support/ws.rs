@@ -48,7 +48,11 @@ impl Ws {
     /// Upgrades `path`; the answer's head is there whatever it says.
     #[track_caller]
     pub fn try_open(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> Self {
-        let mut conn = gateway.connect();
+        Self::over(gateway.connect(), path, headers).expect("the connection was closed without an answer")
+    }
+
+    /// As [`Ws::try_open`], over that connection; `None` where no answer comes.
+    pub fn over(mut conn: Conn, path: &str, headers: &[(&str, &str)]) -> Option<Self> {
         let mut all = vec![
             ("Connection", "Upgrade"),
             ("Upgrade", "websocket"),
@@ -57,8 +61,8 @@ impl Ws {
         ];
         all.extend_from_slice(headers);
         conn.request("GET", path, &all, b"");
-        let head = conn.head();
-        Self { conn, head, received: 0 }
+        let head = conn.try_head()?;
+        Some(Self { conn, head, received: 0 })
     }
 
     #[track_caller]

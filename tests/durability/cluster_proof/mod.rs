@@ -1,7 +1,7 @@
-//! The cluster proof: agents, reviewers, dashboards and a webhook's receiver at several gateways on one PostgreSQL, while
-//! these are killed, stopped for longer than a lease, cut off, slowed, set to other times and restarted, and the database
-//! crashes. Afterwards every promise that any of them made is held against the store and against what the upstream really
-//! did.
+//! The cluster proof: agents with and without sessions, reviewers, dashboards and two webhooks' receivers at several gateways on
+//! one PostgreSQL that another one follows, while the gateways are killed, stopped for longer than a lease, cut off, slowed, set
+//! to other times and restarted, and the database crashes or the other one takes its place. Afterwards every promise that any
+//! of them made is held against the store and against what the upstream really did.
 //!
 //! The short run is a test like others. The long one is `scripts/cluster-proof`, which prints its figures.
 
@@ -10,7 +10,7 @@ mod proxy;
 
 use std::{path::Path, sync::atomic::Ordering, time::Instant};
 
-use crate::crash_proof::{chance::Chance, checks, feed::Subscriber, worker, world::World};
+use crate::crash_proof::{agent::Agent, chance::Chance, checks, feed::Subscriber, worker, world::World};
 use nemesis::{Fault, Nemesis};
 use support::postgres::Server;
 
@@ -59,7 +59,8 @@ fn prove(size: &Size) {
     let began = Instant::now();
     let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=300"]);
     server.sql("postgres", "CREATE DATABASE cluster");
-    let url = server.database("cluster");
+    server.follow();
+    let url = server.database_of_both("cluster");
     let make_key = |data: &Path, name: &str| {
         let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
         create.args(["keys", "create", "--role", "reviewer", "--name", name, "--data"]).arg(data);
@@ -77,7 +78,7 @@ fn prove(size: &Size) {
         let workers: Vec<_> = (0..size.workers)
             .map(|n| {
                 let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
-                scope.spawn(move || worker::run(world, &format!("w{n}"), chance))
+                scope.spawn(move || worker::run(world, &format!("w{n}"), Agent::any(n), chance))
             })
             .collect();
         let broken = || {
@@ -160,13 +161,18 @@ fn prove(size: &Size) {
         found.tasks,
     );
     println!(
-        "feed events {}, each heard once and in order by {DASHBOARDS} dashboards; webhook deliveries {}, {} of them again, in \
+        "feed events {}, each heard once and in order by {DASHBOARDS} dashboards; deliveries of two webhooks {}, {} of them again, in \
          order for each change; {verified}",
         first.len(),
         found.delivered,
         found.delivered_again,
     );
+    println!("sessions of agents: {:?}", world.sessions);
     println!("{:.0} s", began.elapsed().as_secs_f64());
+    let sessions = &world.sessions;
+    for some in [&sessions.gone, &sessions.streams_resumed, &sessions.sockets_resumed, &sessions.updates] {
+        assert_ne!(some.load(Ordering::SeqCst), 0, "something never happened to sessions: {sessions:?}");
+    }
     assert_eq!(count("SELECT count(*) FROM claims"), "0", "what was claimed is over");
     assert_eq!(count("SELECT count(*) - max(seq) FROM events"), "0", "without a gap");
     assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");

@@ -1,4 +1,5 @@
-//! Several gateways, and whatever may happen to them, to their connections, to their clocks and to their database.
+//! Several gateways, and whatever may happen to them, to their connections, to their clocks and to the two databases, of which
+//! one follows the other.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +11,7 @@ use rustix::process::Signal;
 
 use super::{super::clock, proxy::Proxy};
 use crate::crash_proof::{chance::Chance, world::World};
-use support::{Gateway, Options, Process, listening, postgres::Server};
+use support::{Gateway, Options, Process, http::Conn, listening, postgres::Server};
 
 /// Longer than a lease.
 const LONG: Duration = Duration::from_millis(6500);
@@ -25,10 +26,11 @@ pub enum Fault {
     Slowed,
     ClockStepped,
     RollingRestart,
+    FailedOver,
 }
 
 impl Fault {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Killed,
         Self::Stopped,
         Self::ServerCrashed,
@@ -37,6 +39,7 @@ impl Fault {
         Self::Slowed,
         Self::ClockStepped,
         Self::RollingRestart,
+        Self::FailedOver,
     ];
 }
 
@@ -45,7 +48,7 @@ pub struct Nemesis<'a> {
     server: &'a Server,
     chance: Chance,
     nodes: Vec<Node>,
-    library: Option<std::path::PathBuf>,
+    library: std::path::PathBuf,
     pub done: BTreeMap<Fault, usize>,
     /// Processes that were started.
     pub lives: AtomicUsize,
@@ -53,13 +56,18 @@ pub struct Nemesis<'a> {
 
 struct Node {
     process: Option<Process>,
-    proxy: Proxy,
+    /// To either database.
+    proxies: [Proxy; 2],
 }
 
 impl<'a> Nemesis<'a> {
     /// Starts them all.
     pub fn new(world: &'a World, server: &'a Server, chance: Chance) -> Self {
-        let nodes = world.ports.iter().map(|_| Node { process: None, proxy: Proxy::to(&server.folder()) }).collect();
+        let nodes = world
+            .ports
+            .iter()
+            .map(|_| Node { process: None, proxies: server.folders().map(|folder| Proxy::to(&folder)) })
+            .collect();
         let library = clock::library();
         let (done, lives) = (BTreeMap::new(), AtomicUsize::new(0));
         let mut nemesis = Self { world, server, chance, nodes, library, done, lives };
@@ -79,8 +87,8 @@ impl<'a> Nemesis<'a> {
     pub fn fault(&mut self) {
         let missing = Fault::ALL.into_iter().find(|fault| !self.done.contains_key(fault));
         let any = Fault::ALL[self.below(Fault::ALL.len())];
-        // Two of them take long.
-        let any = if matches!(any, Fault::RollingRestart | Fault::Stopped) && self.below(3) > 0 {
+        // Three of them take long.
+        let any = if matches!(any, Fault::RollingRestart | Fault::Stopped | Fault::FailedOver) && self.below(3) > 0 {
             Fault::Killed
         } else {
             any
@@ -103,27 +111,27 @@ impl<'a> Nemesis<'a> {
                 self.server.launch();
             }
             Fault::Cut => {
-                self.nodes[n].proxy.cut();
+                self.nodes[n].proxies.iter().for_each(Proxy::cut);
                 self.pause_or_outlast();
-                self.nodes[n].proxy.pass();
+                self.nodes[n].proxies.iter().for_each(Proxy::pass);
             }
             Fault::Silenced => {
-                self.nodes[n].proxy.silence();
+                self.nodes[n].proxies.iter().for_each(Proxy::silence);
                 self.pause_or_outlast();
-                self.nodes[n].proxy.pass();
+                self.nodes[n].proxies.iter().for_each(Proxy::pass);
             }
             Fault::Slowed => {
                 let delay = 5 + self.chance.below(200);
-                self.nodes[n].proxy.delay(delay);
+                self.nodes[n].proxies.iter().for_each(|proxy| proxy.delay(delay));
                 self.rest(3000);
-                self.nodes[n].proxy.pass();
+                self.nodes[n].proxies.iter().for_each(Proxy::pass);
             }
             Fault::ClockStepped => {
                 let seconds = [-3600, -60, -5, 5, 60, 3600][self.below(6)];
-                clock::set_clock(&self.world.node(n), seconds);
+                self.set_clock(n, seconds);
                 self.rest(3000);
                 if self.chance.below(2) == 0 {
-                    clock::set_clock(&self.world.node(n), 0);
+                    self.set_clock(n, 0);
                 }
             }
             Fault::RollingRestart => {
@@ -134,6 +142,16 @@ impl<'a> Nemesis<'a> {
                     assert!(process.ended().success(), "{}", self.world.log());
                     self.start(n);
                 }
+            }
+            Fault::FailedOver => {
+                // What one of them has alone is lost with it, by its own rules: it is not seen by anybody before the other
+                // one has it, but for a crash in between.
+                self.server.in_step();
+                self.server.halt();
+                self.rest(1500);
+                self.server.promote();
+                self.rest(1500);
+                self.server.follow();
             }
         }
         *self.done.entry(fault).or_default() += 1;
@@ -150,6 +168,20 @@ impl<'a> Nemesis<'a> {
 
     fn pause_or_outlast(&mut self) {
         if self.chance.below(3) == 0 { std::thread::sleep(LONG) } else { self.rest(2500) }
+    }
+
+    /// The node's own time is off by that from now on, as it says itself in what it answers.
+    fn set_clock(&self, n: usize, seconds: i64) {
+        clock::set_clock(&self.world.node(n), seconds);
+        let port = self.world.ports[n].load(Ordering::SeqCst);
+        support::eventually("its time is another one", || {
+            let mut conn = Conn::try_open(([127, 0, 0, 1], port).into()).ok()?;
+            conn.request("GET", "/health", &[], b"");
+            let response = conn.try_response()?;
+            let said = jiff::fmt::rfc2822::parse(response.header("date")?).unwrap().timestamp();
+            let off = said.duration_since(jiff::Timestamp::now()).as_secs();
+            (off.abs_diff(seconds) <= 2).then_some(())
+        });
     }
 
     /// For longer than a lease, with calls in its hands; then it goes on as if nothing had been.
@@ -173,12 +205,11 @@ impl<'a> Nemesis<'a> {
     fn start(&mut self, n: usize) {
         let home = self.world.node(n);
         let config = self.world.home.path().join("countersign.yaml");
-        let url = format!("postgres://countersign@127.0.0.1:{}/cluster", self.nodes[n].proxy.port);
+        let [one, other] = self.nodes[n].proxies.each_ref().map(|proxy| proxy.port);
+        let url = format!("postgres://countersign@127.0.0.1:{one},127.0.0.1:{other}/cluster");
         let time = home.join("clock");
         let mut env = vec![("COUNTERSIGN_CONFIG", config.to_str().unwrap()), ("COUNTERSIGN_STORE__URL", url.as_str())];
-        if let Some(library) = &self.library {
-            env.extend(clock::env(library, &time));
-        }
+        env.extend(clock::env(&self.library, &time));
         let mut process = Gateway::spawn(&home, &Options { env, config: None });
         let port = listening(&mut process, &home.join("data"));
         let port = port.unwrap_or_else(|| panic!("node {n} does not start:\n{}", self.world.log()));

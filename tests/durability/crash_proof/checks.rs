@@ -66,17 +66,22 @@ pub fn come_to_rest(world: &World) -> u64 {
     feed::head(world)
 }
 
-/// Waits until the webhook's receiver has everything.
+/// Waits until the webhooks' receivers have everything.
 fn delivered(world: &World) {
     dwindle(world, "events are not delivered", || {
         let webhooks = world.look("/api/webhooks");
-        let number = |name: &str| webhooks["webhooks"][0][name].as_u64().unwrap();
-        (number("head") - number("position") + number("waiting"), webhooks.clone())
+        let all = webhooks["webhooks"].as_array().unwrap();
+        assert_eq!(all.len(), world.receivers.len(), "{webhooks}");
+        let left = |webhook: &Value| {
+            let number = |name: &str| webhook[name].as_u64().unwrap();
+            number("head") - number("position") + number("waiting")
+        };
+        (all.iter().map(left).sum(), webhooks.clone())
     });
 }
 
 /// Holds the promises against the store, the store against the upstream, and the feed against itself and against what
-/// the webhook's receiver got.
+/// the webhooks' receivers got.
 pub fn everything(world: &World, told: &[Told]) -> Found {
     let promises = world.promises.lock().unwrap().clone();
     let done = world.upstream.done();
@@ -131,7 +136,11 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
     edges(&stored);
     found.stale = stored.iter().filter(|event| event.kind == "change.stale").count();
     delivered(world);
-    (found.delivered, found.delivered_again) = world.receiver.check(&stored);
+    for receiver in &world.receivers {
+        let (delivered, again) = receiver.check(&stored);
+        found.delivered += delivered;
+        found.delivered_again += again;
+    }
     found
 }
 

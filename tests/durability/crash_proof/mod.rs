@@ -4,6 +4,7 @@
 //!
 //! The short run is a test like others. The long one is `scripts/crash-proof`, which prints its figures.
 
+pub mod agent;
 pub mod chance;
 pub mod checks;
 pub mod feed;
@@ -11,13 +12,16 @@ mod killer;
 mod plan;
 mod receiver;
 mod rules;
+mod session;
 pub mod upstream;
+mod web_socket;
 mod wire;
 pub mod worker;
 pub mod world;
 
 use std::{sync::atomic::Ordering, time::Instant};
 
+use agent::Agent;
 use chance::Chance;
 use feed::Subscriber;
 use killer::Killer;
@@ -72,7 +76,7 @@ fn prove(size: &Size) {
         let workers: Vec<_> = (0..size.workers)
             .map(|n| {
                 let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
-                scope.spawn(move || worker::run(world, &format!("w{n}"), chance))
+                scope.spawn(move || worker::run(world, &format!("w{n}"), Agent::Stateless, chance))
             })
             .collect();
         let broken = || workers.iter().any(std::thread::ScopedJoinHandle::is_finished) || listening.is_finished();
@@ -136,7 +140,7 @@ fn prove(size: &Size) {
         found.edited, found.undone, found.stale, found.tasks, found.rules,
     );
     println!(
-        "feed events {}, each heard once and in order over {} gateways; webhook deliveries {}, {} of them again, in order \
+        "feed events {}, each heard once and in order over {} gateways; deliveries of two webhooks {}, {} of them again, in order \
          for each change; audit entries {entries}, verified after each kill against the heads before; {head}",
         told.len(),
         kills + 1,

@@ -1,4 +1,4 @@
-//! The receiver of a webhook: takes what comes, sometimes refuses it, sometimes takes it and hangs up.
+//! A receiver of a webhook: takes what comes, sometimes refuses it, sometimes takes it and hangs up.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub fn start() -> Self {
+    /// Refuses one request in so many, and hangs up in answer to one in so many others.
+    pub fn start(refused: u64, unanswered: u64) -> Self {
         let taken: Arc<Mutex<Vec<Told>>> = Arc::default();
         let (keeps, requests) = (Arc::clone(&taken), Mutex::new(0_u64));
         let port = wire::serve(move |_, body| {
@@ -24,11 +25,11 @@ impl Receiver {
             let seq = event["seq"].as_u64().unwrap();
             let mut requests = requests.lock().unwrap();
             *requests += 1;
-            if requests.is_multiple_of(61) {
+            if requests.is_multiple_of(refused) {
                 return Some((500, String::new()));
             }
             keeps.lock().unwrap().push(Told::read(seq, &event));
-            (!requests.is_multiple_of(53)).then(|| (200, String::new()))
+            (!requests.is_multiple_of(unanswered)).then(|| (200, String::new()))
         });
         Self { url: format!("http://127.0.0.1:{port}/"), taken }
     }

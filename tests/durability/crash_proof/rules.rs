@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{
+    agent::Agent,
     chance::Chance,
     worker::{again, propose, rest},
     world::{Standing, World},
@@ -20,7 +21,8 @@ pub fn give_use_and_revoke(world: &World, change: &str, key: &str, arguments: &V
     call(world, key, arguments, denies);
     revoke(world, change, key);
     // With another idempotency key: the one of the first call names the first change.
-    let after = propose(world, "ruled__apply", &format!("{key} after"), arguments, false, chance);
+    let after =
+        propose(world, &mut Agent::Stateless, "ruled__apply", &format!("{key} after"), arguments, false, chance);
     assert_ne!(after, change, "another key is another change");
 }
 

@@ -7,6 +7,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use serde_json::{Value, json};
 
 use super::{
+    agent::Agent,
     chance::Chance,
     plan::Plan,
     rules,
@@ -24,7 +25,7 @@ pub fn rest() {
 }
 
 /// Proposes and decides until there is enough.
-pub fn run(world: &World, name: &str, mut chance: Chance) {
+pub fn run(world: &World, name: &str, mut agent: Agent, mut chance: Chance) {
     for n in 0.. {
         if world.enough.load(Ordering::SeqCst) {
             return;
@@ -33,20 +34,21 @@ pub fn run(world: &World, name: &str, mut chance: Chance) {
         let plan = wanted.unwrap_or_else(|| Plan::any(&mut chance));
         // What is decided about rules at one of several gateways holds at the others a moment later.
         let plan = if plan == Plan::Rule && world.ports.len() > 1 { Plan::Approve } else { plan };
-        one(world, &format!("{name}-{n}"), plan, &mut chance);
+        one(world, &mut agent, &format!("{name}-{n}"), plan, &mut chance);
     }
 }
 
-fn one(world: &World, key: &str, plan: Plan, chance: &mut Chance) {
+fn one(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mut Chance) {
     let mode = plan.mode(chance);
     let value = format!("{key} as proposed");
     let tool = format!("{}__apply", plan.server(chance));
     let arguments = json!({"key": key, "value": value, "mode": mode});
     let task = plan == Plan::Task;
     world.note(key, |promise| promise.task = task);
-    let id = propose(world, &tool, key, &arguments, task, chance);
+    let id = propose(world, agent, &tool, key, &arguments, task, chance);
     world.named(key, &id);
     world.proposed.fetch_add(1, Ordering::SeqCst);
+    agent.follow(world, &id);
     match plan {
         Plan::Leave | Plan::Expire => {}
         Plan::Withdraw => withdraw(world, &id, key),
@@ -73,6 +75,7 @@ fn one(world: &World, key: &str, plan: Plan, chance: &mut Chance) {
         }
         Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
+    agent.catch_up(world, &id, chance);
     // Sometimes the agent has forgotten that it asked. If there is an answer, it is of the same change, however that
     // ended.
     if chance.below(10) == 0
@@ -90,15 +93,26 @@ fn id_in(body: &Value) -> Option<String> {
     Some(text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect())
 }
 
-/// Over the plain endpoint or over MCP, until there is a change; always with an idempotency key, so that a repeat finds the
-/// same one.
-pub fn propose(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> String {
+/// In the agent's own way, until there is a change; always with an idempotency key, so that a repeat finds the same one.
+pub fn propose(
+    world: &World,
+    agent: &mut Agent,
+    tool: &str,
+    key: &str,
+    arguments: &Value,
+    task: bool,
+    chance: &mut Chance,
+) -> String {
     loop {
-        let answer = if !task && chance.below(2) == 0 {
-            world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
-        } else {
-            let meta = json!({"dev.countersign/idempotencyKey": key});
-            world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
+        let meta = json!({"dev.countersign/idempotencyKey": key});
+        let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+        let answer = match agent.in_session() {
+            Some(session) if !task => Answer::in_session(session.request(world, "tools/call", &params)),
+            None if !task && chance.below(2) == 0 => {
+                world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
+            }
+            // Stateless: only there has a client tasks.
+            _ => world.rpc("tools/call", tool, params, task),
         };
         if let Some(id) = id_in(&answer.body) {
             return id;

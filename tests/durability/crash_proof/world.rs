@@ -65,7 +65,7 @@ pub struct Standing {
 pub struct World {
     pub home: TempDir,
     pub upstream: Arc<Upstream>,
-    pub receiver: Receiver,
+    pub receivers: [Receiver; 2],
     pub reviewers: [String; 3],
     /// The ports of the gateways that are meant to be up; 0 between two lives of one.
     pub ports: Vec<AtomicU16>,
@@ -83,12 +83,61 @@ pub struct World {
     pub proposed: AtomicUsize,
     /// Requests that ended without an answer.
     pub unanswered: AtomicUsize,
+    /// What became of the sessions of agents.
+    pub sessions: Sessions,
+}
+
+/// How often sessions of agents went on, and did not.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    /// That were begun, by each agent at first and where the one before was gone.
+    pub begun: AtomicUsize,
+    pub streams_resumed: AtomicUsize,
+    pub sockets_resumed: AtomicUsize,
+    /// Of which an agent heard that they are gone: 404, or `RESUME_TOO_LATE`.
+    pub gone: AtomicUsize,
+    pub too_late: AtomicUsize,
+    /// Updates of changes that arrived in them.
+    pub updates: AtomicUsize,
 }
 
 /// An answer, as far as the driver looks at it.
 pub struct Answer {
     pub status: u16,
     pub body: Value,
+    /// Of a session that it opens.
+    pub session: Option<String>,
+}
+
+/// What is tried again and again over all faults, but not for ever.
+pub struct Patience<'a> {
+    world: &'a World,
+    began: Instant,
+    lives: usize,
+}
+
+impl Patience<'_> {
+    /// Waits a little before the next try.
+    pub fn rest(&self, what: impl Fn() -> String) {
+        // Many gateways had the time for it, or one had very much.
+        let many = self.world.lives.load(Ordering::SeqCst) > self.lives + 30;
+        let most = if many { PATIENCE * 6 } else { PATIENCE * 30 };
+        assert!(self.began.elapsed() < most, "never: {}\n{}", what(), self.world.log());
+        assert!(!self.world.over.load(Ordering::SeqCst), "too late: {}", what());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Answer {
+    /// What came in a session, whose answers say themselves whether they are errors.
+    pub fn in_session(body: Value) -> Self {
+        Self { status: 200, body, session: None }
+    }
+
+    /// The gateway could not do it now.
+    pub fn is_early(&self) -> bool {
+        self.status >= 500 || self.status == 429
+    }
 }
 
 /// Three, because whoever corrects what two must approve leaves that to the others.
@@ -99,14 +148,15 @@ impl World {
     pub fn new(gateways: usize, make_keys: impl Fn(&Path, &str) -> String) -> Self {
         let home = tempfile::tempdir().unwrap();
         let (upstream, url) = Upstream::start(&home.path().join("ledger"));
-        let receiver = Receiver::start();
+        // Two, of which each refuses in its own way.
+        let receivers = [Receiver::start(61, 53), Receiver::start(37, 71)];
         let data = home.path().join("data");
         let reviewers = REVIEWERS.map(|name| make_keys(&data, name));
-        std::fs::write(home.path().join("countersign.yaml"), config(&url, &receiver.url)).unwrap();
+        std::fs::write(home.path().join("countersign.yaml"), config(&url, &receivers)).unwrap();
         Self {
             home,
             upstream,
-            receiver,
+            receivers,
             reviewers,
             ports: (0..gateways).map(|_| AtomicU16::new(0)).collect(),
             turn: AtomicUsize::new(0),
@@ -117,6 +167,7 @@ impl World {
             promises: Mutex::default(),
             proposed: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
+            sessions: Sessions::default(),
         }
     }
 
@@ -166,8 +217,10 @@ impl World {
             let text = if body.is_null() { String::new() } else { body.to_string() };
             conn.request(method, path, &all, text.as_bytes());
             let response = conn.try_response()?;
-            let body = serde_json::from_slice(&response.body).ok()?;
-            Some(Answer { status: response.status, body })
+            let session = response.header("mcp-session-id").map(str::to_owned);
+            let body =
+                if response.status == 202 && response.body.is_empty() { Value::Null } else { response.try_json()? };
+            Some(Answer { status: response.status, body, session })
         })();
         if answer.is_none() {
             self.unanswered.fetch_add(1, Ordering::Relaxed);
@@ -178,20 +231,18 @@ impl World {
 
     /// As [`World::ask`], again and again over all crashes until there is an answer.
     pub fn insist(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
-        let (began, lives) = (Instant::now(), self.lives.load(Ordering::SeqCst));
+        let patience = self.patience();
         loop {
-            match self.ask(method, path, headers, body) {
-                // Not yet: the upstream's tools are on their way, or the store is overloaded.
-                Some(answer) if answer.status >= 500 || answer.status == 429 => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Some(answer) => return answer,
-                None => {}
+            // Not yet: the upstream's tools are on their way, or the store is overloaded.
+            if let Some(answer) = self.ask(method, path, headers, body).filter(|answer| !answer.is_early()) {
+                return answer;
             }
-            // Many gateways had the time for it, or one had very much.
-            let most = if self.lives.load(Ordering::SeqCst) > lives + 30 { PATIENCE * 6 } else { PATIENCE * 30 };
-            assert!(began.elapsed() < most, "no answer to {method} {path} {body}\n{}", self.log());
+            patience.rest(|| format!("an answer to {method} {path} {body}"));
         }
+    }
+
+    pub fn patience(&self) -> Patience<'_> {
+        Patience { world: self, began: Instant::now(), lives: self.lives.load(Ordering::SeqCst) }
     }
 
     /// A request of an agent that speaks 2026-07-28 and, with `tasks`, declares the extension; answers the result.
@@ -248,7 +299,8 @@ impl World {
 }
 
 /// One upstream under several names. Its failures are on purpose, so nothing is held against it.
-fn config(url: &str, receiver: &str) -> String {
+fn config(url: &str, receivers: &[Receiver; 2]) -> String {
+    let hook = |receiver: &Receiver| json!({"url": receiver.url, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
     let names = (0..NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
     let mut servers: serde_json::Map<String, Value> =
         names.map(|name| (name, json!({"url": url, "breaker": {"threshold": 0}}))).collect();
@@ -274,7 +326,7 @@ fn config(url: &str, receiver: &str) -> String {
             {"name": "second thoughts", "tools": ["undo__apply", "doc__apply"], "then": "review", "undo_for": "1s"},
             {"name": "soon over", "tools": "brief__*", "then": "review", "expire_after": "1s"},
         ]},
-        "webhooks": {"receiver": {"url": receiver, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
+        "webhooks": {"one": hook(&receivers[0]), "other": hook(&receivers[1])},
         "log": {"filter": "warn"},
     })
     .to_string()

@@ -1,0 +1,147 @@
+//! An agent in a session of the handshake era over HTTP: each request goes to another gateway, its stream is taken up again
+//! through another one, and whoever hears 404 initializes anew.
+
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    agent::{Followed, InSession, REVISION},
+    world::{Answer, World},
+};
+use support::{
+    http::Conn,
+    mcp::{ACCEPT, JSON, initialize_params, notification, request},
+};
+
+#[derive(Default)]
+pub struct HttpSession {
+    id: Option<String>,
+    stream: Option<Conn>,
+    /// The id of the last event of its stream.
+    last: Option<String>,
+    /// The ids of all that carried a message.
+    seen: BTreeSet<String>,
+    followed: Followed,
+    /// Of its last request.
+    number: i64,
+}
+
+impl HttpSession {
+    fn post(&self, world: &World, body: &Value) -> Option<Answer> {
+        let mut headers = vec![ACCEPT];
+        if let Some(id) = &self.id {
+            headers.extend([("Mcp-Session-Id", id.as_str()), ("MCP-Protocol-Version", REVISION)]);
+        }
+        world.ask("POST", "/mcp", &headers, body).filter(|answer| !answer.is_early())
+    }
+
+    fn gone(&mut self, world: &World) {
+        world.sessions.gone.fetch_add(1, Ordering::Relaxed);
+        *self = Self { number: self.number, ..Self::default() };
+    }
+
+    /// With its stream, from whose beginning on nothing is lost.
+    fn begin(&mut self, world: &World) {
+        let patience = world.patience();
+        while self.id.is_none() {
+            if let Some(answer) = self.post(world, &request(0, "initialize", initialize_params(REVISION))) {
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                if answer.body["result"].is_object() {
+                    self.id = answer.session;
+                    self.initialized(world);
+                }
+            }
+            while self.id.is_some() && self.last.is_none() {
+                self.break_off();
+                self.listen(world, Duration::from_millis(500));
+                patience.rest(|| "a stream".into());
+            }
+            patience.rest(|| "a session".into());
+        }
+        world.sessions.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn initialized(&mut self, world: &World) {
+        let patience = world.patience();
+        while self.id.is_some() {
+            match self.post(world, &notification("notifications/initialized")) {
+                Some(answer) if answer.status == 202 => return,
+                Some(answer) if answer.status == 404 => self.gone(world),
+                Some(answer) => panic!("{} {}", answer.status, answer.body),
+                None => patience.rest(|| "an initialized session".into()),
+            }
+        }
+    }
+
+    /// Takes its stream up where it was, through another gateway.
+    fn attach(&mut self, world: &World) {
+        let Some(id) = &self.id else { return };
+        let Ok(mut conn) = Conn::try_open(world.address()) else { return };
+        let mut headers = vec![
+            JSON,
+            ("Accept", "text/event-stream"),
+            ("Mcp-Session-Id", id.as_str()),
+            ("MCP-Protocol-Version", REVISION),
+        ];
+        headers.extend(self.last.as_deref().map(|last| ("Last-Event-ID", last)));
+        conn.request("GET", "/mcp", &headers, b"");
+        match conn.try_head().map(|head| head.status) {
+            Some(200) => {
+                if self.last.is_some() {
+                    world.sessions.streams_resumed.fetch_add(1, Ordering::Relaxed);
+                }
+                self.stream = Some(conn);
+            }
+            Some(404) => self.gone(world),
+            // So much came meanwhile that not all of it is held.
+            Some(410) => {
+                world.sessions.too_late.fetch_add(1, Ordering::Relaxed);
+                (self.last, self.followed) = (None, Followed::default());
+            }
+            None | Some(429 | 500..) => {}
+            Some(status) => panic!("its stream: {status}"),
+        }
+    }
+}
+
+impl InSession for HttpSession {
+    fn request(&mut self, world: &World, method: &str, params: &Value) -> Value {
+        let patience = world.patience();
+        loop {
+            if self.id.is_none() {
+                self.begin(world);
+            }
+            self.number += 1;
+            match self.post(world, &request(self.number, method, params.clone())) {
+                Some(answer) if answer.status == 404 => self.gone(world),
+                Some(answer) => return answer.body,
+                None => patience.rest(|| format!("an answer to {method} {params}")),
+            }
+        }
+    }
+
+    fn listen(&mut self, world: &World, time: Duration) {
+        if self.stream.is_none() {
+            self.attach(world);
+        }
+        let Some(stream) = &mut self.stream else { return };
+        while let Some(event) = stream.event_within(time) {
+            let Some(id) = event.id.clone() else { continue };
+            // The first of a stream has an id and nothing else.
+            if event.data.as_deref().is_some_and(|data| !data.is_empty()) {
+                assert!(self.seen.insert(id.clone()), "twice in a stream: {event:?}");
+                self.followed.hear(world, &event.json());
+            }
+            self.last = Some(id);
+        }
+    }
+
+    fn break_off(&mut self) {
+        self.stream = None;
+    }
+
+    fn followed(&mut self) -> &mut Followed {
+        &mut self.followed
+    }
+}

@@ -1,0 +1,142 @@
+//! An agent in a session over WebSocket, which breaks off and comes back through another gateway, with what it has received
+//! so far; whoever hears that the session is gone, or that it is too late, begins another one.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{
+    agent::{Followed, InSession, REVISION},
+    world::World,
+};
+use support::{
+    http::Conn,
+    mcp::{initialize_params, notification, request},
+    ws::{PING, PONG, TEXT, Ws},
+};
+
+#[derive(Default)]
+pub struct WsSession {
+    ws: Option<Ws>,
+    id: Option<String>,
+    /// Frames that came over connections before.
+    before: u64,
+    followed: Followed,
+    /// Of its last request.
+    number: i64,
+}
+
+/// The next message; `None` when the connection is gone.
+fn message(ws: &mut Ws) -> Option<Value> {
+    loop {
+        let frame = ws.any_frame()?;
+        match frame.opcode {
+            TEXT => return Some(frame.json()),
+            PING => ws.send_frame(true, PONG, &frame.payload),
+            _ => {}
+        }
+    }
+}
+
+impl WsSession {
+    fn gone(&mut self, world: &World) {
+        world.sessions.gone.fetch_add(1, Ordering::Relaxed);
+        *self = Self { number: self.number, ..Self::default() };
+    }
+
+    /// Where it was, or anew.
+    fn connect(&mut self, world: &World) {
+        let patience = world.patience();
+        while self.ws.is_none() {
+            let path = match &self.id {
+                Some(id) => format!("/ws?session={id}&received={}", self.before),
+                None => "/ws".into(),
+            };
+            let conn = Conn::try_open(world.address()).ok();
+            let ws = conn.and_then(|conn| Ws::over(conn, &path, &[("Sec-WebSocket-Protocol", "mcp")]));
+            match ws.as_ref().map(|ws| ws.head.status) {
+                Some(101) if self.id.is_some() => {
+                    world.sessions.sockets_resumed.fetch_add(1, Ordering::Relaxed);
+                    self.ws = ws;
+                }
+                Some(101) => self.begin(world, ws),
+                Some(404) => self.gone(world),
+                Some(410) => {
+                    world.sessions.too_late.fetch_add(1, Ordering::Relaxed);
+                    self.gone(world);
+                }
+                None | Some(429 | 500..) => {}
+                Some(status) => panic!("{path}: {status}\n{}", world.log()),
+            }
+            if self.ws.is_none() {
+                patience.rest(|| path.clone());
+            }
+        }
+    }
+
+    fn begin(&mut self, world: &World, ws: Option<Ws>) {
+        let Some(mut ws) = ws else { return };
+        ws.send_json(&request(0, "initialize", initialize_params(REVISION)));
+        while let Some(message) = message(&mut ws) {
+            if message["id"] == 0 {
+                assert!(message["result"].is_object(), "{message}");
+                ws.send_json(&notification("notifications/initialized"));
+                world.sessions.begun.fetch_add(1, Ordering::Relaxed);
+                self.id = ws.session().map(str::to_owned);
+                self.ws = Some(ws);
+                return;
+            }
+        }
+    }
+}
+
+impl InSession for WsSession {
+    fn request(&mut self, world: &World, method: &str, params: &Value) -> Value {
+        let patience = world.patience();
+        loop {
+            self.connect(world);
+            self.number += 1;
+            let number = self.number;
+            if let Some(ws) = &mut self.ws {
+                ws.send_json(&request(number, method, params.clone()));
+                while let Some(message) = message(ws) {
+                    if message["id"] == number && message.get("method").is_none() {
+                        return message;
+                    }
+                    self.followed.hear(world, &message);
+                }
+            }
+            // Whether it arrived, it does not know: it comes back and asks again.
+            world.unanswered.fetch_add(1, Ordering::Relaxed);
+            self.break_off();
+            patience.rest(|| format!("an answer to {method} {params}"));
+        }
+    }
+
+    fn listen(&mut self, world: &World, time: Duration) {
+        self.connect(world);
+        let end = Instant::now() + time;
+        let Some(ws) = &mut self.ws else { return };
+        while let Some(arrived) = ws.conn.arrived_within(end.saturating_duration_since(Instant::now())) {
+            match (arrived > 0).then(|| ws.any_frame()).flatten() {
+                Some(frame) if frame.opcode == TEXT => self.followed.hear(world, &frame.json()),
+                Some(frame) if frame.opcode == PING => ws.send_frame(true, PONG, &frame.payload),
+                // It ends: whoever has something to say or to hear comes back.
+                _ => return self.break_off(),
+            }
+        }
+    }
+
+    fn break_off(&mut self) {
+        if let Some(ws) = self.ws.take() {
+            self.before += ws.received;
+        }
+    }
+
+    fn followed(&mut self) -> &mut Followed {
+        &mut self.followed
+    }
+}
