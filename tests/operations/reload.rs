@@ -17,6 +17,21 @@ impl Case {
         Self { gateway: Gateway::with(&Options { config: Some(yaml), ..Options::default() }) }
     }
 
+    /// Killed, and started with that file in its place.
+    fn restarted(self, yaml: &str) -> Self {
+        let home = self.gateway.kill();
+        Self { gateway: Gateway::on(home, &Options { config: Some(yaml), ..Options::default() }) }
+    }
+
+    fn lists(&self) -> Option<String> {
+        let (id, method, params) = list_projects(1);
+        refused(&self.gateway.modern(id, method, params).json())
+    }
+
+    fn waiting(&self) -> Option<String> {
+        self.status()["waiting"]["digest"].as_str().map(str::to_owned)
+    }
+
     fn file(&self) -> PathBuf {
         self.gateway.home.path().join("countersign.yaml")
     }
@@ -232,6 +247,60 @@ fn a_refused_loosening_never_is_in_force() {
     signal(case.gateway.process.0.id(), Signal::HUP);
     let status = case.until("it waits again", |s| !s["waiting"].is_null());
     assert_eq!(status["waiting"]["digest"], digest);
+}
+
+#[test]
+fn what_waits_and_what_was_refused_outlive_a_gateway_that_is_killed() {
+    const STRICT: &str = "policy: { default: deny }\n";
+    const LOOSE: &str = "policy: { default: allow }\n";
+    let case = Case::new(STRICT);
+    case.replace(LOOSE);
+    let digest = eventually("it waits", || case.waiting());
+    let case = case.restarted(LOOSE);
+    assert_eq!((case.waiting().as_ref(), case.lists().as_deref()), (Some(&digest), DENIED));
+    let mut pending = support::command(&[("COUNTERSIGN_KEY", case.gateway.reviewer())]);
+    let shown = pending.args(["config", "pending", "--url", &format!("http://{}", case.gateway.address())]).output();
+    let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+    assert!(shown.contains("policy.default: deny → allow"), "{shown}");
+    assert_eq!(case.consent(case.gateway.reviewer(), &digest, "refuse").0, 200);
+    // Refused it stays, until the file is another one or somebody asks.
+    let case = case.restarted(LOOSE);
+    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED));
+    signal(case.gateway.process.0.id(), Signal::HUP);
+    eventually("it waits again", || case.waiting().filter(|waiting| *waiting == digest));
+    assert_eq!(case.consent(case.gateway.reviewer(), &digest, "accept").0, 200);
+    assert_eq!(case.lists(), None);
+    let case = case.restarted(LOOSE);
+    assert_eq!((case.waiting(), case.lists()), (None, None));
+    // What tightens is in force with a start, and the way back is not, though no gateway saw the file change.
+    let case = case.restarted(STRICT);
+    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED));
+    let case = case.restarted(LOOSE);
+    assert!(case.waiting().is_some());
+    assert_eq!(case.lists().as_deref(), DENIED);
+    assert!(case.gateway.log().contains("countersign config consent"));
+
+    // Whoever is at the machine may mean it.
+    let home = case.gateway.kill();
+    let (data, file) = (home.path().join("data"), home.path().join("countersign.yaml"));
+    let mut command = support::command_on(&data);
+    command.args(["serve", "--accept-policy", "--listen", support::LISTEN, "--data"]).arg(&data);
+    command.arg("--config").arg(file).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut process = support::Process(command.spawn().unwrap());
+    assert!(support::listening(&mut process, &data).is_some());
+    process.0.kill().unwrap();
+    process.ended();
+    let case = Case { gateway: Gateway::on(home, &Options { config: Some(LOOSE), ..Options::default() }) };
+    assert_eq!((case.waiting(), case.lists()), (None, None));
+    let (_, audit) = case.gateway.api("GET", "/api/audit", None);
+    let entries = audit["entries"].as_array().unwrap();
+    let started = entries.iter().find(|entry| entry["event"] == "configuration_started").unwrap();
+    assert_eq!(
+        (&started["actor"], &started["details"]["loosens"][0]["key"]),
+        (&json!("operator"), &json!("policy.default"))
+    );
+    let (code, out, err) = support::run(&["audit", "verify", "--data", case.gateway.data().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{out}{err}");
 }
 
 /// A stdio server that is there wherever this is tested: the program itself, with data of its own.

@@ -55,7 +55,7 @@ pub fn state_key(secret: &[u8; 32]) -> [u8; 32] {
     hasher.bytes()
 }
 
-/// What digests of configurations that wait for consent are salted with, at whichever node.
+/// What digests of configurations that wait for consent are salted with, at whichever node and after a restart.
 pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     let mut hasher = PartHasher::new("countersign.consent.1");
     hasher.part(secret);

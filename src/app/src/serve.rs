@@ -22,7 +22,10 @@ use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start 
 use countersign_auth::{
     Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
 };
-use countersign_bridge::{Bridge, carried::Carrier};
+use countersign_bridge::{
+    Bridge,
+    carried::{Carrier, key_of},
+};
 use countersign_config::{Config, Flags, Loaded};
 use countersign_docs::{Docs, DocsError};
 use countersign_domain::policy::{People, Policy};
@@ -39,7 +42,7 @@ use countersign_http::{
 };
 use countersign_protocol::McpError;
 use countersign_reload::{
-    Reloads, Source,
+    Opening, Reloads, Source,
     apply::{Live, behind},
     watch,
 };
@@ -76,6 +79,8 @@ pub struct Options {
     pub detached: bool,
     /// Serve MCP on this process's own stdin and stdout too, and end when they do.
     pub stdio: bool,
+    /// The operator means the policy of the configuration: nothing of it waits for consent.
+    pub accept_policy: bool,
 }
 
 /// Why the gateway could not start.
@@ -97,6 +102,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("the TLS certificate or key cannot be used: {0}")]
     Tls(String),
+    #[error("that a looser policy is meant could not be put on record: {0}")]
+    Policy(String),
     #[error("the key for what servers have clients carry cannot be used: {0}")]
     StateKey(std::io::Error),
     #[error("{0}")]
@@ -137,22 +144,26 @@ pub struct Running {
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
 pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
-    let config = loaded.config.clone();
+    let config = &loaded.config;
     // Proved before anything is opened.
     let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
     // A limit on the size of files is an error of the write that meets it, and not the end of the process.
     let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
-    let config = Arc::new(config);
     let place = Place::configured(&config.data, config.store_server())?;
     let store = place.open()?;
     let keys = Arc::new(Stored::open(&place)?);
-    let salt = store.nodes().secret().map(|secret| nodes::consent_salt(&secret));
-    let carrier = match store.nodes().secret().and_then(|secret| Carrier::shared(nodes::state_key(&secret))) {
-        Some(shared) => shared,
-        None => Carrier::open(&config.data).map_err(ServeError::StateKey)?,
+    let (salt, carrier) = match store.nodes().secret() {
+        Some(secret) => (nodes::consent_salt(&secret), Carrier::shared(nodes::state_key(&secret))),
+        None => {
+            let key = key_of(&config.data).map_err(ServeError::StateKey)?;
+            (nodes::consent_salt(&key), Carrier::shared(key))
+        }
     };
+    let carrier = carrier.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
+    let opening = Opening::new(loaded, salt, store.policies().await?, options.accept_policy);
+    let config = Arc::new(opening.config().clone());
     let shutdown = CancellationToken::new();
     let users = Users::default();
 
@@ -190,7 +201,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
-    let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell, salt));
+    let reloads = Arc::new(Reloads::new(source, opening, Box::new(live), tell));
+    reloads.begin().await.map_err(ServeError::Policy)?;
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
     let shared = Services {

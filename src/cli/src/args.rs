@@ -189,6 +189,10 @@ pub struct ServeArgs {
     /// The data directory [default: $XDG_STATE_HOME/countersign]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Put the policy of the configuration into force as it is: what loosens the one that was in force when the gateway
+    /// ended waits for no reviewer's consent
+    #[arg(long)]
+    pub accept_policy: bool,
     /// Started by `countersign stdio`: leave its session, take any port, end after the last user.
     #[arg(long, hide = true)]
     pub detached: bool,

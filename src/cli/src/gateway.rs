@@ -28,7 +28,7 @@ pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
     let rotate = args.detached.then(|| loaded.config.data.join(start::LOG_FILE));
     let (_logs, metrics) = set_up(&loaded, rotate)?;
-    let options = Options { detached: args.detached, stdio: false };
+    let options = Options { detached: args.detached, stdio: false, accept_policy: args.accept_policy };
     serve::run(loaded, args.flags(), options, metrics)?;
     Ok(Exit::Ok)
 }
@@ -37,7 +37,7 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
     if args.standalone {
         let (_logs, metrics) = set_up(&loaded, None)?;
-        serve::run(loaded, args.flags(), Options { detached: false, stdio: true }, metrics)?;
+        serve::run(loaded, args.flags(), Options { stdio: true, ..Options::default() }, metrics)?;
         return Ok(Exit::Ok);
     }
     let _logs = logging(&loaded, None)?;

@@ -13,6 +13,8 @@ pub enum Origin {
     Env(String),
     /// A flag of the command line, such as `--listen`.
     Flag(&'static str),
+    /// What was in force when the last gateway ended.
+    Before,
 }
 
 impl fmt::Display for Origin {
@@ -23,6 +25,7 @@ impl fmt::Display for Origin {
             Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
             Self::Env(name) => write!(f, "environment variable {name}"),
             Self::Flag(flag) => write!(f, "flag {flag}"),
+            Self::Before => f.write_str("what was in force before"),
         }
     }
 }

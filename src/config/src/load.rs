@@ -12,8 +12,10 @@ use super::{
     error::{ConfigError, Origin, Problem, quoted, quoted_key},
     own_files, read,
     reader::{Placed, Reader, Setting},
+    show,
     tree::{self, Node, Spot},
 };
+use countersign_domain::policy::PolicyConfig;
 use countersign_protocol::suggest;
 
 /// The commented default file, which is also the source of the defaults.
@@ -69,6 +71,29 @@ pub(super) fn defaults(env: &Environment) -> Config {
     let mut layers = Layers::new();
     layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
     read::config(&mut Reader::new(layers.values, env.clone()))
+}
+
+/// The policy that these values of its keys (`policy.default`) make, as they stand in a listing ([`show`]), with its
+/// settings. Keys that are not among them have their defaults.
+///
+/// # Errors
+/// As of a file.
+pub fn policy_of(values: &BTreeMap<String, String>) -> Result<(PolicyConfig, Vec<Setting>), ConfigError> {
+    let line = |(key, value): (&String, &String)| show::Shown {
+        key: key.clone(),
+        value: value.clone(),
+        remark: String::new(),
+        notes: Vec::new(),
+    };
+    let text = show::listing(&values.iter().map(line).collect::<Vec<_>>());
+    let mut layers = Layers::new();
+    layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
+    layers.file(&text, &|_, _| Origin::Before, Path::new("/"));
+    let mut reader = Reader::new(layers.values, Environment::of(Path::new("/"), &[]));
+    let policy = read::policy(&mut reader);
+    let mut problems = layers.problems;
+    problems.append(&mut reader.problems);
+    if problems.is_empty() { Ok((policy, reader.settings)) } else { Err(ConfigError { problems }) }
 }
 
 /// Loads and proves everything; opens nothing but the configuration file.

@@ -128,7 +128,7 @@ fn routes(r: &mut Reader) -> RoutesConfig {
     }
 }
 
-fn policy(r: &mut Reader) -> PolicyConfig {
+pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
     let modes = [("enforce", PolicyMode::Enforce), ("simulate", PolicyMode::Simulate)];
     let mode = r.choice("policy.mode", &modes, PolicyMode::Enforce);
     let default = policy_default(r);

@@ -31,7 +31,7 @@ use countersign_protocol::{
     params::Implementation,
 };
 use countersign_provider::testing::Fake;
-use countersign_reload::{Reloads, Source, testing::Unmoved};
+use countersign_reload::{Opening, Reloads, Source, testing::Unmoved};
 use countersign_review::{gateway_tools::pending_output_schema, testing as review};
 use countersign_routing::{
     Directory, Published, RouteTable, Router, Target, actor::PublishProviders, subscribers::Clients, table::Aliases,
@@ -83,7 +83,12 @@ impl Bench {
             feed: changes.feed().clone(),
             changes,
             authenticator: Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _)),
-            reloads: Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ()), None)),
+            reloads: Arc::new(Reloads::new(
+                source,
+                Opening::first(loaded, [0; 16]),
+                Box::new(Unmoved),
+                Box::new(|_| ()),
+            )),
             metrics: Metrics::install().unwrap(),
             upstreams: Arc::new(Upstreams::with(Box::new(|_| Vec::new()))),
             shutdown: CancellationToken::new(),

@@ -13,7 +13,7 @@ use countersign_routing::{
     actor::{PublishProviders, Reconfigure},
     table::Aliases,
 };
-use countersign_store::{PinStore, Record, Store, write_record};
+use countersign_store::{PinStore, PolicySnapshot, Record, Store, write_record};
 use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
@@ -31,6 +31,10 @@ pub trait Applies: Send + Sync + 'static {
     /// Exactly these webhooks instead of those before; what is in both keeps its place.
     fn webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
     fn log_filter(&self, filter: &str) -> Result<(), String>;
+    /// Keeps the policy in force for the next start.
+    fn save(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
+    /// The digest of what the store has as the newest policy; `None` also where it cannot be read.
+    fn newest(&self) -> BoxFuture<'static, Option<String>>;
     /// An entry of the audit trail about somebody's decision; `details` is a JSON object.
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
 }
@@ -107,6 +111,16 @@ impl Applies for Live {
 
     fn log_filter(&self, filter: &str) -> Result<(), String> {
         logs::set_filter(filter).map_err(|error| error.to_string())
+    }
+
+    fn save(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
+        let saved = self.store.save_policy(snapshot, by_consent);
+        Box::pin(async move { saved.await.map_err(|error| error.to_string()) })
+    }
+
+    fn newest(&self) -> BoxFuture<'static, Option<String>> {
+        let known = self.store.policies();
+        Box::pin(async move { known.await.ok()?.newest.map(|newest| newest.digest) })
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {

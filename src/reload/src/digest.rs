@@ -3,8 +3,8 @@
 use countersign_config::{Config, Secret, UpstreamConfig, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// SHA-256 over the policy and the servers of a configuration, secrets included. `salt` is this process's own, so that
-/// nobody can try secrets against it.
+/// SHA-256 over the policy and the servers of a configuration, secrets included. Only gateways of the
+/// store know `salt`, so that nobody else can try secrets against it.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.1");

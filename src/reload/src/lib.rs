@@ -2,17 +2,20 @@
 //!
 //! Never puts a bad file into force in part, and never what loosens policy without a reviewer's consent
 //! ([`Reloads::decide`]); until then the stricter of old and new holds. Keys that are read only at the start are said
-//! to be so. Nothing of this survives a restart: what stands in the file then is in force.
+//! to be so. The store has the policy in force, so that the next start ([`opening`]) compares the file with it, too.
 //!
-//! [`watch`] sees that the file is another, [`diff`] and [`rule_lists`] compare it with what is in force, [`apply`] puts it
+//! [`opening`] is what it begins with, [`watch`] sees that the file is another, [`diff`] and [`rule_lists`] compare it with what is in force, [`apply`] puts it
 //! into force, and [`shown`] and [`status`] tell people.
 
 pub mod apply;
 pub mod diff;
 mod digest;
+pub mod opening;
 pub mod rule_lists;
+mod save;
 mod server_versions;
 pub mod shown;
+mod snapshot;
 pub mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -35,6 +38,7 @@ use serde_json::{Value, json};
 pub use self::{
     apply::Applies,
     diff::Diff,
+    opening::Opening,
     status::{ReloadOutcome, Status, Why},
     waiting::{Loosening, Waiting},
 };
@@ -43,7 +47,8 @@ use self::{
     shown::{InForce, Shown},
     status::Problem,
 };
-use countersign_config::{Config, ConfigError, Environment, Flags, Loaded, load, reader::Setting};
+use countersign_config::{Config, ConfigError, Environment, Flags, Loaded, UpstreamConfig, load, reader::Setting};
+use countersign_store::PolicySnapshot;
 
 /// Where the configuration came from, to read it again.
 #[derive(Clone, Debug, Default)]
@@ -87,6 +92,7 @@ pub struct Reloads {
     /// The file was there once: should it go, all stays as it was.
     was_read: AtomicBool,
     started: Vec<Setting>,
+    meant: Vec<Loosening>,
     state: Mutex<State>,
     /// One at a time.
     turn: tokio::sync::Mutex<()>,
@@ -99,29 +105,30 @@ struct State {
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
     shown: Shown,
+    /// See [`Opening`].
+    refused: Option<String>,
+    absent: Vec<UpstreamConfig>,
+    saved: Option<PolicySnapshot>,
+    /// What is in force could not be kept.
+    unsaved: bool,
 }
 
 impl Reloads {
-    /// `loaded` is in force already. Digests are salted with that, which all gateways of a store have alike, or else with what
-    /// nobody knows.
+    /// What the opening has in force is in force already.
     #[must_use]
-    pub fn new(source: Source, loaded: Loaded, applies: Box<dyn Applies>, tell: Tell, salt: Option<[u8; 16]>) -> Self {
-        let salt = salt.unwrap_or_else(|| {
-            let mut salt = [0; 16];
-            if getrandom::fill(&mut salt).is_err() {
-                tracing::warn!(
-                    "the operating system gives no random numbers: digests of the configuration are not salted"
-                );
-            }
-            salt
-        });
+    pub fn new(source: Source, opening: Opening, applies: Box<dyn Applies>, tell: Tell) -> Self {
+        let Opening { loaded, salt, shown, waiting, refused, absent, meant, saved } = opening;
         let state = State {
             in_force: Arc::new(loaded.config),
             generation: 0,
-            waiting: None,
+            waiting,
             needs_restart: Vec::new(),
             last: None,
-            shown: Shown::new(&loaded.settings),
+            shown,
+            refused,
+            absent,
+            saved,
+            unsaved: false,
         };
         Self {
             source,
@@ -131,6 +138,7 @@ impl Reloads {
             was_read: AtomicBool::new(loaded.file.is_some()),
             file: loaded.place,
             started: loaded.settings,
+            meant,
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::new(()),
         }
@@ -200,7 +208,7 @@ impl Reloads {
         // On record before anything of it is in force.
         self.applies.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
-        self.carry_out(waiting, config, accept, by).await
+        self.carry_out(waiting, config, accept, by, true).await
     }
 
     /// What was decided at another gateway of the same store, and is on record: counts where the same waits here now.
@@ -209,17 +217,19 @@ impl Reloads {
         let waiting = self.lock().waiting.clone().filter(|(waiting, _)| waiting.digest == digest);
         let Some((waiting, config)) = waiting else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
-        if let Err(error) = self.carry_out(waiting, config, accept, by).await {
+        if let Err(error) = self.carry_out(waiting, config, accept, by, false).await {
             tracing::error!(%error, "what was decided at another gateway is not in force here");
         }
     }
 
+    /// `here`: it was decided at this gateway.
     async fn carry_out(
         &self,
         waiting: Waiting,
         config: Arc<Config>,
         accept: bool,
         by: &str,
+        here: bool,
     ) -> Result<(), DecideError> {
         let digest = waiting.digest.as_str();
         let by = Some(by.to_owned());
@@ -229,8 +239,10 @@ impl Reloads {
                 let mut state = self.lock();
                 state.waiting = None;
                 state.last = Some(outcome.clone());
+                state.refused = Some(waiting.digest.clone());
                 state.shown.refused(waiting.loosens);
             }
+            self.save(false).await;
             self.ended(&outcome, Some(digest));
             return Ok(());
         }
@@ -244,8 +256,10 @@ impl Reloads {
             state.generation += 1;
             state.waiting = None;
             state.last = Some(outcome.clone());
+            state.absent.clear();
             state.shown.accepted();
         }
+        self.save(here).await;
         self.ended(&outcome, Some(digest));
         Ok(())
     }
@@ -273,25 +287,35 @@ impl Reloads {
             self.was_read.store(true, Ordering::Release);
         }
         let before = self.config();
-        let (whole, at_once) = compare(&before, &loaded.config);
+        let mut past = Config::clone(&before);
+        past.upstreams.extend(self.lock().absent.iter().cloned());
+        let (mut whole, mut at_once) = compare(&past, &loaded.config);
+        if !whole.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
+            at_once.policy.clone_from(&loaded.config.policy);
+            at_once.upstreams.clone_from(&loaded.config.upstreams);
+            whole.policy_loosened.clear();
+            tracing::warn!("this loosens policy; a reviewer has consented to it at another gateway");
+        }
+        let absent = snapshot::take_unknown(&mut at_once);
         let (changes, _) = compare(&before, &at_once);
         if let Err(error) = self.put_in_force(&before, &at_once).await {
             return self.refused(why, vec![Problem::in_force(error)]);
         }
+        let digest = digest::digest(&loaded.config, &self.salt);
+        let refused = why == Why::File && self.lock().refused.as_ref() == Some(&digest);
+        let held = whole.policy_loosened.clone();
         // What is read only at the start stays; consent is to the rest.
-        let waits = (!whole.policy_loosened.is_empty()).then(|| {
+        let waits = (!held.is_empty() && !refused).then(|| {
             let config = Config {
                 upstreams: loaded.config.upstreams.clone(),
                 policy: loaded.config.policy.clone(),
                 ..at_once.clone()
             };
-            let digest = digest::digest(&config, &self.salt);
             // Two files are compared line by line: under no lock.
             let shown = self.lock().shown.clone();
             let content = shown.content(&whole.policy_loosened, (&at_once, &config), &loaded.settings);
             (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened, content }, Arc::new(config))
         });
-        let waits_now = waits.as_ref().map(|(waiting, _)| waiting.loosens.clone()).unwrap_or_default();
         let changed = !changes.is_empty();
         let changes = Diff { needs_restart: diff::needs_restart(&self.started, &loaded.settings), ..changes };
         let outcome = ReloadOutcome { changes, ..outcome(why, status::Effect::Applied) };
@@ -305,8 +329,14 @@ impl Reloads {
             if waits_anew {
                 state.waiting = waits;
             }
-            state.shown.read(&loaded.settings, &waits_now);
+            state.shown.read(&loaded.settings, &held);
+            if refused {
+                state.shown.refused(held);
+            } else {
+                state.refused = None;
+            }
             state.needs_restart.clone_from(needs_restart);
+            state.absent = absent;
             if changed {
                 state.in_force = Arc::new(at_once);
                 state.generation += 1;
@@ -318,6 +348,7 @@ impl Reloads {
             }
             (news, waiting)
         };
+        self.save(false).await;
         if !news {
             // A file that was only touched, or looked at for the first time, is nobody's news.
             if why == Why::Signal {

@@ -69,6 +69,14 @@ impl Shown {
         }
     }
 
+    /// These keys were in force with these values when the last gateway ended, and still are where what is told of belongs to
+    /// them.
+    pub fn was(&mut self, before: &[Setting], held: &[Loosening]) {
+        for setting in before.iter().filter(|setting| held.iter().any(|one| belongs(one, setting.key))) {
+            self.whole.insert(setting.key, setting.clone());
+        }
+    }
+
     /// What waited is in force.
     pub fn accepted(&mut self) {
         self.whole = self.file.clone();

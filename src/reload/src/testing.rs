@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use super::Applies;
 use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::PolicyConfig;
+use countersign_store::PolicySnapshot;
 
 /// Takes every new configuration and does nothing with it.
 pub struct Unmoved;
@@ -23,6 +24,12 @@ impl Applies for Unmoved {
     }
     fn log_filter(&self, _: &str) -> Result<(), String> {
         Ok(())
+    }
+    fn save(&self, _: PolicySnapshot, _: bool) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(ready(Ok(())))
+    }
+    fn newest(&self) -> BoxFuture<'static, Option<String>> {
+        Box::pin(ready(None))
     }
     fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(ready(Ok(())))

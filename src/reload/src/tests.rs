@@ -7,12 +7,15 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use super::*;
 use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault};
+use countersign_store::PolicySnapshots;
 
 /// What was put into force, in order; fails at whatever is named here.
 #[derive(Default)]
 struct Notes {
     done: Mutex<Vec<String>>,
     fails: Mutex<&'static str>,
+    /// As the store has it: what was saved here, and the newest.
+    store: Mutex<PolicySnapshots>,
 }
 
 impl Notes {
@@ -48,6 +51,22 @@ impl Applies for Noting {
     fn log_filter(&self, filter: &str) -> Result<(), String> {
         self.0.note("log", filter.to_owned())
     }
+    fn save(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
+        if *self.0.fails.lock().unwrap() == "save" {
+            return async { Err("the store is away".to_owned()) }.boxed();
+        }
+        let mut store = self.0.store.lock().unwrap();
+        let own = |one: &Option<PolicySnapshot>| one.as_ref().map(|one| one.digest.clone());
+        if by_consent || store.newest.is_none() || own(&store.newest) == own(&store.here) {
+            store.newest = Some(snapshot.clone());
+        }
+        store.here = Some(snapshot);
+        async { Ok(()) }.boxed()
+    }
+    fn newest(&self) -> BoxFuture<'static, Option<String>> {
+        let newest = self.0.store.lock().unwrap().newest.clone();
+        async { newest.map(|newest| newest.digest) }.boxed()
+    }
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
         let details: Value = serde_json::from_str(&details).unwrap();
         let done = self.0.note("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
@@ -67,12 +86,28 @@ struct Case {
 impl Case {
     fn new(yaml: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("c.yaml"), yaml).unwrap();
+        Self::on(dir, PolicySnapshots::default(), false)
+    }
+
+    /// What a gateway that is started with this file on the same store begins with. The one before was killed.
+    async fn restarted(self, yaml: &str) -> Self {
+        std::fs::write(self.file(), yaml).unwrap();
+        let store = self.notes.store.lock().unwrap().clone();
+        let case = Self::on(self.dir, store, false);
+        case.reloads.begin().await.unwrap();
+        case
+    }
+
+    fn on(dir: tempfile::TempDir, store: PolicySnapshots, accept: bool) -> Self {
         let file = dir.path().join("c.yaml");
-        std::fs::write(&file, yaml).unwrap();
         let flags = Flags { config: Some(file), data: Some("data".into()), ..Flags::default() };
         let source = Source { flags, env: Environment::of(dir.path(), &[("TOKEN", "s3cret")]) };
         let loaded = load(&source.flags, &source.env).unwrap();
-        let (notes, events) = (Arc::new(Notes::default()), Arc::new(Mutex::new(Vec::new())));
+        let (notes, events) = (
+            Arc::new(Notes { store: Mutex::new(store.clone()), ..Notes::default() }),
+            Arc::new(Mutex::new(Vec::new())),
+        );
         let (told, asked) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
         let statuses = Arc::clone(&asked);
         let reloads = Arc::new_cyclic(|me: &std::sync::Weak<Reloads>| {
@@ -81,7 +116,8 @@ impl Case {
                 statuses.lock().unwrap().push(me.upgrade().unwrap().status());
                 told.lock().unwrap().push(event.clone());
             });
-            Reloads::new(source, loaded, Box::new(Noting(Arc::clone(&notes))), tell, None)
+            let opening = Opening::new(loaded, [7; 16], store, accept);
+            Reloads::new(source, opening, Box::new(Noting(Arc::clone(&notes))), tell)
         });
         Self { dir, notes, events, asked, reloads }
     }
@@ -280,4 +316,152 @@ async fn webhooks_follow_the_file_and_are_put_back_where_the_rest_fails() {
     let last = case.reloads.status().last.unwrap().changes;
     assert_eq!((last.webhooks_added, last.webhooks_removed), (texts(&["b"]), texts(&["a"])));
     assert_eq!(case.reload("{}\n").await.0, texts(&["log info", "webhooks "]));
+}
+
+fn keys(all: &[Loosening]) -> Vec<&str> {
+    all.iter().map(|loosening| loosening.key.as_str()).collect()
+}
+
+const LOOSER: &str = "mcpServers: { a: { command: x, trust_annotations: true }, b: { command: y } }\n\
+                      policy: { default: allow, rules: [{ tools: 'get_*', then: allow }] }\n";
+
+#[tokio::test]
+async fn what_waits_waits_after_a_restart_and_consent_ends_it() {
+    let strict = "mcpServers: { a: { command: x }, b: { command: y } }\n\
+                  policy: { default: review_all, rules: [{ tools: del, then: deny, reason: no }] }\n";
+    let case = Case::new(strict);
+    case.reloads.begin().await.unwrap();
+    case.reload(LOOSER).await;
+    let digest = case.digest();
+    let before = case.reloads.config();
+    let case = case.restarted(LOOSER).await;
+    let status = case.reloads.status();
+    let waiting = status.waiting.unwrap();
+    assert_eq!(waiting.digest, digest);
+    assert_eq!(
+        keys(&waiting.loosens),
+        ["policy.default", "policy.rules", "policy.rules", "mcpServers.a.trust_annotations"]
+    );
+    assert_eq!((&case.reloads.config().policy, &case.reloads.config().upstreams), (&before.policy, &before.upstreams));
+    // People are shown what is in force, and what would be.
+    let settings = case.reloads.settings();
+    let default = settings.iter().find(|one| one.key == "policy.default").unwrap();
+    assert_eq!((default.value.as_str(), default.source.as_str()), ("review_all", "what was in force before"));
+    let content = waiting.content.iter().find(|one| one.key == "policy.default").unwrap();
+    let lines: Vec<_> = content.lines.iter().map(|line| line.text.as_str()).collect();
+    assert_eq!(lines, ["review_all", "allow"]);
+    // The file is looked at once more when it is first watched.
+    case.reloads.reload(Why::File).await;
+    assert_eq!(case.digest(), digest);
+    case.reloads.decide(&digest, true, "alice").await.unwrap();
+    assert_eq!(case.default(), PolicyDefault::Allow);
+    let case = case.restarted(LOOSER).await;
+    assert!(case.reloads.status().waiting.is_none());
+    assert_eq!(case.default(), PolicyDefault::Allow);
+}
+
+#[tokio::test]
+async fn a_refusal_outlives_a_restart_as_long_as_the_file_is_the_same() {
+    let case = Case::new("policy: { default: deny }");
+    case.reloads.begin().await.unwrap();
+    case.reload("policy: { default: allow }").await;
+    case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
+    let case = case.restarted("policy: { default: allow }").await;
+    case.reloads.reload(Why::File).await;
+    assert!(case.reloads.status().waiting.is_none());
+    assert_eq!(case.default(), PolicyDefault::Deny);
+    let settings = case.reloads.settings();
+    let default = settings.iter().find(|one| one.key == "policy.default").unwrap();
+    assert_eq!((default.value.as_str(), keys(&default.refused)), ("deny", vec!["policy.default"]));
+    let case = case.restarted("policy: { default: allow }").await;
+    // Whoever sends the signal wants it looked at.
+    case.reloads.reload(Why::Signal).await;
+    assert!(case.reloads.status().waiting.is_some());
+    let case = case.restarted("policy: { default: review_all }").await;
+    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["policy.default"]);
+    assert_eq!(case.default(), PolicyDefault::Deny);
+}
+
+#[tokio::test]
+async fn a_start_compares_the_file_with_what_was_in_force_last() {
+    // At the first start nothing is known.
+    let case = Case::new("policy: { default: allow }");
+    case.reloads.begin().await.unwrap();
+    assert_eq!(case.default(), PolicyDefault::Allow);
+    // What tightens is in force, whether a gateway ran or not; and so is what loosens nothing.
+    let case = case.restarted("policy: { default: deny }\nmcpServers: { s: { url: 'https://a.example' } }").await;
+    assert_eq!(case.default(), PolicyDefault::Deny);
+    let case = case.restarted("policy: { default: deny }\nlimits: { max_batch: 9 }").await;
+    assert_eq!((case.reloads.config().limits.max_batch, case.reloads.status().waiting.is_none()), (9, true));
+    // The way back loosens.
+    let case = case.restarted("policy: { default: allow }").await;
+    assert_eq!((case.default(), case.reloads.status().waiting.is_some()), (PolicyDefault::Deny, true));
+    // The operator may say that it is meant.
+    let store = case.notes.store.lock().unwrap().clone();
+    let case = Case::on(case.dir, store, true);
+    case.reloads.begin().await.unwrap();
+    assert_eq!((case.default(), case.reloads.status().waiting.is_none()), (PolicyDefault::Allow, true));
+    assert_eq!(case.done().0, texts(&["record configuration_started operator 1"]));
+    let case = case.restarted("policy: { default: allow }").await;
+    assert_eq!((case.default(), case.done().0), (PolicyDefault::Allow, vec![]));
+    // What cannot be read is as nothing: nobody is locked out.
+    case.notes.store.lock().unwrap().here.as_mut().unwrap().body = "{\"policy\":{\"policy.new\":\"1\"}}".to_owned();
+    let case = case.restarted("policy: { default: allow, mode: simulate }").await;
+    assert!(case.reloads.status().waiting.is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_would_go_on_with_what_is_not_known_does_not_run_until_consent() {
+    let case = Case::new("mcpServers: { a: { command: x, env: { T: '${TOKEN}' }, tools: { deny: [z] } } }");
+    case.reloads.begin().await.unwrap();
+    let own = "mcpServers: { a: { command: y, allow_own_files: true, tools: { deny: [z] } }, b: { command: y } }";
+    case.reload(own).await;
+    assert_eq!(case.reloads.config().upstreams.len(), 2, "it goes on");
+    let case = case.restarted(own).await;
+    let names = |case: &Case| {
+        let config = case.reloads.config();
+        config.upstreams.iter().map(|one| one.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&case), ["b"]);
+    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["mcpServers.a.allow_own_files"]);
+    let saved = case.notes.store.lock().unwrap().here.clone().unwrap();
+    assert!(!format!("{saved:?}").contains("s3cret"), "{saved:?}");
+    // What it denied before is not forgotten, however often that goes.
+    let case = case.restarted(own).await;
+    case.reload("mcpServers: { a: { command: y }, b: { command: y } }").await;
+    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["mcpServers.a.tools.deny"]);
+    assert_eq!(case.reloads.config().upstreams[0].tools_deny, ["z"]);
+}
+
+#[tokio::test]
+async fn what_could_not_be_kept_is_kept_later_and_counts_as_stricter_until_then() {
+    let case = Case::new("policy: { default: allow }");
+    case.reloads.begin().await.unwrap();
+    case.fail("save");
+    case.reload("policy: { default: deny }").await;
+    // The store still says that the looser one is the newest.
+    case.reload("policy: { default: allow }").await;
+    assert_eq!((case.default(), case.reloads.status().waiting.is_some()), (PolicyDefault::Deny, true));
+    case.fail("");
+    case.reloads.save_again().await;
+    let case = case.restarted("policy: { default: allow }").await;
+    assert_eq!((case.default(), case.reloads.status().waiting.is_some()), (PolicyDefault::Deny, true));
+}
+
+#[tokio::test]
+async fn what_was_consented_to_at_another_gateway_waits_for_nobody() {
+    let case = Case::new("policy: { default: deny }");
+    case.reloads.begin().await.unwrap();
+    let other = Case::new("policy: { default: deny }");
+    other.reload("policy: { default: allow }").await;
+    other.reloads.decide(&other.digest(), true, "alice").await.unwrap();
+    let agreed = other.notes.store.lock().unwrap().newest.clone();
+    // Before the file is here, and before the next start.
+    case.notes.store.lock().unwrap().newest.clone_from(&agreed);
+    let case = case.restarted("policy: { default: allow }").await;
+    assert_eq!((case.default(), case.reloads.status().waiting.is_none()), (PolicyDefault::Allow, true));
+    let case = case.restarted("policy: { default: deny }").await;
+    case.notes.store.lock().unwrap().newest = agreed;
+    case.reload("policy: { default: allow }").await;
+    assert_eq!((case.default(), case.reloads.status().waiting.is_none()), (PolicyDefault::Allow, true));
 }

@@ -84,7 +84,8 @@ pub async fn run(reloads: Arc<Reloads>, shutdown: CancellationToken) {
                 first = false;
                 reloads.reload(Why::Signal).await;
             }
-            _ = ticks.tick(), if file.is_some() => {
+            _ = ticks.tick() => {
+                reloads.save_again().await;
                 let Some(file) = &file else { continue };
                 let now = stamp(file).await;
                 // What is no file (a pipe) was read once, and cannot be again.

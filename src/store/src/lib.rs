@@ -20,6 +20,7 @@ mod moving;
 pub mod nodes;
 mod pins;
 mod place;
+mod policy_snapshots;
 mod postgres;
 mod queue;
 mod retention;
@@ -57,6 +58,7 @@ pub use moving::{Beside, MoveError, Progress};
 pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
 pub use place::{Place, Room};
+pub use policy_snapshots::{PolicySnapshot, PolicySnapshots};
 pub use postgres::tables;
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 pub use said::Said;
@@ -253,6 +255,11 @@ pub trait Store: Send + Sync + 'static {
     fn pins(&self) -> StoreFuture<Pins>;
     /// All standing rules, those that are over too, oldest first.
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>>;
+    /// The policy that was in force, at this node and at whichever had the newest.
+    fn policies(&self) -> StoreFuture<PolicySnapshots>;
+    /// Keeps the policy that this node has in force: as the newest, too, where the newest is that which this node had before,
+    /// where there is none, and where a reviewer's consent put it into force.
+    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()>;
     /// The change with that id.
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.

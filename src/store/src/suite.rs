@@ -527,6 +527,36 @@ fn rule(id: &str, verdict: &str) -> StandingRule {
     serde_json::from_value(rule).unwrap()
 }
 
+fn policy(digest: &str) -> PolicySnapshot {
+    PolicySnapshot {
+        digest: digest.into(),
+        refused: Some("other".into()),
+        body: "{\"default\":\"it's 'deny'\"}".into(),
+    }
+}
+
+async fn the_policy_in_force_outlives_its_gateway(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    assert_eq!(store.policies().await.unwrap(), PolicySnapshots::default());
+    for digest in ["first", "second"] {
+        store.save_policy(policy(digest), false).await.unwrap();
+    }
+    let heads = store.heads().await.unwrap();
+    store.close();
+    let store = at(dir.path()).open().unwrap();
+    let found = store.policies().await.unwrap();
+    // Without its gateway a node is taken for another one where its place says so; what is newest is everybody's.
+    assert_eq!(found.newest, Some(policy("second")));
+    assert!(found.here.is_none_or(|here| here == policy("second")));
+    assert_eq!(store.heads().await.unwrap(), heads, "no entry tells of it");
+    store.save_policy(policy("third"), true).await.unwrap();
+    let third = Some(policy("third"));
+    assert_eq!(store.policies().await.unwrap(), PolicySnapshots { here: third.clone(), newest: third });
+    store.close();
+    assert!(store.save_policy(policy("fourth"), true).await.is_err());
+}
+
 async fn what_reviewers_said_is_kept_with_its_entry(at: At) {
     let dir = tempfile::tempdir().unwrap();
     let place = at(dir.path());
@@ -847,7 +877,7 @@ macro_rules! suite {
                 answers_come_in_commit_order, of_many_at_once_one_wins, listings_are_filtered_paged_and_bounded,
                 what_is_live_and_how_many, the_trail_is_chained_and_paged, what_a_person_remembers_is_found,
                 a_name_may_hold_any_character, what_is_old_goes_once_and_nothing_else,
-                what_reviewers_said_is_kept_with_its_entry);
+                what_reviewers_said_is_kept_with_its_entry, the_policy_in_force_outlives_its_gateway);
             suite!(@plain $at;
                 it_behaves_as_the_model, a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked,
                 use_is_noted_once_a_minute, a_sign_in_is_kept_until_somebody_ends_it, a_code_is_taken_once_whoever_asks, what_becomes_of_keys_stands_in_the_trail,

@@ -29,28 +29,13 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// With the key of a data directory, which is made when there is none.
+    /// With the key of a data directory.
     ///
     /// # Errors
-    /// Those of the file system; one where the file holds no key.
+    /// See [`key_of`].
     pub fn open(data: &Path) -> io::Result<Self> {
-        let path = data.join(FILE);
-        let read = |mut file: fs::File| {
-            let mut key = Vec::new();
-            file.read_to_end(&mut key).map(|_| key)
-        };
-        let key = match fs::File::open(&path) {
-            Ok(file) => read(file)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(data, &path)?,
-            Err(error) => return Err(error),
-        };
-        Self::with(&key).ok_or_else(|| {
-            let path = path.display();
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{path} holds no key; delete it, and the gateway makes a new one"),
-            )
-        })
+        let key = key_of(data)?;
+        Self::shared(key).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
     /// With a key that several gateways share.
@@ -85,6 +70,28 @@ impl Carrier {
         let state = self.key.open_in_place(nonce, Aad::from(binding), &mut sealed).ok()?;
         String::from_utf8(state.to_vec()).ok()
     }
+}
+
+/// The key of a data directory, which is made when there is none: nobody but its gateway knows it.
+///
+/// # Errors
+/// Those of the file system; one where the file holds no key.
+pub fn key_of(data: &Path) -> io::Result<[u8; KEY_LEN]> {
+    let path = data.join(FILE);
+    let read = |mut file: fs::File| {
+        let mut key = Vec::new();
+        file.read_to_end(&mut key).map(|_| key)
+    };
+    let key = match fs::File::open(&path) {
+        Ok(file) => read(file)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(data, &path)?,
+        Err(error) => return Err(error),
+    };
+    key.try_into().map_err(|_| {
+        let path = path.display();
+        let told = format!("{path} holds no key; delete it, and the gateway makes a new one");
+        io::Error::new(io::ErrorKind::InvalidData, told)
+    })
 }
 
 /// Whoever holds the data directory's lock is alone; the file is whole when it gets its name.

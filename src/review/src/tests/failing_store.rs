@@ -48,6 +48,12 @@ impl Store for Flaky {
             _ => self.store.submit(draft, done),
         }
     }
+    fn policies(&self) -> StoreFuture<countersign_store::PolicySnapshots> {
+        self.store.policies()
+    }
+    fn save_policy(&self, snapshot: countersign_store::PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
+        self.store.save_policy(snapshot, by_consent)
+    }
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         if self.unreadable.load(Ordering::SeqCst) {
             return Box::pin(async { Err(StoreError::Locked) });

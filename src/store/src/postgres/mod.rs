@@ -14,6 +14,7 @@ mod keys;
 mod moving;
 mod nodes;
 mod pins;
+mod policies;
 mod retention;
 mod rows;
 mod said;
@@ -46,7 +47,8 @@ pub(crate) use self::connect::Ground;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
     AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
-    Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent, Verified, VerifyError,
+    PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent,
+    Verified, VerifyError,
     keys::Credentials,
     nodes::Name,
     queue::{Command, Intake, Offer, QUEUE, Work},
@@ -237,6 +239,16 @@ impl Store for PostgresStore {
 
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
         self.read(|client| async move { standing_rules::load(&client).await })
+    }
+
+    fn policies(&self) -> StoreFuture<PolicySnapshots> {
+        let node = self.membership.id.clone();
+        self.read(move |client| async move { policies::load(&client, &node).await })
+    }
+
+    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
+        let node = self.membership.id.clone();
+        self.read(move |client| async move { policies::save(&client, &node, &snapshot, by_consent).await })
     }
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {

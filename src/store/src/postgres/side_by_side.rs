@@ -283,6 +283,33 @@ async fn what_is_being_done_at_this_moment_is_not_taken_to_be_lost() {
 }
 
 #[tokio::test]
+async fn a_node_that_was_left_behind_does_not_take_back_the_newest_policy() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
+    let policy = |digest: &str| PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
+    let newest = async |store: &dyn Store| store.policies().await.unwrap().newest.unwrap().digest;
+    a.save_policy(policy("old"), false).await.unwrap();
+    b.save_policy(policy("old"), false).await.unwrap();
+    // By a reviewer at the one; the other goes its own way, and says nothing of it to others.
+    a.save_policy(policy("agreed"), true).await.unwrap();
+    b.save_policy(policy("stricter"), false).await.unwrap();
+    assert_eq!(newest(&*b).await, "agreed");
+    assert_eq!(b.policies().await.unwrap().here, Some(policy("stricter")));
+    assert_eq!(a.policies().await.unwrap().here, Some(policy("agreed")));
+    // Once it has come to the newest, it goes on from there.
+    b.save_policy(policy("agreed"), false).await.unwrap();
+    b.save_policy(policy("next"), false).await.unwrap();
+    assert_eq!(newest(&*a).await, "next");
+    // One that is new begins nowhere.
+    let c = at(dir.path()).open().unwrap();
+    c.save_policy(policy("stranger"), false).await.unwrap();
+    assert_eq!(newest(&*a).await, "next");
+    for store in [a, b, c] {
+        store.close();
+    }
+}
+
+#[tokio::test]
 async fn a_process_that_is_started_anew_leaves_nothing_to_wait_for() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, first) = proxied(dir.path());

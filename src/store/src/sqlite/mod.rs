@@ -8,6 +8,7 @@ pub(crate) mod keys;
 pub(crate) mod moving;
 pub mod open;
 mod pins;
+mod policies;
 mod reader;
 mod retention;
 mod rows;
@@ -41,7 +42,7 @@ use self::{
 };
 use crate::{
     AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
-    Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
+    PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
     nodes::Alone,
     queue::{Command, Intake, Offer, QUEUE, Work},
@@ -76,6 +77,7 @@ pub struct SqliteStore {
     /// What was executing when it was opened: by nobody any more.
     left: Arc<[String]>,
     nodes: Arc<Alone>,
+    dir: Arc<Path>,
 }
 
 impl SqliteStore {
@@ -117,7 +119,16 @@ impl SqliteStore {
             .name("store-write".into())
             .spawn(move || writer.run())
             .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
-        Ok(Self { intake, closing, writer: Mutex::new(Some(thread)), readers, health, left, nodes: Alone::new() })
+        Ok(Self {
+            intake,
+            closing,
+            writer: Mutex::new(Some(thread)),
+            readers,
+            health,
+            left,
+            nodes: Alone::new(),
+            dir: dir.into(),
+        })
     }
 }
 
@@ -161,6 +172,17 @@ impl Store for SqliteStore {
 
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
         self.readers.read(standing_rules::load)
+    }
+
+    fn policies(&self) -> StoreFuture<PolicySnapshots> {
+        self.readers.read(policies::load)
+    }
+
+    fn save_policy(&self, snapshot: PolicySnapshot, _: bool) -> StoreFuture<()> {
+        if self.closing.load(Ordering::Acquire) {
+            return Box::pin(std::future::ready(Err(StoreError::Closed)));
+        }
+        policies::save_aside(&self.dir, snapshot)
     }
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {

@@ -55,6 +55,7 @@ export const EVENTS = {
   standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
   configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
   configuration_refused: { label: 'rejected a configuration change', icon: 'cross', tone: 'red' },
+  configuration_started: { label: 'started with a looser configuration', icon: 'alert', tone: 'amber' },
   key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
   key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
   records_anchored: { label: 'anchored existing keys, acceptances and rules in the trail', icon: 'audit', tone: 'grey' },
@@ -72,7 +73,7 @@ export const EVENT_GROUPS = [
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'key_created', 'key_revoked', 'records_anchored', 'redacted', 'restored']],
+  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'records_anchored', 'redacted', 'restored']],
   ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_bound', 'definitions_revoked']],
 ];
 

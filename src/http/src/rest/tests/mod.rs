@@ -44,7 +44,7 @@ use countersign_provider::{
     ToolDef,
     testing::{Directory, Fake, upstream_tool},
 };
-use countersign_reload::{Source, Why, testing::Unmoved};
+use countersign_reload::{Opening, Source, Why, testing::Unmoved};
 use countersign_review::{PendingConfig, Proposal, testing::proposal};
 use countersign_routing::{
     Published, RouteTable,
@@ -187,7 +187,8 @@ impl Endpoints {
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
         let source = Source { flags, ..Source::default() };
         let loaded = load(&source.flags, &source.env).unwrap();
-        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ()), None));
+        let reloads =
+            Arc::new(Reloads::new(source, Opening::first(loaded, [0; 16]), Box::new(Unmoved), Box::new(|_| ())));
         let state = web::Data::new(RestState {
             reloads,
             webhooks: Arc::new(Webhooks::none(changes.feed().clone())),

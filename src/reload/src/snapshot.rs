@@ -1,0 +1,121 @@
+//! The policy in force as the store keeps it, so that a configuration can be compared with it at the next start.
+//!
+//! The policy is written as in the file. Of servers there is what lets calls through, and no secret: what they are started
+//! with, or their address, is a fingerprint.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::shown::InForce;
+use countersign_config::{Config, UpstreamConfig, UpstreamTarget, load::policy_of, reader::Setting};
+use countersign_domain::changes::digest::PartHasher;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Body {
+    /// Values as YAML, by key.
+    policy: BTreeMap<String, String>,
+    servers: BTreeMap<String, Server>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Server {
+    target: String,
+    prefix: String,
+    tools_allow: Vec<String>,
+    tools_deny: Vec<String>,
+    trust_annotations: bool,
+    allow_own_files: bool,
+    previews: String,
+    written: Vec<String>,
+}
+
+/// Why what was in force is not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PastError {
+    #[error("{0}")]
+    Body(#[from] serde_json::Error),
+    #[error("{0}")]
+    Policy(#[from] countersign_config::ConfigError),
+}
+
+/// `settings` are those in force.
+pub(super) fn body<'a>(
+    settings: &[InForce],
+    servers: impl Iterator<Item = &'a UpstreamConfig>,
+) -> Result<String, serde_json::Error> {
+    let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
+    let policy = policy.map(|setting| (setting.key.to_owned(), setting.value.clone())).collect();
+    serde_json::to_string(&Body { policy, servers: servers.map(|one| (one.name.clone(), server(one))).collect() })
+}
+
+fn server(config: &UpstreamConfig) -> Server {
+    Server {
+        target: fingerprint(&config.target),
+        prefix: config.prefix.clone(),
+        tools_allow: config.tools_allow.clone(),
+        tools_deny: config.tools_deny.clone(),
+        trust_annotations: config.trust_annotations,
+        allow_own_files: config.allow_own_files,
+        previews: recipes(config),
+        written: config.previews.written.clone(),
+    }
+}
+
+fn recipes(config: &UpstreamConfig) -> String {
+    let mut hasher = PartHasher::new("countersign.recipes.1");
+    hasher.part(format!("{:?}", config.previews.by_tool).as_bytes());
+    hasher.finish()
+}
+
+/// The configuration that was in force, as far as it is judged: all else is as it is now. With the settings of its policy.
+pub(super) fn past(body: &str, now: &Config) -> Result<(Config, Vec<Setting>), PastError> {
+    let body: Body = serde_json::from_str(body)?;
+    let (policy, settings) = policy_of(&body.policy)?;
+    let server = |(name, old): (String, Server)| {
+        let new = now.upstreams.iter().find(|new| new.name == name);
+        let target = new.map(|new| &new.target).filter(|target| fingerprint(target) == old.target);
+        let target = target.cloned().unwrap_or_else(|| unknown(old.target));
+        let mut was = UpstreamConfig::new(&name, target);
+        if let Some(new) = new {
+            let previews = if recipes(new) == old.previews { new.previews.clone() } else { was.previews };
+            was = UpstreamConfig { previews, target: was.target, ..new.clone() };
+        }
+        // Recipes that are shipped call nothing that waits; what else was written then is not known any more.
+        was.previews.written = old.written;
+        UpstreamConfig {
+            prefix: old.prefix,
+            tools_allow: old.tools_allow,
+            tools_deny: old.tools_deny,
+            trust_annotations: old.trust_annotations,
+            allow_own_files: old.allow_own_files,
+            ..was
+        }
+    };
+    let upstreams = body.servers.into_iter().map(server).collect();
+    Ok((Config { policy, upstreams, ..now.clone() }, settings))
+}
+
+/// Stands for what a server was started with before, where that is another thing than now. No configuration has an empty
+/// command.
+fn unknown(fingerprint: String) -> UpstreamTarget {
+    UpstreamTarget::Command { command: String::new(), args: vec![fingerprint], env: BTreeMap::new(), cwd: None }
+}
+
+fn fingerprint(target: &UpstreamTarget) -> String {
+    match target {
+        UpstreamTarget::Command { command, args, .. } if command.is_empty() => args.concat(),
+        known => known.fingerprint(),
+    }
+}
+
+/// Takes out the servers that would have to go on with what they were started with before.
+pub(super) fn take_unknown(config: &mut Config) -> Vec<UpstreamConfig> {
+    let is_unknown =
+        |one: &UpstreamConfig| matches!(&one.target, UpstreamTarget::Command { command, .. } if command.is_empty());
+    let (unknown, known) = std::mem::take(&mut config.upstreams).into_iter().partition(is_unknown);
+    config.upstreams = known;
+    unknown
+}
