@@ -14,5 +14,6 @@ mod cluster_proof;
 mod crash;
 mod crash_proof;
 mod nodes;
+mod nodes_that_differ;
 mod postgres;
 mod store_faults;

@@ -190,7 +190,7 @@ async fn ready(
             return Err(Retry::Later);
         }
     };
-    if approved.handed_over.is_some() && inner.nodes.live() > 1 {
+    if approved.handed_over.is_some() {
         return left_by_another(inner, change).await;
     }
     if inner.expired(&change) {
@@ -229,7 +229,7 @@ async fn ready(
 }
 
 /// As [`ready`], of what another node is to run: this one does where its own target is what was approved. What it finds
-/// otherwise may be otherwise there.
+/// otherwise may be otherwise there, also where that node is gone at the moment: it may come back.
 async fn left_by_another(
     inner: &Inner,
     change: Arc<Change>,
@@ -240,6 +240,11 @@ async fn left_by_another(
     match inner.recheck(&change).await {
         Recheck::Same(provider) => match votes::void(inner, &change) {
             Ok(None) => Ok(Some((change, provider))),
+            // Keys are the same for all; nobody else is there to look.
+            Ok(Some(void)) if inner.nodes.live() == 1 => {
+                take(inner, &change, void).await?;
+                Ok(None)
+            }
             Ok(Some(_)) | Err(_) => Err(Retry::Later),
         },
         Recheck::Moved(moved) if moved.is_of(&change) => {
