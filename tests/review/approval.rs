@@ -578,6 +578,10 @@ fn a_preview_tells_nothing_to_whom_its_state_is_hidden() {
     // Who may read the state sees the preview.
     let (_, home) = gateway.stop();
     let gateway = on(home, &files.config("a", RECIPE, "  default: review_writes"));
+    let (_, reload) = gateway.api("GET", "/api/reload", None);
+    let consent = json!({ "digest": reload["waiting"]["digest"], "verdict": "accept" });
+    let (status, said) = gateway.api("POST", "/api/reload/consent", Some(&consent));
+    assert_eq!(status, 200, "a restart alone loosens nothing: {said}");
     let shown = called(&gateway, "fs__write", &json!({ "path": "same", "text": "new" }));
     assert_eq!(shown["structuredContent"]["diff"]["fields"][0]["before"], "guess", "{shown}");
 }
