@@ -1,6 +1,9 @@
 //! `store copy`: moves a store into another one, while nobody serves either.
 
-use std::io::{IsTerminal as _, Write as _, stderr};
+use std::{
+    cell::RefCell,
+    io::{IsTerminal as _, Write as _, stderr},
+};
 
 use super::{
     args::{StoreArgs, StoreCommand},
@@ -16,17 +19,18 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
         let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
         Ok(if server { Place::server(text, ca.clone())? } else { Place::directory(text.as_ref()) })
     };
-    let mut bar = Bar { terminal: stderr().is_terminal(), shown: None };
+    let bar = RefCell::new(Bar { terminal: stderr().is_terminal(), shown: None });
     let (from, to) = (place(from)?, place(to)?);
     let mut rows = 0;
     let mut tracker = |over: bool| {
-        let moved =
-            move_data(&from.room()?, &to.room()?, over).map_err(|error| MoveError::Beside(error.to_string()))?;
+        let progress = &mut |rows, of| bar.borrow_mut().show("of the tracker", Progress { rows, of });
+        let moved = move_data(&from.room()?, &to.room()?, over, progress)
+            .map_err(|error| MoveError::Beside(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
         Ok(())
     };
-    let moved = from.move_to(&to, &mut tracker, &mut |progress| bar.show(progress));
-    bar.end();
+    let moved = from.move_to(&to, &mut tracker, &mut |progress| bar.borrow_mut().show("of the store", progress));
+    bar.borrow_mut().end();
     let moved = moved.map_err(|error| match error {
         MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
         MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::Beside(_) => {
@@ -48,19 +52,22 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
 /// On the standard error stream of a terminal; elsewhere nothing.
 struct Bar {
     terminal: bool,
-    /// In thousandths.
-    shown: Option<u64>,
+    /// Of what, and how much in thousandths.
+    shown: Option<(&'static str, u64)>,
 }
 
 impl Bar {
-    fn show(&mut self, Progress { rows, of }: Progress) {
+    fn show(&mut self, what: &'static str, Progress { rows, of }: Progress) {
         let part = (rows.min(of) * 1000).checked_div(of).unwrap_or(1000);
-        if !self.terminal || self.shown == Some(part) {
+        if !self.terminal || self.shown == Some((what, part)) {
             return;
         }
-        self.shown = Some(part);
+        if self.shown.is_some_and(|(other, _)| other != what) {
+            self.end();
+        }
+        self.shown = Some((what, part));
         let full = usize::try_from(part / 25).unwrap_or(40);
-        let text = format!("\r{}{} {rows} of {of} rows", "█".repeat(full), "░".repeat(40 - full.min(40)));
+        let text = format!("\r{}{} {rows} of {of} rows {what}", "█".repeat(full), "░".repeat(40 - full.min(40)));
         // Nothing depends on it.
         let _ = stderr().write_all(text.as_bytes());
     }

@@ -251,7 +251,7 @@ pub enum MoveError {
     Store(#[from] StoreError),
 }
 
-/// Moves what is kept beside the store; told whether that may replace what is there.
+/// Moves what is kept beside the store; told whether that may replace what is there. Called with each try.
 pub type Beside<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
 
 /// Copies everything, proves it, closes the old store for good, and then opens the new one.
@@ -277,9 +277,10 @@ pub(crate) fn all(
                 return Err(MoveError::NotEmpty);
             }
         }
-        beside(coming.is_some())?;
-        to.set_fact(COMING, Some(&head))?;
     }
+    // Each time: what is kept beside may have been altered since by what leaves no entry in the trail.
+    beside(coming.is_some())?;
+    to.set_fact(COMING, Some(&head))?;
     let mut done = Progress { rows: 0, of: 0 };
     for table in TABLES {
         done.of += from.count(table)?;

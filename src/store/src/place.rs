@@ -96,7 +96,7 @@ impl Place {
 
     /// Moves everything into another store, which must be empty or what a try before has left, while nobody serves either:
     /// proves this one, copies it, proves the copy, and closes this one for good. Codes for signing in are left out. What
-    /// modules keep ([`Self::room`]) is moved by `beside`, before anything else.
+    /// modules keep ([`Self::room`]) is moved by `beside`, with each try, before anything else.
     ///
     /// # Errors
     /// See [`MoveError`]; then this store is as it was, and the next try goes on.

@@ -2,6 +2,7 @@
 
 use super::{FILE, Storage, TrackerError};
 use crate::db::{Db, DbError, Owned, Row, Sql, Value, values};
+use countersign_domain::changes::digest::PartHasher;
 use countersign_store::Room;
 
 /// Rows read at a time.
@@ -40,58 +41,67 @@ const TABLES: [(&str, &[&str]); 6] = [
 ];
 
 /// Older files may have a character in their texts that a server takes in none: its picture stands for it.
-fn without_nul(value: &mut Owned) {
-    if let Owned::Text(text) = value
-        && text.contains('\0')
-    {
-        *text = text.replace('\0', "\u{2400}");
+fn without_nul(value: &Owned) -> Option<String> {
+    match value {
+        Owned::Text(text) if text.contains('\0') => Some(text.replace('\0', "\u{2400}")),
+        _ => None,
     }
 }
 
-fn text(value: &Owned) -> &str {
-    if let Owned::Text(text) = value { text } else { "" }
+fn text(value: Value<'_>) -> &str {
+    if let Value::Text(text) = value { text } else { "" }
+}
+
+/// How far a copy is, in rows.
+pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
+
+/// Hands on everything that a table has, in the order of its first column; nothing at last.
+fn pages(from: Db<'_>, table: &str, columns: &[&str], mut each: impl FnMut(&[Vec<Owned>]) -> Sql<()>) -> Sql<()> {
+    let (names, first) = (columns.join(", "), columns[0]);
+    let begin = format!("SELECT {names} FROM {table} ORDER BY {first} LIMIT ?1");
+    let go_on = format!("SELECT {names} FROM {table} WHERE {first} > ?2 ORDER BY {first} LIMIT ?1");
+    let mut last: Option<Owned> = None;
+    loop {
+        let read = |row: Row<'_>| (0..columns.len()).map(|at| Ok(row.value(at)?.into())).collect::<Sql<Vec<Owned>>>();
+        let mut rows = match &last {
+            None => from.all(&begin, values![PAGE], read)?,
+            Some(last) => from.all(&go_on, &[Value::Int(PAGE), last.lent()], read)?,
+        };
+        each(&rows)?;
+        let Some(mut end) = rows.pop() else { return Ok(()) };
+        last = Some(end.swap_remove(0));
+    }
 }
 
 /// Copies everything into tables that have nothing. How many rows there are.
-pub(super) fn copy(from: Db<'_>, to: Db<'_>) -> Sql<u64> {
+pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> Sql<u64> {
     match to {
         Db::File(conn) => conn.pragma_update(None, "defer_foreign_keys", true)?,
         Db::Server(session) => session.batch("SET CONSTRAINTS ALL DEFERRED")?,
     }
-    let mut copied = 0;
+    let (mut copied, all) = (0, count(from)?);
     for (table, columns) in TABLES {
-        let (names, first) = (columns.join(", "), columns[0]);
         let places: Vec<String> = (1..=columns.len()).map(|place| format!("?{place}")).collect();
-        let begin = format!("SELECT {names} FROM {table} ORDER BY {first} LIMIT ?1");
-        let go_on = format!("SELECT {names} FROM {table} WHERE {first} > ?2 ORDER BY {first} LIMIT ?1");
-        let insert = format!("INSERT INTO {table} ({names}) VALUES ({})", places.join(", "));
-        let mut last: Option<Owned> = None;
-        loop {
-            let read =
-                |row: Row<'_>| (0..columns.len()).map(|at| Ok(row.value(at)?.into())).collect::<Sql<Vec<Owned>>>();
-            let mut rows = match &last {
-                None => from.all(&begin, values![PAGE], read)?,
-                Some(last) => from.all(&go_on, &[Value::Int(PAGE), last.lent()], read)?,
-            };
-            for row in &mut rows {
-                if let Db::Server(_) = to {
-                    row.iter_mut().for_each(without_nul);
-                }
-                let lent: Vec<Value<'_>> = row.iter().map(Owned::lent).collect();
+        let insert = format!("INSERT INTO {table} ({}) VALUES ({})", columns.join(", "), places.join(", "));
+        pages(from, table, columns, |rows| {
+            for row in rows {
+                let texts: Vec<Option<String>> =
+                    row.iter().map(|value| if let Db::Server(_) = to { without_nul(value) } else { None }).collect();
+                let lent =
+                    row.iter().zip(&texts).map(|(value, text)| text.as_deref().map_or(value.lent(), Value::Text));
+                let lent: Vec<Value<'_>> = lent.collect();
                 to.execute(&insert, &lent)?;
                 match (table, lent[0]) {
-                    ("issues", Value::Int(id)) => {
-                        to.index_issue(id, text(&row[4]), text(&row[6]), text(&row[7]))?;
-                    }
-                    ("comments", Value::Int(id)) => to.index_comment(id, text(&row[5]))?,
+                    ("issues", Value::Int(id)) => to.index_issue(id, text(lent[4]), text(lent[6]), text(lent[7]))?,
+                    ("comments", Value::Int(id)) => to.index_comment(id, text(lent[5]))?,
                     _ => {}
                 }
             }
             copied += rows.len() as u64;
-            let Some(mut end) = rows.into_iter().next_back() else { break };
-            last = Some(end.swap_remove(0));
-        }
-        if let (Db::Server(_), "id") = (to, first) {
+            progress(copied, all);
+            Ok(())
+        })?;
+        if let (Db::Server(_), "id") = (to, columns[0]) {
             let next = format!(
                 "SELECT setval(pg_get_serial_sequence('tracker_{table}', 'id'), COALESCE(MAX(id), 0) + 1, false) \
                  FROM {table}"
@@ -102,19 +112,48 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>) -> Sql<u64> {
     Ok(copied)
 }
 
-/// How much there is, and how far it came: the same where one is a copy of the other.
-fn extent(db: Db<'_>) -> Sql<[i64; 4]> {
-    let sql = "SELECT (SELECT COUNT(*) FROM projects), (SELECT COUNT(*) FROM issues), \
-               (SELECT COALESCE(MAX(id), 0) FROM history), (SELECT COUNT(*) FROM runs)";
-    db.one(sql, &[], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))
+fn count(db: Db<'_>) -> Sql<u64> {
+    TABLES.iter().try_fold(0, |all, (table, _)| {
+        let rows: i64 = db.one(&format!("SELECT COUNT(*) FROM {table}"), &[], |row| row.get(0))?;
+        Ok(all + u64::try_from(rows).unwrap_or(0))
+    })
 }
 
-/// Moves what the tracker has from one room into another, all or nothing; what is there already is kept where it is the same,
-/// and replaced if `over`. How many rows; `None` where something else is there.
+/// Of everything that is there: the same where one is a copy of the other, each of which orders texts in its own way.
+fn fingerprint(db: Db<'_>) -> Sql<String> {
+    let mut whole = PartHasher::new("countersign.tracker.1");
+    for (table, columns) in TABLES {
+        let mut hashes = Vec::new();
+        pages(db, table, columns, |rows| {
+            hashes.extend(rows.iter().map(|row| hash(row)));
+            Ok(())
+        })?;
+        hashes.sort_unstable();
+        whole.part(table.as_bytes());
+        hashes.iter().for_each(|hash| _ = whole.part(hash));
+    }
+    Ok(whole.finish())
+}
+
+fn hash(row: &[Owned]) -> [u8; 32] {
+    let mut hasher = PartHasher::new("countersign.tracker.row.1");
+    for value in row {
+        match value {
+            Owned::Null => hasher.part(b"null").part(b""),
+            Owned::Int(number) => hasher.part(b"int").part(&number.to_be_bytes()),
+            Owned::Real(number) => hasher.part(b"real").part(&number.to_be_bytes()),
+            Owned::Text(text) => hasher.part(b"text").part(without_nul(value).as_deref().unwrap_or(text).as_bytes()),
+        };
+    }
+    hasher.bytes()
+}
+
+/// Moves what the tracker has from one room into another, all or nothing; what is there already is kept where it is the same
+/// in every row, and replaced if `over`. How many rows; `None` where something else is there.
 ///
 /// # Errors
 /// Files and connections that fail.
-pub fn move_data(from: &Room, to: &Room, over: bool) -> Result<Option<u64>, TrackerError> {
+pub fn move_data(from: &Room, to: &Room, over: bool, progress: &mut Progress<'_>) -> Result<Option<u64>, TrackerError> {
     if let Room::Directory(dir) = from
         && !dir.join(FILE).exists()
     {
@@ -125,11 +164,10 @@ pub fn move_data(from: &Room, to: &Room, over: bool) -> Result<Option<u64>, Trac
     let failed = |error: DbError| TrackerError::Data(error.to_string());
     source.blocking(|from| {
         target.blocking(|to| {
-            let (there, here) = (extent(to).map_err(failed)?, extent(from).map_err(failed)?);
-            if there == here {
-                return Ok(Some(0));
-            }
-            if there != [0; 4] {
+            if count(to).map_err(failed)? > 0 {
+                if fingerprint(to).map_err(failed)? == fingerprint(from).map_err(failed)? {
+                    return Ok(Some(0));
+                }
                 if !over {
                     return Ok(None);
                 }
@@ -137,7 +175,7 @@ pub fn move_data(from: &Room, to: &Room, over: bool) -> Result<Option<u64>, Trac
                     to.execute(&format!("DELETE FROM {table}"), &[]).map_err(failed)?;
                 }
             }
-            copy(from, to).map(Some).map_err(failed)
+            copy(from, to, progress).map(Some).map_err(failed)
         })
     })
 }

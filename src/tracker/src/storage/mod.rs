@@ -126,7 +126,7 @@ impl Storage {
 
 /// What a file has, copied into tables that have nothing.
 fn take_over(file: &Path, db: Db<'_>) -> Sql<()> {
-    let rows = copying::copy(Db::File(&file::connect(file, true)?), db)?;
+    let rows = copying::copy(Db::File(&file::connect(file, true)?), db, &mut |_, _| {})?;
     tracing::info!(rows, file = %file.display(), "tracker: what the data directory had is in the database from now on");
     Ok(())
 }

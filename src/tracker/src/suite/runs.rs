@@ -220,9 +220,12 @@ async fn everything_is_moved_into_any_other_database() {
     {
         let dir = tempfile::tempdir().unwrap();
         let room = to(dir.path()).room().unwrap();
-        let rows = move_data(&from, &room, false).unwrap();
+        let silent = &mut |_: u64, _: u64| {};
+        let mut shown = Vec::new();
+        let rows = move_data(&from, &room, false, &mut |rows, of| shown.push((rows, of))).unwrap();
+        assert_eq!(shown.last().map(|shown| (Some(shown.0), Some(shown.1))), Some((rows, rows)));
         assert_eq!(rows, Some(u64::try_from(here.len()).unwrap()));
-        assert_eq!(move_data(&from, &room, false).unwrap(), Some(0), "it is there already");
+        assert_eq!(move_data(&from, &room, false, silent).unwrap(), Some(0), "it is there already");
         let moved = Fixture { tracker: Tracker::open(&room, &config(true)).unwrap(), dir };
         assert_eq!(moved.dump().await, here, "database {at}");
         // What comes next has the next numbers, and words are found.
@@ -230,11 +233,29 @@ async fn everything_is_moved_into_any_other_database() {
         assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
         let next = moved.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "x" })).await;
         assert_eq!(next.unwrap()["issue"]["key"], "MOVED-3");
-        let other = move_data(&from, &room, false).unwrap();
+        let other = move_data(&from, &room, false, silent).unwrap();
         assert_eq!(other, None, "something else is there");
-        assert_eq!(move_data(&from, &room, true).unwrap(), rows);
+        assert_eq!(move_data(&from, &room, true, silent).unwrap(), rows);
         assert_eq!(moved.dump().await, here);
     }
+}
+
+/// As a gateway leaves it that wrote between two tries.
+#[tokio::test]
+async fn what_differs_is_not_taken_for_a_copy_though_there_is_as_much_of_it() {
+    let (here, there) = (Fixture::empty(), Fixture::empty());
+    for (t, title) in [(&here, "said here"), (&there, "said there")] {
+        let project = t.project("SAME").await;
+        t.issue(&project, "Bug", title, None).await;
+    }
+    let rooms = [&here, &there].map(|t| place(t.dir.path()).room().unwrap());
+    let silent = &mut |_: u64, _: u64| {};
+    let before = there.dump().await;
+    assert_eq!(before.len(), here.dump().await.len());
+    assert_eq!(move_data(&rooms[0], &rooms[1], false, silent).unwrap(), None);
+    assert_eq!(there.dump().await, before);
+    assert!(move_data(&rooms[0], &rooms[1], true, silent).unwrap() > Some(0));
+    assert_eq!(there.dump().await, here.dump().await);
 }
 
 #[tokio::test]
