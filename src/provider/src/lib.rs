@@ -230,7 +230,7 @@ impl Permit {
     /// Somebody else takes the gateway that had the change for gone.
     #[must_use]
     pub fn lapsed() -> McpError {
-        let message = "The lease of the gateway that took it ran out before anything was done; propose it again";
+        let message = "The lease of the gateway that took it ran out before anything was sent; propose it again";
         McpError::new(ErrorKind::UpstreamUnavailable, message).with("outcome", "not_applied")
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     },
 };
 use countersign_protocol::{Era, ErrorKind, McpError, Method, params::LoggingLevel};
+use countersign_provider::Permit;
 
 /// Further tries of what was not sent.
 const RETRIES: u32 = 2;
@@ -289,12 +290,12 @@ impl Upstream {
                     .with("outcome", "unknown");
                 return (Ended::Timeout, error);
             }
+            Failed::Link(LinkError::Withheld) => return (Ended::Refused, Permit::lapsed().with("upstream", name)),
             Failed::Link(error) => error,
         };
         let (ended, sent) = match &error {
             LinkError::Unreachable(_) => (Ended::Unreachable, false),
-            LinkError::SessionGone => (Ended::Lost, false),
-            LinkError::Withheld => (Ended::Refused, false),
+            LinkError::SessionGone | LinkError::Withheld => (Ended::Lost, false),
             // It said no before it did anything.
             LinkError::Status { status, .. } => (Ended::Lost, *status >= 500 || *status < 400),
             LinkError::Lost(_) | LinkError::Protocol(_) => (Ended::Lost, true),
