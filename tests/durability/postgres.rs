@@ -1,6 +1,11 @@
 //! The real program on a PostgreSQL that ends under it, that another gateway uses, and that is not there.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
 
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, postgres::Server};
@@ -233,6 +238,58 @@ fn a_store_that_was_moved_is_served_there_and_the_old_one_no_more() {
     assert_eq!(gateway.issues_titled("moved 0"), 1);
     let (_, home) = gateway.stop();
     verified(&home.path().join("data"), &url);
+}
+
+/// A certificate for this machine by its name, made by the openssl that comes with the system; and its key.
+fn certificate(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
+    let (cert, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
+    openssl.args(["-addext", "basicConstraints=CA:FALSE", "-keyout"]).arg(&key).arg("-out").arg(&cert);
+    let made = openssl.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (cert, key)
+}
+
+#[test]
+fn a_server_elsewhere_is_spoken_to_with_tls_and_only_where_its_authority_is_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = certificate(dir.path(), "server");
+    let (other, _) = certificate(dir.path(), "other");
+    // A server of the system's own user has to read them, and nobody else may read the key.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    if rustix::process::getuid().is_root() {
+        assert!(Command::new("chown").arg("postgres").args([&cert, &key]).status().unwrap().success());
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (cert_file, key_file) =
+        (format!("ssl_cert_file={}", cert.display()), format!("ssl_key_file={}", key.display()));
+    let settings = ["fsync=off", "listen_addresses=localhost", "ssl=on", &cert_file, &key_file];
+    let server = Server::on_port(port, &settings.iter().flat_map(|setting| ["-c", setting]).collect::<Vec<_>>());
+    server.sql("postgres", "CREATE DATABASE gateway");
+    let url = format!("postgres://countersign@localhost:{port}/gateway?sslmode=require");
+    let [cert, other] = [cert, other].map(|path| path.to_str().unwrap().to_owned());
+    let with = |authority: Option<&'static str>| {
+        let mut env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
+        env.extend(authority.map(|path| ("COUNTERSIGN_STORE__CA", path)));
+        Options { env, ..Options::default() }
+    };
+    // Nobody vouches for it, or somebody else does.
+    for authority in [None, Some(&*other.leak())] {
+        let home = tempfile::tempdir().unwrap();
+        let status = Gateway::spawn(home.path(), &with(authority)).ended();
+        let said = std::fs::read_to_string(home.path().join("log")).unwrap();
+        assert_eq!(status.code(), Some(69), "{said}");
+        assert!(said.contains("the database cannot be reached") && said.contains("certificate"), "{said}");
+    }
+    assert_eq!(server.sql("gateway", "SELECT to_regclass('changes') IS NULL"), "t", "nothing was sent to it");
+    let gateway = Gateway::with(&with(Some(cert.leak())));
+    gateway.propose("in secret");
+    let open = "SELECT count(*) FILTER (WHERE ssl) > 2, count(*) FILTER (WHERE NOT ssl) FROM pg_stat_ssl
+                JOIN pg_stat_activity USING (pid) WHERE application_name = 'countersign'";
+    assert_eq!(server.sql("gateway", open), "t|0");
+    drop(gateway.stop());
 }
 
 #[test]

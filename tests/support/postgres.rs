@@ -20,6 +20,8 @@ use super::eventually;
 pub struct Server {
     /// Of its folder, with the name of a database behind it.
     base: String,
+    /// In the name of its socket.
+    port: u16,
     /// It ends with the pipe to it.
     child: Child,
     said: Mutex<BufReader<ChildStdout>>,
@@ -31,13 +33,20 @@ impl Server {
     /// `settings` are the server's, as `-c fsync=off`.
     #[must_use]
     pub fn start(settings: &[&str]) -> Self {
+        Self::on_port(5432, settings)
+    }
+
+    /// As [`Self::start`], where it listens to TCP too (`-c listen_addresses=localhost`).
+    #[must_use]
+    pub fn on_port(port: u16, settings: &[&str]) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/postgres");
-        let mut child =
-            Command::new(script).args(settings).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(script);
+        command.args(settings).env("PGPORT", port.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (mut url, mut said) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
         said.read_line(&mut url).unwrap();
         let base = url.trim_end().strip_suffix("postgres").expect("scripts/postgres says what is missing").to_owned();
-        Self { base, child, said: Mutex::new(said), second: AtomicBool::new(false) }
+        Self { base, port, child, said: Mutex::new(said), second: AtomicBool::new(false) }
     }
 
     /// The folder of its socket; of two servers, of the one that takes writes.
@@ -120,13 +129,19 @@ impl Server {
     /// Runs SQL in that database and answers what it prints.
     #[track_caller]
     pub fn sql(&self, database: &str, sql: &str) -> String {
-        Self::sql_at(&self.folder(), database, sql)
+        Self::run(&self.folder(), self.port, database, sql)
     }
 
     /// As [`Self::sql`], of the server with its socket in that folder.
     #[track_caller]
     pub fn sql_at(folder: &Path, database: &str, sql: &str) -> String {
+        Self::run(folder, 5432, database, sql)
+    }
+
+    #[track_caller]
+    fn run(folder: &Path, port: u16, database: &str, sql: &str) -> String {
         let mut psql = Command::new("psql");
+        psql.env("PGPORT", port.to_string());
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--username=countersign", "--host"]);
         let output = psql.arg(folder).args(["--dbname", database, "--command", sql]).output().unwrap();
         assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));

@@ -235,6 +235,36 @@ fn a_connection_whose_work_was_given_up_is_not_used_again() {
     assert_eq!(next.unwrap().get::<_, &str>(0), "countersign");
 }
 
+#[tokio::test]
+async fn a_statement_that_hangs_is_ended_by_the_server_and_what_it_was_for_was_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let ground = |options: &str| {
+        let url = format!("{}?options={options}", url_of(dir.path()));
+        Ground::start(&connect::parse(&url).unwrap(), None).unwrap()
+    };
+    let shown = ground("").ask(|client| async move { Ok(client.query_one("SHOW statement_timeout", &[]).await?) });
+    assert_eq!(shown.await.unwrap().get::<_, &str>(0), "30s");
+    let shorter = "-c%20statement_timeout%3D200";
+    let hangs = ground(shorter).ask(|client| async move { Ok(client.batch_execute("SELECT pg_sleep(3600)").await?) });
+    let ended = hangs.await;
+    assert!(matches!(ended, Err(StoreError::Locked)), "{ended:?}");
+
+    // The same of the writer, behind a lock that somebody does not let go.
+    let url = format!("{}?options={shorter}", url_of(dir.path()));
+    let place = Server::new(&url, None, crate::nodes::Name::fresh()).unwrap();
+    let store = place.open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    let mut session = at(dir.path()).tables().unwrap().wait_for_session().unwrap();
+    session.begin("BEGIN; LOCK TABLE changes").unwrap();
+    let held = write(&*store, approved(2)).await;
+    let Err(WriteError::Store(error @ StoreError::Locked)) = held else { panic!("{held:?}") };
+    assert!(error.certainly_aborted());
+    session.commit().unwrap();
+    assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
+    store.close();
+    place.verify_audit(None).unwrap();
+}
+
 /// As one whose machine has stopped.
 #[tokio::test]
 async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
