@@ -491,14 +491,33 @@ fn rules_and_revoked_keys_reach_every_node() {
     let call = |n: usize| {
         cluster.at(n).request("POST", "/tools/count__apply", &[JSON], arguments.to_string().as_bytes()).status
     };
+    // As a dashboard, or a webhook of the node that leads, hears it.
+    let bearer = format!("Bearer {}", cluster.key);
+    let mut feeds: Vec<Conn> = (0..2)
+        .map(|n| {
+            let mut conn = cluster.at(n).connect();
+            conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
+            assert_eq!(conn.head().status, 200);
+            conn
+        })
+        .collect();
     let id = cluster.propose(0, "r", "ok");
     let rule = json!({"verdict": "allow", "arguments": "exact", "principal": "same", "for": 3600});
     let (status, rule) = cluster.api(0, "POST", &format!("/api/changes/{id}/rule"), Some(&rule));
     assert!(status < 300, "{rule}");
     eventually("the other one lets it through", || (call(1) == 200).then_some(()));
     let revoke = format!("/api/rules/{}/revoke", rule["id"].as_str().unwrap());
-    assert_eq!(cluster.api(1, "POST", &revoke, Some(&json!({}))).0, 200);
+    assert_eq!(cluster.api(1, "POST", &revoke, Some(&json!({"comment": "no more"}))).0, 200);
     eventually("the first one reviews it again", || (call(0) == 202).then_some(()));
+    for feed in &mut feeds {
+        let events = std::iter::from_fn(|| Some(feed.event()?.json()));
+        let told: Vec<_> =
+            events.filter(|event| event["type"].as_str().unwrap().starts_with("rule.")).take(2).collect();
+        let of = |event: &Value| [&event["type"], &event["actor"], &event["rule"]["id"]].map(Value::clone);
+        assert_eq!(of(&told[0]), [json!("rule.created"), json!("rita"), rule["id"].clone()]);
+        assert_eq!(of(&told[1]), [json!("rule.revoked"), json!("rita"), rule["id"].clone()]);
+        assert_eq!(told[1]["comment"], "no more");
+    }
     // What a node counts of a rule that another one has ended does not bring it back.
     let (_, rules) = cluster.api(0, "GET", "/api/rules", None);
     assert!(rules["rules"][0]["revokedAt"].is_string(), "{rules}");

@@ -4,6 +4,7 @@
 //!
 //! [`serve`] is the order of start and end; [`server_status_events`] tells the feed what happens to servers.
 
+mod acceptances;
 mod nodes;
 pub mod serve;
 pub mod server_status_events;

@@ -3,9 +3,10 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics::gauge;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::acceptances::{self, Moved};
 use countersign_attach::gateway_file::local_url;
 use countersign_config::Config;
 use countersign_config::UpstreamTarget;
@@ -15,7 +16,7 @@ use countersign_review::Feed;
 use countersign_routing::{
     standing_rules::StandingRules,
     table::{Published, RouteTable},
-    tool_acceptance::Rebuild,
+    tool_acceptance::{self, Rebuild},
 };
 use countersign_store::{
     AuditSearch, Nodes, PinStore, Store, StoreError,
@@ -234,27 +235,21 @@ impl Follower {
         }
     }
 
-    /// Pins and standing rules, as they are in the store by now.
+    /// Pins and standing rules, as they are in the store by now. Dashboards and webhooks of this node hear of what was decided
+    /// at another one.
     async fn reload(&self) -> Result<(), StoreError> {
-        let before = self.pins.snapshot();
-        self.pins.reload().await?;
-        let after = self.pins.snapshot();
-        let pins = before.servers != after.servers;
-        let rules = self.standing.reload().await?;
-        if !pins && !rules {
-            return Ok(());
-        }
-        (self.rebuild)().await;
-        // Dashboards of this node show what was decided at another one.
-        let at = jiff::Timestamp::now().to_string();
-        if rules {
-            self.feed.publish_session(&json!({ "type": "rule.changed", "at": at }));
-        }
-        for (server, pins) in &after.servers {
-            if before.servers.get(server) != Some(pins) {
-                self.feed.publish_session(&json!({ "type": "provider.changed", "at": at, "provider": server }));
+        let (before, after) = self.pins.reload().await?;
+        if before.servers != after.servers {
+            (self.rebuild)().await;
+            for Moved { server, accepted_by, tools } in acceptances::moved(&before, &after) {
+                let (what, by) = match accepted_by {
+                    Some(by) => ("accepted", Some(by)),
+                    None => ("revoked", acceptances::revoked_by(&*self.store, &server).await),
+                };
+                let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
+                self.feed.publish_session(&tool_acceptance::moved(&server, what, &tools, by.as_deref()));
             }
         }
-        Ok(())
+        self.standing.reload().await
     }
 }

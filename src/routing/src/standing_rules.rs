@@ -6,6 +6,7 @@
 //! rule stand in the timeline of the change that it was given on, if it was given on one.
 
 mod allow;
+mod elsewhere;
 
 use std::{
     collections::HashMap,
@@ -50,6 +51,11 @@ const MAX_ARGUMENTS: usize = 64 << 10;
 /// How often ends are looked for, and after how many of these uses are recorded.
 const TICK: Duration = Duration::from_secs(1);
 const TICKS_OF_USES: u32 = 60;
+
+/// Of a rule whose creator may decide no more: of one that allows, and of one that denies.
+const ENDS: &str = "the key that it was given with was revoked, or may not decide any more";
+const STAYS: &str =
+    "the key that it was given with was revoked, or may not decide any more; it denies until a reviewer revokes it";
 
 /// Which arguments a rule speaks of: exactly those of its change, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -120,22 +126,6 @@ impl StandingRuleCache {
     #[must_use]
     pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
         self.rules.load_full()
-    }
-
-    /// As they are in the store by now; how often each decided here is kept. Whether another node has written one.
-    fn take(&self, read: Vec<StandingRule>) -> bool {
-        let (now, known) = (now(), self.rules.load_full());
-        let state = |rule: &StandingRule| (rule.id.clone(), rule.is_over(), rule.orphaned_at);
-        let same = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
-        let merged = read.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
-            Some(known) => {
-                known.uses.raise(rule.uses.get());
-                Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule })
-            }
-            None => Arc::new(rule.timed(now)),
-        });
-        self.rules.store(Arc::new(merged.collect()));
-        !same
     }
 
     fn put(&self, rule: &StandingRule) {
@@ -375,18 +365,6 @@ impl StandingRules {
         &self.parts.board
     }
 
-    /// Reads what other nodes have written; whether there was anything.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub async fn reload(&self) -> Result<bool, StoreError> {
-        let _one_at_a_time = self.changing.lock().await;
-        let read = self.parts.store.standing_rules().await?;
-        let on_record = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).extend(on_record);
-        Ok(self.parts.board.take(read))
-    }
-
     /// Looks for ends, and from time to time records what was used, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = 0_u32;
@@ -456,16 +434,9 @@ impl StandingRules {
                 Says::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
-                    (
-                        "standing_rule_revoked",
-                        "rule.revoked",
-                        "the key that it was given with was revoked, or may not decide any more",
-                    )
+                    ("standing_rule_revoked", "rule.revoked", ENDS)
                 }
-                Says::Deny => {
-                    let stays = "the key that it was given with was revoked, or may not decide any more; it denies until a reviewer revokes it";
-                    ("standing_rule_orphaned", "rule.orphaned", stays)
-                }
+                Says::Deny => ("standing_rule_orphaned", "rule.orphaned", STAYS),
             };
             tracing::warn!(rule = %rule.id, by = %rule.created_by, says = ?rule.verdict, "whoever gave a standing rule may decide no more");
             if let Err(error) = self.write(&orphan, event, feed, SYSTEM, Some(comment)).await {

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     ruling::definition,
@@ -100,6 +100,17 @@ pub struct Definitions {
     feed: Feed,
 }
 
+/// The event of definitions that were `accepted` or `revoked`.
+#[must_use]
+pub fn moved(provider: &str, what: &str, tools: &[&str], by: Option<&str>) -> Value {
+    /// Names in one event; how many there are is said as well.
+    const NAMED: usize = 20;
+    json!({
+        "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
+        "actor": by, "what": what, "tools": tools.get(..NAMED).unwrap_or(tools), "count": tools.len(),
+    })
+}
+
 impl Definitions {
     #[must_use]
     pub fn new(routes: Arc<Published>, pins: Arc<PinStore>, rebuild: Rebuild, feed: Feed) -> Self {
@@ -158,14 +169,9 @@ impl Definitions {
     }
 
     async fn moved(&self, provider: &str, what: &str, shown: &[Shown], reviewer: &Principal) {
-        /// Names in one event; how many there are is said as well.
-        const NAMED: usize = 20;
         (self.rebuild)().await;
-        let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).take(NAMED).collect();
-        self.feed.publish_session(&json!({
-            "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
-            "actor": reviewer.name, "what": what, "tools": tools, "count": shown.len(),
-        }));
+        let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).collect();
+        self.feed.publish_session(&moved(provider, what, &tools, Some(&reviewer.name)));
     }
 
     /// What is behind the provider's name, and the definitions, as one route table has them.

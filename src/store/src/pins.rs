@@ -42,16 +42,16 @@ impl PinStore {
         Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()), behind: Arc::default() })
     }
 
-    /// Reads what other nodes have written.
+    /// Reads what other nodes have written: the pins before, with everything that was written here, and after.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn reload(&self) -> Result<(), StoreError> {
+    pub async fn reload(&self) -> Result<(Arc<Pins>, Arc<Pins>), StoreError> {
         let _one_at_a_time = self.changing.lock().await;
         self.behind.store(false, Ordering::Release);
         let read = self.store.pins().await.inspect_err(|_| self.behind.store(true, Ordering::Release));
-        self.pins.store(Arc::new(read?));
-        Ok(())
+        let after = Arc::new(read?);
+        Ok((self.pins.swap(Arc::clone(&after)), after))
     }
 
     /// Another node was quicker with what is in force here, and may have been told of before: it is to be read.
