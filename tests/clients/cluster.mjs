@@ -22,7 +22,7 @@ async function nginxConfiguration(folder, port, ports) {
     const site = block
         .replace(/(server 10\.\S+;\s*)+/, servers)
         .replace(/listen [^;]*;/, `listen 127.0.0.1:${port};`)
-        .replace(/server_name [^;]*;/, '');
+        .replace(/(server_name|ssl_certificate|ssl_certificate_key) [^;]*;/g, '');
     const paths = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(name => `${name}_temp_path ${folder}/${name};`).join('\n');
     return `daemon off; worker_processes 1; pid ${folder}/pid; error_log stderr error;\nevents {}\nhttp { access_log off;\n${paths}\n${site}}\n`;
 }

@@ -13,6 +13,7 @@ mod clock;
 mod cluster_proof;
 mod crash;
 mod crash_proof;
+mod deployment;
 mod nodes;
 mod nodes_that_differ;
 mod postgres;

@@ -33,16 +33,23 @@ impl Server {
     /// `settings` are the server's, as `-c fsync=off`.
     #[must_use]
     pub fn start(settings: &[&str]) -> Self {
-        Self::on_port(5432, settings)
+        Self::start_by(&[], 5432, settings)
     }
 
     /// As [`Self::start`], where it listens to TCP too (`-c listen_addresses=localhost`).
     #[must_use]
     pub fn on_port(port: u16, settings: &[&str]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/postgres");
-        let mut command = Command::new(script);
-        command.args(settings).env("PGPORT", port.to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_by(&[], port, settings)
+    }
+
+    /// As [`Self::on_port`], with a command before that of the script.
+    #[must_use]
+    pub fn start_by(before: &[&str], port: u16, settings: &[&str]) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/postgres");
+        let words: Vec<&str> = before.iter().chain(&[script]).chain(settings).copied().collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("PGPORT", port.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let (mut url, mut said) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
         said.read_line(&mut url).unwrap();
         let base = url.trim_end().strip_suffix("postgres").expect("scripts/postgres says what is missing").to_owned();
