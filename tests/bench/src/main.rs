@@ -6,8 +6,8 @@
 //! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
 //! sessions. `latency`: how long a reviewer waits during large calls. `instructions` (only when named): what a proxied
 //! call costs in instructions, by valgrind, beside another build of the gateway. `store` (only when named): proposals and
-//! decisions on SQLite and on PostgreSQL. `cluster` (only when named): one gateway and three on one PostgreSQL. CPU is read from `/proc/PID/stat` of the
-//! server, so the load generator's own does not count.
+//! decisions on SQLite and on PostgreSQL. `cluster` (only when named): SQLite, and one gateway and three on one PostgreSQL. CPU is
+//! read from `/proc/PID/stat` of the server, so the load generator's own does not count.
 
 mod bare;
 mod calls;

@@ -139,8 +139,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The gateway with that upstream behind it, which is simply allowed.
-    pub async fn gateway_before(setting: &Setting, upstream: u16) -> Result<Self> {
+    /// The gateway with that upstream behind it, which is simply allowed; its store is in PostgreSQL where there is an address.
+    pub async fn gateway_before(setting: &Setting, upstream: u16, store: Option<&str>) -> Result<Self> {
         let config = tempfile::Builder::new().suffix(".yaml").tempfile()?;
         let text = format!(
             "policy: {{ default: allow }}\nmodules: {{ tracker: {{ enabled: false }} }}\nmcpServers:\n  echo:\n    \
@@ -148,7 +148,9 @@ impl Server {
         );
         std::fs::write(config.path(), text)?;
         let path = config.path().to_string_lossy().into_owned();
-        Self::gateway(setting, &[("COUNTERSIGN_CONFIG", &path)]).await
+        let store = store.map(|url| ("COUNTERSIGN_STORE__URL", url));
+        let env: Vec<_> = std::iter::once(("COUNTERSIGN_CONFIG", path.as_str())).chain(store).collect();
+        Self::gateway(setting, &env).await
     }
 
     async fn wait(&self, path: &str) -> Result<()> {

@@ -33,14 +33,20 @@ pub async fn project(http: &mut Http, port: u16) -> Result<String> {
     Ok(projects["result"]["structuredContent"]["projects"][0]["id"].as_str().context("no project")?.to_owned())
 }
 
-/// [`WRITERS`] clients propose for so long, or so many changes; answers how long each proposal took, and its id.
-pub async fn load(port: u16, project: &str, time: Duration, most: Option<usize>) -> Result<Vec<(Duration, String)>> {
+/// So many clients propose for so long, or so many changes; answers how long each proposal took, and its id.
+pub async fn load(
+    port: u16,
+    project: &str,
+    writers: usize,
+    time: Duration,
+    most: Option<usize>,
+) -> Result<Vec<(Duration, String)>> {
     let end = Instant::now() + time;
-    let each = most.map_or(usize::MAX, |most| most.div_ceil(WRITERS));
+    let each = most.map_or(usize::MAX, |most| most.div_ceil(writers));
     let local = tokio::task::LocalSet::new();
     local
         .run_until(async {
-            let writers: Vec<_> = (0..WRITERS)
+            let writers: Vec<_> = (0..writers)
                 .map(|writer| {
                     let project = project.to_owned();
                     tokio::task::spawn_local(async move {
@@ -58,11 +64,9 @@ pub async fn load(port: u16, project: &str, time: Duration, most: Option<usize>)
                             let began = Instant::now();
                             let (status, _, head) = http.exchange(&request).await?;
                             let body = http.body(head);
-                            let id = body.windows(4).position(|part| part == b"chg_");
-                            let (200, Some(id)) = (status, id) else {
+                            let (200, Some(id)) = (status, change_in(body)) else {
                                 anyhow::bail!("{}", String::from_utf8_lossy(body));
                             };
-                            let id = String::from_utf8_lossy(&body[id..(id + 28).min(body.len())]).into_owned();
                             proposed.push((began.elapsed(), id));
                         }
                         anyhow::Ok(proposed)
@@ -76,6 +80,12 @@ pub async fn load(port: u16, project: &str, time: Duration, most: Option<usize>)
             anyhow::Ok(all)
         })
         .await
+}
+
+/// The id of the first change that is named there.
+pub fn change_in(text: &[u8]) -> Option<String> {
+    let at = text.windows(4).position(|part| part == b"chg_")?;
+    Some(String::from_utf8_lossy(text.get(at..at + 28)?).into_owned())
 }
 
 pub async fn run(setting: &Setting) -> Result<()> {
@@ -98,7 +108,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
 
     let commits = commits_so_far(&mut http, gateway.port).await?;
     let (cpu, since) = (gateway.cpu()?, Instant::now());
-    let proposed = load(gateway.port, &project, time, None).await?.len() as u64;
+    let proposed = load(gateway.port, &project, WRITERS, time, None).await?.len() as u64;
     let ours = proposed as f64 / since.elapsed().as_secs_f64();
     let cpu = (gateway.cpu()? - cpu).as_secs_f64() * 1e6 / proposed as f64;
     let grouped = proposed as f64 / (commits_so_far(&mut http, gateway.port).await? - commits);

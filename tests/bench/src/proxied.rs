@@ -40,9 +40,14 @@ pub struct Stand {
 
 impl Stand {
     pub async fn new(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
+        Self::on(setting, era, tools, None).await
+    }
+
+    /// With the gateway's store in PostgreSQL, where there is an address.
+    async fn on(setting: &Setting, era: Era, tools: usize, store: Option<&str>) -> Result<Self> {
         let echo = Server::echo(era, tools).await?;
         let nginx = Server::nginx(setting, echo.port).await?;
-        let gateway = Server::gateway_before(setting, echo.port).await?;
+        let gateway = Server::gateway_before(setting, echo.port, store).await?;
         // A thousand tools and more are listed a moment after their server was reached.
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(Self { era, echo, nginx, gateway })
@@ -156,6 +161,30 @@ pub async fn run(setting: &Setting) -> Result<()> {
     }
     tools(setting, time, rounds).await?;
     memory(setting).await
+}
+
+/// The same call through a gateway with its store in PostgreSQL, beside one with SQLite: it touches neither.
+pub async fn stores(setting: &Setting, url: &str) -> Result<()> {
+    let (time, rounds) = if setting.quick { (Duration::from_millis(800), 1) } else { (Duration::from_secs(1), 9) };
+    let sqlite = Stand::new(setting, Era::Modern, 10).await?;
+    let postgres = Stand::on(setting, Era::Modern, 10, Some(url)).await?;
+    let (mut by_sqlite, mut by_postgres) =
+        (sqlite.callers(Way::Gateway, "echo").await?, postgres.callers(Way::Gateway, "echo").await?);
+    let (mut of_sqlite, mut of_postgres, mut ratios) = (vec![], vec![], vec![]);
+    for _ in 0..rounds {
+        let (one, other) =
+            (sqlite.measure(&mut by_sqlite, time).await?.0, postgres.measure(&mut by_postgres, time).await?.0);
+        of_sqlite.push(one);
+        of_postgres.push(other);
+        ratios.push(other / one);
+    }
+    let ratio = median(ratios);
+    line(
+        "a proxied call, CPU",
+        &format!("SQLite {:5.1} µs, PostgreSQL {:5.1} µs", median(of_sqlite), median(of_postgres)),
+    );
+    goal("", format!("{ratio:.2} times"), "touches no store: ≤ 1.1 times", ratio <= 1.1);
+    Ok(())
 }
 
 /// The cost of a call does not grow with the number of tools.

@@ -1,4 +1,5 @@
-//! The two stores beside each other, on one machine and one disk: proposals and decisions a second, and what they cost.
+//! The two stores beside each other, on one machine and one disk: proposals and decisions a second, and what they cost, at one
+//! gateway or at several.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -41,9 +42,10 @@ impl Drop for Postgres {
     }
 }
 
-struct Figures {
-    proposals: f64,
-    decisions: f64,
+/// Each a second.
+pub struct Figures {
+    pub proposals: f64,
+    pub decisions: f64,
 }
 
 pub async fn run(setting: &Setting) -> Result<()> {
@@ -55,46 +57,76 @@ pub async fn run(setting: &Setting) -> Result<()> {
     let postgres = Postgres::start()?;
     let (mut sqlite, mut server) = (Vec::new(), Vec::new());
     for _ in 0..if setting.quick { 1 } else { 3 } {
-        sqlite.push(measure(setting, "SQLite", None, most).await?);
-        server.push(measure(setting, "PostgreSQL", Some(&postgres.url), most).await?);
+        sqlite.push(measure(setting, "SQLite", None, 1, most).await?);
+        server.push(measure(setting, "PostgreSQL", Some(&postgres.url), 1, most).await?);
     }
-    let ratio = |of: fn(&Figures) -> f64| {
-        let figures = server.iter().zip(&sqlite).map(|(server, sqlite)| of(server) / of(sqlite));
-        report::median(figures.collect())
-    };
-    line("PostgreSQL beside SQLite", &format!("{:.2} times the proposals", ratio(|figures| figures.proposals)));
-    line("", &format!("{:.2} times the decisions", ratio(|figures| figures.decisions)));
+    compared("PostgreSQL beside SQLite", &server, &sqlite);
     Ok(())
 }
 
-async fn measure(setting: &Setting, name: &str, url: Option<&str>, most: usize) -> Result<Figures> {
+/// The middle of the ratios, each of one round.
+pub fn compared(name: &str, these: &[Figures], those: &[Figures]) {
+    let ratio = |of: fn(&Figures) -> f64| {
+        report::median(these.iter().zip(those).map(|(this, that)| of(this) / of(that)).collect())
+    };
+    line(name, &format!("{:.2} times the proposals", ratio(|figures| figures.proposals)));
+    line("", &format!("{:.2} times the decisions", ratio(|figures| figures.decisions)));
+}
+
+/// So many gateways on the store at that address, or one with SQLite; and the sample project, which is theirs together.
+pub async fn start(setting: &Setting, url: Option<&str>, nodes: usize) -> Result<(Vec<Server>, String)> {
     let mut env = UNBOUND.to_vec();
     env.extend(url.map(|url| ("COUNTERSIGN_STORE__URL", url)));
-    let gateway = Server::gateway(setting, &env).await?;
-    let key = gateway.reviewer_with(setting, &env)?;
-    let port = gateway.port;
-    let mut http = Http::connect(port).await?;
-    let project = project(&mut http, port).await?;
-    let (cpu, since) = (gateway.cpu()?, Instant::now());
-    let proposed = load(port, &project, Duration::from_secs(120), Some(most)).await?;
+    let mut servers = Vec::new();
+    for _ in 0..nodes {
+        servers.push(Server::gateway(setting, &env).await?);
+    }
+    if nodes > 1 {
+        // Until all have heard of each other.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+    }
+    let port = servers.first().context("no gateway")?.port;
+    let project = project(&mut Http::connect(port).await?, port).await?;
+    Ok((servers, project))
+}
+
+/// A reviewer's key for the gateways of that store.
+pub fn reviewer(setting: &Setting, url: Option<&str>, servers: &[Server]) -> Result<String> {
+    let env: Vec<_> = url.map(|url| ("COUNTERSIGN_STORE__URL", url)).into_iter().collect();
+    servers.first().context("no gateway")?.reviewer_with(setting, &env)
+}
+
+/// [`WRITERS`] clients, a share of them at each of so many gateways, propose and then reject.
+pub async fn measure(setting: &Setting, name: &str, url: Option<&str>, nodes: usize, most: usize) -> Result<Figures> {
+    let (servers, project) = start(setting, url, nodes).await?;
+    let key = reviewer(setting, url, &servers)?;
+    let ports: Vec<u16> = servers.iter().map(|server| server.port).collect();
+    let all_cpu = || servers.iter().map(Server::cpu).sum::<Result<Duration>>();
+    let (cpu, since) = (all_cpu()?, Instant::now());
+    let loads = ports.iter().map(|port| {
+        load(*port, &project, WRITERS.div_ceil(nodes), Duration::from_secs(120), Some(most.div_ceil(nodes)))
+    });
+    let proposed: Vec<_> = futures_util::future::try_join_all(loads).await?.into_iter().flatten().collect();
     let proposals = proposed.len() as f64 / since.elapsed().as_secs_f64();
-    let spent = (gateway.cpu()? - cpu).as_secs_f64() * 1e6 / proposed.len() as f64;
+    let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / proposed.len() as f64;
     let mut times: Vec<Duration> = proposed.iter().map(|(time, _)| *time).collect();
     shown(&format!("{name}, proposals"), proposals, &mut times, spent);
 
     // What each decision has to name is looked up before the clock runs.
-    let mut decisions = Vec::with_capacity(proposed.len());
-    for (_, id) in &proposed {
-        let change = json_of(&mut http, &get(port, &key, &format!("/api/changes/{id}"))).await?;
+    let mut shares: Vec<(u16, Vec<Vec<u8>>)> = (0..WRITERS).map(|writer| (ports[writer % nodes], Vec::new())).collect();
+    let mut http = Http::connect(ports[0]).await?;
+    for (n, (_, id)) in proposed.iter().enumerate() {
+        let change = json_of(&mut http, &get(ports[0], &key, &format!("/api/changes/{id}"))).await?;
         let body = json!({
             "decision": "reject", "comment": "", "version": change["version"], "digest": change["digest"],
         });
-        decisions.push(post(port, &key, &format!("/api/changes/{id}/decision"), &body));
+        let (port, share) = &mut shares[n % WRITERS];
+        share.push(post(*port, &key, &format!("/api/changes/{id}/decision"), &body));
     }
-    let (cpu, since) = (gateway.cpu()?, Instant::now());
-    let mut times = decide(port, decisions).await?;
+    let (cpu, since) = (all_cpu()?, Instant::now());
+    let mut times = decide(shares).await?;
     let decided = times.len() as f64 / since.elapsed().as_secs_f64();
-    let spent = (gateway.cpu()? - cpu).as_secs_f64() * 1e6 / times.len() as f64;
+    let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / times.len() as f64;
     shown(&format!("{name}, decisions"), decided, &mut times, spent);
     Ok(Figures { proposals, decisions: decided })
 }
@@ -105,25 +137,21 @@ fn shown(name: &str, rate: f64, times: &mut [Duration], cpu: f64) {
     line(
         name,
         &format!(
-            "{rate:7.0} a second, p50 {:.1} ms, p99 {:.1} ms, {cpu:.0} µs of the gateway's CPU each",
+            "{rate:7.0} a second, p50 {:.1} ms, p99 {:.1} ms, {cpu:.0} µs of the gateways' CPU each",
             ms(0.5),
             ms(0.99)
         ),
     );
 }
 
-/// As many clients as there are writers make these requests.
-async fn decide(port: u16, requests: Vec<Vec<u8>>) -> Result<Vec<Duration>> {
-    let mut shares: Vec<Vec<Vec<u8>>> = (0..WRITERS).map(|_| Vec::new()).collect();
-    for (n, request) in requests.into_iter().enumerate() {
-        shares[n % WRITERS].push(request);
-    }
+/// A client for each share makes its requests.
+async fn decide(shares: Vec<(u16, Vec<Vec<u8>>)>) -> Result<Vec<Duration>> {
     let local = tokio::task::LocalSet::new();
     local
         .run_until(async {
             let reviewers: Vec<_> = shares
                 .into_iter()
-                .map(|share| {
+                .map(|(port, share)| {
                     tokio::task::spawn_local(async move {
                         let mut http = Http::connect(port).await?;
                         let mut times = Vec::with_capacity(share.len());
