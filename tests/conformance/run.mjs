@@ -170,11 +170,11 @@ function checkLists(revision, results) {
     }
 }
 
-async function tasks() {
-    const where = '2026-07-28, tasks extension, through the gateway';
+async function tasks(nodes) {
+    const where = `2026-07-28, tasks extension, through ${nodes ? 'three gateways' : 'the gateway'}`;
     say(`\n${where}:`);
     const upstream = await startTasksFixture();
-    const under = await behindGateway(overHttp(upstream.url), upstream);
+    const under = await behindGateway(overHttp(upstream.url), upstream, nodes);
     try {
         await tasksAgainst(where, under.url);
     } finally {
@@ -279,9 +279,9 @@ async function direct() {
     }
 }
 
-/** Without the tasks of a server behind the gateways: only the gateway that made the call knows them. */
 async function cluster() {
     await matrix('HTTP, three gateways behind nginx', KINDS, kind => overHttpUpstream(kind, 3));
+    await tasks(3);
     await own(3);
 }
 
@@ -291,7 +291,7 @@ const groups = {
     cluster,
     stdio: () => matrix('stdio', KINDS, kind => behindGateway(overStdio(kind))),
     shim: () => matrix('HTTP', ['shim'], kind => overHttpUpstream(kind)),
-    tasks,
+    tasks: () => tasks(),
     own: () => own(),
     client: () => client(),
     direct,

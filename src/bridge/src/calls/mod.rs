@@ -46,7 +46,7 @@ impl Bridge {
     /// `node` is what this gateway is called among those that serve its store, where there may be several.
     #[must_use]
     pub fn new(carrier: Carrier, node: Option<String>) -> Self {
-        Self { tasks: Tasks::default(), parked: ParkedCalls::new(node), carrier }
+        Self { tasks: Tasks::new(node.clone()), parked: ParkedCalls::new(node), carrier }
     }
 }
 

@@ -34,7 +34,7 @@ pub enum Mode {
 
 /// One task.
 pub struct Task {
-    /// What its client knows it by: unguessable.
+    /// What its client knows it by: unguessable. Where there are several gateways, it begins with the name of this one and a dot.
     pub alias: String,
     /// The upstream's own id.
     pub own: String,
@@ -75,11 +75,22 @@ impl Task {
 /// All tasks of upstreams that clients may ask for. In memory: after a restart their ids are unknown.
 #[derive(Default)]
 pub struct Tasks {
+    /// This gateway, where there may be several.
+    node: Option<String>,
     by_alias: DashMap<String, Arc<Task>>,
 }
 
 impl Tasks {
-    pub fn insert(&self, task: Task) -> Arc<Task> {
+    #[must_use]
+    pub fn new(node: Option<String>) -> Self {
+        Self { node, by_alias: DashMap::new() }
+    }
+
+    pub fn insert(&self, mut task: Task) -> Arc<Task> {
+        if let Some(node) = &self.node {
+            task.alias.insert(0, '.');
+            task.alias.insert_str(0, node);
+        }
         let task = Arc::new(task);
         let now = Instant::now();
         let principal = &task.caller.principal.name;
@@ -174,6 +185,14 @@ mod tests {
         assert_eq!((names, tasks.all_of("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
         tasks.forget(&first.alias);
         assert!(tasks.of("ann", &first.alias).is_err());
+    }
+
+    #[test]
+    fn beside_other_gateways_a_task_says_where_it_is_known() {
+        let (tasks, upstream) = (Tasks::new(Some("a".into())), upstream());
+        let task = tasks.insert(task(&upstream, "ann", None));
+        assert_eq!(task.alias.split_once('.').map(|(node, rest)| (node, rest.len())), Some(("a", 32)));
+        assert!(tasks.of("ann", &task.alias).is_ok());
     }
 
     #[test]

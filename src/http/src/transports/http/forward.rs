@@ -4,7 +4,7 @@
 //! What is handed on says so with a word that only nodes of the store can know, bound to its session: it is not handed on
 //! again. Who asks is authenticated at both.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use actix_codec::{AsyncRead, AsyncWrite};
 use actix_web::{
@@ -93,13 +93,31 @@ pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option
     Some(Elsewhere { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, word })
 }
 
-/// Where the call waits that this request takes up, if that is at another node: the state that it brings says so
-/// ([`countersign_bridge::parked::ParkedCalls::state`]).
+/// Where a request without a session belongs, if that is another node: where the call waits that it takes up, as the state says
+/// that it brings ([`countersign_bridge::parked::ParkedCalls::state`]), or where the task of a server is known that it names
+/// ([`countersign_bridge::tasks::table::Task::alias`]). One that listens for tasks of several nodes hears of those of one.
 #[must_use]
-pub fn parked(services: &HttpServices, request: &HttpRequest, message: &Message<'_>) -> Option<Elsewhere> {
+pub fn kept(services: &HttpServices, request: &HttpRequest, message: &Message<'_>) -> Option<Elsewhere> {
     services.changes.nodes().secret()?;
-    let state = member(message.params()?.get(), "requestState").and_then(string)?;
-    elsewhere(services, request, Some(&state))
+    let Message::Request(call) = message else { return None };
+    // What names a session went by that: two names could send it back and forth.
+    if super::mcp::session_id(request).is_some() {
+        return None;
+    }
+    let params = call.params?.get();
+    let text = |name| member(params, name).and_then(string);
+    if let Some(state) = text("requestState") {
+        return elsewhere(services, request, Some(&state));
+    }
+    match &*call.method {
+        "tasks/get" | "tasks/update" | "tasks/cancel" => elsewhere(services, request, Some(&text("taskId")?)),
+        "subscriptions/listen" => {
+            let named = member(member(params, "notifications")?, "taskIds")?;
+            let named: Vec<Cow<'_, str>> = serde_json::from_str(named).ok()?;
+            named.iter().find_map(|task| elsewhere(services, request, Some(task)))
+        }
+        _ => None,
+    }
 }
 
 impl Elsewhere {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, dev::Payload, http::header, web};
+use bytes::Bytes;
 
 use super::{
     View,
@@ -54,6 +55,9 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         return match large::read(&post, &body).await {
             Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
             Ok(Ok(large::Read::Single(message, checked))) => {
+                if let Some(elsewhere) = forward::kept(&services, &post.request, &message.as_message()) {
+                    return elsewhere.answer(&services, &post.request, whole(body)).await;
+                }
                 drop(body);
                 let large = match &*message {
                     OwnedMessage::Request(request) => Some(Box::new(Large { request: Arc::clone(request), checked })),
@@ -66,16 +70,18 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         };
     }
     match envelope::parse(&body, &services.envelope_limits()) {
-        Ok(Incoming::Single(message)) => match forward::parked(&services, &post.request, &message) {
-            Some(elsewhere) => {
-                let whole = futures_util::stream::iter([Ok(body.clone())]);
-                elsewhere.answer(&services, &post.request, Payload::Stream { payload: Box::pin(whole) }).await
-            }
+        Ok(Incoming::Single(message)) => match forward::kept(&services, &post.request, &message) {
+            Some(elsewhere) => elsewhere.answer(&services, &post.request, whole(body.clone())).await,
             None => handle(post, sender, &message, None).await,
         },
         Ok(Incoming::Batch(_)) => session::batch(post, body).await,
         Err(fault) => no_message(&post, &fault),
     }
+}
+
+/// A body that was read, to be read once more.
+fn whole(body: Bytes) -> Payload {
+    Payload::Stream { payload: Box::pin(futures_util::stream::iter([Ok(body)])) }
 }
 
 /// The answer to a body that is no message.
