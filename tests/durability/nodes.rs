@@ -189,6 +189,8 @@ fn a_session_is_served_through_every_node_and_ends_with_its_own() {
     assert_eq!(post(1, &forged, &request(4, "ping", json!({}))).status, 404);
     let mut with_word = headers(&id);
     with_word.push(("Countersign-Forwarded", "sha256:00"));
+    // Headers of the client's own connection stay there.
+    with_word.extend([("Keep-Alive", "timeout=5"), ("Proxy-Connection", "keep-alive"), ("TE", "trailers")]);
     let answered =
         cluster.at(1).request("POST", "/mcp", &with_word, request(5, "ping", json!({})).to_string().as_bytes());
     assert_eq!(answered.status, 200);
@@ -316,6 +318,39 @@ fn streams_that_are_handed_on_share_connections_and_end_with_their_node() {
         let answer = cluster.at(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
         (answer.status == 200).then_some(())
     });
+}
+
+#[test]
+fn what_comes_from_another_node_makes_room_for_nobody() {
+    let few = "transports: {http: {max_connections: 8, reserved_connections: 4}}";
+    let cluster = Cluster::with(&[few, ""]);
+    let id = cluster.at(0).session("2025-11-25").id;
+    let version = ("MCP-Protocol-Version", "2025-11-25");
+    let mut stream = cluster.at(1).connect();
+    stream.request("GET", "/mcp", &[ACCEPT, version, ("Mcp-Session-Id", &id)], b"");
+    assert_eq!(stream.head().status, 200);
+    // All places are taken over and over, each time that of whoever was idle longest.
+    let others: Vec<Conn> = (0..30)
+        .map(|_| {
+            let mut conn = cluster.at(0).connect();
+            conn.request("GET", "/health", &[], b"");
+            assert_eq!(conn.response().status, 200);
+            conn
+        })
+        .collect();
+    let change = cluster.propose(1, "kept", "ok");
+    let subscribe = request(1, "resources/subscribe", json!({"uri": format!("change://{change}")})).to_string();
+    let headers = [JSON, ACCEPT, version, ("Mcp-Session-Id", id.as_str())];
+    eventually("it is known there", || {
+        let subscribed = cluster.at(1).request("POST", "/mcp", &headers, subscribe.as_bytes()).json();
+        subscribed["result"].is_object().then_some(())
+    });
+    cluster.decide(1, &change, "reject");
+    eventually("it is told on the stream", || {
+        let event = stream.event_within(Duration::from_secs(30)).expect("the stream is there");
+        event.data.as_deref().unwrap_or_default().contains("notifications/resources/updated").then_some(())
+    });
+    drop(others);
 }
 
 #[test]

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answer,
+    http2::OF_HTTP1,
     peers::{self, Other},
 };
 use crate::{connections::Connection, services::HttpServices};
@@ -49,17 +50,12 @@ const CHUNK: usize = 16 * 1024;
 
 /// Headers that are of one connection (RFC 9110, 7.6.1), or that each node says by itself. The other node has nobody's page
 /// to guard against: that was done here.
-const OWN: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::HOST,
-    header::ORIGIN,
-    header::TRANSFER_ENCODING,
-    header::CONTENT_LENGTH,
-    header::UPGRADE,
-    header::TE,
-    header::TRAILER,
-    header::EXPECT,
-];
+const OWN: [HeaderName; 6] =
+    [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
+
+fn passes(name: &HeaderName) -> bool {
+    !OWN.contains(name) && !OF_HTTP1.contains(name)
+}
 
 /// Another node, where the session lives.
 pub struct Elsewhere {
@@ -75,16 +71,18 @@ pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option
     let nodes = services.changes.nodes();
     let own = nodes.claimant()?.node;
     let node = session.split_once('.')?.0;
-    if node == own {
+    let said = request.headers().get(&FORWARDED);
+    if node == own && said.is_none() {
         return None;
     }
     let mut hasher = PartHasher::new("countersign.forward.1");
     hasher.part(&nodes.secret()?).part(session.as_bytes());
     let word = HeaderValue::from_str(&hasher.finish()).ok()?;
-    if request.headers().get(&FORWARDED) == Some(&word) {
-        if let Some(connection) = Connection::of(request) {
-            connection.is_of_peer();
-        }
+    let handed_on = said == Some(&word);
+    if handed_on && let Some(connection) = Connection::of(request) {
+        connection.is_of_peer();
+    }
+    if handed_on || node == own {
         return None;
     }
     let peer = nodes.peer(node)?;
@@ -127,7 +125,7 @@ impl Elsewhere {
         match peers::ask(&self.other, onward, payload).await {
             Ok((head, body)) => {
                 let mut response = HttpResponse::build(head.status);
-                for (name, value) in head.headers.iter().filter(|(name, _)| !OWN.contains(name)) {
+                for (name, value) in head.headers.iter().filter(|(name, _)| passes(name)) {
                     response.append_header((name.clone(), value.clone()));
                 }
                 let length =
@@ -157,7 +155,7 @@ impl Elsewhere {
         *onward.method_mut() = request.method().clone();
         *onward.uri_mut() = self.uri(request)?;
         let headers = onward.headers_mut();
-        for (name, value) in request.headers().iter().filter(|(name, _)| !OWN.contains(name)) {
+        for (name, value) in request.headers().iter().filter(|(name, _)| passes(name)) {
             headers.append(name, value.clone());
         }
         headers.insert(FORWARDED.clone(), self.word.clone());
@@ -184,7 +182,7 @@ impl Elsewhere {
         let client = Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
         let mut onward = client.ws(uri).protocols(protocols);
         for (name, value) in request.headers() {
-            if !OWN.contains(name) && *name != FORWARDED && !name.as_str().starts_with("sec-websocket-") {
+            if passes(name) && *name != FORWARDED && !name.as_str().starts_with("sec-websocket-") {
                 onward = onward.header(name.clone(), value.clone());
             }
         }

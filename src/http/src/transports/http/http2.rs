@@ -46,6 +46,9 @@ pub const ALPN: &[u8] = b"h2";
 pub const STREAM_WINDOW: u32 = 64 << 10;
 pub const CONNECTION_WINDOW: u32 = 128 << 10;
 
+/// Streams that another gateway may have given up before they were looked at; others may have 20.
+const RESETS_OF_PEER: usize = 256;
+
 /// Bytes of the headers of one request.
 const MAX_HEADERS: u32 = 64 << 10;
 
@@ -53,7 +56,7 @@ const MAX_HEADERS: u32 = 64 << 10;
 const CHUNK: usize = 16 << 10;
 
 /// Headers that HTTP/2 does not have (RFC 9113, 8.2.2).
-const OF_HTTP1: [HeaderName; 5] = [
+pub(super) const OF_HTTP1: [HeaderName; 5] = [
     CONNECTION,
     TRANSFER_ENCODING,
     UPGRADE,
@@ -66,13 +69,18 @@ pub async fn serve<S, B>(
     io: Io,
     connection: Rc<Connection>,
     app: Rc<S>,
-    http: &HttpConfig,
+    (http, has_peers): (&HttpConfig, bool),
     ends: impl Future<Output = ()>,
 ) where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
-    let handshake = Builder::new()
+    let mut builder = Builder::new();
+    if has_peers {
+        // Another gateway gives up what many clients do, at a time.
+        builder.max_pending_accept_reset_streams(RESETS_OF_PEER);
+    }
+    let handshake = builder
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(http.max_concurrent_streams)
@@ -112,8 +120,8 @@ pub async fn serve<S, B>(
     }
 }
 
-/// Until the client does not answer any more when it is asked whether it is there.
-async fn gone(ping_pong: Option<PingPong>, every: Duration) {
+/// Until the other end does not answer any more when it is asked whether it is there.
+pub(super) async fn gone(ping_pong: Option<PingPong>, every: Duration) {
     let Some(mut ping_pong) = ping_pong else { return std::future::pending().await };
     loop {
         sleep(every).await;

@@ -6,13 +6,14 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::HashMap,
     future::poll_fn,
     io,
     pin::Pin,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use actix_codec::{AsyncRead, AsyncWrite};
@@ -39,7 +40,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    http2::{ALPN, STREAM_WINDOW},
+    http2::{ALPN, STREAM_WINDOW, gone},
     tls,
 };
 use countersign_store::{Nodes, nodes::Peer};
@@ -50,6 +51,13 @@ const CONNECT: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(500);
 /// One that acknowledges nothing for so long is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is asked whether it is there, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(10);
+/// How long a connection stays without a stream on it.
+const IDLE: Duration = Duration::from_secs(60);
+/// Streams that were given up, and on which something may still come.
+const RESETS: usize = 1000;
 
 /// Bytes of a request that are given to the connection at a time.
 const CHUNK: usize = 16 << 10;
@@ -69,14 +77,19 @@ pub enum PeerError {
 
 thread_local! {
     static LINKS: RefCell<Vec<Rc<Link>>> = const { RefCell::new(Vec::new()) };
+    /// By node: whoever connects to it, for the others who wait for that.
+    static CONNECTING: RefCell<HashMap<String, Rc<tokio::sync::Mutex<()>>>> = RefCell::default();
 }
 
 /// One connection.
 struct Link {
     to: Peer,
     requests: SendRequest<Bytes>,
-    /// Streams on it.
-    open: Cell<u32>,
+    /// Streams on it, and how many there may be, as both sides have it.
+    open: Cell<usize>,
+    max: Cell<usize>,
+    /// When the last of them ended.
+    idle_since: Cell<Instant>,
 }
 
 /// One stream's place on a connection.
@@ -92,6 +105,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.open.set(self.0.open.get() - 1);
+        self.0.idle_since.set(Instant::now());
     }
 }
 
@@ -101,7 +115,7 @@ pub struct Other {
     pub nodes: Arc<dyn Nodes>,
     pub node: String,
     pub peer: Peer,
-    /// How many streams one connection may have.
+    /// How many streams one connection may have, as far as this side is asked.
     pub streams: u32,
 }
 
@@ -115,14 +129,18 @@ pub async fn ask(
     payload: Payload,
 ) -> Result<(http::response::Parts, Coming), PeerError> {
     let bodiless = matches!(payload, Payload::None);
-    let (place, (answer, body)) = match begin(other, &request, bodiless).await {
-        // It had ended, and nobody had noticed: nothing of the request was sent.
-        Err(PeerError::Http2(_)) => begin(other, &request, bodiless).await?,
-        begun => begun?,
-    };
+    let (mut place, (answer, body)) = begin(other, &request, bodiless).await?;
     let answer = async { Ok(answer.await?) };
     let answer = if bodiless {
-        answer.await
+        match answer.await {
+            // It took no more streams, and did nothing with this one (RFC 9113, 8.7).
+            Err(PeerError::Http2(error)) if error.reason() == Some(Reason::REFUSED_STREAM) => {
+                let (again, (answer, _)) = begin(other, &request, bodiless).await?;
+                place = again;
+                answer.await.map_err(PeerError::from)
+            }
+            answer => answer,
+        }
     } else {
         tokio::pin!(answer);
         tokio::select! {
@@ -141,15 +159,37 @@ pub async fn ask(
 
 type Begun = (Place, (h2::client::ResponseFuture, SendStream<Bytes>));
 
-/// On a connection that has room for one more stream.
+/// Begins it on a connection. One that had ended before anything of it was sent, unnoticed, is replaced.
 async fn begin(other: &Other, request: &http::Request<()>, bodiless: bool) -> Result<Begun, PeerError> {
-    let free = LINKS.with_borrow(|links| {
-        links.iter().find(|link| link.to == other.peer && link.open.get() < other.streams).cloned()
-    });
-    let place = match free {
-        Some(link) => Place::on(link),
-        None => Place::on(connect(other).await?),
+    match begin_on(free(other).await?, request, bodiless).await {
+        Err(error) if has_ended(&error) => Ok(begin_on(free(other).await?, request, bodiless).await?),
+        begun => Ok(begun?),
+    }
+}
+
+/// A place on a connection that has room for one more stream; on a new one, if need be.
+async fn free(other: &Other) -> Result<Place, PeerError> {
+    let find = || {
+        let has_room = |link: &Link| link.to == other.peer && link.open.get() < link.max.get();
+        LINKS.with_borrow(|links| links.iter().find(|link| has_room(link)).cloned()).map(Place::on)
     };
+    if let Some(place) = find() {
+        return Ok(place);
+    }
+    let turn = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(other.node.clone()).or_default()));
+    let _turn = turn.lock().await;
+    match find() {
+        Some(place) => Ok(place),
+        None => Ok(Place::on(connect(other).await?)),
+    }
+}
+
+/// Whether the connection is none any more, and not the request at fault.
+fn has_ended(error: &h2::Error) -> bool {
+    error.is_io() || error.is_go_away() || error.is_remote() || error.is_library()
+}
+
+async fn begin_on(place: Place, request: &http::Request<()>, bodiless: bool) -> Result<Begun, h2::Error> {
     let mut whole = http::Request::new(());
     *whole.method_mut() = request.method().clone();
     *whole.uri_mut() = request.uri().clone();
@@ -159,8 +199,10 @@ async fn begin(other: &Other, request: &http::Request<()>, bodiless: bool) -> Re
     match requests.and_then(|mut requests| requests.send_request(whole, bodiless)) {
         Ok(begun) => Ok((place, begun)),
         Err(error) => {
-            forget(&place.0);
-            Err(error.into())
+            if has_ended(&error) {
+                forget(&place.0);
+            }
+            Err(error)
         }
     }
 }
@@ -210,25 +252,51 @@ where
     let window = STREAM_WINDOW.saturating_mul(other.streams).min(i32::MAX as u32);
     let handshake = Builder::new()
         .enable_push(false)
+        // What its clients give up in the middle is no fault of the other gateway, however often they do.
+        .max_local_error_reset_streams(None)
+        .max_concurrent_reset_streams(RESETS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(window)
         .handshake(io);
-    let (requests, connection) = handshake.await?;
-    let link = Rc::new(Link { to: other.peer.clone(), requests, open: Cell::new(0) });
+    let (requests, mut connection) = handshake.await?;
+    let ping_pong = connection.ping_pong();
+    let max = usize::try_from(other.streams).unwrap_or(usize::MAX);
+    let link = Rc::new(Link {
+        to: other.peer.clone(),
+        requests,
+        open: Cell::new(0),
+        max: Cell::new(max),
+        idle_since: Cell::new(Instant::now()),
+    });
     LINKS.with_borrow_mut(|links| links.push(Rc::clone(&link)));
-    let (one, other) = (Rc::clone(&link), other.clone());
+    // It ends by itself once nobody has it.
+    let (one, other) = (Rc::downgrade(&link), other.clone());
     tokio::task::spawn_local(async move {
-        let lives = async {
+        let needed = async {
             while other.nodes.peer(&other.node).as_ref() == Some(&other.peer) {
+                let idle = |link: Rc<Link>| link.open.get() == 0 && link.idle_since.get().elapsed() >= IDLE;
+                if one.upgrade().is_none_or(idle) {
+                    return;
+                }
                 sleep(LOOK).await;
             }
         };
+        let driven = poll_fn(|cx| {
+            let ended = Pin::new(&mut connection).poll(cx);
+            if let Some(link) = one.upgrade() {
+                link.max.set(connection.max_concurrent_send_streams().min(max));
+            }
+            ended
+        });
         tokio::select! {
-            ended = connection => tracing::debug!(node = other.node, ?ended, "a connection to another node ended"),
+            ended = driven => tracing::debug!(node = other.node, ?ended, "a connection to another node ended"),
             // What waits on it fails with it.
-            () = lives => {}
+            () = needed => {}
+            () = gone(ping_pong, PING) => tracing::warn!(node = other.node, "another node lives, but is not reached"),
         }
-        forget(&one);
+        if let Some(link) = one.upgrade() {
+            forget(&link);
+        }
     });
     Ok(link)
 }

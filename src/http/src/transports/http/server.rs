@@ -163,7 +163,8 @@ where
             Io::Plain(_) => false,
         };
         if is_http2 {
-            http2::serve(io, Rc::new(connection), Rc::clone(&self.app), http, (self.ends)()).await;
+            http2::serve(io, Rc::new(connection), Rc::clone(&self.app), (http, self.serving.has_peers), (self.ends)())
+                .await;
             return Ok(());
         }
         let accepted = Accepted { io, connection: Cell::new(Some(connection)) };
