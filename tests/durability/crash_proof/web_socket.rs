@@ -82,6 +82,10 @@ impl WsSession {
         ws.send_json(&request(0, "initialize", initialize_params(REVISION)));
         while let Some(message) = message(&mut ws) {
             if message["id"] == 0 {
+                // It took the connection, and began to end: another one is asked.
+                if message["error"]["data"]["code"] == "SHUTTING_DOWN" {
+                    return;
+                }
                 assert!(message["result"].is_object(), "{message}");
                 ws.send_json(&notification("notifications/initialized"));
                 world.sessions.begun.fetch_add(1, Ordering::Relaxed);
