@@ -1,6 +1,6 @@
 //! One hash of everything that a reviewer's consent to a configuration covers.
 
-use countersign_config::{Config, Secret, UpstreamConfig, UpstreamTarget};
+use countersign_config::{Config, Secret, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
 /// SHA-256 over the policy and the servers of a configuration, secrets included. Only gateways of the
@@ -13,19 +13,29 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     for server in &config.upstreams {
         // The `Debug` form has everything but what may be a secret.
         hasher.part(format!("{server:?}").as_bytes());
-        target(&mut hasher, server);
+        target(&mut hasher, &server.target);
     }
     format!("sha256:{}", hex(&hasher.bytes()))
 }
 
-fn target(hasher: &mut PartHasher, server: &UpstreamConfig) {
+/// Of what a server is started with, or of its address, the values of its environment and headers included: what has
+/// another one is not what trust was given to.
+#[must_use]
+pub fn target_digest(of: &UpstreamTarget, salt: &[u8; 16]) -> String {
+    let mut hasher = PartHasher::new("countersign.reload.target.1");
+    hasher.part(salt);
+    target(&mut hasher, of);
+    hasher.finish()
+}
+
+fn target(hasher: &mut PartHasher, target: &UpstreamTarget) {
     let pairs = |hasher: &mut PartHasher, pairs: Vec<(&String, &Secret)>| {
         hasher.number(pairs.len() as u64);
         for (name, value) in pairs {
             hasher.part(name.as_bytes()).part(value.0.as_bytes());
         }
     };
-    match &server.target {
+    match target {
         UpstreamTarget::Command { command, args, env, cwd } => {
             hasher.part(b"command").part(command.as_bytes()).number(args.len() as u64);
             for arg in args {
@@ -47,6 +57,7 @@ fn target(hasher: &mut PartHasher, server: &UpstreamConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_config::UpstreamConfig;
     use countersign_domain::policy::PolicyDefault;
 
     #[test]

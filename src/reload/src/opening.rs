@@ -50,7 +50,7 @@ impl Opening {
         let refused = [&here, &newest].into_iter().flatten().any(|one| one.refused.as_ref() == Some(&digest));
         let Some(last) = here.or(newest) else { return opening };
         let now = opening.loaded.config.clone();
-        let (past, settings) = match snapshot::past(&last.body, &now) {
+        let (past, settings) = match snapshot::past(&last.body, &now, &salt) {
             Ok(past) => past,
             Err(error) => {
                 tracing::error!(%error, "the policy that was in force is not known: the configuration is, as it is");

@@ -41,7 +41,7 @@ impl Reloads {
             let settings = state.shown.in_force(&self.started, &state.in_force, waiting, &state.needs_restart);
             let digest = digest::digest(&state.in_force, &self.salt);
             let servers = state.in_force.upstreams.iter().chain(&state.absent);
-            let body = match snapshot::body(&settings, servers) {
+            let body = match snapshot::body(&settings, servers, &self.salt) {
                 Ok(body) => body,
                 Err(error) => return tracing::error!(%error, "the policy in force cannot be written down"),
             };

@@ -1,13 +1,13 @@
 //! The policy in force as the store keeps it, so that a configuration can be compared with it at the next start.
 //!
 //! The policy is written as in the file. Of servers there is what lets calls through, and no secret: what they are started
-//! with, or their address, is a fingerprint.
+//! with, or their address, is a salted hash.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::shown::InForce;
+use super::{digest::target_digest, shown::InForce};
 use countersign_config::{Config, UpstreamConfig, UpstreamTarget, load::policy_of, reader::Setting};
 use countersign_domain::changes::digest::PartHasher;
 
@@ -45,15 +45,17 @@ pub(super) enum PastError {
 pub(super) fn body<'a>(
     settings: &[InForce],
     servers: impl Iterator<Item = &'a UpstreamConfig>,
+    salt: &[u8; 16],
 ) -> Result<String, serde_json::Error> {
     let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
     let policy = policy.map(|setting| (setting.key.to_owned(), setting.value.clone())).collect();
-    serde_json::to_string(&Body { policy, servers: servers.map(|one| (one.name.clone(), server(one))).collect() })
+    let servers = servers.map(|one| (one.name.clone(), server(one, salt))).collect();
+    serde_json::to_string(&Body { policy, servers })
 }
 
-fn server(config: &UpstreamConfig) -> Server {
+fn server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
     Server {
-        target: fingerprint(&config.target),
+        target: hash(&config.target, salt),
         prefix: config.prefix.clone(),
         tools_allow: config.tools_allow.clone(),
         tools_deny: config.tools_deny.clone(),
@@ -71,12 +73,12 @@ fn recipes(config: &UpstreamConfig) -> String {
 }
 
 /// The configuration that was in force, as far as it is judged: all else is as it is now. With the settings of its policy.
-pub(super) fn past(body: &str, now: &Config) -> Result<(Config, Vec<Setting>), PastError> {
+pub(super) fn past(body: &str, now: &Config, salt: &[u8; 16]) -> Result<(Config, Vec<Setting>), PastError> {
     let body: Body = serde_json::from_str(body)?;
     let (policy, settings) = policy_of(&body.policy)?;
     let server = |(name, old): (String, Server)| {
         let new = now.upstreams.iter().find(|new| new.name == name);
-        let target = new.map(|new| &new.target).filter(|target| fingerprint(target) == old.target);
+        let target = new.map(|new| &new.target).filter(|target| hash(target, salt) == old.target);
         let target = target.cloned().unwrap_or_else(|| unknown(old.target));
         let mut was = UpstreamConfig::new(&name, target);
         if let Some(new) = new {
@@ -100,14 +102,14 @@ pub(super) fn past(body: &str, now: &Config) -> Result<(Config, Vec<Setting>), P
 
 /// Stands for what a server was started with before, where that is another thing than now. No configuration has an empty
 /// command.
-fn unknown(fingerprint: String) -> UpstreamTarget {
-    UpstreamTarget::Command { command: String::new(), args: vec![fingerprint], env: BTreeMap::new(), cwd: None }
+fn unknown(hash: String) -> UpstreamTarget {
+    UpstreamTarget::Command { command: String::new(), args: vec![hash], env: BTreeMap::new(), cwd: None }
 }
 
-fn fingerprint(target: &UpstreamTarget) -> String {
+fn hash(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
     match target {
         UpstreamTarget::Command { command, args, .. } if command.is_empty() => args.concat(),
-        known => known.fingerprint(),
+        known => target_digest(known, salt),
     }
 }
 

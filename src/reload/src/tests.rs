@@ -434,6 +434,35 @@ async fn a_server_that_would_go_on_with_what_is_not_known_does_not_run_until_con
 }
 
 #[tokio::test]
+async fn a_trusted_server_with_another_value_in_its_environment_or_headers_waits_after_a_restart_too() {
+    let with = |value: &str| {
+        [
+            format!("mcpServers: {{ a: {{ command: x, env: {{ MODE: {value} }}, trust_annotations: true }} }}"),
+            format!(
+                "mcpServers: {{ a: {{ url: 'https://a.example', headers: {{ Tenant: {value} }}, \
+                 trust_annotations: true }} }}"
+            ),
+        ]
+    };
+    for (old, new) in with("one-value").into_iter().zip(with("two-value")) {
+        let case = Case::new(&old);
+        case.reloads.begin().await.unwrap();
+        let trusted = |case: &Case| case.reloads.config().upstreams[0].trust_annotations;
+        let case = case.restarted(&old).await;
+        assert!(trusted(&case) && case.reloads.status().waiting.is_none());
+        let case = case.restarted(&new).await;
+        assert!(!trusted(&case));
+        assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["mcpServers.a.trust_annotations"]);
+        // What a reviewer has refused stays refused.
+        case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
+        let case = case.restarted(&new).await;
+        assert!(!trusted(&case) && case.reloads.status().waiting.is_none());
+        let saved = format!("{:?}", case.notes.store.lock().unwrap());
+        assert!(!saved.contains("two-value"), "{saved}");
+    }
+}
+
+#[tokio::test]
 async fn what_could_not_be_kept_is_kept_later_and_counts_as_stricter_until_then() {
     let case = Case::new("policy: { default: allow }");
     case.reloads.begin().await.unwrap();
