@@ -36,14 +36,22 @@ impl Reloads {
     /// has the policy from before.
     pub(super) async fn save(&self, by_consent: bool) {
         let snapshot = {
+            let salt = &self.salt;
             let mut state = self.lock();
             let waiting = state.waiting.as_ref().map(|(waiting, _)| waiting);
             let settings = state.shown.in_force(&self.started, &state.in_force, waiting, &state.needs_restart);
-            let digest = digest::digest(&state.in_force, &self.salt);
-            let servers = state.in_force.upstreams.iter().chain(&state.absent);
-            let body = match snapshot::body(&settings, servers, &self.salt) {
+            let digest = digest::digest(&state.in_force, salt);
+            let mut whole = Config::clone(&state.in_force);
+            whole.upstreams.extend(state.absent.iter().cloned());
+            let body = match snapshot::body(&settings, &whole, salt) {
                 Ok(body) => body,
-                Err(error) => return tracing::error!(%error, "the policy in force cannot be written down"),
+                Err(error) => {
+                    if !state.unsaved {
+                        tracing::error!(%error, "the policy in force cannot be written down; that from before is kept");
+                    }
+                    state.unsaved = true;
+                    return;
+                }
             };
             let snapshot = PolicySnapshot { digest, refused: state.refused.clone(), body };
             if state.saved.as_ref() == Some(&snapshot) && !by_consent {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{digest::target_digest, shown::InForce};
-use countersign_config::{Config, UpstreamConfig, UpstreamTarget, load::policy_of, reader::Setting};
+use super::{diff::compare, digest::target_digest, shown::InForce};
+use countersign_config::{Config, UpstreamConfig, UpstreamTarget, load::policy_of, reader::Setting, show};
 use countersign_domain::changes::digest::PartHasher;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -41,16 +41,38 @@ pub(super) enum PastError {
     Policy(#[from] countersign_config::ConfigError),
 }
 
-/// `settings` are those in force.
-pub(super) fn body<'a>(
-    settings: &[InForce],
-    servers: impl Iterator<Item = &'a UpstreamConfig>,
-    salt: &[u8; 16],
-) -> Result<String, serde_json::Error> {
+/// Why what is in force is not written down.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    #[error("{0}")]
+    Body(#[from] serde_json::Error),
+    #[error("it cannot be read back: {0}")]
+    Unreadable(#[from] PastError),
+    #[error("it would be read back as something else: {0}")]
+    Differs(String),
+}
+
+/// `settings` are those in force, and `now` is, with the servers that do not run. What is read back is neither looser nor
+/// stricter.
+pub(super) fn body(settings: &[InForce], now: &Config, salt: &[u8; 16]) -> Result<String, BodyError> {
+    let value = |setting: &InForce| match setting.key {
+        // As they are written, they say nothing of what they have from the review, which may be another one than in the file.
+        "policy.rules" => show::rules(now),
+        "policy.groups" => show::groups(now),
+        _ => setting.value.clone(),
+    };
     let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
-    let policy = policy.map(|setting| (setting.key.to_owned(), setting.value.clone())).collect();
-    let servers = servers.map(|one| (one.name.clone(), server(one, salt))).collect();
-    serde_json::to_string(&Body { policy, servers })
+    let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
+    let servers = now.upstreams.iter().map(|one| (one.name.clone(), server(one, salt))).collect();
+    let body = serde_json::to_string(&Body { policy, servers })?;
+    let (past, _) = past(&body, now, salt)?;
+    let mut differs = compare(&past, now).0.policy_loosened;
+    differs.extend(compare(now, &past).0.policy_loosened);
+    if differs.is_empty() {
+        return Ok(body);
+    }
+    let keys: Vec<&str> = differs.iter().map(|one| one.key.as_str()).collect();
+    Err(BodyError::Differs(keys.join(", ")))
 }
 
 fn server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {

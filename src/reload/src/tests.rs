@@ -463,6 +463,41 @@ async fn a_trusted_server_with_another_value_in_its_environment_or_headers_waits
 }
 
 #[tokio::test]
+async fn a_rule_that_has_its_terms_from_a_review_that_is_held_keeps_them_over_a_restart() {
+    let of = |review: &str, rule: &str| {
+        format!("policy: {{ review: {{ {review} }}, rules: [{{ name: a, tools: one, then: review{rule} }}] }}")
+    };
+    let quorums = |case: &Case| {
+        let policy = &case.reloads.config().policy;
+        (policy.review.quorum, policy.rules[0].terms.quorum)
+    };
+    let case = Case::new(&of("quorum: 1, require_comment: true", ""));
+    case.reloads.begin().await.unwrap();
+    // The review waits as a whole, and the rule, which has the higher quorum from it, does not.
+    case.reload(&of("quorum: 3, require_comment: false", ", require_comment: true")).await;
+    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["policy.review"]);
+    assert_eq!(quorums(&case), (1, 3));
+    let case = case.restarted(&of("quorum: 3, require_comment: false", ", require_comment: true, quorum: 1")).await;
+    assert_eq!(keys(&case.reloads.status().waiting.unwrap().loosens), ["policy.review", "policy.rules"]);
+    assert_eq!(quorums(&case), (1, 3));
+}
+
+#[test]
+fn what_would_be_read_back_as_something_else_is_not_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("c.yaml"), "policy: { review: { quorum: 2 } }").unwrap();
+    let flags = Flags { config: Some(dir.path().join("c.yaml")), data: Some("data".into()), ..Flags::default() };
+    let loaded = load(&flags, &Environment::of(dir.path(), &[])).unwrap();
+    let mut settings = Shown::new(&loaded.settings).in_force(&loaded.settings, &loaded.config, None, &[]);
+    assert!(snapshot::body(&settings, &loaded.config, &[7; 16]).is_ok());
+    for quorum in ["1", "3", "many"] {
+        settings.iter_mut().find(|one| one.key == "policy.review.quorum").unwrap().value = quorum.to_owned();
+        let refused = snapshot::body(&settings, &loaded.config, &[7; 16]).unwrap_err().to_string();
+        assert!(refused.contains(if quorum == "many" { "quorum" } else { "policy.review" }), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn what_could_not_be_kept_is_kept_later_and_counts_as_stricter_until_then() {
     let case = Case::new("policy: { default: allow }");
     case.reloads.begin().await.unwrap();
