@@ -93,6 +93,7 @@ pub struct Reloads {
     was_read: AtomicBool,
     started: Vec<Setting>,
     meant: Vec<Loosening>,
+    unread: Option<String>,
     state: Mutex<State>,
     /// One at a time.
     turn: tokio::sync::Mutex<()>,
@@ -117,7 +118,7 @@ impl Reloads {
     /// What the opening has in force is in force already.
     #[must_use]
     pub fn new(source: Source, opening: Opening, applies: Box<dyn Applies>, tell: Tell) -> Self {
-        let Opening { loaded, salt, shown, waiting, refused, absent, meant, saved } = opening;
+        let Opening { loaded, salt, shown, waiting, refused, absent, meant, unread, saved } = opening;
         let state = State {
             in_force: Arc::new(loaded.config),
             generation: 0,
@@ -139,6 +140,7 @@ impl Reloads {
             file: loaded.place,
             started: loaded.settings,
             meant,
+            unread,
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::new(()),
         }

@@ -1,13 +1,13 @@
 //! What a gateway begins with: its configuration, without what loosens the policy that was in force when the last one ended.
 //!
 //! Where nothing is known of that, as at the first start, the file is in force, and where the operator says so
-//! (`serve --accept-policy`).
+//! (`serve --accept-policy`). What cannot be read is as what is not known, and stands in the audit trail.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Waiting, diff::compare, digest::digest, shown::Shown, snapshot, waiting::Loosening};
+use super::{Waiting, diff::compare, digest::digest, shown::Shown, snapshot, snapshot::Past, waiting::Loosening};
 use countersign_config::{Config, Loaded, UpstreamConfig};
 use countersign_store::{PolicySnapshot, PolicySnapshots};
 
@@ -23,6 +23,8 @@ pub struct Opening {
     pub(super) absent: Vec<UpstreamConfig>,
     /// What loosens policy and is in force because the operator says so.
     pub(super) meant: Vec<Loosening>,
+    /// Why the policy that was in force is not known, or not all of it.
+    pub(super) unread: Option<String>,
     /// As the store has it.
     pub(super) saved: Option<PolicySnapshot>,
 }
@@ -32,8 +34,8 @@ impl Opening {
     #[must_use]
     pub fn first(loaded: Loaded, salt: [u8; 16]) -> Self {
         let shown = Shown::new(&loaded.settings);
-        let (waiting, refused, absent, meant, saved) = Default::default();
-        Self { loaded, salt, shown, waiting, refused, absent, meant, saved }
+        let (waiting, refused, absent, meant, unread, saved) = Default::default();
+        Self { loaded, salt, shown, waiting, refused, absent, meant, unread, saved }
     }
 
     /// `accept`: the operator means the file as it is.
@@ -50,13 +52,19 @@ impl Opening {
         let refused = [&here, &newest].into_iter().flatten().any(|one| one.refused.as_ref() == Some(&digest));
         let Some(last) = here.or(newest) else { return opening };
         let now = opening.loaded.config.clone();
-        let (past, settings) = match snapshot::past(&last.body, &now, &salt) {
+        let Past { config: past, settings, unread } = match snapshot::past(&last.body, &now, &salt) {
             Ok(past) => past,
+            // Nobody is locked out by what an operator cannot mend.
             Err(error) => {
                 tracing::error!(%error, "the policy that was in force is not known: the configuration is, as it is");
+                opening.unread = Some(error.to_string());
                 return opening;
             }
         };
+        if let Some(unread) = &unread {
+            tracing::error!(unread, "the policy that was in force is known in part: the rest is in force as it is");
+        }
+        opening.unread = unread;
         let (whole, mut at_once) = compare(&past, &now);
         if whole.policy_loosened.is_empty() {
             return opening;

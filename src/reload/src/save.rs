@@ -7,12 +7,19 @@ use countersign_config::Config;
 use countersign_store::PolicySnapshot;
 
 impl Reloads {
-    /// Keeps the policy that this gateway begins with, and puts on record what the operator has decided.
+    /// Keeps the policy that this gateway begins with, and puts on record what the operator has decided, and what
+    /// could not be compared.
     ///
     /// # Errors
     /// The record could not be written.
     pub async fn begin(&self) -> Result<(), String> {
         let _turn = self.turn.lock().await;
+        if let Some(reason) = &self.unread {
+            tracing::warn!(target: "countersign::audit", reason, "started without knowing the policy that was in force");
+            let details =
+                json!({ "digest": digest::digest(&self.config(), &self.salt), "loosens": [], "reason": reason });
+            self.applies.record("configuration_started", "system", details.to_string()).await?;
+        }
         if !self.meant.is_empty() {
             let keys: Vec<&str> = self.meant.iter().map(|one| one.key.as_str()).collect();
             tracing::warn!(target: "countersign::audit", keys = keys.join(", "), "the operator started with a looser policy");

@@ -8,8 +8,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{diff::compare, digest::target_digest, shown::InForce};
-use countersign_config::{Config, UpstreamConfig, UpstreamTarget, load::policy_of, reader::Setting, show};
-use countersign_domain::changes::digest::PartHasher;
+use countersign_config::{
+    Config, UpstreamConfig, UpstreamTarget,
+    load::{keys, policy_of},
+    reader::Setting,
+    show,
+};
+use countersign_domain::{changes::digest::PartHasher, policy::PolicyConfig};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -32,13 +37,13 @@ struct Server {
     written: Vec<String>,
 }
 
-/// Why what was in force is not known.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PastError {
-    #[error("{0}")]
-    Body(#[from] serde_json::Error),
-    #[error("{0}")]
-    Policy(#[from] countersign_config::ConfigError),
+/// The configuration that was in force, as far as it is judged: all else is as it is now.
+pub(super) struct Past {
+    pub config: Config,
+    /// Of its policy.
+    pub settings: Vec<Setting>,
+    /// Why something of its policy is not known, and taken to be as it is now.
+    pub unread: Option<String>,
 }
 
 /// Why what is in force is not written down.
@@ -47,7 +52,7 @@ pub(super) enum BodyError {
     #[error("{0}")]
     Body(#[from] serde_json::Error),
     #[error("it cannot be read back: {0}")]
-    Unreadable(#[from] PastError),
+    Unreadable(String),
     #[error("it would be read back as something else: {0}")]
     Differs(String),
 }
@@ -65,7 +70,10 @@ pub(super) fn body(settings: &[InForce], now: &Config, salt: &[u8; 16]) -> Resul
     let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
     let servers = now.upstreams.iter().map(|one| (one.name.clone(), server(one, salt))).collect();
     let body = serde_json::to_string(&Body { policy, servers })?;
-    let (past, _) = past(&body, now, salt)?;
+    let Past { config: past, unread, .. } = past(&body, now, salt)?;
+    if let Some(unread) = unread {
+        return Err(BodyError::Unreadable(unread));
+    }
     let mut differs = compare(&past, now).0.policy_loosened;
     differs.extend(compare(now, &past).0.policy_loosened);
     if differs.is_empty() {
@@ -94,10 +102,10 @@ fn recipes(config: &UpstreamConfig) -> String {
     hasher.finish()
 }
 
-/// The configuration that was in force, as far as it is judged: all else is as it is now. With the settings of its policy.
-pub(super) fn past(body: &str, now: &Config, salt: &[u8; 16]) -> Result<(Config, Vec<Setting>), PastError> {
+/// Fails where nothing of it is known.
+pub(super) fn past(body: &str, now: &Config, salt: &[u8; 16]) -> Result<Past, serde_json::Error> {
     let body: Body = serde_json::from_str(body)?;
-    let (policy, settings) = policy_of(&body.policy)?;
+    let (policy, settings, unread) = past_policy(body.policy, now);
     let server = |(name, old): (String, Server)| {
         let new = now.upstreams.iter().find(|new| new.name == name);
         let target = new.map(|new| &new.target).filter(|target| hash(target, salt) == old.target);
@@ -119,7 +127,21 @@ pub(super) fn past(body: &str, now: &Config, salt: &[u8; 16]) -> Result<(Config,
         }
     };
     let upstreams = body.servers.into_iter().map(server).collect();
-    Ok((Config { policy, upstreams, ..now.clone() }, settings))
+    Ok(Past { config: Config { policy, upstreams, ..now.clone() }, settings, unread })
+}
+
+/// Keys of another version are left out, since nothing here enforces them; what the others say is known all the same.
+fn past_policy(mut values: BTreeMap<String, String>, now: &Config) -> (PolicyConfig, Vec<Setting>, Option<String>) {
+    let known = keys();
+    let unknown: Vec<String> = values.keys().filter(|key| !known.contains(&key.as_str())).cloned().collect();
+    values.retain(|key, _| !unknown.contains(key));
+    match policy_of(&values) {
+        Ok((policy, settings)) => {
+            let unread = (!unknown.is_empty()).then(|| format!("unknown here: {}", unknown.join(", ")));
+            (policy, settings, unread)
+        }
+        Err(error) => (now.policy.clone(), Vec::new(), Some(error.to_string())),
+    }
 }
 
 /// Stands for what a server was started with before, where that is another thing than now. No configuration has an empty

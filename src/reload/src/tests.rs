@@ -404,10 +404,47 @@ async fn a_start_compares_the_file_with_what_was_in_force_last() {
     assert_eq!(case.done().0, texts(&["record configuration_started operator 1"]));
     let case = case.restarted("policy: { default: allow }").await;
     assert_eq!((case.default(), case.done().0), (PolicyDefault::Allow, vec![]));
-    // What cannot be read is as nothing: nobody is locked out.
-    case.notes.store.lock().unwrap().here.as_mut().unwrap().body = "{\"policy\":{\"policy.new\":\"1\"}}".to_owned();
-    let case = case.restarted("policy: { default: allow, mode: simulate }").await;
-    assert!(case.reloads.status().waiting.is_none());
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_the_policy_in_force_is_put_on_record_and_locks_nobody_out() {
+    let strict = "policy: { default: deny, mode: enforce }\nmcpServers: { a: { command: x } }";
+    let loose =
+        "policy: { default: allow, mode: simulate }\nmcpServers: { a: { command: x, trust_annotations: true } }";
+    let (policy, server) = (["policy.mode", "policy.default"], "mcpServers.a.trust_annotations");
+    // Each with what still waits. A key of another version hides nothing of the others, nor does the policy hide the servers.
+    type Damage = fn(&str) -> String;
+    let cases: [(Damage, Vec<&str>); 3] = [
+        (
+            |body| body.replacen("{\"policy\":{", "{\"policy\":{\"policy.new\":\"1\",", 1),
+            [&policy[..], &[server]].concat(),
+        ),
+        (|body| body.replacen("\"policy.default\":\"deny\"", "\"policy.default\":\"other\"", 1), vec![server]),
+        (|_| "no JSON".to_owned(), vec![]),
+    ];
+    for (change, expected) in cases {
+        let case = Case::new(strict);
+        case.reloads.begin().await.unwrap();
+        let changed = {
+            let mut store = case.notes.store.lock().unwrap();
+            let body = &mut store.here.as_mut().unwrap().body;
+            let before = std::mem::take(body);
+            *body = change(&before);
+            *body != before
+        };
+        assert!(changed);
+        let case = case.restarted(loose).await;
+        let mut waits: Vec<String> =
+            case.reloads.status().waiting.map_or(vec![], |w| w.loosens.into_iter().map(|one| one.key).collect());
+        waits.sort();
+        let mut expected = texts(&expected);
+        expected.sort();
+        assert_eq!(waits, expected);
+        assert_eq!(case.done().0, texts(&["record configuration_started system 0"]));
+        // From then on it is known again.
+        let case = case.restarted(loose).await;
+        assert_eq!(case.done().0, texts(&[]));
+    }
 }
 
 #[tokio::test]

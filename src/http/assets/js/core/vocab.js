@@ -55,7 +55,7 @@ export const EVENTS = {
   standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
   configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
   configuration_refused: { label: 'rejected a configuration change', icon: 'cross', tone: 'red' },
-  configuration_started: { label: 'started with a looser configuration', icon: 'alert', tone: 'amber' },
+  configuration_started: { label: 'started with a configuration nobody approved', icon: 'alert', tone: 'amber' },
   key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
   key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
   records_anchored: { label: 'anchored existing keys, acceptances and rules in the trail', icon: 'audit', tone: 'grey' },
