@@ -519,6 +519,21 @@ async fn a_rule_that_has_its_terms_from_a_review_that_is_held_keeps_them_over_a_
     assert_eq!(quorums(&case), (1, 3));
 }
 
+#[tokio::test]
+async fn a_store_that_was_moved_knows_the_policy_and_asks_anew_what_its_salt_was_part_of() {
+    let case = Case::new("policy: { default: deny }\nmcpServers: { a: { command: x, trust_annotations: true } }");
+    case.reloads.begin().await.unwrap();
+    let looser = "policy: { default: allow }\nmcpServers: { a: { command: x, trust_annotations: true } }";
+    case.reload(looser).await;
+    case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
+    let newest = case.notes.store.lock().unwrap().newest.clone();
+    let loaded = load(&case.reloads.source.flags, &case.reloads.source.env).unwrap();
+    let opening = Opening::new(loaded, [8; 16], PolicySnapshots { here: None, newest }, false);
+    assert_eq!(opening.config().policy.default, PolicyDefault::Deny);
+    let (waiting, _) = opening.waiting.unwrap();
+    assert_eq!(keys(&waiting.loosens), ["policy.default", "mcpServers.a.trust_annotations"]);
+}
+
 #[test]
 fn what_would_be_read_back_as_something_else_is_not_written_down() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::{StoreError, Verified, VerifyError};
+use super::{StoreError, Verified, VerifyError, policy_snapshots::NEWEST};
 use countersign_domain::policy::Says;
 
 /// What a column holds.
@@ -198,8 +198,8 @@ pub(crate) const COMING: &str = "moving_from";
 /// Says of an old store that it was moved, and the head that it had.
 pub(crate) const GONE: &str = "moved";
 
-/// Says when the backup was taken that the store is.
-const BACKUP: &str = "backup_of";
+/// Facts that are moved: when the backup was taken that the store is, and the policy that was in force.
+const CARRIED: [&str; 2] = ["backup_of", NEWEST];
 
 /// Rows of a table, in order, the numbers of which are above `after`.
 pub(crate) struct Wanted<'a> {
@@ -305,8 +305,10 @@ pub(crate) fn all(
             }
         }
     }
-    let backup = from.fact(BACKUP)?;
-    to.set_fact(BACKUP, backup.as_deref())?;
+    for name in CARRIED {
+        let fact = from.fact(name)?;
+        to.set_fact(name, fact.as_deref())?;
+    }
     to.settle()?;
     let moved = to.verify().map_err(MoveError::Copy)?;
     if moved.head != whole.head {

@@ -782,6 +782,7 @@ async fn what_is_moved(from: At, to: At) {
     write(&*store, finished("chg_3", 10, ChangeState::Applied)).await.unwrap();
     write(&*store, moved("chg_5", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
     record(&*store, told_of("standing_rule_created", vec![rule("srl_1", "allow")]), false).await.unwrap();
+    store.save_policy(policy("in force"), false).await.unwrap();
     let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
     let tool = countersign_domain::policy::pins::Definition { name: "t".into(), hash: "h".into(), text: "{}".into() };
     pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
@@ -838,6 +839,7 @@ async fn what_is_moved(from: At, to: At) {
     assert_eq!(store.find_idempotent("agent", "key 8").await.unwrap().unwrap().id, "chg_8");
     assert_eq!(store.events_after(38, 9).await.unwrap().len(), 4);
     assert_eq!(store.standing_rules().await.unwrap().len(), 1);
+    assert_eq!(store.policies().await.unwrap().newest, Some(policy("in force")));
     assert!(store.pins().await.unwrap().pin("fs", "t").unwrap().accepted.is_some());
     let narrow = Narrow { text: Some("CHG_39".into()), ..Narrow::default() };
     assert_eq!(narrowed(&*store, &[], narrow).await, ["chg_39"]);
