@@ -258,7 +258,7 @@ pub trait Store: Send + Sync + 'static {
     /// The policy that was in force, at this node and at whichever had the newest.
     fn policies(&self) -> StoreFuture<PolicySnapshots>;
     /// Keeps the policy that this node has in force: as the newest, too, where the newest is that which this node had before,
-    /// where there is none, and where a reviewer's consent put it into force.
+    /// or found first where it had none, where there is none, and where a reviewer's consent put it into force.
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()>;
     /// The change with that id.
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;

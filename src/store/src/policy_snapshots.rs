@@ -1,8 +1,8 @@
 //! The policy in force, as it is found again after a restart.
 //!
 //! Each node has one of its own, and the store has the newest: that which was put into force last by a node that had the
-//! newest before, or by a reviewer's consent. A node that was left behind so never takes back what others have gone on to.
-//! What a snapshot says is the affair of whoever reads the configuration; it holds no secrets.
+//! newest before, or began with it having none, or by a reviewer's consent. A node that was left behind so never takes back
+//! what others have gone on to. What a snapshot says is the affair of whoever reads the configuration; it holds no secrets.
 
 use serde::{Deserialize, Serialize};
 

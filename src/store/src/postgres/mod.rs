@@ -32,7 +32,7 @@ use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -167,6 +167,8 @@ pub(crate) struct PostgresStore {
     ground: Arc<Ground>,
     /// Numbers of what other nodes have told this one, and was handed out, but may still be there.
     words: Arc<Mutex<BTreeSet<i64>>>,
+    /// The digest of the newest policy as this node found it first, where it had none of its own.
+    began_with: Arc<OnceLock<String>>,
 }
 
 impl PostgresStore {
@@ -179,7 +181,16 @@ impl PostgresStore {
         let writer = Writer::new(Arc::clone(&ground), beside, queue, intake.meter(), Arc::clone(&closing));
         let thread = connect::on_thread("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
-        let store = Self { intake, closing, writer, membership, node: Mutex::default(), ground, words: Arc::default() };
+        let store = Self {
+            intake,
+            closing,
+            writer,
+            membership,
+            node: Mutex::default(),
+            ground,
+            words: Arc::default(),
+            began_with: Arc::default(),
+        };
         // Where it cannot join, what is dropped ends the writer.
         let node = store.membership.start()?;
         *store.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
@@ -243,12 +254,22 @@ impl Store for PostgresStore {
 
     fn policies(&self) -> StoreFuture<PolicySnapshots> {
         let node = self.membership.id.clone();
-        self.read(move |client| async move { policies::load(&client, &node).await })
+        let began_with = Arc::clone(&self.began_with);
+        self.read(move |client| async move {
+            let known = policies::load(&client, &node).await?;
+            if let PolicySnapshots { here: None, newest: Some(newest) } = &known {
+                began_with.get_or_init(|| newest.digest.clone());
+            }
+            Ok(known)
+        })
     }
 
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
         let node = self.membership.id.clone();
-        self.read(move |client| async move { policies::save(&client, &node, &snapshot, by_consent).await })
+        let began_with = self.began_with.get().cloned();
+        self.read(move |client| async move {
+            policies::save(&client, &node, &snapshot, by_consent, began_with.as_deref()).await
+        })
     }
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {

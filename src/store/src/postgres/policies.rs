@@ -15,18 +15,20 @@ pub(super) async fn load(client: &ClientWrapper, node: &str) -> Result<PolicySna
     Ok(PolicySnapshots { here: parsed(text(0)), newest: parsed(text(1)) })
 }
 
-/// In one statement: what is the newest meanwhile is compared as it is once nobody else writes it.
+/// `began_with` is the digest of the newest that a node without one of its own was compared with: it goes on from there. In
+/// one statement: what is the newest meanwhile is compared as it is once nobody else writes it.
 pub(super) async fn save(
     client: &ClientWrapper,
     node: &str,
     snapshot: &PolicySnapshot,
     by_consent: bool,
+    began_with: Option<&str>,
 ) -> Result<(), StoreError> {
     let sql = "WITH newest AS (
                  INSERT INTO facts AS known (name, value) VALUES ($2, $3)
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value
                  WHERE $4 OR known.value::json ->> 'digest'
-                             = (SELECT policy::json ->> 'digest' FROM nodes WHERE id = $1 AND policy <> ''))
+                             = coalesce((SELECT policy::json ->> 'digest' FROM nodes WHERE id = $1 AND policy <> ''), $5::text))
                UPDATE nodes SET policy = $3 WHERE id = $1 RETURNING id";
-    query(client, sql, &[&node, &NEWEST, &written(snapshot)?, &by_consent]).await.map(drop)
+    query(client, sql, &[&node, &NEWEST, &written(snapshot)?, &by_consent, &began_with]).await.map(drop)
 }

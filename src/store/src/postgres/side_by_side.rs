@@ -300,11 +300,36 @@ async fn a_node_that_was_left_behind_does_not_take_back_the_newest_policy() {
     b.save_policy(policy("agreed"), false).await.unwrap();
     b.save_policy(policy("next"), false).await.unwrap();
     assert_eq!(newest(&*a).await, "next");
-    // One that is new begins nowhere.
+    // One that was compared with nothing begins nowhere.
     let c = at(dir.path()).open().unwrap();
     c.save_policy(policy("stranger"), false).await.unwrap();
     assert_eq!(newest(&*a).await, "next");
     for store in [a, b, c] {
+        store.close();
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_new_goes_on_from_the_newest_policy_that_it_was_compared_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b, c, d] = [(); 4].map(|()| at(dir.path()).open().unwrap());
+    let policy = |digest: &str| PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
+    let newest = async |store: &dyn Store| store.policies().await.unwrap().newest.unwrap().digest;
+    a.save_policy(policy("old"), false).await.unwrap();
+    for new in [&b, &c, &d] {
+        assert_eq!(new.policies().await.unwrap(), PolicySnapshots { here: None, newest: Some(policy("old")) });
+    }
+    // As where each container is made anew with a stricter file: those after it are compared with that.
+    b.save_policy(policy("stricter"), false).await.unwrap();
+    assert_eq!(newest(&*b).await, "stricter");
+    // One that was compared with what has been gone on from meanwhile takes nothing back, whatever it looks at since.
+    assert_eq!(newest(&*c).await, "stricter");
+    c.save_policy(policy("behind"), false).await.unwrap();
+    assert_eq!(newest(&*c).await, "stricter");
+    a.save_policy(policy("agreed"), true).await.unwrap();
+    d.save_policy(policy("behind"), false).await.unwrap();
+    assert_eq!(newest(&*d).await, "agreed");
+    for store in [a, b, c, d] {
         store.close();
     }
 }
