@@ -310,7 +310,8 @@ impl Store for PostgresStore {
     }
 
     fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
-        self.read(move |client| async move { rows::followed(&client, after, limit).await })
+        let node = Arc::clone(&self.membership);
+        self.read(move |client| async move { node.followed(&client, after, limit).await })
     }
 
     fn orphans(&self) -> StoreFuture<Vec<String>> {

@@ -28,14 +28,18 @@ use super::{
     Ground,
     connect::on_thread,
     error,
-    rows::{execute, one, query, write},
+    rows::{execute, followed, one, query, take_heads_and, write},
 };
 use crate::{
-    Heads, StoreError, StoreFuture,
+    Followed, Heads, StoreError, StoreFuture,
     nodes::{Introduction, News, Node, Nodes, Peer, Reach},
     rows::{parse_hash, parse_moment, signed, unsigned},
 };
-use countersign_domain::changes::{Claimant, audit::AuditHead, digest::PartHasher};
+use countersign_domain::changes::{
+    Claimant,
+    audit::{AuditHead, Hash},
+    digest::PartHasher,
+};
 
 /// How long a node that is heard of no more counts as alive, in seconds.
 const LEASE: i32 = 5;
@@ -173,10 +177,32 @@ impl Membership {
         }
     }
 
-    /// Whether the logs ended further on before, or otherwise. The heads are held: nobody writes meanwhile.
-    pub fn lacks_something(&self, heads: Heads) -> bool {
+    /// Where the logs end, held: nobody else writes until the caller's transaction ends.
+    ///
+    /// # Errors
+    /// [`StoreError::Lost`] where something is gone that was there, whatever others have written since.
+    pub async fn take_heads(&self, link: &ClientWrapper) -> Result<Heads, StoreError> {
         let known = self.known();
-        heads.audit.seq < known.audit.seq || (heads.audit.seq == known.audit.seq && heads != known)
+        let (heads, entry) = take_heads_and(link, known.audit.seq).await?;
+        if stand(known, heads, entry) { Ok(heads) } else { Err(StoreError::Lost) }
+    }
+
+    /// See [`crate::Store::followed`]. What was read of others is known from then on.
+    pub async fn followed(
+        &self,
+        client: &ClientWrapper,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Followed>, StoreError> {
+        let known = self.known();
+        let (followed, end) = followed(client, after, limit, known.audit.seq).await?;
+        if let Some((heads, entry)) = end {
+            if !stand(known, heads, entry) {
+                return Err(StoreError::Lost);
+            }
+            self.know(heads);
+        }
+        Ok(followed)
     }
 
     fn says(&self) -> Introduction {
@@ -348,12 +374,12 @@ impl Membership {
         let (ids, numbers): (Vec<String>, Vec<i64>) = (row.get(10), row.get(11));
         self.read_others(link, ids.into_iter().zip(numbers).collect()).await?;
         let feed_end = unsigned(row.get(1))?;
-        let stands = known.audit.seq == 0 || row.get::<_, Option<&[u8]>>(15) == Some(&known.audit.hash);
-        if feed_end < known.event || !stands {
+        let audit = AuditHead { seq: unsigned(row.get(13))?, hash: parse_hash(row.get(14))? };
+        let heads = Heads { event: feed_end, audit };
+        if !stand(known, heads, row.get::<_, Option<&[u8]>>(15).map(parse_hash).transpose()?) {
             return Err(StoreError::Lost);
         }
-        let audit = AuditHead { seq: unsigned(row.get(13))?, hash: parse_hash(row.get(14))? };
-        self.know(Heads { event: feed_end, audit });
+        self.know(heads);
         note(&self.news, feed_end, unsigned(row.get(2))?, row.get(9));
         self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
@@ -438,6 +464,14 @@ impl Membership {
         execute(link, sql, &[&self.id, &epoch, &self.process]).await?;
         self.wake_others(link).await
     }
+}
+
+/// Whether the logs that end with `heads` are those that were known, where `entry` is now what was their last one.
+fn stand(known: Heads, heads: Heads, entry: Option<Hash>) -> bool {
+    known.audit.seq == 0
+        || (entry == Some(known.audit.hash)
+            && heads.event >= known.event
+            && (heads.audit.seq > known.audit.seq || heads == known))
 }
 
 /// The end of a lease that was asked for then, as it counts here.

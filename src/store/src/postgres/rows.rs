@@ -14,7 +14,7 @@ use crate::{
 };
 use countersign_domain::changes::{
     Change, ChangeState,
-    audit::{AuditEntry, AuditHead},
+    audit::{AuditEntry, AuditHead, Hash},
 };
 
 /// What a statement is given.
@@ -144,19 +144,28 @@ pub(super) async fn events_after(
     rows.iter().map(read).collect()
 }
 
-pub(super) async fn followed(client: &ClientWrapper, after: u64, limit: usize) -> Result<Vec<Followed>, StoreError> {
-    let sql = "SELECT e.seq, e.kind, e.data, c.bytes, s.call_hash
+/// With where the logs end at the same moment, and the hash of that entry as it is there; none of it where nothing follows.
+pub(super) async fn followed(
+    client: &ClientWrapper,
+    after: u64,
+    limit: usize,
+    entry: u64,
+) -> Result<(Vec<Followed>, Option<(Heads, Option<Hash>)>), StoreError> {
+    let sql = "SELECT h.event, h.audit, h.hash, (SELECT hash FROM audit WHERE seq = $3),
+                      e.seq, e.kind, e.data, c.bytes, s.call_hash
                FROM (SELECT seq, kind, data, change_id FROM events WHERE seq > $1 ORDER BY seq LIMIT $2) e
+               CROSS JOIN heads h
                LEFT JOIN changes c ON e.kind = 'change.created' AND c.id = e.change_id
                LEFT JOIN change_search s ON s.no = c.no
                ORDER BY e.seq";
-    let rows = query(client, sql, &[&signed(after), &signed(limit as u64)]).await?;
+    let rows = query(client, sql, &[&signed(after), &signed(limit as u64), &signed(entry)]).await?;
     let read = |row: &Row| -> Result<Followed, StoreError> {
-        let event = StoredEvent { seq: unsigned(row.get(0))?, kind: row.get(1), data: row.get(2) };
-        let bytes = row.get::<_, Option<i64>>(3).map_or(Ok(0), unsigned)?;
-        Ok(Followed { event, bytes, call_hash: row.get(4) })
+        let event = StoredEvent { seq: unsigned(row.get(4))?, kind: row.get(5), data: row.get(6) };
+        let bytes = row.get::<_, Option<i64>>(7).map_or(Ok(0), unsigned)?;
+        Ok(Followed { event, bytes, call_hash: row.get(8) })
     };
-    rows.iter().map(read).collect()
+    let end = rows.first().map(|row| Ok::<_, StoreError>((read_heads(row)?, read_hash(row, 3)?))).transpose()?;
+    Ok((rows.iter().map(read).collect::<Result<_, _>>()?, end))
 }
 
 /// In the order in which [`audit_entry`] reads them.
@@ -199,16 +208,31 @@ pub(super) fn audit_entry(row: &Row) -> Result<AuditEntry, StoreError> {
 }
 
 pub(super) async fn heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
-    read_heads(one(client, "SELECT event, audit, hash FROM heads", &[]).await?)
+    read_heads(&one(client, "SELECT event, audit, hash FROM heads", &[]).await?.ok_or_else(no_heads)?)
 }
 
 /// As [`heads`], and nobody else writes until the caller's transaction ends.
 pub(super) async fn take_heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
-    read_heads(one(client, "SELECT event, audit, hash FROM heads FOR UPDATE", &[]).await?)
+    take_heads_and(client, 0).await.map(|(heads, _)| heads)
 }
 
-fn read_heads(row: Option<Row>) -> Result<Heads, StoreError> {
-    let row = row.ok_or_else(|| StoreError::BadRecord("nothing says where the logs end".into()))?;
+/// As [`take_heads`], with the hash of that entry as it is there.
+pub(super) async fn take_heads_and(client: &ClientWrapper, entry: u64) -> Result<(Heads, Option<Hash>), StoreError> {
+    let sql = "SELECT event, audit, hash, (SELECT hash FROM audit WHERE seq = $1) FROM heads FOR UPDATE";
+    let row = one(client, sql, &[&signed(entry)]).await?.ok_or_else(no_heads)?;
+    Ok((read_heads(&row)?, read_hash(&row, 3)?))
+}
+
+fn no_heads() -> StoreError {
+    StoreError::BadRecord("nothing says where the logs end".into())
+}
+
+/// The first three columns.
+fn read_heads(row: &Row) -> Result<Heads, StoreError> {
     let audit = AuditHead { seq: unsigned(row.get(1))?, hash: parse_hash(row.get(2))? };
     Ok(Heads { event: unsigned(row.get(0))?, audit })
+}
+
+fn read_hash(row: &Row, column: usize) -> Result<Option<Hash>, StoreError> {
+    row.get::<_, Option<&[u8]>>(column).map(parse_hash).transpose()
 }

@@ -508,3 +508,34 @@ async fn who_wrote_what_was_lost_writes_nothing_after_it_and_serves_no_more() {
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
     until("it has noticed", async || !store.is_open()).await;
 }
+
+/// As above, where another node has written on, and more than was lost, before this one heard of anything.
+#[tokio::test]
+async fn what_was_lost_is_missed_though_others_have_written_more_since() {
+    let dir = tempfile::tempdir().unwrap();
+    let (writes, reads) = (at(dir.path()).open().unwrap(), at(dir.path()).open().unwrap());
+    write(&*writes, created("a")).await.unwrap();
+    // By this alone it knows of the entry, where no beat comes in between.
+    assert_eq!(reads.followed(0, 10).await.unwrap().len(), 1);
+    let columns = "at, change_id, event, from_state, to_state, actor, details, prev_hash, hash";
+    run(
+        dir.path(),
+        &format!(
+            "BEGIN;
+             UPDATE audit SET hash = '\\x00' || substr(hash, 2);
+             INSERT INTO audit (seq, {columns}) SELECT n, {columns} FROM audit, generate_series(2, 3) n WHERE seq = 1;
+             INSERT INTO events (seq, kind, change_id, at_ms, data)
+             SELECT 2, kind, change_id, at_ms, data FROM events;
+             UPDATE heads SET event = 2, audit = 3, hash = (SELECT hash FROM audit WHERE seq = 3);
+             COMMIT"
+        ),
+    )
+    .await;
+    let refused = write(&*writes, created("b")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded | StoreError::Lost))), "{refused:?}");
+    let read = reads.followed(1, 10).await;
+    assert!(matches!(read, Err(StoreError::Lost)), "{read:?}");
+    for store in [writes, reads] {
+        until("it has noticed", async || !store.is_open()).await;
+    }
+}

@@ -448,10 +448,7 @@ async fn tell(
     batch: &[Command],
     wrote: Vec<Result<Wrote, WriteError>>,
 ) -> Result<(Vec<WriteResult>, Heads), StoreError> {
-    let mut heads = rows::take_heads(link).await?;
-    if node.lacks_something(heads) {
-        return Err(StoreError::Lost);
-    }
+    let mut heads = node.take_heads(link).await?;
     let (mut entries, mut events, mut searched) = (Appended::default(), Events::default(), Searched::default());
     let mut renamed: Vec<(i64, &Draft)> = Vec::new();
     let mut outcomes = Vec::with_capacity(batch.len());
