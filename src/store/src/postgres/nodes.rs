@@ -289,7 +289,7 @@ impl Membership {
         let Introduction { url, version, configuration, certificate } = self.says();
         let sql = "INSERT INTO nodes (id, epoch, process_epoch, process, joined, lease_until, started_ms, url, version,
                                       configuration, resigned, certificate)
-                   VALUES ($1, 1, 1, $2, (SELECT coalesce(max(joined), 0) + 1 FROM nodes),
+                   VALUES ($1, $11, $11, $2, (SELECT coalesce(max(joined), 0) + 1 FROM nodes),
                            clock_timestamp() + $3::int * interval '1 second', $4, $5, $6, $7, $9, $10)
                    ON CONFLICT (id) DO UPDATE SET resigned = excluded.resigned,
                      epoch = nodes.epoch + 1, joined = excluded.joined, lease_until = excluded.lease_until,
@@ -301,8 +301,21 @@ impl Membership {
         let started = self.started_at.as_millisecond();
         let sent = steady();
         let resigned = self.resigned.load(Ordering::Acquire);
-        let values: [super::rows::Value<'_>; 10] =
-            [&self.id, &self.process, &LEASE, &started, &url, &version, &configuration, &anew, &resigned, &certificate];
+        // Where the row of a life before is gone, the epochs go on all the same: a claim of one holds in no other.
+        let next = signed(self.life().epoch + 1);
+        let values: [super::rows::Value<'_>; 11] = [
+            &self.id,
+            &self.process,
+            &LEASE,
+            &started,
+            &url,
+            &version,
+            &configuration,
+            &anew,
+            &resigned,
+            &certificate,
+            &next,
+        ];
         let row = one(link, sql, &values).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;

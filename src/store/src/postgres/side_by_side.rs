@@ -260,6 +260,27 @@ async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_l
     store.close();
 }
 
+/// As after more than a day in which its machine stood still, and in which somebody has settled what it left.
+#[tokio::test]
+async fn a_node_whose_row_is_gone_holds_nothing_of_its_life_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    let by = store.nodes().claimant();
+    approved(&*store, "one", "file").await;
+    write(&*store, claim("one", by.clone(), "file")).await.unwrap();
+    run(dir.path(), "BEGIN; DELETE FROM claims; DELETE FROM nodes; COMMIT").await;
+    until("it is back", async || {
+        let listed = store.nodes().list().await.unwrap();
+        listed.iter().any(|node| node.live && node.epoch == 2)
+    })
+    .await;
+    until("in another life", async || store.nodes().holds(None) && store.nodes().claimant() != by).await;
+    assert!(!store.nodes().holds(by.as_ref()));
+    let late = write(&*store, applied("one", by)).await;
+    assert!(matches!(late, Err(WriteError::Fenced)), "{late:?}");
+    store.close();
+}
+
 #[tokio::test]
 async fn what_is_being_done_at_this_moment_is_not_taken_to_be_lost() {
     let dir = tempfile::tempdir().unwrap();
