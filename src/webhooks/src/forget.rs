@@ -3,13 +3,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use countersign_store::{Nodes, StoreError, webhooks::Deliveries};
+use countersign_store::{Nodes, StoreError, nodes::Node, webhooks::Deliveries};
 
 /// How often it is looked whether this node leads by now.
 const LOOK: Duration = Duration::from_secs(1);
+/// For so long a node that is gone may have had the newer configuration.
+const RECENT: SignedDuration = SignedDuration::from_hours(24);
 
 pub(super) struct Forgetful {
     pub store: Arc<dyn Deliveries>,
@@ -19,19 +22,17 @@ pub(super) struct Forgetful {
 }
 
 impl Forgetful {
-    /// Once each time that this node begins to lead; not while another node has another configuration, which may be the
-    /// newer one. `names` are those of the webhooks of this one.
+    /// Once each time that this node begins to lead; not while another node has another configuration or version, or had it
+    /// within the last day: that may be the newer one. `names` are those of the webhooks of this one.
     pub async fn run(self, names: impl Fn() -> Vec<String>, shutdown: CancellationToken) {
         let mut done = false;
         loop {
             if !self.nodes.leads() {
                 done = false;
-            } else if !done && self.nodes.differing() == 0 {
+            } else if !done {
                 let _turn = self.turn.lock().await;
-                let (store, names) = (Arc::clone(&self.store), names());
-                let kept = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
-                match kept.unwrap_or(Err(StoreError::Closed)) {
-                    Ok(()) => done = true,
+                match self.forget(names()).await {
+                    Ok(forgot) => done = forgot,
                     Err(error) => tracing::warn!(%error, "webhooks that are gone cannot be forgotten; trying again"),
                 }
             }
@@ -41,11 +42,37 @@ impl Forgetful {
             }
         }
     }
+
+    /// Whether it was the time for it.
+    async fn forget(&self, names: Vec<String>) -> Result<bool, StoreError> {
+        // As of before the look: who leads by then is not this one.
+        let by = self.nodes.claimant();
+        if !agree(&self.nodes.list().await?, Timestamp::now()) {
+            return Ok(false);
+        }
+        let store = by.and_then(|by| self.store.led_by(&by)).unwrap_or_else(|| Arc::clone(&self.store));
+        let kept = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
+        kept.unwrap_or(Err(StoreError::Closed)).map(|()| true)
+    }
+}
+
+/// Whether all that live, or did a while ago, have said that they are of one configuration and version.
+fn agree(nodes: &[Node], now: Timestamp) -> bool {
+    let mut recent = nodes.iter().filter(|node| {
+        let ended = node.lease_until.filter(|_| !node.live);
+        ended.is_none_or(|ended| now.duration_since(ended) < RECENT)
+    });
+    let Some(first) = recent.next().map(|node| &node.says) else { return false };
+    !first.configuration.is_empty()
+        && recent.all(|node| (&node.says.configuration, &node.says.version) == (&first.configuration, &first.version))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
 
     use tokio::sync::watch;
 
@@ -60,7 +87,25 @@ mod tests {
     #[derive(Default)]
     struct Two {
         leads: AtomicBool,
-        differing: AtomicUsize,
+        list: Mutex<Vec<Node>>,
+    }
+
+    fn node(configuration: &str, version: &str, gone_for_hours: Option<i64>) -> Node {
+        let says =
+            Introduction { version: version.into(), configuration: configuration.into(), ..Introduction::default() };
+        let gone = SignedDuration::from_hours(gone_for_hours.unwrap_or(0));
+        Node {
+            id: String::new(),
+            epoch: 1,
+            says,
+            reach: Reach::default(),
+            started_at: Timestamp::UNIX_EPOCH,
+            lease_until: Some(Timestamp::now() - gone),
+            live: gone_for_hours.is_none(),
+            leads: false,
+            here: false,
+            running: 0,
+        }
     }
 
     impl Nodes for Two {
@@ -77,7 +122,7 @@ mod tests {
             2
         }
         fn differing(&self) -> usize {
-            self.differing.load(Ordering::SeqCst)
+            0
         }
         fn resign(&self) {}
         fn peer(&self, _: &str) -> Option<Peer> {
@@ -98,7 +143,8 @@ mod tests {
             Vec::new()
         }
         fn list(&self) -> StoreFuture<Vec<Node>> {
-            Box::pin(async { Ok(Vec::new()) })
+            let list = self.list.lock().unwrap().clone();
+            Box::pin(async { Ok(list) })
         }
     }
 
@@ -121,20 +167,29 @@ mod tests {
                 subject: "a".into(),
                 event: "{}".into(),
                 attempts: 0,
-                since: jiff::Timestamp::UNIX_EPOCH,
+                since: Timestamp::UNIX_EPOCH,
             };
             store.take_in(name, 1, &[waiting]).unwrap();
         }
         let waits = |name: &str| store.waiting(name).unwrap().len();
-        let nodes = Arc::new(Two { differing: AtomicUsize::new(1), ..Two::default() });
+        let own = || node("own", "2", None);
+        let nodes = Arc::new(Two::default());
+        *nodes.list.lock().unwrap() = vec![own()];
         let forgetful = Forgetful { store: Arc::clone(&store), nodes: Arc::clone(&nodes) as _, turn: Arc::default() };
         tokio::time::pause();
         actix::spawn(forgetful.run(|| vec!["stays".to_owned()], CancellationToken::new()));
         several_looks().await;
-        nodes.leads.store(true, Ordering::SeqCst);
-        several_looks().await;
-        assert_eq!((waits("stays"), waits("goes")), (1, 1), "another one may be the newer configuration");
-        nodes.differing.store(0, Ordering::SeqCst);
+        assert_eq!(waits("goes"), 1, "it does not lead");
+        // Another one may be the newer configuration: of who lives, of who led until it crashed, of who has not said yet.
+        let others =
+            [node("other", "2", None), node("own", "1", None), node("other", "2", Some(23)), node("", "", None)];
+        for other in others {
+            *nodes.list.lock().unwrap() = vec![own(), other];
+            nodes.leads.store(true, Ordering::SeqCst);
+            several_looks().await;
+            assert_eq!((waits("stays"), waits("goes")), (1, 1), "{:?}", nodes.list.lock().unwrap());
+        }
+        *nodes.list.lock().unwrap() = vec![own(), node("own", "2", Some(1)), node("other", "1", Some(25))];
         while waits("goes") > 0 {
             several_looks().await;
         }

@@ -138,7 +138,8 @@ impl Webhooks {
     ) -> Result<(), StoreError> {
         let ground =
             self.ground.get_or_init(|| Ground { store, nodes, thread, link: link.into(), shutdown: shutdown.clone() });
-        self.apply(configured).await?;
+        // Who is one of several may have been started with an older configuration: it is looked at once it leads.
+        self.replace(configured, ground.nodes.claimant().is_none()).await?;
         let (running, turn) = (Arc::clone(&self.running), Arc::clone(&self.turn));
         let forgetful = Forgetful { store: Arc::clone(&ground.store), nodes: Arc::clone(&ground.nodes), turn };
         let names = move || {
@@ -156,6 +157,12 @@ impl Webhooks {
     /// # Errors
     /// Those of the database; the webhooks are these nevertheless.
     pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
+        // A node whose configuration is older must not forget what another one sends.
+        let forget = self.ground.get().is_some_and(|ground| ground.nodes.leads());
+        self.replace(configured, forget).await
+    }
+
+    async fn replace(&self, configured: &[WebhookConfig], forget: bool) -> Result<(), StoreError> {
         let Some(ground) = self.ground.get() else { return Ok(()) };
         let _turn = self.turn.lock().await;
         let before = self.running();
@@ -170,9 +177,7 @@ impl Webhooks {
         }
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
         let store = Arc::clone(&ground.store);
-        // A node whose configuration is older must not forget what another one sends.
-        let leads = ground.nodes.leads();
-        let kept = tokio::task::spawn_blocking(move || if leads { store.keep_only(&names) } else { Ok(()) }).await;
+        let kept = tokio::task::spawn_blocking(move || if forget { store.keep_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
             let stays = stay.iter().find(|running| *running.config == *webhook);
             stays.map_or_else(|| Arc::new(ground.start(webhook, &self.feed)), Arc::clone)

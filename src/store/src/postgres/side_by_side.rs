@@ -425,6 +425,8 @@ async fn who_resigns_has_another_lead_at_once_and_keeps_what_it_runs() {
     until("the other leads", async || b.nodes().leads()).await;
     let late = led.take_in("a", 2, &[]);
     assert!(matches!(late, Err(StoreError::HandedOver)), "what it wrote as the one that led is over: {late:?}");
+    let late = led.keep_only(&[]);
+    assert!(matches!(late, Err(StoreError::HandedOver)), "{late:?}");
     b_place.deliveries().unwrap().led_by(b.nodes().claimant().as_ref().unwrap()).unwrap().take_in("a", 3, &[]).unwrap();
     // It joined first, and yet it is not the one.
     let listed = b.nodes().list().await.unwrap();

@@ -36,11 +36,15 @@ impl Deliveries for WebhookStore {
     }
 
     fn keep_only(&self, names: &[String]) -> Result<(), StoreError> {
-        let names = names.to_vec();
+        let (names, by) = (names.to_vec(), self.by.clone());
         self.ground.write(move |client| async move {
-            let sql = "WITH gone AS (DELETE FROM webhooks WHERE name <> ALL($1) RETURNING name)
-                       DELETE FROM webhook_deliveries WHERE webhook IN (SELECT name FROM gone)";
-            rows::write(&client, sql, &[&names]).await.map(drop)
+            let forgetting = async {
+                leads(&client, by.as_ref()).await?;
+                let sql = "WITH gone AS (DELETE FROM webhooks WHERE name <> ALL($1) RETURNING name)
+                           DELETE FROM webhook_deliveries WHERE webhook IN (SELECT name FROM gone)";
+                execute(&client, sql, &[&names]).await.map(drop)
+            };
+            transaction(&client, forgetting).await
         })
     }
 
