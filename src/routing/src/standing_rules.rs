@@ -512,7 +512,7 @@ impl StandingRules {
         let written = write_record(&*self.parts.store, record).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
-            McpError::new(ErrorKind::StoreUnavailable, "it could not be stored; nothing has changed")
+            error.told("it could not be stored; nothing has changed")
         })?;
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())

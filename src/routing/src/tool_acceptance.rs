@@ -269,5 +269,5 @@ fn of<'a>(table: &'a RouteTable, provider: &'a str) -> impl Iterator<Item = &'a 
 
 fn unwritten(error: &WriteError) -> McpError {
     tracing::error!(%error, "what a reviewer said of definitions could not be stored");
-    McpError::new(ErrorKind::StoreUnavailable, "it could not be stored; nothing was accepted or revoked")
+    error.told("it could not be stored; nothing was accepted or revoked")
 }

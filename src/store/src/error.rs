@@ -2,6 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use super::WriteError;
+use countersign_protocol::{ErrorKind, McpError};
+
 /// An error of the store. The text is for the log and the terminal; clients get [`StoreError::to_mcp`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -104,8 +107,7 @@ impl StoreError {
 
     /// What a client is told: never the database's own words.
     #[must_use]
-    pub fn to_mcp(&self) -> countersign_protocol::McpError {
-        use countersign_protocol::{ErrorKind, McpError};
+    pub fn to_mcp(&self) -> McpError {
         match self {
             Self::QueueFull => McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"),
             Self::Closed => McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"),
@@ -123,6 +125,33 @@ impl StoreError {
                 McpError::new(ErrorKind::StoreUnavailable, "The store is damaged; its operator must restore a backup")
             }
             _ => McpError::new(ErrorKind::StoreUnavailable, "The store is not available; nothing was changed"),
+        }
+    }
+}
+
+impl WriteError {
+    /// What a person is told: `nothing` was done, unless nobody knows.
+    #[must_use]
+    pub fn told(&self, nothing: &'static str) -> McpError {
+        match self {
+            Self::Store(error) if !error.certainly_aborted() => error.to_mcp(),
+            _ => McpError::new(ErrorKind::StoreUnavailable, nothing),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_to_be_undone_where_nobody_knows() {
+        let unknown = WriteError::Store(StoreError::OutcomeUnknown).told("nothing has changed");
+        assert_eq!(unknown.data["outcome"], "unknown");
+        assert!(!unknown.message.contains("nothing"), "{}", unknown.message);
+        for known in [WriteError::Conflict, WriteError::Store(StoreError::DiskFull)] {
+            let told = known.told("nothing has changed");
+            assert_eq!((&*told.message, told.data.get("outcome")), ("nothing has changed", None));
         }
     }
 }

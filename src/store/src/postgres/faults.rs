@@ -222,6 +222,21 @@ async fn what_one_node_tells_another_is_heard_once_though_answers_are_lost() {
     store.close();
 }
 
+#[tokio::test]
+async fn whether_a_policy_was_saved_is_unknown_where_nobody_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let store = place.open().unwrap();
+    for (mode, digest) in [(LOSE, "never saved"), (DECEIVE, "saved unanswered")] {
+        proxy.set_at(mode, digest);
+        let policy = PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
+        unknown(store.save_policy(policy.clone(), true).await);
+        assert_eq!(proxy.mode(), PASS);
+        assert_eq!(store.policies().await.unwrap().here, Some(policy).filter(|_| mode == DECEIVE));
+    }
+    store.close();
+}
+
 #[test]
 fn a_connection_whose_work_was_given_up_is_not_used_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -208,6 +208,19 @@ impl PostgresStore {
         }
         self.ground.ask(query)
     }
+
+    /// As [`Self::read`], of a small write beside the queue: where nobody answers in time, its outcome is unknown.
+    fn write<T, F, Fut>(&self, work: F) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<deadpool_postgres::Object>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        if self.closing.load(Ordering::Acquire) {
+            return Box::pin(async { Err(StoreError::Closed) });
+        }
+        self.ground.ask_to_write(work)
+    }
 }
 
 impl Offer for Sender<Command> {
@@ -267,7 +280,7 @@ impl Store for PostgresStore {
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> StoreFuture<()> {
         let node = self.membership.id.clone();
         let began_with = self.began_with.get().cloned();
-        self.read(move |client| async move {
+        self.write(move |client| async move {
             policies::save(&client, &node, &snapshot, by_consent, began_with.as_deref()).await
         })
     }
@@ -325,10 +338,7 @@ impl Store for PostgresStore {
 
     fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
         let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        if self.closing.load(Ordering::Acquire) {
-            return Box::pin(async { Err(StoreError::Closed) });
-        }
-        self.ground.ask_to_write(move |client| async move { nodes::tell(&client, &own, &node, &change, &body).await })
+        self.write(move |client| async move { nodes::tell(&client, &own, &node, &change, &body).await })
     }
 
     fn heard(&self) -> StoreFuture<Vec<(String, String)>> {

@@ -2,7 +2,7 @@
 
 use deadpool_postgres::ClientWrapper;
 
-use super::rows::{one, query};
+use super::rows::{one, write};
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
     policy_snapshots::{NEWEST, parsed, written},
@@ -29,6 +29,6 @@ pub(super) async fn save(
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value
                  WHERE $4 OR known.value::json ->> 'digest'
                              = coalesce((SELECT policy::json ->> 'digest' FROM nodes WHERE id = $1 AND policy <> ''), $5::text))
-               UPDATE nodes SET policy = $3 WHERE id = $1 RETURNING id";
-    query(client, sql, &[&node, &NEWEST, &written(snapshot)?, &by_consent, &began_with]).await.map(drop)
+               UPDATE nodes SET policy = $3 WHERE id = $1";
+    write(client, sql, &[&node, &NEWEST, &written(snapshot)?, &by_consent, &began_with]).await.map(drop)
 }
