@@ -6,7 +6,7 @@ use crate::{
     drafts::{created, moved, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     servers::{
-        proxy::{CLOSED, CUT, DECEIVE, LOSE, PASS, Proxy, SILENT},
+        proxy::{CLOSED, CUT, DECEIVE, LATE, LOSE, PASS, Proxy, SILENT},
         url_of,
     },
     webhooks::{DeliveryState, Tried, Waiting},
@@ -307,6 +307,20 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
     store.close();
     place.verify_audit(None).unwrap();
+}
+
+#[tokio::test]
+async fn a_long_change_may_take_longer_on_its_way_than_a_short_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let store = place.open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    proxy.set_at(LATE, "a_long_one");
+    let mut long = created("a_long_one");
+    long.body.push_str(&" ".repeat(2 << 20));
+    assert_eq!(write(&*store, long).await.unwrap().seq, 2);
+    assert_eq!(proxy.mode(), PASS);
+    store.close();
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use deadpool_postgres::ClientWrapper;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::sync::mpsc::Receiver;
 
 use super::{
@@ -51,6 +51,16 @@ use countersign_domain::changes::{
 const INSERT: &str =
     "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING no";
+
+/// As the server has it for a transaction that stands still (see [`connect`]), and for one whose statements are so long that
+/// they may take longer on their way: it has read nothing before it has read a whole message. Only up to the heads, which hold
+/// up everybody.
+///
+/// [`connect`]: super::connect
+const STANDS_STILL: &str = "SET LOCAL idle_in_transaction_session_timeout = '3s'";
+const ON_ITS_WAY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'";
+/// From so many bytes of changes on.
+const LONG: usize = 1 << 20;
 
 /// How long a connection that is made anew waits for what keeps it out.
 const RECOVERY: Duration = Duration::from_secs(2);
@@ -282,7 +292,8 @@ async fn write(
     node: &Membership,
     batch: &[Command],
 ) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
-    link.batch_execute("BEGIN").await?;
+    let long = batch.iter().map(|command| command.work.len()).sum::<usize>() >= LONG;
+    link.batch_execute(if long { ON_ITS_WAY } else { "BEGIN" }).await?;
     let mut wrote: Vec<Result<Wrote, WriteError>> = Vec::with_capacity(batch.len());
     let mut rest = batch;
     while let Some(first) = rest.first() {
@@ -305,7 +316,14 @@ async fn write(
         let refused = wrote.into_iter().map(|outcome| outcome.map(|_| nothing()));
         return Ok((refused.collect(), None));
     }
-    let (outcomes, heads) = tell(link, node, batch, wrote).await?;
+    let taken = async {
+        // In one go with what comes next.
+        let limited = async { if long { link.batch_execute(STANDS_STILL).await } else { Ok(()) } };
+        let (limited, heads) = join(limited, node.take_heads(link)).await;
+        limited?;
+        heads
+    };
+    let (outcomes, heads) = tell(link, node, taken.await?, batch, wrote).await?;
     Ok((outcomes, Some(heads)))
 }
 
@@ -445,10 +463,10 @@ struct Searched {
 async fn tell(
     link: &ClientWrapper,
     node: &Membership,
+    mut heads: Heads,
     batch: &[Command],
     wrote: Vec<Result<Wrote, WriteError>>,
 ) -> Result<(Vec<WriteResult>, Heads), StoreError> {
-    let mut heads = node.take_heads(link).await?;
     let (mut entries, mut events, mut searched) = (Appended::default(), Events::default(), Searched::default());
     let mut renamed: Vec<(i64, &Draft)> = Vec::new();
     let mut outcomes = Vec::with_capacity(batch.len());

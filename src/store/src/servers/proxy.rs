@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -24,6 +24,8 @@ pub const CUT: u8 = 3;
 pub const CLOSED: u8 = 4;
 /// Nothing passes, and no connection ends.
 pub const SILENT: u8 = 5;
+/// That passes later than the server lets a transaction stand still.
+pub const LATE: u8 = 6;
 
 /// See the module.
 pub struct Proxy {
@@ -54,8 +56,10 @@ impl Proxy {
                 let (server, told) = (UnixStream::connect(&socket).unwrap(), all.clone());
                 if told.mode.load(Ordering::SeqCst) != CLOSED {
                     let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                    std::thread::spawn(move || back(from, to));
-                    std::thread::spawn(move || forth(client, server, &told));
+                    let deaf = Arc::new(AtomicBool::new(false));
+                    let beside = Arc::clone(&deaf);
+                    std::thread::spawn(move || back(from, to, &beside));
+                    std::thread::spawn(move || forth(client, server, &told, &deaf));
                 }
             }
         });
@@ -80,12 +84,16 @@ impl Proxy {
     }
 }
 
-fn back(mut server: UnixStream, mut client: TcpStream) {
-    let _ = std::io::copy(&mut server, &mut client);
+fn back(mut server: UnixStream, mut client: TcpStream, deaf: &AtomicBool) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(n) = server.read(&mut buffer)
+        && n > 0
+        && (deaf.load(Ordering::SeqCst) || client.write_all(&buffer[..n]).is_ok())
+    {}
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn forth(mut client: TcpStream, mut server: UnixStream, Told { mode, word }: &Told) {
+fn forth(mut client: TcpStream, mut server: UnixStream, Told { mode, word }: &Told, deaf: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = client.read(&mut buffer)
         && n > 0
@@ -102,12 +110,16 @@ fn forth(mut client: TcpStream, mut server: UnixStream, Told { mode, word }: &To
         if lost || (now == CUT && holds(b"sha256")) {
             mode.store(PASS, Ordering::SeqCst);
             if now == DECEIVE {
-                client.shutdown(Shutdown::Both).unwrap();
+                deaf.store(true, Ordering::SeqCst);
                 server.write_all(&buffer[..n]).unwrap();
                 // It is durable before the connection ends.
                 std::thread::sleep(Duration::from_millis(100));
             }
             break;
+        }
+        if now == LATE && holds(&word.lock().unwrap()) {
+            mode.store(PASS, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_secs(4));
         }
         if server.write_all(&buffer[..n]).is_err() {
             break;
