@@ -357,17 +357,17 @@ impl Membership {
                                      lease_until > clock_timestamp() AS live,
                                      version = $6 AND configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
-                   SELECT (SELECT joined FROM renewed), event, records, (SELECT count(*) FROM others WHERE live),
+                   SELECT event, audit, hash, records, (SELECT hash FROM audit WHERE seq = $10) AS entry,
+                          (SELECT joined FROM renewed) AS joined, (SELECT process FROM nodes WHERE id = $1) AS process,
                           EXISTS (SELECT FROM others, renewed
-                                  WHERE live AND NOT resigned AND others.joined < renewed.joined),
-                          (SELECT process FROM nodes WHERE id = $1), (SELECT count(*) FROM others WHERE live AND other),
-                          ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id),
-                          ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id),
-                          EXISTS (SELECT FROM words WHERE node = $1),
-                          ARRAY(SELECT id FROM others WHERE live ORDER BY id),
-                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id),
-                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id),
-                          audit, hash, (SELECT hash FROM audit WHERE seq = $10)
+                                  WHERE live AND NOT resigned AND others.joined < renewed.joined) AS ahead,
+                          EXISTS (SELECT FROM words WHERE node = $1) AS words,
+                          (SELECT count(*) FROM others WHERE live AND other) AS differing,
+                          ARRAY(SELECT id FROM others WHERE live ORDER BY id) AS live,
+                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id) AS said,
+                          ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id) AS reached,
+                          ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id) AS urls,
+                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates
                    FROM heads";
         let known = self.known();
         let last = signed(known.audit.seq);
@@ -384,27 +384,28 @@ impl Membership {
         if servers.is_some() {
             self.wake_others(link).await?;
         }
-        let (ids, numbers): (Vec<String>, Vec<i64>) = (row.get(10), row.get(11));
-        self.read_others(link, ids.into_iter().zip(numbers).collect()).await?;
-        let feed_end = unsigned(row.get(1))?;
-        let audit = AuditHead { seq: unsigned(row.get(13))?, hash: parse_hash(row.get(14))? };
-        let heads = Heads { event: feed_end, audit };
-        if !stand(known, heads, row.get::<_, Option<&[u8]>>(15).map(parse_hash).transpose()?) {
+        let (live, said): (Vec<String>, Vec<i64>) = (row.get("live"), row.get("said"));
+        let others = live.len();
+        self.read_others(link, live.into_iter().zip(said).collect()).await?;
+        let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
+        let heads = Heads { event: unsigned(row.get("event"))?, audit };
+        if !stand(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
             return Err(StoreError::Lost);
         }
         self.know(heads);
-        note(&self.news, feed_end, unsigned(row.get(2))?, row.get(9));
-        self.live.store(usize::try_from(row.get::<_, i64>(3)).unwrap_or(0) + 1, Ordering::Release);
-        self.differing.store(usize::try_from(row.get::<_, i64>(6)).unwrap_or(0), Ordering::Release);
-        let (ids, urls, certificates): (Vec<String>, Vec<String>, Vec<String>) = (row.get(7), row.get(8), row.get(12));
+        note(&self.news, heads.event, unsigned(row.get("records"))?, row.get("words"));
+        self.live.store(others + 1, Ordering::Release);
+        self.differing.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
+        let (reached, urls): (Vec<String>, Vec<String>) = (row.get("reached"), row.get("urls"));
+        let certificates: Vec<String> = row.get("certificates");
         let peers = urls.into_iter().zip(certificates).map(|(url, certificate)| Peer { url, certificate });
-        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = ids.into_iter().zip(peers).collect();
-        let Some(joined) = row.get::<_, Option<i64>>(0) else {
-            let other = row.get::<_, Option<&str>>(5).is_some_and(|process| process != self.process);
+        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = reached.into_iter().zip(peers).collect();
+        let Some(joined) = row.get::<_, Option<i64>>("joined") else {
+            let other = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
             return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
         };
         self.life().until = end(sent);
-        let ahead = row.get::<_, bool>(4) || self.resigned.load(Ordering::Acquire);
+        let ahead = row.get::<_, bool>("ahead") || self.resigned.load(Ordering::Acquire);
         if !self.leads.load(Ordering::Acquire) && !ahead && first(link, joined).await? {
             tracing::info!(node = self.id, "this node leads");
             self.leads.store(true, Ordering::Release);
@@ -492,8 +493,8 @@ fn end(sent: Duration) -> Duration {
     (sent + Duration::from_secs(LEASE.unsigned_abs().into())).saturating_sub(MARGIN)
 }
 
-/// Whether nobody who joined earlier lives, but who has resigned. Their rows are locked while it is looked: no renewal is under way, and what they
-/// did as the one that leads is committed.
+/// Whether nobody who joined earlier lives, but who has resigned. Their rows are locked while it is looked: no renewal is
+/// under way, and what they did as the one that leads is committed.
 async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
     let sql = "SELECT coalesce(bool_or(lease_until > clock_timestamp() AND NOT resigned), false)
                FROM (SELECT lease_until, resigned FROM nodes WHERE joined < $1 FOR UPDATE) AS earlier";

@@ -290,12 +290,12 @@ impl Upstream {
                     .with("outcome", "unknown");
                 return (Ended::Timeout, error);
             }
-            Failed::Link(LinkError::Withheld) => return (Ended::Refused, Permit::lapsed().with("upstream", name)),
             Failed::Link(error) => error,
         };
         let (ended, sent) = match &error {
             LinkError::Unreachable(_) => (Ended::Unreachable, false),
-            LinkError::SessionGone | LinkError::Withheld => (Ended::Lost, false),
+            LinkError::Withheld => return (Ended::Refused, Permit::lapsed().with("upstream", name)),
+            LinkError::SessionGone => (Ended::Lost, false),
             // It said no before it did anything.
             LinkError::Status { status, .. } => (Ended::Lost, *status >= 500 || *status < 400),
             LinkError::Lost(_) | LinkError::Protocol(_) => (Ended::Lost, true),
