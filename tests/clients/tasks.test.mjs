@@ -71,9 +71,8 @@ test('the TypeScript SDK takes changes as tasks', { timeout: 120_000 }, async t 
             const listed = (await client.experimental.tasks.listTasks()).tasks.slice(0, 3).map(task => task.status);
             assert.deepEqual(listed, ['cancelled', 'failed', 'completed'], 'newest first');
             const { taskId } = applied[0].task;
-            // What another gateway did with it is heard of a moment later, so that steps in between may be passed over.
-            const steps = process.env.COUNTERSIGN_TEST_NODES ? 1 : 3;
-            await eventually('its progress was told of', () => progress.length >= steps);
+            // A step that the next one overtakes before it was told, as on a busy machine, is passed over.
+            await eventually('its progress was told of', () => progress.length > 0);
             const values = progress.map(({ progress }) => progress);
             assert.ok(values.every((value, at) => at === 0 || value > values[at - 1]), `it rises: ${values}`);
             for (const { progressToken, _meta } of progress) assert.deepEqual([progressToken, _meta], ['mine', { 'io.modelcontextprotocol/related-task': { taskId } }]);
