@@ -12,6 +12,8 @@ use support::{
     ws::Ws,
 };
 
+use crate::clock;
+
 /// One server that all of them have behind them, by two names, of which one has a circuit breaker; what needs no review is
 /// open.
 fn config(upstream: &str, more: &str) -> &'static str {
@@ -47,16 +49,22 @@ impl Cluster {
 
     /// What more each one's configuration has.
     pub(crate) fn with(more: &[&str]) -> Self {
+        Self::within(more, |_| Vec::new())
+    }
+
+    /// What more each one's configuration and environment have.
+    fn within<'a>(more: &[&str], environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>) -> Self {
         let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=200"]);
         server.sql("postgres", "CREATE DATABASE cluster");
         let url = server.database("cluster");
         let ledger = tempfile::tempdir().unwrap();
         let (upstream, address) = crate::crash_proof::upstream::Upstream::start(&ledger.path().join("ledger"));
-        let start = |more: &&str| {
-            let env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
+        let start = |(n, more): (usize, &&str)| {
+            let mut env = environment(n);
+            env.push(("COUNTERSIGN_STORE__URL", url.as_str()));
             Some(Gateway::with(&Options { env, config: Some(config(&address, more)) }))
         };
-        let nodes: Vec<_> = more.iter().map(start).collect();
+        let nodes: Vec<_> = more.iter().enumerate().map(start).collect();
         let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
         create.args(["keys", "create", "--role", "reviewer", "--name", "rita", "--data"]);
         let output = create.arg(nodes[0].as_ref().unwrap().data()).output().unwrap();
@@ -678,4 +686,42 @@ fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it()
         "another life"
     );
     assert_eq!(cluster.upstream.done()["z"].len(), 1);
+}
+
+#[test]
+fn a_change_has_one_time_however_wrong_the_clocks_of_its_nodes_are() {
+    const HOUR: i64 = 3600;
+    const RULES: &str = r#"policy:
+  rules:
+    - {name: soon, tools: [count__apply], when: 'arguments.key.startsWith("soon")', then: review, expire_after: 1s}
+    - {name: brief, tools: [count__apply], when: 'arguments.key.startsWith("brief")', then: review, expire_after: 30m}"#;
+    let library = clock::library();
+    // Of which the first one has what is over expire.
+    for seconds in [[-HOUR, HOUR], [HOUR, -HOUR]] {
+        let home = tempfile::tempdir().unwrap();
+        let files = seconds.map(|seconds| {
+            let folder = home.path().join(seconds.to_string());
+            std::fs::create_dir(&folder).unwrap();
+            clock::set_clock(&folder, seconds);
+            folder.join("clock")
+        });
+        let cluster = Cluster::within(&[RULES; 2], |n| clock::env(&library, &files[n]).to_vec());
+        for (n, seconds) in seconds.into_iter().enumerate() {
+            let date = cluster.at(n).request("GET", "/health", &[], b"").header("date").unwrap().to_owned();
+            let off = jiff::fmt::rfc2822::parse(&date).unwrap().timestamp().duration_since(jiff::Timestamp::now());
+            assert!(off.as_secs().abs_diff(seconds) < 600, "its clock is another one: {date}");
+        }
+        for n in 0..2 {
+            let (soon, brief) = (format!("soon {n}"), format!("brief {n}"));
+            let (soon, brief) = (cluster.propose(n, &soon, "ok"), cluster.propose(n, &brief, "ok"));
+            for at in 0..2 {
+                eventually("it expires everywhere", || (cluster.state(at, &soon)["state"] == "expired").then_some(()));
+                let change = cluster.state(at, &brief);
+                assert_eq!(change["state"], "pending", "{seconds:?} {change}");
+                let created: jiff::Timestamp = change["createdAt"].as_str().unwrap().parse().unwrap();
+                let off = created.duration_since(jiff::Timestamp::now()).as_secs().abs();
+                assert!(off < HOUR / 2, "by the database's clock: {change}");
+            }
+        }
+    }
 }

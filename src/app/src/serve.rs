@@ -172,7 +172,12 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
     let people = Arc::new(People::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&keys) as _))));
-    let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
+    let nodes = store.nodes();
+    let pending = PendingConfig {
+        people: Arc::clone(&people) as _,
+        clock: Arc::new(move || nodes.now()),
+        ..(&config.changes).into()
+    };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     // After it, because what a restored backup allowed is ended there.
     let board = StandingRuleCache::open(&store).await?;

@@ -38,7 +38,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_review::Feed;
-use countersign_store::{Record, Store, StoreError, crash::crash_point, standing_rules::USED, write_record};
+use countersign_store::{Nodes, Record, Store, StoreError, crash::crash_point, standing_rules::USED, write_record};
 
 /// Rules of one owner, and of all, that are not over.
 pub const MAX_OF_ONE: usize = 200;
@@ -89,6 +89,7 @@ pub struct StandingRuleCache {
     rules: ArcSwap<Vec<Arc<StandingRule>>>,
     /// Nobody here would hear that one was revoked.
     cut_off: AtomicBool,
+    nodes: Arc<dyn Nodes>,
 }
 
 impl StandingSource for StandingRuleCache {
@@ -111,9 +112,10 @@ impl StandingRuleCache {
     /// # Errors
     /// Those of the store.
     pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
-        let now = now();
+        let nodes = store.nodes();
+        let now = now(&*nodes);
         let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.timed(now))).collect();
-        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), cut_off: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), cut_off: AtomicBool::new(false), nodes }))
     }
 
     /// While this node hears nothing of the others, no rule allows anything: one may have been revoked. Whether that is
@@ -147,9 +149,9 @@ impl StandingRuleCache {
     }
 }
 
-/// The wall clock, to the millisecond, as all other times that people see.
-fn now() -> Timestamp {
-    let now = Timestamp::now();
+/// The time of all nodes, to the millisecond, as all other times that people see.
+fn now(nodes: &dyn Nodes) -> Timestamp {
+    let now = nodes.now();
     now.round(jiff::Unit::Millisecond).unwrap_or(now)
 }
 
@@ -173,6 +175,10 @@ pub struct StandingRules {
 }
 
 impl StandingRules {
+    fn now(&self) -> Timestamp {
+        now(&*self.parts.board.nodes)
+    }
+
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let recorded = parts.board.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
@@ -201,7 +207,7 @@ impl StandingRules {
         let _one_at_a_time = self.changing.lock().await;
         self.may_create(change, by, &new)?;
         self.is_room(by, 1)?;
-        let now = now();
+        let now = self.now();
         let lasts = new.lasts.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
         let exact = new.arguments == Arguments::Exact;
         let text = change.arguments.get();
@@ -350,8 +356,11 @@ impl StandingRules {
             let message = "nobody takes back what denies their own calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        let revoked =
-            StandingRule { revoked_at: Some(now()), revoked_by: Some(by.name.clone()), ..StandingRule::clone(rule) };
+        let revoked = StandingRule {
+            revoked_at: Some(self.now()),
+            revoked_by: Some(by.name.clone()),
+            ..StandingRule::clone(rule)
+        };
         crash_point("before_rule_revoked");
         self.write(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
         crash_point("after_rule_revoked");
@@ -385,7 +394,7 @@ impl StandingRules {
 
     /// Ends what is due. What cannot be recorded is tried again; it decides on nothing meanwhile.
     pub async fn expire(&self) {
-        let now = now();
+        let now = self.now();
         let rules = self.parts.board.rules();
         let due = rules.iter().filter(|rule| !rule.is_over() && rule.is_due(now));
         let ended: Vec<StandingRule> =
@@ -428,7 +437,7 @@ impl StandingRules {
                     continue;
                 }
             }
-            let now = now();
+            let now = self.now();
             let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };
             let (event, feed, comment) = match rule.verdict {
                 Says::Allow => {
@@ -479,7 +488,7 @@ impl StandingRules {
     }
 
     fn tell(&self, rule: &StandingRule, feed: &'static str, by: &str, comment: Option<&str>) {
-        let at = now().to_string();
+        let at = self.now().to_string();
         let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
         self.parts.feed.publish_session(&event);
     }
@@ -504,7 +513,7 @@ impl StandingRules {
             rules: vec![rule.clone()],
             late: None,
             event,
-            at: now(),
+            at: self.now(),
             actor: by.to_owned(),
             details: details.to_string(),
         };

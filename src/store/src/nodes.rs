@@ -127,6 +127,11 @@ pub struct News {
 
 /// This gateway among the nodes of its store. What is answered at once is what was heard last.
 pub trait Nodes: Send + Sync + 'static {
+    /// What time it is for what all nodes have to see alike: by the store's clock where it has one, whatever this machine's
+    /// says.
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
     /// What this node's claims are made with from now on; `None` where only one gateway can serve the store.
     fn claimant(&self) -> Option<Claimant>;
     /// Whether nobody else can take this claim's node for gone at this moment. To be asked just before what must not be done

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{StandingRules, blank, now};
+use super::{StandingRules, blank};
 use crate::{table::ToolRoute, tool_acceptance::Shown};
 use countersign_domain::{
     changes::people::Person,
@@ -30,7 +30,7 @@ impl StandingRules {
         let table = self.parts.routes.load_full();
         let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
         let target = table.provider(provider).ok_or_else(unknown)?.target().to_owned();
-        let now = now();
+        let now = self.now();
         let mut rules: Vec<StandingRule> = Vec::new();
         for Shown { name, hash } in shown {
             let route = table

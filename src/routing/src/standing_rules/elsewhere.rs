@@ -51,7 +51,7 @@ fn news(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<News> {
 impl StandingRuleCache {
     /// As they are in the store by now; how often each decided here is kept. Whether another node has written one.
     fn take(&self, read: Vec<StandingRule>) -> bool {
-        let (now, known) = (now(), self.rules.load_full());
+        let (now, known) = (now(&*self.nodes), self.rules.load_full());
         let state = |rule: &StandingRule| (rule.id.clone(), rule.is_over(), rule.orphaned_at);
         let same = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
         let merged = read.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
@@ -105,6 +105,8 @@ impl StandingRules {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use countersign_domain::principal::{Principal, Role};
 
@@ -113,7 +115,7 @@ mod tests {
         StandingRule {
             id: id.into(),
             comment: Some("fine".into()),
-            ..super::super::blank(verdict, ("fs", "write", "h"), &alice, now())
+            ..super::super::blank(verdict, ("fs", "write", "h"), &alice, Timestamp::now())
         }
     }
 
@@ -131,13 +133,13 @@ mod tests {
         let is = |id: &str, feed, by: &str| (id.to_owned(), feed, by.to_owned());
         assert_eq!(told([], [&a, &b]), [is("a", "rule.created", "alice"), is("b", "rule.created", "alice")]);
         assert_eq!(told([&a, &b], [&a, &b]), []);
-        let revoked = StandingRule { revoked_at: Some(now()), revoked_by: Some("bob".into()), ..a.clone() };
+        let revoked = StandingRule { revoked_at: Some(Timestamp::now()), revoked_by: Some("bob".into()), ..a.clone() };
         assert_eq!(told([&a], [&revoked]), [is("a", "rule.revoked", "bob")]);
         assert_eq!(told([&revoked], [&revoked]), []);
         assert_eq!(told([], [&revoked]), [is("a", "rule.created", "alice"), is("a", "rule.revoked", "bob")]);
-        let expired = StandingRule { expired_at: Some(now()), ..a.clone() };
+        let expired = StandingRule { expired_at: Some(Timestamp::now()), ..a.clone() };
         assert_eq!(told([&a], [&expired]), [is("a", "rule.expired", SYSTEM)]);
-        let orphaned = StandingRule { orphaned_at: Some(now()), ..b.clone() };
+        let orphaned = StandingRule { orphaned_at: Some(Timestamp::now()), ..b.clone() };
         assert_eq!(told([&b], [&orphaned]), [is("b", "rule.orphaned", SYSTEM)]);
         assert_eq!(told([&orphaned], [&orphaned]), []);
     }

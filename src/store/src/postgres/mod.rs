@@ -6,6 +6,7 @@
 //! claims of what they run stand beside the changes.
 
 mod claims;
+mod clock;
 mod connect;
 mod error;
 #[cfg(test)]

@@ -26,6 +26,7 @@ use tokio::{
 
 use super::{
     Ground,
+    clock::{ServerClock, steady},
     connect::on_thread,
     error,
     rows::{execute, followed, one, query, take_heads_and, write},
@@ -61,12 +62,6 @@ const SERVERS: &str = "servers";
 /// looking at its lease and sending wakes with the call in its hands. Nobody settles before.
 pub(super) const HOLD: i32 = 120;
 
-/// As long as this process runs, even while it is stopped.
-fn steady() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
-}
-
 struct Life {
     epoch: u64,
     /// By [`steady`].
@@ -100,6 +95,7 @@ pub(super) struct Membership {
     replaced: AtomicBool,
     /// Where the logs ended with what this node wrote, or when it was looked at last.
     known: Mutex<Heads>,
+    clock: ServerClock,
 }
 
 /// What this node says of its servers.
@@ -139,6 +135,7 @@ impl Membership {
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
             known: Mutex::default(),
+            clock: ServerClock::default(),
         })
     }
 
@@ -297,7 +294,7 @@ impl Membership {
                      process_epoch = CASE WHEN nodes.process = excluded.process THEN nodes.process_epoch
                                           ELSE nodes.epoch + 1 END
                    WHERE $8 OR nodes.process = excluded.process
-                   RETURNING epoch";
+                   RETURNING epoch, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time";
         let started = self.started_at.as_millisecond();
         let sent = steady();
         let resigned = self.resigned.load(Ordering::Acquire);
@@ -317,10 +314,12 @@ impl Membership {
             &next,
         ];
         let row = one(link, sql, &values).await?;
+        let received = steady();
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
         self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
         let row = row.ok_or(StoreError::Superseded)?;
+        self.clock.heard(row.get("time"), sent, received);
         self.leads.store(false, Ordering::Release);
         let mut life = self.life();
         *life = Life { epoch: unsigned(row.get(0))?, until: end(sent) };
@@ -357,7 +356,8 @@ impl Membership {
                                      lease_until > clock_timestamp() AS live,
                                      version = $6 AND configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
-                   SELECT event, audit, hash, records, (SELECT hash FROM audit WHERE seq = $10) AS entry,
+                   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
+                          event, audit, hash, records, (SELECT hash FROM audit WHERE seq = $10) AS entry,
                           (SELECT joined FROM renewed) AS joined, (SELECT process FROM nodes WHERE id = $1) AS process,
                           EXISTS (SELECT FROM others, renewed
                                   WHERE live AND NOT resigned AND others.joined < renewed.joined) AS ahead,
@@ -375,12 +375,14 @@ impl Membership {
         let values: [super::rows::Value<'_>; 10] =
             [&self.id, &epoch, &self.process, &LEASE, &url, &version, &configuration, &servers, &certificate, &last];
         let row = one(link, sql, &values).await;
+        let received = steady();
         if row.is_err() && servers.is_some() {
             self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
         }
         let Some(row) = row? else {
             return Err(StoreError::BadRecord("nothing says where the logs end".into()));
         };
+        self.clock.heard(row.get("time"), sent, received);
         if servers.is_some() {
             self.wake_others(link).await?;
         }
@@ -548,6 +550,10 @@ fn note(news: &watch::Sender<News>, event: u64, records: u64, words: bool) {
 }
 
 impl Nodes for Membership {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     fn claimant(&self) -> Option<Claimant> {
         Some(Claimant { node: self.id.clone(), epoch: self.life().epoch })
     }
