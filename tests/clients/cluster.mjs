@@ -1,5 +1,8 @@
 // Several gateways on one PostgreSQL behind nginx, which sends each request to the next of them: what a client sees of it is
 // one gateway.
+//
+// For tests in other languages, `node cluster.mjs NODES [CONFIG]` starts them, with what that file says (JSON), prints a line of
+// JSON that tells where they are, and ends them with its standard input.
 import { execFile, spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
@@ -99,4 +102,11 @@ export async function startCluster(size, { env = {}, config } = {}) {
         await cluster.stop();
         throw new Error(`${error.message}\n--- stderr of the gateways ---\n${log}`, { cause: error });
     }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+    const [size, file] = process.argv.slice(2);
+    const cluster = await startCluster(Number(size), { config: file && JSON.parse(await readFile(file, 'utf8')) });
+    console.log(JSON.stringify({ url: cluster.url, key: cluster.key, data: cluster.data, nodes: cluster.nodes.map(node => node.url) }));
+    process.stdin.resume().once('end', () => cluster.stop());
 }

@@ -1,4 +1,7 @@
-"""Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid."""
+"""Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid.
+
+COUNTERSIGN_TEST_NODES=3 has every gateway be three on one PostgreSQL behind nginx (tests/clients/cluster.mjs).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from typing import Any
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 BINARY = str(REPOSITORY / os.environ.get("COUNTERSIGN_BIN", "target/debug/countersign"))
+NODES = int(os.environ.get("COUNTERSIGN_TEST_NODES", "1"))
 
 
 def environment() -> dict[str, str]:
@@ -29,8 +33,22 @@ class Gateway:
     """`countersign serve` with fresh data, and the person's side of it: REST with a reviewer's key."""
 
     def __init__(self, config: str | None = None) -> None:
-        self.data = tempfile.mkdtemp(prefix="countersign-test-")
         self.log = tempfile.TemporaryFile()
+        self.data = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        try:
+            if NODES > 1:
+                self._start_several(config)
+            else:
+                self._start(config)
+            self.port = urllib.parse.urlsplit(self.url).port
+            self.mcp = f"{self.url}/mcp"
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, config: str | None) -> None:
+        self.data = tempfile.mkdtemp(prefix="countersign-test-")
         self.process = subprocess.Popen(
             [BINARY, "serve", *(["--config", config] if config else []), "--listen", "127.0.0.1:0", "--data", self.data],
             stdin=subprocess.DEVNULL,
@@ -38,16 +56,25 @@ class Gateway:
             stderr=self.log,
             env=environment(),
         )
-        try:
-            # Whatever port was free when it was bound.
-            self.url = self._published()
-            self.port = urllib.parse.urlsplit(self.url).port
-            self.mcp = f"{self.url}/mcp"
-            self._wait_healthy()
-            self.key = self.create_key("reviewer", "alice")
-        except BaseException:
-            self.stop()
-            raise
+        # Whatever port was free when it was bound.
+        self.url = self._published()
+        self.nodes = [self.url]
+        self._wait_healthy()
+        self.key = self.create_key("reviewer", "alice")
+
+    def _start_several(self, config: str | None) -> None:
+        self.process = subprocess.Popen(
+            [os.environ["COUNTERSIGN_NODE"], REPOSITORY / "tests/clients/cluster.mjs", str(NODES), *([config] if config else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+        )
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            raise RuntimeError(f"no cluster\n{self.log.read().decode()}")
+        where = json.loads(line)
+        self.url, self.key, self.data, self.nodes = where["url"], where["key"], where["data"], where["nodes"]
 
     def _published(self) -> str:
         """Where this process says that it listens, in its data directory."""
@@ -77,19 +104,23 @@ class Gateway:
                 time.sleep(0.025)
 
     def wait_ready(self) -> None:
-        """Returns when the required servers are there."""
+        """Returns when every node has the required servers."""
         end = time.monotonic() + 20
-        while True:
-            try:
-                with urllib.request.urlopen(f"{self.url}/ready", timeout=2):
-                    return
-            except urllib.error.HTTPError as error:
-                if error.code == 404:
-                    return
-                if time.monotonic() > end:
-                    self.log.seek(0)
-                    raise RuntimeError(f"not ready\n{self.log.read().decode()}") from error
-            time.sleep(0.025)
+        for node in self.nodes:
+            while not self._is_ready(node, end):
+                time.sleep(0.025)
+
+    def _is_ready(self, node: str, end: float) -> bool:
+        try:
+            with urllib.request.urlopen(f"{node}/ready", timeout=2):
+                return True
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return True
+            if time.monotonic() > end:
+                self.log.seek(0)
+                raise RuntimeError(f"not ready\n{self.log.read().decode()}") from error
+            return False
 
     def create_key(self, role: str, name: str) -> str:
         """Makes an API key with the command line, as a person would."""
@@ -126,14 +157,17 @@ class Gateway:
         return body
 
     def stop(self) -> None:
-        """Ends it by pid and removes its data."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(5)
+        """Ends it by pid, or several by the end of their starter's standard input, and removes its data."""
+        if self.process:
+            if self.process.stdin:
+                self.process.communicate(timeout=30)
+            elif self.process.poll() is None:
+                self.process.terminate()
+                try:
+                    self.process.wait(5)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait(5)
         self.log.close()
         shutil.rmtree(self.data, ignore_errors=True)
 

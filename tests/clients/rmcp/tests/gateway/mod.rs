@@ -1,4 +1,6 @@
 //! Starts `countersign serve` with fresh data; decides over REST; ends it by pid when dropped.
+//!
+//! `COUNTERSIGN_TEST_NODES=3` has every gateway be three on one PostgreSQL behind nginx (`tests/clients/cluster.mjs`).
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
     process::{Child, Command},
 };
@@ -29,15 +31,39 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 }
 
 pub(crate) struct Gateway {
-    data: tempfile::TempDir,
+    data: PathBuf,
     port: u16,
     key: String,
-    /// Killed when dropped.
+    /// Killed when dropped; several end with the standard input of what started them.
     _child: Child,
+    /// Removed when dropped.
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Gateway {
     pub(crate) async fn start() -> Result<Self> {
+        match std::env::var("COUNTERSIGN_TEST_NODES") {
+            Ok(nodes) if nodes != "1" => Self::start_several(&nodes).await,
+            _ => Self::start_one().await,
+        }
+    }
+
+    async fn start_several(nodes: &str) -> Result<Self> {
+        let mut child = Command::new(std::env::var("COUNTERSIGN_NODE").unwrap_or_else(|_| "node".into()))
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster.mjs"))
+            .arg(nodes)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().context("piped")?).read_line(&mut line).await?;
+        let place: Value = serde_json::from_str(&line).context("no cluster")?;
+        let text = |name: &str| place[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
+        let port = text("url")?.rsplit(':').next().context("no port")?.parse()?;
+        Ok(Self { data: text("data")?.into(), port, key: text("key")?, _child: child, _folder: None })
+    }
+
+    async fn start_one() -> Result<Self> {
         let data = tempfile::tempdir()?;
         let child = Command::new(binary())
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
@@ -57,7 +83,8 @@ impl Gateway {
             ensure!(Instant::now() < end, "it does not say where it listens");
             tokio::time::sleep(Duration::from_millis(25)).await;
         };
-        let mut gateway = Self { data, port, key: String::new(), _child: child };
+        let mut gateway =
+            Self { data: data.path().to_owned(), port, key: String::new(), _child: child, _folder: Some(data) };
         while !matches!(gateway.request("GET", "/health", None).await, Ok((200, _))) {
             ensure!(Instant::now() < end, "no answer from /health");
             tokio::time::sleep(Duration::from_millis(25)).await;
@@ -75,7 +102,7 @@ impl Gateway {
     }
 
     pub(crate) fn data(&self) -> &Path {
-        self.data.path()
+        &self.data
     }
 
     pub(crate) fn url(&self) -> String {
