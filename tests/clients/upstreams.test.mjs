@@ -49,7 +49,7 @@ function onlyTheirs(lists, reference) {
 }
 
 /** A cell mostly waits; each has a server and a gateway of its own. The clients before one gateway come one after another. */
-const AT_ONCE = 3;
+const AT_ONCE = 5;
 
 test('the matrix of eras and transports', { concurrency: AT_ONCE }, async t => {
     // What each era's client sees of a server that speaks its own era, with nothing in between.
