@@ -99,7 +99,14 @@ export const heading = (page) => page.locator('article h2');
 export const button = (page, name) => page.locator('footer.decision').getByRole('button', { name });
 
 /** Waits until the open change can be approved: what opened by itself is not decided on by a press that was under way. */
-export const armed = (page) => page.locator('footer.decision [data-act=approve]:enabled').waitFor();
+export async function armed(page) {
+  const footer = page.locator('footer.decision');
+  try {
+    await footer.locator('[data-act=approve]:enabled').waitFor();
+  } catch (error) {
+    throw new Error(`${error.message}\n${await footer.evaluate((element) => element.outerHTML)}`, { cause: error });
+  }
+}
 
 /** Opens a change through its row. */
 export async function open(page, text) {
