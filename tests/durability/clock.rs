@@ -7,7 +7,11 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{Gateway, Options, eventually, http::Conn, run};
+use support::{
+    Gateway, Options, eventually,
+    http::{Conn, Response},
+    run,
+};
 
 const CONFIG: &str = r#"
 changes: {expire_after: 3 days}
@@ -38,6 +42,12 @@ pub fn set_clock(home: &Path, seconds: i64) {
     let next = home.join("clock.next");
     std::fs::write(&next, format!("{seconds:+}")).unwrap();
     std::fs::rename(next, home.join("clock")).unwrap();
+}
+
+/// By how many seconds the clock of whoever answered so is ahead of the real one.
+pub fn ahead(response: &Response) -> Option<i64> {
+    let said = jiff::fmt::rfc2822::parse(response.header("date")?).unwrap().timestamp();
+    Some(said.duration_since(jiff::Timestamp::now()).as_secs())
 }
 
 /// Has a program ask this library for the time, which is off by what that file says.
