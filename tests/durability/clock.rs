@@ -44,6 +44,19 @@ pub fn set_clock(home: &Path, seconds: i64) {
     std::fs::rename(next, home.join("clock")).unwrap();
 }
 
+/// The library has a file in shared memory named after each process, which one that is killed leaves behind; the next with
+/// the same number would be refused its start.
+fn sweep() {
+    for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let of = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
+        if of.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Another test may be as quick.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// By how many seconds the clock of whoever answered so is ahead of the real one.
 pub fn ahead(response: &Response) -> Option<i64> {
     let said = jiff::fmt::rfc2822::parse(response.header("date")?).unwrap().timestamp();
@@ -52,6 +65,7 @@ pub fn ahead(response: &Response) -> Option<i64> {
 
 /// Has a program ask this library for the time, which is off by what that file says.
 pub fn env<'a>(library: &'a Path, clock: &'a Path) -> [(&'static str, &'a str); 5] {
+    sweep();
     [
         ("LD_PRELOAD", library.to_str().unwrap()),
         ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
