@@ -653,14 +653,13 @@ fn a_node_that_ends_has_another_lead_while_it_still_runs_a_call() {
 #[test]
 fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it() {
     let cluster = Cluster::start(2);
-    // Its answer comes while nobody is there to read it.
-    let id = cluster.propose(0, "z", "slow");
+    let id = cluster.propose(0, "z", "held");
     let pid = cluster.at(0).process.0.id();
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
-    while !cluster.upstream.has_done("z") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it was called", || cluster.upstream.has_done("z").then_some(()));
     support::signal(pid, rustix::process::Signal::STOP);
+    // Its answer comes while nobody is there to read it.
+    cluster.upstream.release();
     let change = eventually("the other one notices", || {
         Some(cluster.state(1, &id)).filter(|change| change["state"] != "executing" && change["state"] != "approved")
     });

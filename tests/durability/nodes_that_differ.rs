@@ -98,13 +98,13 @@ fn what_waits_for_consent_waits_at_a_node_that_was_killed_and_consent_meanwhile_
 }
 
 /// Two nodes, behind which another server has the same name and tools, and what those have done. An approval may be taken
-/// back for a second.
+/// back for a while that is longer than it takes to kill a node.
 fn split(expire_after: &str) -> (Cluster, [Arc<Upstream>; 2]) {
     let (servers, addresses): (Vec<_>, Vec<_>) = (0..2).map(|_| server()).unzip();
     let more = addresses.iter().map(|address| {
         format!(
             "  split: {{url: '{address}', trust_annotations: true}}\n\
-             policy: {{review: {{undo_for: 1s, expire_after: {expire_after}}}}}"
+             policy: {{review: {{undo_for: 5s, expire_after: {expire_after}}}}}"
         )
     });
     let more: Vec<String> = more.collect();
