@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use support::{
     Gateway, Options, eventually,
     http::Conn,
-    mcp::{ACCEPT, JSON, initialize_params, notification, request},
+    mcp::{ACCEPT, JSON, initialize_params, notification, request, with_meta},
     postgres::Server,
     tls::Tls,
     ws::Ws,
@@ -31,6 +31,14 @@ const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 /// The file of its configuration.
 pub(crate) fn config_of(gateway: &Gateway) -> std::path::PathBuf {
     gateway.data().with_file_name("countersign.yaml")
+}
+
+fn create_key(url: &str, gateway: &Gateway, role: &str, name: &str) -> String {
+    let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
+    create.args(["keys", "create", "--role", role, "--name", name, "--data"]);
+    let output = create.arg(gateway.data()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 pub(crate) struct Cluster {
@@ -65,11 +73,7 @@ impl Cluster {
             Some(Gateway::with(&Options { env, config: Some(config(&address, more)) }))
         };
         let nodes: Vec<_> = more.iter().enumerate().map(start).collect();
-        let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
-        create.args(["keys", "create", "--role", "reviewer", "--name", "rita", "--data"]);
-        let output = create.arg(nodes[0].as_ref().unwrap().data()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let key = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        let key = create_key(&url, nodes[0].as_ref().unwrap(), "reviewer", "rita");
         let cluster = Self { server, url, nodes, key, upstream, _ledger: ledger };
         for n in 0..more.len() {
             eventually("all know of each other, and have the tools", || {
@@ -278,6 +282,57 @@ fn a_web_socket_goes_on_at_any_node_until_its_own_is_gone() {
     anew.initialize("2025-11-25");
     let read = anew.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": changes[0]}}));
     assert!(read["result"]["structuredContent"].to_string().contains("rejected"), "{read}");
+}
+
+#[test]
+fn a_web_socket_at_any_node_is_answered_by_the_one_that_keeps_a_task() {
+    let mut cluster = Cluster::start(3);
+    let bearer = format!("Bearer {}", create_key(&cluster.url, cluster.at(0), "agent", "robot"));
+    let open = |cluster: &Cluster, n: usize| {
+        let ws = Ws::try_open(cluster.at(n), "/ws", &[MCP, ("Authorization", &bearer)]);
+        assert_eq!(ws.head.status, 101, "{:?}", ws.head);
+        ws
+    };
+    let can = json!({
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+    });
+    let params = |mut params: Value| {
+        params["_meta"] = can.clone();
+        with_meta(params)
+    };
+    // The task of a server, which only the node knows that made it.
+    let later = params(json!({"name": "count__read", "arguments": {"key": "later"}}));
+    let made = open(&cluster, 0).call(1, "tools/call", later);
+    assert_eq!(made["result"]["resultType"], "task", "{made}");
+    let task = made["result"]["taskId"].as_str().unwrap().to_owned();
+    let named = || params(json!({"taskId": task}));
+    for n in [1, 2, 0] {
+        let got = open(&cluster, n).call(7, "tasks/get", named());
+        assert_eq!((&got["id"], &got["result"]["status"]), (&json!(7), &json!("working")), "{got}");
+    }
+    // Whoever listens elsewhere hears of it, before and beside all else, and until that is taken back.
+    let mut ws = open(&cluster, 1);
+    ws.send_json(&request(8, "subscriptions/listen", params(json!({"notifications": {"taskIds": [task]}}))));
+    let acknowledged = ws.message();
+    assert_eq!(acknowledged["params"]["notifications"]["taskIds"], json!([task]), "{acknowledged}");
+    assert_eq!(ws.message()["params"]["status"], "working");
+    let mut busy = open(&cluster, 1);
+    assert!(busy.call(9, "tools/list", params(json!({})))["result"]["tools"].is_array());
+    cluster.upstream.release();
+    let told = ws.message();
+    assert_eq!((&told["params"]["taskId"], &told["params"]["status"]), (&json!(task), &json!("completed")), "{told}");
+    ws.send_json(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 8}}));
+    let got = ws.call(8, "tasks/get", named());
+    assert_eq!(got["result"]["result"]["content"][0]["text"], "at last", "its id is free again: {got}");
+    // It is nobody else's, and gone with its node.
+    let refused = Ws::open(cluster.at(2)).call(1, "tasks/get", named());
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    drop(cluster.nodes[0].take().unwrap().kill());
+    let gone = eventually("it is gone", || {
+        let got = ws.call(10, "tasks/get", named());
+        (got["error"]["code"] == -32602).then_some(got)
+    });
+    assert_eq!(gone["error"], refused["error"]);
 }
 
 #[test]

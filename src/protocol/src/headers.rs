@@ -218,6 +218,15 @@ fn required<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
     Ok(version)
 }
 
+/// Name and value of the headers that [`check_request`] wants of a request, which came in by a transport without any.
+#[must_use]
+pub fn of_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'static str, Cow<'r, str>)> {
+    let name = name_source(&request.method).and_then(|source| json::string(request.object().object.member(source)?));
+    let name = name.map(|name| (NAME, Cow::Owned(encoded(&name).into_owned())));
+    let version = meta.protocol_version.as_deref().map(|version| (PROTOCOL_VERSION, Cow::Borrowed(version)));
+    [version, Some((METHOD, Cow::Borrowed(&*request.method))), name].into_iter().flatten().collect()
+}
+
 /// Which member of `params` the header `Mcp-Name` mirrors, for the methods that have one.
 fn name_source(method: &str) -> Option<&'static str> {
     match method {

@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 
-use crate::{Handling, handlers, middleware, owned::OwnedRequest, services::SessionServices};
+use crate::{Handling, hand_on, handlers, middleware, owned::OwnedRequest, services::SessionServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
@@ -287,6 +287,9 @@ impl MessageSource {
 
 /// Runs one request to its answer; `None` once its client has taken it back.
 pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
+    if let Some(answer) = hand_on::elsewhere(exchange, request) {
+        return Box::pin(hand_on::answered(exchange, request, answer)).await;
+    }
     match serve(exchange, request).await {
         Served::Reply(Ok(reply)) => {
             // The handshake has just fixed it, or the request itself names it.

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::{
+    hand_on::HandOn,
     registry::Registry,
     state::{Reviewed, limiter::Limiter, local_tasks::Locals},
 };
@@ -27,6 +28,8 @@ pub struct SessionServices {
     pub reviewed: Reviewed,
     /// Calls that run here as tasks.
     pub local_tasks: Locals,
+    /// Where there are transports that lead to other gateways.
+    pub hand_on: Option<Box<dyn HandOn>>,
 }
 
 impl Deref for SessionServices {
@@ -47,6 +50,7 @@ impl SessionServices {
             limiter: Limiter::new(&config.limits),
             reviewed: Reviewed::default(),
             local_tasks: Locals::default(),
+            hand_on: None,
         }
     }
 

@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use super::wire::{self, Reaction};
 
 const REVISION: &str = "2026-07-28";
+/// The extension.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// What it did for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,19 +91,35 @@ impl Upstream {
         }
         let message: Value = serde_json::from_str(body).unwrap();
         let id = &message["id"];
+        let capabilities = json!({"tools": {}, "extensions": {TASKS: {}}});
         let mut result = match message["method"].as_str().unwrap_or_default() {
+            "tasks/get" | "tasks/cancel" => self.task(&message["params"]["taskId"]),
             _ if id.is_null() => return Some((202, String::new())),
             // Without an answer: it was done, and nobody hears of it.
             "tools/call" => self.call(&message["params"])?,
-            "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": {"tools": {}}}),
+            "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": capabilities}),
             "tools/list" => tools(),
             _ => json!({}),
         };
-        result["resultType"] = "complete".into();
+        if result["resultType"].is_null() {
+            result["resultType"] = "complete".into();
+        }
         result["ttlMs"] = 60_000.into();
         result["cacheScope"] = "public".into();
         result["_meta"] = json!({"io.modelcontextprotocol/serverInfo": {"name": "counter", "version": "1"}});
         Some((200, json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()))
+    }
+
+    fn task(&self, id: &Value) -> Value {
+        let mut task = json!({
+            "taskId": id, "status": "working", "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z",
+            "ttlMs": null, "pollIntervalMs": 50,
+        });
+        if self.state.lock().unwrap().released {
+            task["status"] = "completed".into();
+            task["result"] = json!({"resultType": "complete", "content": [{"type": "text", "text": "at last"}]});
+        }
+        task
     }
 
     fn call(&self, params: &Value) -> Option<Value> {
@@ -111,6 +129,12 @@ impl Upstream {
             // Some are never answered.
             if text("key") == "lost" {
                 return None;
+            }
+            // And some take until the calls that are held are answered.
+            if text("key") == "later" {
+                let mut task = self.task(&"later".into());
+                task["resultType"] = "task".into();
+                return Some(task);
             }
             return Some(says(&Self::text(&self.state.lock().unwrap(), text("key"))));
         }

@@ -51,6 +51,8 @@ pub struct SessionShared {
     pub id: Arc<str>,
     pub transport: Transport,
     pub identity: Identity,
+    /// The `Authorization` with which it was opened, where there are other nodes that may be asked on its behalf.
+    pub authorization: Option<Box<str>>,
     pub created: Timestamp,
     pub channel: Channel,
     /// Cancelled when the session ends ([`SessionShared::end`]), or the gateway.
@@ -107,6 +109,7 @@ impl SessionShared {
             id: nanoid::nanoid!(32).into(),
             transport,
             identity,
+            authorization: None,
             created: now,
             channel,
             ended: parent.child_token(),
@@ -130,6 +133,12 @@ impl SessionShared {
             Some(node) => Self { id: format!("{node}.{}", self.id).into(), ..self },
             None => self,
         }
+    }
+
+    /// Other nodes may be asked on its behalf.
+    #[must_use]
+    pub fn authorized_by(self, authorization: Option<Box<str>>) -> Self {
+        Self { authorization, ..self }
     }
 
     /// What the client said in its handshake (or, for a stateless connection, in its latest request).

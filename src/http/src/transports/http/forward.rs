@@ -20,6 +20,8 @@ use actix_web::{
 use awc::{Client, Connector, error::WsClientError};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
+use http::HeaderMap;
+use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf};
 use tokio_util::sync::CancellationToken;
 
@@ -32,9 +34,10 @@ use crate::{connections::Connection, services::HttpServices};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
-    envelope::Message,
+    envelope::{Message, Request},
     json::{member, string},
 };
+use countersign_store::Nodes;
 use countersign_telemetry::RequestMetrics;
 
 /// Says that another node has handed it on.
@@ -57,11 +60,11 @@ fn passes(name: &HeaderName) -> bool {
     !OWN.contains(name) && !OF_HTTP1.contains(name)
 }
 
-/// Another node, where the session lives.
+/// Another node, where the session lives, or what else is named.
 pub struct Elsewhere {
-    other: Other,
-    url: Uri,
-    word: HeaderValue,
+    pub other: Other,
+    pub url: Uri,
+    pub word: HeaderValue,
 }
 
 /// Where that session lives, if that is at another node and it can be reached.
@@ -75,9 +78,7 @@ pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option
     if node == own && said.is_none() {
         return None;
     }
-    let mut hasher = PartHasher::new("countersign.forward.1");
-    hasher.part(&nodes.secret()?).part(session.as_bytes());
-    let word = HeaderValue::from_str(&hasher.finish()).ok()?;
+    let word = word(&**nodes, session)?;
     let handed_on = said == Some(&word);
     if handed_on && let Some(connection) = Connection::of(request) {
         connection.is_of_peer();
@@ -85,15 +86,18 @@ pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option
     if handed_on || node == own {
         return None;
     }
-    let peer = nodes.peer(node)?;
-    let url = peer.url.parse().ok()?;
-    let streams = services.config.transports.http.max_concurrent_streams;
-    Some(Elsewhere { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, word })
+    Elsewhere::at(nodes, services.config.transports.http.max_concurrent_streams, node, word)
 }
 
-/// Where a request without a session belongs, if that is another node: where the call waits that it takes up, as the state says
-/// that it brings ([`countersign_bridge::parked::ParkedCalls::state`]), or where the task of a server is known that it names
-/// ([`countersign_bridge::tasks::table::Task::alias`]). One that listens for tasks of several nodes hears of those of one.
+/// By which a node knows that another one has handed this on.
+fn word(nodes: &dyn Nodes, name: &str) -> Option<HeaderValue> {
+    let mut hasher = PartHasher::new("countersign.forward.1");
+    hasher.part(&nodes.secret()?).part(name.as_bytes());
+    HeaderValue::from_str(&hasher.finish()).ok()
+}
+
+/// Where a request without a session belongs, if that is another node. One that listens for tasks of several nodes hears of
+/// those of one.
 #[must_use]
 pub fn kept(services: &HttpServices, request: &HttpRequest, message: &Message<'_>) -> Option<Elsewhere> {
     services.changes.nodes().secret()?;
@@ -102,23 +106,54 @@ pub fn kept(services: &HttpServices, request: &HttpRequest, message: &Message<'_
     if super::mcp::session_id(request).is_some() {
         return None;
     }
-    let params = call.params?.get();
+    named(call).iter().find_map(|name| elsewhere(services, request, Some(name)))
+}
+
+/// What a request names that one node keeps: the call that waits there and that it takes up, as the state says that it brings
+/// ([`countersign_bridge::parked::ParkedCalls::state`]), or the tasks of servers
+/// ([`countersign_bridge::tasks::table::Task::alias`]).
+fn named<'a>(call: &Request<'a>) -> Vec<Cow<'a, str>> {
+    let Some(params) = call.params.map(RawValue::get) else { return Vec::new() };
     let text = |name| member(params, name).and_then(string);
     if let Some(state) = text("requestState") {
-        return elsewhere(services, request, Some(&state));
+        return vec![state];
     }
     match &*call.method {
-        "tasks/get" | "tasks/update" | "tasks/cancel" => elsewhere(services, request, Some(&text("taskId")?)),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => text("taskId").into_iter().collect(),
         "subscriptions/listen" => {
-            let named = member(member(params, "notifications")?, "taskIds")?;
-            let named: Vec<Cow<'_, str>> = serde_json::from_str(named).ok()?;
-            named.iter().find_map(|task| elsewhere(services, request, Some(task)))
+            let named = member(params, "notifications").and_then(|notifications| member(notifications, "taskIds"));
+            named.and_then(|named| serde_json::from_str(named).ok()).unwrap_or_default()
         }
-        _ => None,
+        _ => Vec::new(),
     }
 }
 
 impl Elsewhere {
+    fn at(nodes: &Arc<dyn Nodes>, streams: u32, node: &str, word: HeaderValue) -> Option<Self> {
+        let peer = nodes.peer(node)?;
+        let url = peer.url.parse().ok()?;
+        Some(Self { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, word })
+    }
+
+    /// As [`kept`], of what came in by no HTTP request.
+    #[must_use]
+    pub fn keeps(nodes: &Arc<dyn Nodes>, streams: u32, call: &Request<'_>) -> Option<Self> {
+        nodes.secret()?;
+        let own = nodes.claimant()?.node;
+        named(call).iter().find_map(|name| {
+            let node = name.split_once('.')?.0;
+            if node == own {
+                return None;
+            }
+            Self::at(nodes, streams, node, word(&**nodes, name)?)
+        })
+    }
+
+    /// Says that it was handed on.
+    pub fn speak(&self, headers: &mut HeaderMap) {
+        headers.insert(FORWARDED.clone(), self.word.clone());
+    }
+
     /// Has the other node answer.
     pub async fn answer(self, services: &HttpServices, request: &HttpRequest, payload: dev::Payload) -> HttpResponse {
         let Some(onward) = self.onward(request) else { return gone() };
@@ -139,10 +174,7 @@ impl Elsewhere {
             Err(_) if services.changes.nodes().peer(&self.other.node).is_none() => gone(),
             Err(error) => {
                 tracing::warn!(node = self.other.node, %error, "a request could not be handed on to the node of its session");
-                let error = McpError::new(
-                    ErrorKind::UpstreamUnavailable,
-                    "the gateway that holds this session does not answer; try again",
-                );
+                let error = silent();
                 RequestMetrics::get().error(error.kind);
                 answer::with_status(503, &error, Revision::NEWEST_LEGACY)
             }
@@ -153,12 +185,12 @@ impl Elsewhere {
     fn onward(&self, request: &HttpRequest) -> Option<http::Request<()>> {
         let mut onward = http::Request::new(());
         *onward.method_mut() = request.method().clone();
-        *onward.uri_mut() = self.uri(request)?;
+        *onward.uri_mut() = self.uri(request.uri().path_and_query()?.clone())?;
         let headers = onward.headers_mut();
         for (name, value) in request.headers().iter().filter(|(name, _)| passes(name)) {
             headers.append(name, value.clone());
         }
-        headers.insert(FORWARDED.clone(), self.word.clone());
+        self.speak(headers);
         Some(onward)
     }
 
@@ -173,7 +205,8 @@ impl Elsewhere {
         payload: dev::Payload,
         protocols: &[&str],
     ) -> Result<HttpResponse, McpError> {
-        let uri = self.uri(request).ok_or_else(left_behind)?;
+        let path = request.uri().path_and_query().cloned();
+        let uri = path.and_then(|path| self.uri(path)).ok_or_else(left_behind)?;
         let mut connector = Connector::new().timeout(CONNECT).handshake_timeout(CONNECT);
         if uri.scheme_str() == Some("https") {
             let failed = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
@@ -208,9 +241,8 @@ impl Elsewhere {
         Ok(response.streaming(begun.chain(read(theirs, ends))))
     }
 
-    /// The same path there.
-    fn uri(&self, request: &HttpRequest) -> Option<Uri> {
-        let path: PathAndQuery = request.uri().path_and_query()?.clone();
+    /// That path there.
+    pub fn uri(&self, path: PathAndQuery) -> Option<Uri> {
         let (scheme, authority) = (self.url.scheme_str()?, self.url.authority()?.clone());
         Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
     }
@@ -295,7 +327,8 @@ fn refused(error: WsClientError) -> McpError {
     }
 }
 
-fn silent() -> McpError {
+/// Of another gateway that ought to be there.
+pub fn silent() -> McpError {
     McpError::new(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
 }
 

@@ -80,7 +80,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
 }
 
 /// A body that was read, to be read once more.
-fn whole(body: Bytes) -> Payload {
+pub fn whole(body: Bytes) -> Payload {
     Payload::Stream { payload: Box::pin(futures_util::stream::iter([Ok(body)])) }
 }
 

@@ -5,6 +5,7 @@ pub mod body;
 pub mod buffer;
 pub mod event_streams;
 pub mod forward;
+pub mod hand_on;
 pub mod http2;
 pub mod large;
 pub mod legacy_pair;

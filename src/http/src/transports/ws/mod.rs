@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    http::header::{HeaderName, HeaderValue},
+    http::header::{AUTHORIZATION, HeaderName, HeaderValue},
     web,
 };
 use serde::Deserialize;
@@ -92,7 +92,7 @@ async fn try_upgrade(
             let turn = rewind(&entry, received).inspect_err(|_| give_back(connection))?;
             (entry, turn)
         }
-        None => (open(services, identity), 0),
+        None => (open(services, identity, authorization(services, request)), 0),
     };
     if let Some(connection) = connection {
         connection.carries(&entry.shared);
@@ -125,13 +125,17 @@ fn give_back(connection: Option<&Connection>) {
     }
 }
 
-fn open(services: &Arc<HttpServices>, identity: Identity) -> RegisteredSession {
+/// By which another gateway knows the client, too, where there may be others.
+fn authorization(services: &HttpServices, request: &HttpRequest) -> Option<Box<str>> {
+    services.changes.nodes().secret()?;
+    Some(request.headers().get(AUTHORIZATION)?.to_str().ok()?.into())
+}
+
+fn open(services: &Arc<HttpServices>, identity: Identity, authorization: Option<Box<str>>) -> RegisteredSession {
     let websocket = &services.config.transports.websocket;
-    let shared = Arc::new(services.outbox_session(
-        Transport::WebSocket,
-        identity,
-        (websocket.replay_frames, websocket.replay_bytes),
-    ));
+    let replay = (websocket.replay_frames, websocket.replay_bytes);
+    let session = services.outbox_session(Transport::WebSocket, identity, replay);
+    let shared = Arc::new(session.authorized_by(authorization));
     let addr = Session::open(&services.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
     RegisteredSession { shared, addr }
 }
