@@ -58,6 +58,28 @@ fn a_conforming_request_passes() {
 }
 
 #[test]
+fn headers_of_a_request_are_those_that_it_must_have() {
+    let long = r#""uri":"file:///\u00e4 \u2028","x":1"#;
+    let cases = [
+        ("tools/call", r#""name":" get_weather","arguments":{}"#),
+        ("resources/read", long),
+        ("tasks/get", r#""taskId":"=?base64?x?=""#),
+        ("tools/list", r#""name":"of nothing""#),
+        ("tasks/update", ""),
+    ];
+    for (method, params) in cases {
+        let body = body(method, params, V);
+        let Ok(Incoming::Single(Message::Request(request))) = parse(body.as_bytes(), &Limits::default()) else {
+            panic!("{body}")
+        };
+        let meta = request.meta().unwrap();
+        let headers = of_request(&request, &meta);
+        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        assert_eq!(ladder(&headers, &body).unwrap(), Method::parse(method).unwrap(), "{headers:?}");
+    }
+}
+
+#[test]
 fn what_makes_a_request_modern() {
     let none = Meta::default();
     let some = Meta { protocol_version: Some("1900-01-01".into()), ..Meta::default() };
