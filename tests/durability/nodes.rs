@@ -93,14 +93,21 @@ impl Cluster {
         self.at(n).request("GET", "/health", &[], b"").json()
     }
 
+    /// As whoever tries again what the store could not do at the moment.
     pub(crate) fn api(&self, n: usize, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
-        self.at(n).api_as(&self.key, method, path, body)
+        eventually("the store answers", || {
+            let (status, said) = self.at(n).api_as(&self.key, method, path, body);
+            (said["code"] != "STORE_UNAVAILABLE").then_some((status, said))
+        })
     }
 
-    /// Proposed at one of them; its id.
+    /// Proposed at one of them, by an agent that does so, too; its id.
     pub(crate) fn propose(&self, n: usize, key: &str, mode: &str) -> String {
         let body = json!({"key": key, "value": "x", "mode": mode}).to_string();
-        let answer = self.at(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
+        let answer = eventually("the store takes it", || {
+            let said = self.at(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
+            (said["code"] != "STORE_UNAVAILABLE").then_some(said)
+        });
         answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -445,4 +445,34 @@ fn the_audit_trail_is_exported_whole_by_both_ways() {
     assert_eq!((none.status, none.body.len()), (200, 0));
     assert_eq!(get("/api/audit/export?format=xml").status, 400);
     assert_eq!(gateway.request("GET", "/api/audit/export", &[], b"").status, 401);
+}
+
+/// So that whoever sends next, be it another node, sends nothing again that arrived, and overtakes nothing.
+#[test]
+fn a_gateway_that_ends_hears_the_answers_to_what_is_under_way() {
+    let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
+    let held = Arc::clone(&gate);
+    let receiver = Receiver::new(move |_| {
+        let mut state = held.0.lock().unwrap();
+        state.0 = true;
+        drop(held.1.wait_while(state, |(_, open)| !*open).unwrap());
+        Does::Answers(200, "")
+    });
+    let config = receiver.config("");
+    let mut gateway = gateway(&config);
+    let first = gateway.propose("under way");
+    eventually("it is under way", || gate.0.lock().unwrap().0.then_some(()));
+    gateway.process.terminate();
+    eventually("it ends", || gateway.log().contains("ending").then_some(()));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    gate.0.lock().unwrap().1 = true;
+    gate.1.notify_all();
+    assert!(gateway.process.ended().success(), "{}", gateway.log());
+    let home = gateway.kill();
+    let options = Options { env: vec![("KEY", SECRET)], config: Some(&config) };
+    let gateway = Gateway::on(home, &options);
+    let second = gateway.propose("after it");
+    eventually("the next one arrives", || receiver.hits().iter().any(|hit| hit.change() == second).then_some(()));
+    let changes: Vec<String> = receiver.hits().iter().map(Hit::change).collect();
+    assert_eq!(changes, [first, second], "each once");
 }

@@ -134,6 +134,7 @@ pub struct Running {
     server: ServerHandle,
     serving: tokio::task::JoinHandle<std::io::Result<()>>,
     core: Vec<Arbiter>,
+    webhooks: Arc<Webhooks>,
     // In this order: what others find us by goes before the lock that says we are there.
     file: Option<gateway_file::Published>,
     _lock: DataLock,
@@ -289,6 +290,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         server,
         serving,
         core: vec![router_thread, lines_thread, webhooks_thread],
+        webhooks,
         file: Some(file),
         _lock: lock,
     })
@@ -527,7 +529,9 @@ impl Running {
         // Who ends the process of a stdio server waits for it; what is still held then is given up.
         let drain = services.config.limits.drain.min(if self.options.stdio { STDIO_DRAIN } else { Duration::MAX });
         self.file = None;
-        // First: what is running may take long, and another node does meanwhile what this one led.
+        // First: what is running may take long, and another node does meanwhile what this one led. Before that, receivers
+        // answer what is on its way to them, so that nothing overtakes it.
+        self.webhooks.finish().await;
         services.changes.nodes().resign();
         services.shutdown.cancel();
         let quiet = async {

@@ -69,26 +69,15 @@ fn agree(nodes: &[Node], now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    };
-
-    use tokio::sync::watch;
+    use std::sync::atomic::Ordering;
 
     use super::*;
-    use countersign_domain::changes::Claimant;
+    use crate::testing::Two;
     use countersign_store::{
-        Place, StoreFuture,
-        nodes::{Introduction, News, Node, Peer, Reach},
+        Place,
+        nodes::{Introduction, Reach},
         webhooks::Waiting,
     };
-
-    #[derive(Default)]
-    struct Two {
-        leads: AtomicBool,
-        list: Mutex<Vec<Node>>,
-    }
 
     fn node(configuration: &str, version: &str, gone_for_hours: Option<i64>) -> Node {
         let says =
@@ -105,46 +94,6 @@ mod tests {
             leads: false,
             here: false,
             running: 0,
-        }
-    }
-
-    impl Nodes for Two {
-        fn claimant(&self) -> Option<Claimant> {
-            None
-        }
-        fn holds(&self, _: Option<&Claimant>) -> bool {
-            true
-        }
-        fn leads(&self) -> bool {
-            self.leads.load(Ordering::SeqCst)
-        }
-        fn live(&self) -> usize {
-            2
-        }
-        fn differing(&self) -> usize {
-            0
-        }
-        fn resign(&self) {}
-        fn peer(&self, _: &str) -> Option<Peer> {
-            None
-        }
-        fn outward(&self) -> Option<std::net::IpAddr> {
-            None
-        }
-        fn secret(&self) -> Option<[u8; 32]> {
-            None
-        }
-        fn news(&self) -> watch::Receiver<News> {
-            watch::channel(News::default()).1
-        }
-        fn introduce(&self, _: Introduction) {}
-        fn reach(&self, _: Reach) {}
-        fn others(&self) -> Vec<Reach> {
-            Vec::new()
-        }
-        fn list(&self) -> StoreFuture<Vec<Node>> {
-            let list = self.list.lock().unwrap().clone();
-            Box::pin(async { Ok(list) })
         }
     }
 

@@ -8,15 +8,19 @@
 //! which goes out next, [`send`] makes one attempt. [`Webhooks::apply`] puts another configuration into force: a
 //! webhook that stays by its name keeps its place and what waits.
 
+mod fence;
 mod forget;
 pub mod lanes;
 pub mod send;
+#[cfg(test)]
+mod testing;
 pub mod wanted;
 mod worker;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use actix::ArbiterHandle;
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
@@ -184,6 +188,18 @@ impl Webhooks {
         });
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = now.collect();
         kept.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Sends nothing any more, and waits for the answers to what is under way: before another node begins, or this one again.
+    pub async fn finish(&self) {
+        let _turn = self.turn.lock().await;
+        let running = self.running();
+        for running in &running {
+            running.stop.cancel();
+        }
+        // The store may be silent.
+        let all = join_all(running.iter().map(|running| running.ended.cancelled()));
+        let _ = tokio::time::timeout(worker::FINISH * 2, all).await;
     }
 
     fn running(&self) -> Vec<Arc<Running>> {

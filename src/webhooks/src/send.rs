@@ -6,10 +6,15 @@
 //! 200 characters before a viewer can read it.
 
 use std::{
+    fmt,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
+use actix_rt::net::ActixStream;
+use actix_service::Service;
+use actix_tls::connect::{ConnectError, ConnectInfo, Connection};
 use awc::http::{
     StatusCode, Uri,
     header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT},
@@ -18,11 +23,13 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
+use super::fence;
 use countersign_config::WebhookConfig;
 use countersign_domain::{
     changes::{digest::hex, visible::visible},
     webhooks::sign,
 };
+use countersign_store::Nodes;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are read.
@@ -76,12 +83,26 @@ pub struct Sender(awc::Client);
 
 impl Default for Sender {
     fn default() -> Self {
-        let connector = awc::Connector::new().timeout(CONNECT).handshake_timeout(CONNECT);
-        Self(awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish())
+        Self::by(awc::Connector::new())
     }
 }
 
 impl Sender {
+    /// Sends only as long as this node leads.
+    #[must_use]
+    pub fn leading(nodes: Arc<dyn Nodes>) -> Self {
+        Self::by(awc::Connector::new().connector(fence::connector(nodes)))
+    }
+
+    fn by<S, Io>(connector: awc::Connector<S>) -> Self
+    where
+        S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
+        Io: ActixStream + fmt::Debug + 'static,
+    {
+        let connector = connector.timeout(CONNECT).handshake_timeout(CONNECT);
+        Self(awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish())
+    }
+
     /// One attempt, within the webhook's `timeout`.
     pub async fn send(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> AttemptOutcome {
         let attempt = self.attempt(webhook, id, body);

@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
 use jiff::Timestamp;
 use metrics::counter;
 use serde_json::json;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -52,6 +52,9 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 const TURN: Duration = Duration::from_millis(250);
 /// How often it is looked what another node has asked to be sent again, or how far the leading one is.
 const LOOK: Duration = Duration::from_secs(3);
+
+/// How long the answers to what is under way are waited for at the end.
+pub(super) const FINISH: Duration = Duration::from_secs(2);
 
 /// What a webhook is asked from outside.
 pub(super) enum Command {
@@ -94,11 +97,11 @@ enum Next {
 impl Worker {
     /// Runs until it is stopped.
     pub(super) async fn run(mut self) {
-        let sender = Sender::default();
+        let (sender, tests) = (Sender::leading(Arc::clone(&self.nodes)), Sender::default());
         let all = Arc::clone(&self.store);
-        while let Some(by) = self.turn(&sender).await {
+        while let Some(by) = self.turn(&tests).await {
             self.store = by.as_ref().and_then(|by| all.led_by(by)).unwrap_or_else(|| Arc::clone(&all));
-            self.serve(&sender).await;
+            self.serve(&sender, &tests).await;
             self.store = Arc::clone(&all);
             if self.stop.is_cancelled() || by.is_none() {
                 return;
@@ -111,7 +114,7 @@ impl Worker {
     }
 
     /// Waits until this node leads; as what. `None` when it is to stop.
-    async fn turn(&mut self, sender: &Sender) -> Option<Option<Claimant>> {
+    async fn turn(&mut self, tests: &Sender) -> Option<Option<Claimant>> {
         let mut look = Instant::now();
         loop {
             let by = self.nodes.claimant();
@@ -134,7 +137,7 @@ impl Worker {
                         let again = self.again(&mut Lanes::default()).await;
                         let _ = answer.send(again);
                     }
-                    Command::Test(answer) => self.test(sender, answer),
+                    Command::Test(answer) => self.test(tests, answer),
                 }
             }
         }
@@ -147,8 +150,8 @@ impl Worker {
         });
     }
 
-    /// Sends as long as this node leads.
-    async fn serve(&mut self, sender: &Sender) {
+    /// Sends as long as this node leads, and tests by the other one.
+    async fn serve(&mut self, sender: &Sender, tests: &Sender) {
         let wanted = Wanted::new(&self.config);
         let Some((mut seen, waiting)) = self.begin().await else { return };
         let mut look = Instant::now() + LOOK;
@@ -176,7 +179,7 @@ impl Worker {
                 () = sleep(TURN) => Next::Look,
             };
             match next {
-                Next::End => return,
+                Next::End => return self.finish(&mut under_way, &mut lanes).await,
                 Next::Due => {}
                 Next::Look => {
                     if look <= Instant::now() && self.nodes.live() > 1 {
@@ -196,7 +199,7 @@ impl Worker {
                     let again = self.again(&mut lanes).await;
                     let _ = answer.send(again);
                 }
-                Next::Command(Command::Test(answer)) => self.test(sender, answer),
+                Next::Command(Command::Test(answer)) => self.test(tests, answer),
                 Next::Event(None) => {
                     // The store could not be read, or the gateway ends.
                     sleep(STORE_PAUSE).await;
@@ -230,6 +233,20 @@ impl Worker {
                     numbered.for_each(|waiting| lanes.push(waiting, Instant::now()));
                 }
             }
+        }
+    }
+
+    /// Waits for the answers to what is under way, so that what goes out next, from wherever, does not overtake it.
+    async fn finish(&self, under_way: &mut (impl Stream<Item = Sent> + Unpin), lanes: &mut Lanes) {
+        let answered = async {
+            while let Some(sent) = under_way.next().await {
+                if !self.sent(sent, lanes).await {
+                    return;
+                }
+            }
+        };
+        if timeout(FINISH, answered).await.is_err() {
+            tracing::warn!(webhook = self.config.name, "a receiver does not answer; what was under way goes out again");
         }
     }
 

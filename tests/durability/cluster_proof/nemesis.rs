@@ -95,9 +95,7 @@ impl<'a> Nemesis<'a> {
         };
         let fault = missing.unwrap_or(any);
         let n = self.below(self.nodes.len());
-        if std::env::var_os("CLUSTER_PROOF_TRACE").is_some() {
-            println!("{fault:?} of {n}, after {} proposals", self.world.proposed.load(Ordering::SeqCst));
-        }
+        self.world.note_fault(&format!("{fault:?} of node {n}"));
         match fault {
             Fault::Killed => {
                 self.kill(n);
@@ -154,6 +152,7 @@ impl<'a> Nemesis<'a> {
                 self.server.follow();
             }
         }
+        self.world.note_fault("over");
         *self.done.entry(fault).or_default() += 1;
         self.rest(600);
     }

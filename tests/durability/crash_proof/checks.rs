@@ -137,7 +137,7 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
     found.stale = stored.iter().filter(|event| event.kind == "change.stale").count();
     delivered(world);
     for receiver in &world.receivers {
-        let (delivered, again) = receiver.check(&stored);
+        let (delivered, again) = receiver.check(&stored, world);
         found.delivered += delivered;
         found.delivered_again += again;
     }

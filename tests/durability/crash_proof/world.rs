@@ -85,6 +85,9 @@ pub struct World {
     pub unanswered: AtomicUsize,
     /// What became of the sessions of agents.
     pub sessions: Sessions,
+    began: Instant,
+    /// What was done to gateways and the database, and when.
+    pub trace: Mutex<Vec<String>>,
 }
 
 /// How often sessions of agents went on, and did not.
@@ -168,7 +171,19 @@ impl World {
             proposed: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
             sessions: Sessions::default(),
+            began: Instant::now(),
+            trace: Mutex::default(),
         }
+    }
+
+    /// In seconds from the beginning.
+    pub fn since(&self, at: Instant) -> f64 {
+        at.duration_since(self.began).as_secs_f64()
+    }
+
+    /// Notes it for who wonders what went wrong.
+    pub fn note_fault(&self, what: &str) {
+        self.trace.lock().unwrap().push(format!("{what} at {:.3} s", self.since(Instant::now())));
     }
 
     pub fn data(&self) -> PathBuf {

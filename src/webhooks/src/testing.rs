@@ -1,0 +1,61 @@
+//! What tests of several parts use.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::sync::watch;
+
+use countersign_domain::changes::Claimant;
+use countersign_store::{
+    Nodes, StoreFuture,
+    nodes::{Introduction, News, Node, Peer, Reach},
+};
+
+/// One of two nodes, which leads when it is told to.
+#[derive(Default)]
+pub struct Two {
+    pub leads: AtomicBool,
+    pub list: Mutex<Vec<Node>>,
+}
+
+impl Nodes for Two {
+    fn claimant(&self) -> Option<Claimant> {
+        None
+    }
+    fn holds(&self, _: Option<&Claimant>) -> bool {
+        true
+    }
+    fn leads(&self) -> bool {
+        self.leads.load(Ordering::SeqCst)
+    }
+    fn live(&self) -> usize {
+        2
+    }
+    fn differing(&self) -> usize {
+        0
+    }
+    fn resign(&self) {}
+    fn peer(&self, _: &str) -> Option<Peer> {
+        None
+    }
+    fn outward(&self) -> Option<std::net::IpAddr> {
+        None
+    }
+    fn secret(&self) -> Option<[u8; 32]> {
+        None
+    }
+    fn news(&self) -> watch::Receiver<News> {
+        watch::channel(News::default()).1
+    }
+    fn introduce(&self, _: Introduction) {}
+    fn reach(&self, _: Reach) {}
+    fn others(&self) -> Vec<Reach> {
+        Vec::new()
+    }
+    fn list(&self) -> StoreFuture<Vec<Node>> {
+        let list = self.list.lock().unwrap().clone();
+        Box::pin(async { Ok(list) })
+    }
+}
