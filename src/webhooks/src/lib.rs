@@ -192,13 +192,13 @@ impl Webhooks {
 
     /// Sends nothing any more, and waits for the answers to what is under way: before another node begins, or this one again.
     pub async fn finish(&self) {
-        let _turn = self.turn.lock().await;
-        let running = self.running();
-        for running in &running {
-            running.stop.cancel();
-        }
+        let all = async {
+            let _turn = self.turn.lock().await;
+            let running = self.running();
+            running.iter().for_each(|running| running.stop.cancel());
+            join_all(running.iter().map(|running| running.ended.cancelled())).await;
+        };
         // The store may be silent.
-        let all = join_all(running.iter().map(|running| running.ended.cancelled()));
         let _ = tokio::time::timeout(worker::FINISH * 2, all).await;
     }
 
