@@ -36,7 +36,7 @@ use countersign_http::{
     rest::{self, RestState},
     services::HttpServices,
     transports::{
-        http::{self, server},
+        http::{self, hand_on::ToPeers, server},
         lines, ws,
     },
 };
@@ -226,7 +226,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         state: State::new(&config),
     };
     let node = shared.node();
-    let sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier, node), registry);
+    let mut sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier, node), registry);
+    sessions.hand_on = Some(Box::new(ToPeers));
     let services = Arc::new(HttpServices::new(sessions, users.clone()));
 
     let definitions = Arc::new(definitions(&services, Arc::clone(&pins)));

@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use crate::{connections::Connections, transports::http::hand_on::ToPeers};
+use crate::connections::Connections;
 use countersign_attach::{Users, proof::Secret};
 use countersign_auth::Identity;
 use countersign_exchange::shared::{Channel, SessionShared};
@@ -27,8 +27,7 @@ impl Deref for HttpServices {
 
 impl HttpServices {
     #[must_use]
-    pub fn new(mut sessions: SessionServices, users: Users) -> Self {
-        sessions.hand_on = Some(Box::new(ToPeers));
+    pub fn new(sessions: SessionServices, users: Users) -> Self {
         let connections = Connections::new(&sessions.config.transports, Arc::clone(&sessions.state.inflow), users);
         Self { sessions: Arc::new(Sessions::new(sessions)), connections: Arc::new(connections), proof: Secret::new() }
     }

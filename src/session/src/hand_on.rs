@@ -10,8 +10,6 @@ use countersign_exchange::{
 };
 use countersign_protocol::{McpError, envelope::Request};
 
-use crate::Handling;
-
 /// The way to other gateways of the same store.
 pub trait HandOn: Send + Sync {
     /// The answer of the gateway that keeps what this is about; `None` where that is this one, or nobody knows it. What belongs
@@ -23,16 +21,15 @@ pub trait HandOn: Send + Sync {
 pub type Answer<'a> = LocalBoxFuture<'a, Result<WireResponse, McpError>>;
 
 /// See [`HandOn::hand_on`].
-pub fn elsewhere<'a>(exchange: &'a Handling, request: &'a Request<'a>) -> Option<Answer<'a>> {
-    let way = exchange.sessions.hand_on.as_ref()?;
+pub fn elsewhere<'a>(way: Option<&dyn HandOn>, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Answer<'a>> {
     if !exchange.is_modern() || !matches!(exchange.session.channel, Channel::Outbox(_)) {
         return None;
     }
-    way.hand_on(exchange, request)
+    way?.hand_on(exchange, request)
 }
 
 /// Waits for it, as for what this gateway answers: until its client takes the request back, or the session ends.
-pub async fn answered(exchange: &Handling, request: &Request<'_>, answer: Answer<'_>) -> Option<WireResponse> {
+pub async fn answered(exchange: &Exchange, request: &Request<'_>, answer: Answer<'_>) -> Option<WireResponse> {
     let revision = exchange.revision();
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
     let in_flight = match InFlight::admit(exchange, &request.id, exchange.services.config.limits.max_in_flight) {

@@ -287,7 +287,7 @@ impl MessageSource {
 
 /// Runs one request to its answer; `None` once its client has taken it back.
 pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
-    if let Some(answer) = hand_on::elsewhere(exchange, request) {
+    if let Some(answer) = hand_on::elsewhere(exchange.sessions.hand_on.as_deref(), exchange, request) {
         return Box::pin(hand_on::answered(exchange, request, answer)).await;
     }
     match serve(exchange, request).await {

@@ -2,10 +2,10 @@
 //! lends nothing of one stateless request to the next: the session of a stateless connection is for bookkeeping only.
 //!
 //! Each part uses only those before it. [`state`] is kept from one request to the next, [`registry`] has what the requests of
-//! each session share ([`countersign_exchange::shared::SessionShared`]), [`services`] is what a request on its way
-//! ([`handling`]) may use. [`hand_on`]: what other gateways keep. [`owned`]: messages that go to another thread. [`policy`] lets calls through, or not. [`handlers`]
-//! has a file for each family of methods: [`handlers::tools`] for calls, [`handlers::reviewed`] for those that a person
-//! decides on. [`middleware`] is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the
+//! each session share ([`countersign_exchange::shared::SessionShared`]), [`hand_on`] leads to what other gateways keep,
+//! [`services`] is what a request on its way ([`handling`]) may use. [`owned`]: messages that go to another thread. [`policy`]
+//! lets calls through, or not. [`handlers`] has a file for each family of methods: [`handlers::tools`] for calls,
+//! [`handlers::reviewed`] for those that a person decides on. [`middleware`] is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the
 //! actors that begin and end sessions.
 
 pub mod hand_on;
