@@ -63,30 +63,23 @@ fn passes(name: &HeaderName) -> bool {
 /// Another node, where the session lives, or what else is named.
 pub struct Elsewhere {
     pub other: Other,
-    pub url: Uri,
-    pub word: HeaderValue,
+    url: Uri,
+    word: HeaderValue,
 }
 
 /// Where that session lives, if that is at another node and it can be reached.
 #[must_use]
 pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option<&str>) -> Option<Elsewhere> {
-    let session = session?;
-    let nodes = services.changes.nodes();
-    let own = nodes.claimant()?.node;
-    let node = session.split_once('.')?.0;
-    let said = request.headers().get(&FORWARDED);
-    if node == own && said.is_none() {
+    let (nodes, session) = (services.changes.nodes(), session?);
+    if let Some(said) = request.headers().get(&FORWARDED)
+        && word(&**nodes, session).as_ref() == Some(said)
+    {
+        if let Some(connection) = Connection::of(request) {
+            connection.is_of_peer();
+        }
         return None;
     }
-    let word = word(&**nodes, session)?;
-    let handed_on = said == Some(&word);
-    if handed_on && let Some(connection) = Connection::of(request) {
-        connection.is_of_peer();
-    }
-    if handed_on || node == own {
-        return None;
-    }
-    Elsewhere::at(nodes, services.config.transports.http.max_concurrent_streams, node, word)
+    Elsewhere::of(nodes, services.config.transports.http.max_concurrent_streams, session)
 }
 
 /// By which a node knows that another one has handed this on.
@@ -129,9 +122,15 @@ fn named<'a>(call: &Request<'a>) -> Vec<Cow<'a, str>> {
 }
 
 impl Elsewhere {
-    fn at(nodes: &Arc<dyn Nodes>, streams: u32, node: &str, word: HeaderValue) -> Option<Self> {
+    /// Where what has that name is, which says its node.
+    fn of(nodes: &Arc<dyn Nodes>, streams: u32, name: &str) -> Option<Self> {
+        let own = nodes.claimant()?.node;
+        let node = name.split_once('.')?.0;
+        if node == own {
+            return None;
+        }
         let peer = nodes.peer(node)?;
-        let url = peer.url.parse().ok()?;
+        let (url, word) = (peer.url.parse().ok()?, word(&**nodes, name)?);
         Some(Self { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, word })
     }
 
@@ -139,14 +138,7 @@ impl Elsewhere {
     #[must_use]
     pub fn keeps(nodes: &Arc<dyn Nodes>, streams: u32, call: &Request<'_>) -> Option<Self> {
         nodes.secret()?;
-        let own = nodes.claimant()?.node;
-        named(call).iter().find_map(|name| {
-            let node = name.split_once('.')?.0;
-            if node == own {
-                return None;
-            }
-            Self::at(nodes, streams, node, word(&**nodes, name)?)
-        })
+        named(call).iter().find_map(|name| Self::of(nodes, streams, name))
     }
 
     /// Says that it was handed on.
