@@ -20,7 +20,6 @@ mod worker;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use actix::ArbiterHandle;
-use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
@@ -172,13 +171,8 @@ impl Webhooks {
         let before = self.running();
         let (stay, leave): (Vec<_>, Vec<_>) =
             before.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
-        for running in &leave {
-            running.stop.cancel();
-        }
-        for running in &leave {
-            // Two of one name would send in two orders.
-            running.ended.cancelled().await;
-        }
+        // Two of one name would send in two orders.
+        end(&leave).await;
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
         let store = Arc::clone(&ground.store);
         let kept = tokio::task::spawn_blocking(move || if forget { store.keep_only(&names) } else { Ok(()) }).await;
@@ -194,9 +188,7 @@ impl Webhooks {
     pub async fn finish(&self) {
         let all = async {
             let _turn = self.turn.lock().await;
-            let running = self.running();
-            running.iter().for_each(|running| running.stop.cancel());
-            join_all(running.iter().map(|running| running.ended.cancelled())).await;
+            end(&self.running()).await;
         };
         // The store may be silent.
         let _ = tokio::time::timeout(worker::FINISH * 2, all).await;
@@ -277,6 +269,16 @@ impl Webhooks {
     fn find(&self, name: &str) -> Result<Arc<Running>, McpError> {
         let found = self.running().into_iter().find(|running| running.config.name == name);
         found.ok_or_else(|| McpError::new(ErrorKind::NotFound, "There is no webhook of this name"))
+    }
+}
+
+/// Stops them, and waits until all have.
+async fn end(some: &[Arc<Running>]) {
+    for running in some {
+        running.stop.cancel();
+    }
+    for running in some {
+        running.ended.cancelled().await;
     }
 }
 
