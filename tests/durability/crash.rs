@@ -71,11 +71,9 @@ fn feed_is_whole(gateway: &Gateway, key: &str) -> Vec<Value> {
     assert_eq!(conn.head().status, 200);
     // As many as there must be, and then whether there are more.
     let mut events = Vec::new();
-    let mut next = |events: &Vec<Value>| match events.len() < of_changes {
-        true => conn.event(),
-        false => conn.event_within(Duration::from_millis(300)),
-    };
-    while let Some(event) = next(&events) {
+    while let Some(event) =
+        if events.len() < of_changes { conn.event() } else { conn.event_within(Duration::from_millis(300)) }
+    {
         if let Some(id) = &event.id {
             let event = event.json();
             assert_eq!(event["seq"].as_u64(), id.parse().ok(), "{event}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{
-    Gateway, Options, eventually,
+    Gateway, Options, create_key_in, eventually,
     http::Conn,
     mcp::{ACCEPT, JSON, initialize_params, notification, request, with_meta},
     postgres::Server,
@@ -31,14 +31,6 @@ const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 /// The file of its configuration.
 pub(crate) fn config_of(gateway: &Gateway) -> std::path::PathBuf {
     gateway.data().with_file_name("countersign.yaml")
-}
-
-fn create_key(url: &str, gateway: &Gateway, role: &str, name: &str) -> String {
-    let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
-    create.args(["keys", "create", "--role", role, "--name", name, "--data"]);
-    let output = create.arg(gateway.data()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 pub(crate) struct Cluster {
@@ -73,7 +65,7 @@ impl Cluster {
             Some(Gateway::with(&Options { env, config: Some(config(&address, more)) }))
         };
         let nodes: Vec<_> = more.iter().enumerate().map(start).collect();
-        let key = create_key(&url, nodes[0].as_ref().unwrap(), "reviewer", "rita");
+        let key = create_key_in(&url, &nodes[0].as_ref().unwrap().data(), "reviewer", "rita");
         let cluster = Self { server, url, nodes, key, upstream, _ledger: ledger };
         for n in 0..more.len() {
             eventually("all know of each other, and have the tools", || {
@@ -294,7 +286,7 @@ fn a_web_socket_goes_on_at_any_node_until_its_own_is_gone() {
 #[test]
 fn a_web_socket_at_any_node_is_answered_by_the_one_that_keeps_a_task() {
     let mut cluster = Cluster::start(3);
-    let bearer = format!("Bearer {}", create_key(&cluster.url, cluster.at(0), "agent", "robot"));
+    let bearer = format!("Bearer {}", create_key_in(&cluster.url, &cluster.at(0).data(), "agent", "robot"));
     let open = |cluster: &Cluster, n: usize| {
         let ws = Ws::try_open(cluster.at(n), "/ws", &[MCP, ("Authorization", &bearer)]);
         assert_eq!(ws.head.status, 101, "{:?}", ws.head);

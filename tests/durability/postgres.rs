@@ -21,11 +21,7 @@ fn health(gateway: &Gateway) -> (u16, Value) {
 
 /// The key of a reviewer, made where the store is.
 fn reviewer(gateway: &Gateway, url: &str) -> String {
-    let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
-    create.args(["keys", "create", "--role", "reviewer", "--name", "rita", "--data"]).arg(gateway.data());
-    let output = create.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    support::create_key_in(url, &gateway.data(), "reviewer", "rita")
 }
 
 /// Approves it as it stands.

@@ -325,8 +325,20 @@ impl Gateway {
 #[track_caller]
 #[must_use]
 pub fn create_key(data: &Path, role: &str, name: &str) -> String {
+    create_key_by(command_on(data), data, role, name)
+}
+
+/// As [`create_key`], in the store at that address.
+#[track_caller]
+#[must_use]
+pub fn create_key_in(store: &str, data: &Path, role: &str, name: &str) -> String {
+    create_key_by(command(&[("COUNTERSIGN_STORE__URL", store)]), data, role, name)
+}
+
+#[track_caller]
+fn create_key_by(mut command: Command, data: &Path, role: &str, name: &str) -> String {
     let create = ["keys", "create", "--role", role, "--name", name, "--data"];
-    let output = command_on(data).args(create).arg(data).output().unwrap();
+    let output = command.args(create).arg(data).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

@@ -61,13 +61,7 @@ fn prove(size: &Size) {
     server.sql("postgres", "CREATE DATABASE cluster");
     server.follow();
     let url = server.database_of_both("cluster");
-    let make_key = |data: &Path, name: &str| {
-        let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
-        create.args(["keys", "create", "--role", "reviewer", "--name", name, "--data"]).arg(data);
-        let output = create.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    };
+    let make_key = |data: &Path, name: &str| support::create_key_in(&url, data, "reviewer", name);
     let world = World::new(size.nodes, make_key);
     let dashboards: Vec<Subscriber> = (0..DASHBOARDS).map(|_| Subscriber::default()).collect();
     let mut nemesis = Nemesis::new(&world, &server, Chance::new(size.seed));
