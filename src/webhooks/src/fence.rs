@@ -106,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    #[actix::test]
-    async fn only_the_node_that_leads_writes_also_on_a_connection_that_stands() {
+    /// A webhook, and what is sent to it on the one connection that it takes.
+    fn receiver() -> (WebhookConfig, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = WebhookConfig::sample("hook");
         config.url.0 = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -121,6 +121,25 @@ mod tests {
             }
             String::from_utf8(read).unwrap()
         });
+        (config, receiver)
+    }
+
+    #[actix::test]
+    async fn webhook_timestamp_is_the_time_of_the_store() {
+        let (config, receiver) = receiver();
+        let nodes = Arc::new(Two::default());
+        *nodes.now.lock().unwrap() = Some(jiff::Timestamp::from_second(1_000_000_000).unwrap());
+        let sender = Sender::always(nodes);
+        let id = Id::new("1", None, "webhook.test", "{}");
+        assert_eq!(sender.send(&config, &id, Bytes::new()).await, AttemptOutcome::Delivered(200));
+        drop(sender);
+        let read = receiver.join().unwrap().to_lowercase();
+        assert!(read.contains("webhook-timestamp: 1000000000\r\n"), "{read}");
+    }
+
+    #[actix::test]
+    async fn only_the_node_that_leads_writes_also_on_a_connection_that_stands() {
+        let (config, receiver) = receiver();
         let nodes = Arc::new(Two::default());
         let sender = Sender::leading(Arc::clone(&nodes) as _);
         let send = async |what: &'static str| {

@@ -47,7 +47,7 @@ impl Forgetful {
     async fn forget(&self, names: Vec<String>) -> Result<bool, StoreError> {
         // As of before the look: who leads by then is not this one.
         let by = self.nodes.claimant();
-        if !agree(&self.nodes.list().await?, Timestamp::now()) {
+        if !agree(&self.nodes.list().await?, self.nodes.now()) {
             return Ok(false);
         }
         let store = by.and_then(|by| self.store.led_by(&by)).unwrap_or_else(|| Arc::clone(&self.store));

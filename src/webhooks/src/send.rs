@@ -79,28 +79,38 @@ impl Id {
 
 /// Sends deliveries; belongs to one thread.
 #[derive(Clone)]
-pub struct Sender(awc::Client);
-
-impl Default for Sender {
-    fn default() -> Self {
-        Self::by(awc::Connector::new())
-    }
+pub struct Sender {
+    client: awc::Client,
+    /// Receivers refuse what is older than a few minutes: the time is that of the store, as all nodes have it.
+    nodes: Arc<dyn Nodes>,
 }
 
 impl Sender {
+    /// Sends whether this node leads or not.
+    #[must_use]
+    pub fn always(nodes: Arc<dyn Nodes>) -> Self {
+        Self::by(awc::Connector::new(), nodes)
+    }
+
     /// Sends only as long as this node leads.
     #[must_use]
     pub fn leading(nodes: Arc<dyn Nodes>) -> Self {
-        Self::by(awc::Connector::new().connector(fence::connector(nodes)))
+        Self::by(awc::Connector::new().connector(fence::connector(Arc::clone(&nodes))), nodes)
     }
 
-    fn by<S, Io>(connector: awc::Connector<S>) -> Self
+    fn by<S, Io>(connector: awc::Connector<S>, nodes: Arc<dyn Nodes>) -> Self
     where
         S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
         Io: ActixStream + fmt::Debug + 'static,
     {
         let connector = connector.timeout(CONNECT).handshake_timeout(CONNECT);
-        Self(awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish())
+        let client = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+        Self { client, nodes }
+    }
+
+    /// The time that it is by the store.
+    pub fn now(&self) -> Timestamp {
+        self.nodes.now()
     }
 
     /// One attempt, within the webhook's `timeout`.
@@ -116,9 +126,9 @@ impl Sender {
         let Ok(uri) = webhook.url.0.as_str().parse::<Uri>() else {
             return failed("the url is not an http or https URL".into());
         };
-        let at = Timestamp::now().as_second();
+        let at = self.now().as_second();
         let mut request = self
-            .0
+            .client
             .post(&uri)
             .insert_header((USER_AGENT, AGENT))
             .insert_header((CONTENT_TYPE, webhook.format.content_type()))
@@ -141,7 +151,7 @@ impl Sender {
             Err(error) => return failed(error.to_string()),
         };
         let status = response.status();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| wanted(value, Timestamp::now()));
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| wanted(value, self.now()));
         // Read to its end, so that the connection can be used again; what is no success says why.
         let told = response.body().limit(MAX_ANSWER).await.unwrap_or_default();
         if status.is_success() {

@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 use countersign_domain::changes::Claimant;
@@ -17,10 +18,15 @@ use countersign_store::{
 #[derive(Default)]
 pub struct Two {
     pub leads: AtomicBool,
+    /// What time it is by the store; that of this machine where it does not matter.
+    pub now: Mutex<Option<Timestamp>>,
     pub list: Mutex<Vec<Node>>,
 }
 
 impl Nodes for Two {
+    fn now(&self) -> Timestamp {
+        self.now.lock().unwrap().unwrap_or_else(Timestamp::now)
+    }
     fn claimant(&self) -> Option<Claimant> {
         None
     }

@@ -12,7 +12,6 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream::FuturesUnordered};
-use jiff::Timestamp;
 use metrics::counter;
 use serde_json::json;
 use tokio::{
@@ -97,7 +96,7 @@ enum Next {
 impl Worker {
     /// Runs until it is stopped.
     pub(super) async fn run(mut self) {
-        let (sender, tests) = (Sender::leading(Arc::clone(&self.nodes)), Sender::default());
+        let (sender, tests) = (Sender::leading(Arc::clone(&self.nodes)), Sender::always(Arc::clone(&self.nodes)));
         let all = Arc::clone(&self.store);
         while let Some(by) = self.turn(&tests).await {
             self.store = by.as_ref().and_then(|by| all.led_by(by)).unwrap_or_else(|| Arc::clone(&all));
@@ -275,7 +274,7 @@ impl Worker {
             subject: facts.subject,
             event: outward(&event.json),
             attempts: 0,
-            since: Timestamp::now(),
+            since: self.nodes.now(),
         })
     }
 
@@ -295,7 +294,7 @@ impl Worker {
 
     /// Notes what came of it. Answers false when it is to stop.
     async fn sent(&self, Sent { waiting, outcome }: Sent, lanes: &mut Lanes) -> bool {
-        let (now, name) = (Timestamp::now(), self.config.name.clone());
+        let (now, name) = (self.nodes.now(), self.config.name.clone());
         let attempts = waiting.attempts.saturating_add(1);
         let (state, tried, failed) = match outcome {
             AttemptOutcome::Delivered(status) => {
@@ -355,8 +354,8 @@ impl Worker {
     }
 
     async fn again(&self, lanes: &mut Lanes) -> usize {
-        let name = self.config.name.clone();
-        let again = self.durably(move |store| store.again(&name, WINDOW, Timestamp::now())).await;
+        let (now, name) = (self.nodes.now(), self.config.name.clone());
+        let again = self.durably(move |store| store.again(&name, WINDOW, now)).await;
         let (again, waiting) = again.unwrap_or_default();
         waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
         lanes.hurry(Instant::now());
@@ -388,7 +387,7 @@ impl Worker {
     fn told(&self, seen: u64, lanes: &Lanes) {
         let next = lanes.next().filter(|_| lanes.first().is_some());
         let soon = next.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero());
-        let next = soon.and_then(|wait| Timestamp::now().checked_add(wait).ok());
+        let next = soon.and_then(|wait| self.nodes.now().checked_add(wait).ok());
         self.shared.update(|status| {
             *status = Status {
                 position: lanes.first().map_or(seen, |first| first.saturating_sub(1)),
@@ -413,7 +412,7 @@ impl Worker {
 
     fn announce(&self, kind: &str, error: Option<&str>) {
         self.feed.publish_session(&json!({
-            "type": kind, "at": Timestamp::now().to_string(), "webhook": self.config.name, "error": error,
+            "type": kind, "at": self.nodes.now().to_string(), "webhook": self.config.name, "error": error,
         }));
     }
 }
@@ -431,7 +430,7 @@ fn page(link: &str, kind: &str, subject: &str) -> String {
 
 /// Something that says what it is, of no change.
 async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> AttemptOutcome {
-    let at = Timestamp::now();
+    let at = sender.now();
     let event = json!({
         "type": "webhook.test", "at": at.to_string(), "actor": "countersign", "comment": null,
         "change": { "id": "none", "summary": "A test of this webhook; nothing was proposed", "tool": "none",
