@@ -28,9 +28,15 @@ mod tests;
 use std::sync::Arc;
 
 use actix_web::{
-    HttpRequest, HttpResponse, HttpResponseBuilder, Resource,
+    HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
+    body::{BoxBody, MessageBody},
+    dev::{ServiceRequest, ServiceResponse},
     guard::{self, Guard},
-    http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    http::{
+        Method,
+        header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    },
+    middleware::{Next, from_fn},
     web::{self, ServiceConfig},
 };
 use serde::Serialize;
@@ -71,7 +77,7 @@ pub struct RestState {
     pub standing: Arc<StandingRules>,
     pub people: Arc<People>,
     pub webhooks: Arc<Webhooks>,
-    /// Ends the feed's streams.
+    /// Draining has begun: the feed takes no more subscribers.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
     pub web_sockets: Arc<Semaphore>,
@@ -155,9 +161,31 @@ pub fn routes(config: &mut ServiceConfig) {
             let problem = Problem::method_not_allowed(request.method().as_str(), allow);
             async move { Err::<HttpResponse, _>(problem) }
         };
-        config.service((route.build)(web::resource(route.path)).default_service(web::to(refuse)));
+        let resource = (route.build)(web::resource(route.path)).default_service(web::to(refuse));
+        config.service(resource.wrap(from_fn(in_time)));
     }
     config.service(web::scope("/api").default_service(web::to(not_found)));
+}
+
+/// Bounds each request by `transports.http.request_timeout`, from its head to that of the answer.
+async fn in_time(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let limit = caller::state(request.request())?.config.transports.http.request_timeout;
+    let head = request.request().clone();
+    match tokio::time::timeout(limit, next.call(request)).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let text = match *head.method() {
+                Method::GET | Method::HEAD => "the request took too long; try again",
+                _ => "the request took too long, and may have been done all the same; look before you try again",
+            };
+            let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            let late = Problem::new(ErrorKind::Timeout, text).with("timeoutMs", limit);
+            Ok(ServiceResponse::new(head, late.error_response()))
+        }
+    }
 }
 
 /// A problem document for paths that lead nowhere; for the application's own default service too.
