@@ -15,7 +15,7 @@ use countersign_bridge::Bridge;
 use countersign_config::Config;
 use countersign_exchange::{
     services::Services,
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionShared, shown},
 };
 
 /// See the module's page.
@@ -134,9 +134,4 @@ impl SessionInfo {
 
 fn beginning<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{}…", shown(id)))
-}
-
-/// As much of a session's id as may be shown.
-pub fn shown(id: &str) -> String {
-    id.chars().take(8).collect()
 }

@@ -341,8 +341,14 @@ impl SessionShared {
     /// What may be shown of the id: it is a bearer of the session, so never the whole of it.
     #[must_use]
     pub fn short_id(&self) -> String {
-        self.id.chars().take(8).chain(['…']).collect()
+        format!("{}…", shown(&self.id))
     }
+}
+
+/// As much of a session's id as may be shown. Its node is the same for all sessions of a gateway, and left out.
+#[must_use]
+pub fn shown(id: &str) -> String {
+    id.split_once('.').map_or(id, |(_, own)| own).chars().take(8).collect()
 }
 
 impl Client for SessionShared {

@@ -10,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Caller, Problem, Query, RestState, json_ok, page};
 use crate::services::HttpServices;
 use countersign_domain::principal::Principal;
+use countersign_exchange::shared::shown;
 use countersign_provider::{CallContext, NoProgress};
 use countersign_routing::Target;
-use countersign_session::services::{SessionInfo, shown};
+use countersign_session::services::SessionInfo;
 use countersign_upstream::UpstreamStatus;
 
 /// Newest first; of those of one moment by what may be shown of their ids.
@@ -142,9 +143,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_id_never_leaves_whole() {
+    fn a_session_id_never_leaves_whole_nor_as_its_node() {
+        for id in ["V1StGXR8_Z5jdHi6B-myTabcdefghijk", "nOdE_0-123.V1StGXR8_Z5jdHi6B-myTabcdefghijk"] {
+            check_shown(id);
+        }
+    }
+
+    fn check_shown(id: &str) {
         let info = SessionInfo {
-            id: "V1StGXR8_Z5jdHi6B-myTabcdefghijk".into(),
+            id: id.into(),
             transport: "http".into(),
             revision: Some("2025-11-25".into()),
             client_name: None,
