@@ -146,8 +146,18 @@ pub trait Nodes: Send + Sync + 'static {
     fn live(&self) -> usize;
     /// How many of the others that live have another configuration than this one.
     fn differing(&self) -> usize;
-    /// Where another node that lives is reached.
+    /// Where another node that lives is reached; `None` from the end of its lease on.
     fn peer(&self, node: &str) -> Option<Peer>;
+    /// Writes what this node says of itself and reads what the others do, once more: what is answered at once was read after
+    /// this call.
+    fn refresh(&self) -> StoreFuture<()> {
+        Box::pin(ready(Ok(())))
+    }
+    /// The epoch since which sessions of this node have lived. A new one ends them: the lease had run out, and nodes that live
+    /// have told clients that the sessions are gone.
+    fn sessions_since(&self) -> u64 {
+        0
+    }
     /// The address of this machine from which the store is reached; `None` where it cannot be told.
     fn outward(&self) -> Option<IpAddr>;
     /// What all nodes of a store know and nobody else does, 32 bytes; `None` where only one gateway can serve the store.

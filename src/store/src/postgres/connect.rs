@@ -8,7 +8,11 @@ use std::{
     future::{Future, poll_fn},
     net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     path::PathBuf,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -38,6 +42,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const ANSWER: Duration = Duration::from_secs(35);
 /// For both.
 pub(super) const LONG: Duration = PATIENCE.saturating_add(ANSWER);
+
+/// A server that a node asks each second and that has answered nothing for so long, on any connection, is silent.
+const SILENCE: Duration = Duration::from_secs(4);
+/// For the acknowledgment of what was sent to it: a connection on which none comes is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// For an answer that a request waits for.
 pub(super) const SOON: Duration = Duration::from_secs(2);
@@ -91,7 +100,7 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     }
     let own = config.get_options().map(|own| format!("{LIMITS} {own}"));
     config.options(own.unwrap_or_else(|| LIMITS.to_owned()));
-    config.application_name("countersign").connect_timeout(PATIENCE).tcp_user_timeout(Duration::from_secs(15));
+    config.application_name("countersign").connect_timeout(PATIENCE).tcp_user_timeout(USER_TIMEOUT);
     config.keepalives(true).keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5));
     // Of several servers the one that takes writes.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
@@ -107,6 +116,31 @@ impl Drop for Lent {
         if let Some(client) = self.0.take().and_then(Arc::into_inner) {
             drop(Object::take(client));
         }
+    }
+}
+
+/// When the server answered last, on any connection.
+struct Answered {
+    at: Mutex<Instant>,
+    regularly: AtomicBool,
+}
+
+impl Default for Answered {
+    fn default() -> Self {
+        Self { at: Mutex::new(Instant::now()), regularly: AtomicBool::new(false) }
+    }
+}
+
+impl Answered {
+    fn now(&self) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// When the server is silent for somebody who asked then, unless it answers anybody before. A slow statement is no
+    /// silence: others are answered meanwhile.
+    fn silent_at(&self, asked: Instant) -> Option<Instant> {
+        let last = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        self.regularly.load(Ordering::Acquire).then(|| last.max(asked) + SILENCE)
     }
 }
 
@@ -157,6 +191,7 @@ pub(crate) struct Ground {
     pool: Pool,
     handle: Handle,
     pub health: Arc<Health>,
+    answered: Answered,
     /// The schema is up to date.
     pub migrated: OnceCell<()>,
     _end: oneshot::Sender<()>,
@@ -205,6 +240,7 @@ impl Ground {
             pool,
             handle,
             health: Arc::default(),
+            answered: Answered::default(),
             migrated: OnceCell::new(),
             _end: end,
         }))
@@ -335,16 +371,43 @@ impl Ground {
         Fut: Future<Output = Result<T, StoreError>>,
     {
         let end = Instant::now() + time;
-        let client = tokio::time::timeout_at(end, taken(&self.pool)).await.unwrap_or_else(|_| Err(error::silent()))?;
+        let taking = tokio::time::timeout_at(end.min(Instant::now() + PATIENCE), taken(&self.pool));
+        let client = taking.await.unwrap_or_else(|_| Err(error::silent()))?;
         let mut lent = Lent(Some(Arc::new(client)));
         let client = lent.0.as_ref().map(Arc::clone).ok_or(StoreError::Closed)?;
-        let result = tokio::time::timeout_at(end, work(client)).await;
-        if result.is_ok() {
+        let result = self.answer(end, work(client)).await;
+        if result.is_some() {
             lent.0 = None;
+        } else {
+            // Those that wait in the pool may be as silent.
+            self.pool.retain(|_, _| false);
         }
-        let result = result.unwrap_or_else(|_| Err(late()));
+        let result = result.unwrap_or_else(|| Err(late()));
         self.health.heard(&result);
         result
+    }
+
+    /// Waits for an answer until `end`; `None` then, or as soon as the server is silent.
+    pub async fn answer<T, E>(&self, end: Instant, work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
+        let asked = Instant::now();
+        let mut work = std::pin::pin!(work);
+        loop {
+            let give_up = self.answered.silent_at(asked).map_or(end, |silent| silent.min(end));
+            if let Ok(answer) = tokio::time::timeout_at(give_up, &mut work).await {
+                if answer.is_ok() {
+                    self.answered.now();
+                }
+                return Some(answer);
+            }
+            if self.answered.silent_at(asked).map_or(end, |silent| silent.min(end)) <= Instant::now() {
+                return None;
+            }
+        }
+    }
+
+    /// From now on somebody asks the server each second, so that its silence means something.
+    pub fn asks_regularly(&self) {
+        self.answered.regularly.store(true, Ordering::Release);
     }
 
     async fn dial(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {

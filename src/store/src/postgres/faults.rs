@@ -292,6 +292,14 @@ async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
     assert!(keys.find(&[1; 32]).unwrap().is_some(), "what is known needs no answer");
     let unknown = keys.find(&[2; 32]);
     assert!(matches!(unknown, Err(StoreError::Unreachable(_))), "{unknown:?}");
+    // Neither a read nor a write is waited for as long as keys that are known still count.
+    let (read, written) = tokio::join!(store.get("a"), write(&*store, created("c")));
+    assert!(matches!(read, Err(StoreError::Unreachable(_))), "{read:?}");
+    not_made(written.map_err(|error| match error {
+        WriteError::Store(error) => error,
+        other => panic!("{other:?}"),
+    }));
+    assert!(keys.find(&[1; 32]).is_ok());
     while store.trouble().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

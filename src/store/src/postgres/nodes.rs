@@ -10,7 +10,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::SyncSender,
     },
     thread::JoinHandle,
@@ -50,6 +50,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 const BEAT: Duration = Duration::from_secs(1);
 /// For an answer to a renewal: longer ones come too late.
 const ANSWER: Duration = Duration::from_secs(3);
+/// Between a renewal and the next, however often others are asked for.
+const SPACING: Duration = Duration::from_millis(50);
 /// Before a connection is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -66,6 +68,14 @@ struct Life {
     epoch: u64,
     /// By [`steady`].
     until: Duration,
+    /// See [`Nodes::sessions_since`].
+    sessions_since: u64,
+}
+
+/// Renewals by number: the last that began, and the last that succeeded.
+struct Renewals {
+    begun: AtomicU64,
+    done: watch::Sender<u64>,
 }
 
 /// See the module.
@@ -80,8 +90,9 @@ pub(super) struct Membership {
     resigned: AtomicBool,
     live: AtomicUsize,
     differing: AtomicUsize,
-    /// Where the others that live are reached.
-    peers: Mutex<HashMap<String, Peer>>,
+    /// Where the others that live are reached, and when their leases end, by [`steady`].
+    peers: Mutex<HashMap<String, (Peer, Duration)>>,
+    renewals: Renewals,
     secret: OnceLock<[u8; 32]>,
     news: watch::Sender<News>,
     says: Mutex<Introduction>,
@@ -120,12 +131,13 @@ impl Membership {
             id,
             process: nanoid::nanoid!(),
             started_at: Timestamp::now(),
-            life: Mutex::new(Life { epoch: 0, until: Duration::ZERO }),
+            life: Mutex::new(Life { epoch: 0, until: Duration::ZERO, sessions_since: 0 }),
             leads: AtomicBool::new(false),
             resigned: AtomicBool::new(false),
             live: AtomicUsize::new(1),
             differing: AtomicUsize::new(0),
             peers: Mutex::default(),
+            renewals: Renewals { begun: AtomicU64::new(0), done: watch::channel(0).0 },
             secret: OnceLock::new(),
             news: watch::channel(News::default()).0,
             says: Mutex::default(),
@@ -239,40 +251,49 @@ impl Membership {
             }
         };
         let link = self.ground.listen(hear).await?;
+        self.ground.asks_regularly();
         link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         if ready.is_some() {
             self.join(&link, true).await?;
         }
         let mut told = false;
         loop {
-            let next = Instant::now() + BEAT;
+            let began = Instant::now();
             if !told && self.resigned.load(Ordering::Acquire) {
-                soon(self.hand_over(&link)).await?;
+                self.soon(self.hand_over(&link)).await?;
                 told = true;
             }
-            match soon(self.renew(&link)).await? {
+            match self.soon(self.renew(&link)).await? {
                 Beat::Renewed => {}
                 Beat::Replaced => return Err(StoreError::Superseded),
                 Beat::Lapsed => {
                     tracing::warn!("this node's lease ran out; what it was running then is taken to be lost");
-                    soon(self.join(&link, false)).await?;
-                    soon(self.renew(&link)).await?;
+                    self.soon(self.join(&link, false)).await?;
+                    self.soon(self.renew(&link)).await?;
                 }
             }
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Ok(()));
             }
+            let woken = async {
+                self.wake.notified().await;
+                sleep_until(began + SPACING).await;
+            };
             tokio::select! {
-                () = sleep_until(next) => {}
-                () = self.wake.notified() => {}
+                () = sleep_until(began + BEAT) => {}
+                () = woken => {}
             }
             if self.closing.load(Ordering::Acquire) {
-                return soon(self.leave(&link)).await;
+                return self.soon(self.leave(&link)).await;
             }
             if link.is_closed() {
                 return Err(error::silent());
             }
         }
+    }
+
+    async fn soon<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.ground.answer(Instant::now() + ANSWER, work).await.unwrap_or_else(|| Err(error::silent()))
     }
 
     /// Begins a life.
@@ -294,7 +315,9 @@ impl Membership {
                      process_epoch = CASE WHEN nodes.process = excluded.process THEN nodes.process_epoch
                                           ELSE nodes.epoch + 1 END
                    WHERE $8 OR nodes.process = excluded.process
-                   RETURNING epoch, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time";
+                   RETURNING epoch, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
+                     EXISTS (SELECT FROM nodes AS others
+                             WHERE others.id <> $1 AND others.lease_until > clock_timestamp()) AS others";
         let started = self.started_at.as_millisecond();
         let sent = steady();
         let resigned = self.resigned.load(Ordering::Acquire);
@@ -322,7 +345,10 @@ impl Membership {
         self.clock.heard(row.get("time"), sent, received);
         self.leads.store(false, Ordering::Release);
         let mut life = self.life();
-        *life = Life { epoch: unsigned(row.get(0))?, until: end(sent) };
+        let epoch = unsigned(row.get(0))?;
+        // Nobody has said that the sessions of a node that was alone are gone.
+        let sessions_since = if anew || row.get("others") { epoch } else { life.sessions_since };
+        *life = Life { epoch, until: end(sent), sessions_since };
         tracing::info!(node = self.id, epoch = life.epoch, "this node has joined");
         Ok(())
     }
@@ -341,6 +367,7 @@ impl Membership {
     }
 
     async fn renew(&self, link: &ClientWrapper) -> Result<Beat, StoreError> {
+        let number = self.renewals.begun.fetch_add(1, Ordering::AcqRel) + 1;
         let Introduction { url, version, configuration, certificate } = self.says();
         let epoch = signed(self.life().epoch);
         let servers = {
@@ -354,6 +381,7 @@ impl Membership {
                      WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
                    others AS (SELECT id, url, certificate, joined, resigned, servers_no,
                                      lease_until > clock_timestamp() AS live,
+                                     (extract(epoch FROM lease_until - clock_timestamp()) * 1000000)::bigint AS lease,
                                      version = $6 AND configuration NOT IN ('', $7) AS other
                               FROM nodes WHERE id <> $1)
                    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
@@ -367,7 +395,8 @@ impl Membership {
                           ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id) AS said,
                           ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id) AS reached,
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id) AS urls,
-                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates
+                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates,
+                          ARRAY(SELECT lease FROM others WHERE live AND url <> '' ORDER BY id) AS leases
                    FROM heads";
         let known = self.known();
         let last = signed(known.audit.seq);
@@ -399,14 +428,18 @@ impl Membership {
         self.live.store(others + 1, Ordering::Release);
         self.differing.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
         let (reached, urls): (Vec<String>, Vec<String>) = (row.get("reached"), row.get("urls"));
-        let certificates: Vec<String> = row.get("certificates");
-        let peers = urls.into_iter().zip(certificates).map(|(url, certificate)| Peer { url, certificate });
+        let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
+        let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
+            let left = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
+            (Peer { url, certificate }, received + left)
+        });
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = reached.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
             let other = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
             return Ok(if other { Beat::Replaced } else { Beat::Lapsed });
         };
         self.life().until = end(sent);
+        self.renewals.done.send_replace(number);
         let ahead = row.get::<_, bool>("ahead") || self.resigned.load(Ordering::Acquire);
         if !self.leads.load(Ordering::Acquire) && !ahead && first(link, joined).await? {
             tracing::info!(node = self.id, "this node leads");
@@ -503,10 +536,6 @@ async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
     Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
 }
 
-async fn soon<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    timeout(ANSWER, work).await.unwrap_or_else(|_| Err(error::silent()))
-}
-
 /// Puts what one node has to tell where the other takes it out.
 pub(super) async fn tell(
     client: &ClientWrapper,
@@ -582,7 +611,25 @@ impl Nodes for Membership {
     }
 
     fn peer(&self, node: &str) -> Option<Peer> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.get(node).filter(|(_, until)| steady() < *until).map(|(peer, _)| peer.clone())
+    }
+
+    fn refresh(&self) -> StoreFuture<()> {
+        let after = self.renewals.begun.load(Ordering::Acquire);
+        let mut done = self.renewals.done.subscribe();
+        self.wake.notify_one();
+        Box::pin(async move {
+            match timeout(ANSWER, done.wait_for(|number| *number > after)).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(_)) => Err(StoreError::Closed),
+                Err(_) => Err(error::silent()),
+            }
+        })
+    }
+
+    fn sessions_since(&self) -> u64 {
+        self.life().sessions_since
     }
 
     fn outward(&self) -> Option<IpAddr> {

@@ -10,7 +10,7 @@ use crate::{
     PinStore, WriteError,
     drafts::{created, draft, moved, send, write},
     nodes::Node,
-    servers::proxy::{CLOSED, PASS},
+    servers::proxy::{CLOSED, PASS, SILENT},
 };
 use countersign_domain::{
     changes::{Claimant, machine::EventKind, testing::change},
@@ -461,6 +461,47 @@ async fn who_resigned_does_not_lead_after_its_lease_ran_out_either() {
     until("it is renewed", async || a.nodes().list().await.unwrap()[0].lease_until > renewed).await;
     assert!(!a.nodes().leads() && !a.nodes().list().await.unwrap()[0].leads);
     a.close();
+}
+
+fn introduction(url: &str) -> crate::nodes::Introduction {
+    crate::nodes::Introduction { url: url.into(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn peer_is_known_after_a_refresh_and_until_its_lease_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let a = place.open().unwrap();
+    let b = at(dir.path()).open().unwrap();
+    let id = b.nodes().claimant().unwrap().node;
+    b.nodes().introduce(introduction("http://b"));
+    b.nodes().refresh().await.unwrap();
+    a.nodes().refresh().await.unwrap();
+    assert_eq!(a.nodes().peer(&id).map(|peer| peer.url).as_deref(), Some("http://b"), "as soon as it may be asked for");
+    // Nothing more is heard: what was said last counts until its lease is over.
+    proxy.set(SILENT);
+    until("it counts as gone", async || a.nodes().peer(&id).is_none()).await;
+    assert!(a.nodes().refresh().await.is_err());
+    a.close();
+    b.close();
+}
+
+#[tokio::test]
+async fn sessions_end_with_the_lease_unless_the_node_was_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = at(dir.path()).open().unwrap();
+    let (id, lapse) =
+        (a.nodes().claimant().unwrap().node, "UPDATE nodes SET lease_until = clock_timestamp() WHERE id =");
+    let began = a.nodes().sessions_since();
+    run(dir.path(), &format!("{lapse} '{id}'")).await;
+    until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 2)).await;
+    assert_eq!(a.nodes().sessions_since(), began, "nobody has said that they are gone");
+    let b = at(dir.path()).open().unwrap();
+    run(dir.path(), &format!("{lapse} '{id}'")).await;
+    until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 3)).await;
+    assert_eq!(a.nodes().sessions_since(), 3);
+    a.close();
+    b.close();
 }
 
 /// A database of a gateway of the version before, which serves alone.

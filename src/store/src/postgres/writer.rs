@@ -140,7 +140,8 @@ impl Writer {
         }
         if self.link.as_ref().is_none_or(|link| link.is_closed()) {
             self.link = None;
-            self.begin(RECOVERY).await?;
+            let ground = Arc::clone(&self.ground);
+            ground.answer(in_time(), self.begin(RECOVERY)).await.unwrap_or_else(|| Err(error::silent()))?;
         }
         self.link.as_ref().ok_or(StoreError::Closed)
     }
@@ -159,11 +160,12 @@ impl Writer {
     }
 
     async fn probe(&mut self) {
+        let ground = Arc::clone(&self.ground);
         let tried = async {
             let link = self.link().await?;
             Ok::<_, StoreError>(link.batch_execute("UPDATE heads SET event = event").await?)
         };
-        match tokio::time::timeout(ANSWER, tried).await.unwrap_or_else(|_| Err(error::silent())) {
+        match ground.answer(in_time(), tried).await.unwrap_or_else(|| Err(error::silent())) {
             Ok(()) => self.works(),
             Err(error) => {
                 self.link = None;
@@ -206,36 +208,29 @@ impl Writer {
     async fn attempt(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, Failed> {
         self.link().await?;
         let Some(link) = self.link.take() else { return Err(StoreError::Closed.into()) };
-        let written = tokio::time::timeout(ANSWER, write(&link, &self.membership, batch)).await;
-        let (outcomes, after) = match written.unwrap_or_else(|_| Err(error::silent())) {
-            Ok(written) => written,
-            Err(error) => {
-                // Without a connection there is no transaction.
-                if tokio::time::timeout(ANSWER, link.batch_execute("ROLLBACK")).await.is_ok_and(|done| done.is_ok()) {
-                    self.link = Some(link);
-                }
-                return Err(error.into());
-            }
+        let ground = Arc::clone(&self.ground);
+        // Without a connection there is no transaction.
+        let Some(written) = ground.answer(in_time(), write(&link, &self.membership, batch)).await else {
+            return Err(error::silent().into());
         };
-        let Some(after) = after else {
-            let ended = tokio::time::timeout(ANSWER, link.batch_execute("ROLLBACK")).await;
-            self.link = ended.is_ok_and(|done| done.is_ok()).then_some(link);
-            return Ok(outcomes);
+        let Ok((outcomes, Some(after))) = written else {
+            let ended = ground.answer(in_time(), link.batch_execute("ROLLBACK")).await;
+            self.link = ended.is_some_and(|done| done.is_ok()).then_some(link);
+            return Ok(written?.0);
         };
         crash_point("before_commit");
         let pruned = batch.iter().any(|command| matches!(command.work, Work::Prune(_)));
         if pruned {
             crash_point("before_prune_commit");
         }
-        match tokio::time::timeout(ANSWER, link.batch_execute("COMMIT")).await {
-            Ok(Ok(())) => self.link = Some(link),
-            Ok(Err(error)) if !error::may_be_made(&error) => {
+        match ground.answer(in_time(), link.batch_execute("COMMIT")).await {
+            Some(Ok(())) => self.link = Some(link),
+            Some(Err(error)) if !error::may_be_made(&error) => {
                 self.link = Some(link).filter(|_| !error::ends(&error));
                 return Err(Failed::Aborted(error.into()));
             }
             lost => {
-                let error =
-                    lost.map_or_else(|_| error::silent(), |ended| ended.err().map_or(StoreError::Closed, Into::into));
+                let error = lost.map_or_else(error::silent, |ended| ended.err().map_or(StoreError::Closed, Into::into));
                 tracing::error!(%error, "a commit was not answered; finding out what became of it");
                 drop(link);
                 self.read_back(after.audit, error).await?;
@@ -255,8 +250,8 @@ impl Writer {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
-            let looked = tokio::time::timeout(ANSWER, found(&self.ground, ours)).await;
-            match looked.unwrap_or_else(|_| Err(error::silent())) {
+            let looked = self.ground.answer(in_time(), found(&self.ground, ours)).await;
+            match looked.unwrap_or_else(|| Err(error::silent())) {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(Failed::Aborted(error)),
                 Err(again) => {
@@ -275,6 +270,11 @@ impl Writer {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
+}
+
+/// Until when an answer to what is sent now is waited for.
+fn in_time() -> tokio::time::Instant {
+    tokio::time::Instant::now() + ANSWER
 }
 
 /// Whether the trail has that entry, once whoever holds the heads has ended.
