@@ -14,6 +14,7 @@ mod cluster_proof;
 mod crash;
 mod crash_proof;
 mod deployment;
+mod node_availability;
 mod nodes;
 mod nodes_that_differ;
 mod postgres;

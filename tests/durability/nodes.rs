@@ -54,14 +54,28 @@ impl Cluster {
 
     /// What more each one's configuration and environment have.
     fn within<'a>(more: &[&str], environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>) -> Self {
+        Self::starting(more, environment, |_, _| None)
+    }
+
+    /// What more each one's configuration has, and the address by which it reaches the database where that is another one.
+    pub(crate) fn behind(more: &[&str], url_of: impl Fn(&Server, usize) -> Option<String>) -> Self {
+        Self::starting(more, |_| Vec::new(), url_of)
+    }
+
+    fn starting<'a>(
+        more: &[&str],
+        environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>,
+        url_of: impl Fn(&Server, usize) -> Option<String>,
+    ) -> Self {
         let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=200"]);
         server.sql("postgres", "CREATE DATABASE cluster");
         let url = server.database("cluster");
         let ledger = tempfile::tempdir().unwrap();
         let (upstream, address) = crate::crash_proof::upstream::Upstream::start(&ledger.path().join("ledger"));
         let start = |(n, more): (usize, &&str)| {
-            let mut env = environment(n);
-            env.push(("COUNTERSIGN_STORE__URL", url.as_str()));
+            let mut env: Vec<(&str, &str)> = environment(n);
+            let own = url_of(&server, n);
+            env.push(("COUNTERSIGN_STORE__URL", own.as_deref().unwrap_or(&url)));
             Some(Gateway::with(&Options { env, config: Some(config(&address, more)) }))
         };
         let nodes: Vec<_> = more.iter().enumerate().map(start).collect();
@@ -378,11 +392,13 @@ fn streams_that_are_handed_on_share_connections_and_end_with_their_node() {
     for stream in &mut streams {
         while stream.event().is_some() {}
     }
+    // It goes on, and they stay gone, whoever is asked.
     support::signal(pid, rustix::process::Signal::CONT);
-    eventually("its sessions are served again", || {
-        let answer = cluster.at(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
-        (answer.status == 200).then_some(())
-    });
+    eventually("it is ready", || (cluster.at(0).request("GET", "/health", &[], b"").status == 200).then_some(()));
+    for n in 0..2 {
+        let answer = cluster.at(n).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
+        assert_eq!(answer.status, 404, "at {n}: {}", answer.text());
+    }
 }
 
 #[test]
@@ -687,9 +703,24 @@ fn a_node_that_ends_has_another_lead_while_it_still_runs_a_call() {
     let id = cluster.propose(0, "h", "held");
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
     eventually("it was called", || cluster.upstream.has_done("h").then_some(()));
+    let bearer = format!("Bearer {}", cluster.key);
+    let feed = |conn: &mut Conn| {
+        conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
+        conn.head()
+    };
+    let mut follows = cluster.at(0).connect();
+    assert_eq!(feed(&mut follows).status, 200);
     let mut ending = cluster.nodes[0].take().unwrap();
     ending.process.terminate();
     eventually("the other one leads", || (leads(&cluster) == [false, true]).then_some(()));
+    // It takes no more dashboards, and says why it is not ready.
+    let health = eventually("it says that it drains", || {
+        let health = ending.request("GET", "/health", &[], b"").json();
+        (health["status"] == "draining").then_some(health)
+    });
+    assert_eq!((&health["ready"], &health["checks"]["store"]), (&json!(false), &json!("ok")), "{health}");
+    let refused = feed(&mut ending.connect());
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
     // And does what the one that leads does.
     let body = json!({"key": "e", "value": "x", "mode": "ok"}).to_string();
     let answer = cluster.at(1).request("POST", "/tools/frail__apply", &[JSON], body.as_bytes()).json();
@@ -702,6 +733,11 @@ fn a_node_that_ends_has_another_lead_while_it_still_runs_a_call() {
     cluster.upstream.release();
     eventually("it is recorded", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
     assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"], "by who ran it");
+    // Who followed it hears everything until the end.
+    let told: Vec<Value> = std::iter::from_fn(|| follows.event())
+        .filter_map(|event| serde_json::from_str(event.data.as_deref()?).ok())
+        .collect();
+    assert!(told.iter().any(|event| event["type"] == "change.applied" && event["change"]["id"] == id), "{told:?}");
     assert!(ending.process.ended().success());
     assert_eq!(cluster.upstream.done()["h"].len(), 1);
     assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");

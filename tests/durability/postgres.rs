@@ -14,6 +14,11 @@ fn options(url: &str) -> Options<'_> {
     Options { env: vec![("COUNTERSIGN_STORE__URL", url)], config: None }
 }
 
+/// Of a gateway that does not wait for its database.
+fn at_once(url: &str) -> Options<'_> {
+    Options { env: vec![("COUNTERSIGN_STORE__URL", url), ("COUNTERSIGN_STORE__START_TIMEOUT", "0s")], config: None }
+}
+
 fn health(gateway: &Gateway) -> (u16, Value) {
     let response = gateway.request("GET", "/health", &[], b"");
     (response.status, response.json())
@@ -279,7 +284,7 @@ fn a_server_elsewhere_is_spoken_to_with_tls_and_only_where_its_authority_is_trus
     let url = format!("postgres://countersign@localhost:{port}/gateway?sslmode=require");
     let [cert, other] = [cert, other].map(|path| path.to_str().unwrap().to_owned());
     let with = |authority: Option<&'static str>| {
-        let mut env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
+        let mut env = at_once(&url).env;
         env.extend(authority.map(|path| ("COUNTERSIGN_STORE__CA", path)));
         Options { env, ..Options::default() }
     };
@@ -301,11 +306,24 @@ fn a_server_elsewhere_is_spoken_to_with_tls_and_only_where_its_authority_is_trus
 }
 
 #[test]
+fn gateway_waits_for_its_database_at_the_start() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE gateway");
+    let (url, home) = (server.database("gateway"), tempfile::tempdir().unwrap());
+    server.halt();
+    let mut waits = Gateway::spawn(home.path(), &options(&url));
+    let log = || std::fs::read_to_string(home.path().join("log")).unwrap();
+    eventually("it tries again", || (log().matches("trying again").count() > 1).then_some(()));
+    server.launch();
+    assert!(support::listening(&mut waits, &home.path().join("data")).is_some(), "{}", log());
+}
+
+#[test]
 fn a_server_that_is_not_there_is_named_without_its_password() {
     let home = tempfile::tempdir().unwrap();
     let dead = support::DeadPort::new();
     let url = format!("postgres://countersign:hush@{}/gateway", dead.address);
-    let status = Gateway::spawn(home.path(), &options(&url)).ended();
+    let status = Gateway::spawn(home.path(), &at_once(&url)).ended();
     let said = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(69), "{said}");
     assert!(said.contains("the database cannot be reached") && !said.contains("hush"), "{said}");

@@ -119,15 +119,26 @@ pub struct Follower {
     pub url: String,
     /// Of the certificate that it shows there.
     pub certificate: String,
+    /// Ends the sessions of this node that other nodes count as gone, if any.
+    pub end_lapsed_sessions: Box<dyn Fn()>,
 }
 
 impl Follower {
+    /// Tells the other nodes where this one is; returns once they can know.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn introduce(&self) -> Result<(), StoreError> {
+        self.nodes.introduce(self.introduction(&self.reloads.config()));
+        self.nodes.refresh().await
+    }
+
     /// Until the gateway shuts down.
     pub async fn run(self, shutdown: CancellationToken) {
         tokio::join!(self.follow(&shutdown), self.watch_lease(&shutdown));
     }
 
-    /// What standing rules allow ends with the lease, however long the store takes to answer anything else.
+    /// Sessions end with the lease, and so does what standing rules allow, however long the store takes to answer anything else.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
             if self.standing.board().set_cut_off(!self.nodes.holds(None)) {
@@ -137,6 +148,7 @@ impl Follower {
                 );
                 (self.rebuild)().await;
             }
+            (self.end_lapsed_sessions)();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(LOOK) => {}

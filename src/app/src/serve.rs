@@ -7,7 +7,7 @@ use std::{
     io::{IsTerminal, Write},
     net::SocketAddr,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use actix::{Actor, Addr, Arbiter};
@@ -62,7 +62,7 @@ use countersign_session::{
     handlers::{lifecycle, reviewed::approval_page},
     registry::Registry,
 };
-use countersign_store::{LockError, PinStore, Place, StoreError, lock::DataLock, lock_data_dir};
+use countersign_store::{LockError, PinStore, Place, Store, StoreError, lock::DataLock, lock_data_dir};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::{Tracker, TrackerError};
 use countersign_upstream::Upstreams;
@@ -70,6 +70,10 @@ use countersign_webhooks::Webhooks;
 
 /// How long calls may still run where stdin is served.
 const STDIO_DRAIN: Duration = Duration::from_millis(300);
+
+/// Before a store that cannot be reached at the start is tried again; twice as long each time, up to the second.
+const FIRST_STORE_PAUSE: Duration = Duration::from_millis(250);
+const MAX_STORE_PAUSE: Duration = Duration::from_secs(5);
 
 /// How this process serves, beyond its configuration.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,7 +157,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
     let place = Place::configured(&config.data, config.store_server())?;
-    let store = place.open()?;
+    let patience = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
+    let store = open_store(&place, patience).await?;
     let keys = Arc::new(Stored::open(&place)?);
     let (salt, carrier) = match store.nodes().secret() {
         Some(secret) => (nodes::consent_salt(&secret), Carrier::shared(nodes::state_key(&secret))),
@@ -254,14 +259,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         )
         .await?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
-    let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
-    let (server, serving, address) = endpoints?;
-    actix::spawn(crate::server_status_events::run(Arc::clone(&services)));
-    actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
-    let lines_thread = Arbiter::new();
-    let listener = socket::Listener::bind(&config.data, &lock)?;
-    serve_socket(&lines_thread, Arc::clone(&services), listener, users.clone());
-    let said = GatewayFile::of_process(&config, address, options.detached, services.proof.clone());
+    let address = services.state.listening.get().copied().unwrap_or(config.listen);
+    let lapsing = Arc::clone(&services);
     let follower = Follower {
         nodes: Arc::clone(services.changes.nodes()),
         store: followed,
@@ -273,7 +272,18 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         reloads: Arc::clone(&reloads),
         url: nodes::url(&config, address, &**services.changes.nodes()),
         certificate: certificate.unwrap_or_default(),
+        end_lapsed_sessions: Box::new(move || drop(lapsing.sessions_ended())),
     };
+    // Other nodes find it from the first session on.
+    follower.introduce().await?;
+    let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
+    let (server, serving, address) = endpoints?;
+    actix::spawn(crate::server_status_events::run(Arc::clone(&services)));
+    actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
+    let lines_thread = Arbiter::new();
+    let listener = socket::Listener::bind(&config.data, &lock)?;
+    serve_socket(&lines_thread, Arc::clone(&services), listener, users.clone());
+    let said = GatewayFile::of_process(&config, address, options.detached, services.proof.clone());
     actix::spawn(follower.run(services.shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
         tracing::debug!(%error, "the lock's note was not written");
@@ -295,6 +305,23 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         file: Some(file),
         _lock: lock,
     })
+}
+
+/// Opens the store; one that cannot be reached is tried again until the time is over.
+async fn open_store(place: &Place, patience: Duration) -> Result<Arc<dyn Store>, ServeError> {
+    let end = Instant::now() + patience;
+    let mut pause = FIRST_STORE_PAUSE;
+    loop {
+        match place.open() {
+            Err(error @ StoreError::Unreachable(_)) if Instant::now() + pause < end => {
+                let seconds = end.saturating_duration_since(Instant::now()).as_secs();
+                tracing::warn!(%error, "trying again for {seconds} s (store.start_timeout)");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_STORE_PAUSE);
+            }
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 fn start_router(

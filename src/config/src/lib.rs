@@ -98,6 +98,8 @@ pub struct StoreServer {
     pub ca: Option<PathBuf>,
     /// How other gateways on the same database reach this one; `None` is where it listens, see docs/cluster.md.
     pub node_url: Option<String>,
+    /// How long a gateway that starts waits for it.
+    pub start_timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,7 +64,8 @@ fn store(r: &mut Reader) -> Option<StoreServer> {
     let url = r.optional_secret("store.url", check::postgres);
     let ca = r.optional_path("store.ca");
     let node_url = r.optional_text("store.node_url", check::public_url);
-    Some(StoreServer { url: url?, ca, node_url })
+    let start_timeout = r.duration("store.start_timeout", Duration::ZERO..=HOUR);
+    Some(StoreServer { url: url?, ca, node_url, start_timeout })
 }
 
 fn tls(r: &mut Reader) -> Option<TlsConfig> {

@@ -137,6 +137,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "allowed_hosts" => "a.example, b.example:8443",
             "public_url" | "store.node_url" => "https://a.example",
             "store.url" => "postgres://a.example/b",
+            "store.start_timeout" => "5s",
             "store.ca" => cert.path().to_str().unwrap(),
             "transports.http.cors_origins" => "https://a.example",
             "modules.tracker.workflow" => "{Todo: [InProgress]}",

@@ -10,6 +10,7 @@ use std::{
 };
 
 use actix::Addr;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -62,6 +63,8 @@ pub struct State {
     pub started: Instant,
     /// The end: sessions that are still there are cut.
     pub ended: CancellationToken,
+    /// What ends sessions that clients reach through any node, and the epoch of this node since which they live.
+    sessions: Mutex<(u64, CancellationToken)>,
     /// Where large messages are handled.
     pub lanes: Arc<Lanes>,
     /// Bytes of bodies that are held.
@@ -79,9 +82,11 @@ pub struct State {
 impl State {
     #[must_use]
     pub fn new(config: &Config) -> Self {
+        let ended = CancellationToken::new();
         Self {
             started: Instant::now(),
-            ended: CancellationToken::new(),
+            sessions: Mutex::new((0, ended.child_token())),
+            ended,
             lanes: Lanes::new(config.limits.large_threads),
             inflow: Inflow::new(&config.transports),
             memory: Memory::new(config.limits.principal_memory),
@@ -160,8 +165,35 @@ impl Services {
         } else {
             Outbox::new(limits)
         };
-        SessionShared::new(transport, identity, Channel::Outbox(outbox), &self.state.ended)
-            .at_node(self.node().as_deref())
+        // Nobody else is asked for the session of a program on this machine, and so nobody says that it is gone.
+        let ended = if transport == Transport::Stdio { self.state.ended.clone() } else { self.sessions_ended() };
+        SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended).at_node(self.node().as_deref())
+    }
+
+    /// Cancelled at the end, and when this node loses its lease while other nodes live: they have told clients by then that
+    /// its sessions are gone. Looks whether that has happened.
+    #[must_use]
+    pub fn sessions_ended(&self) -> CancellationToken {
+        let since = self.changes.nodes().sessions_since();
+        let mut sessions = self.state.sessions.lock();
+        if sessions.0 != since {
+            let before = std::mem::replace(&mut *sessions, (since, self.state.ended.child_token()));
+            before.1.cancel();
+        }
+        sessions.1.clone()
+    }
+
+    /// Refuses what opens or goes on with a session while this node does not hold its lease: nobody knows then whether other
+    /// nodes count it as gone.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub fn check_lease(&self) -> Result<(), McpError> {
+        if self.changes.nodes().holds(None) {
+            return Ok(());
+        }
+        let text = "this gateway does not reach its database, and so serves no sessions at the moment; try again";
+        Err(McpError::new(ErrorKind::StoreUnavailable, text).with("retryAfter", 1))
     }
 
     /// What this gateway is called among those that serve its store, where there may be several.

@@ -85,6 +85,12 @@ impl Problem {
     }
 }
 
+/// Of a gateway that drains. Whoever balances the load sends the next request elsewhere.
+#[must_use]
+pub fn shutting_down() -> McpError {
+    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("retryAfter", 1)
+}
+
 /// The members of every document; those of an error's own data come after them and cannot replace them.
 const MEMBERS: [&str; 6] = ["type", "title", "status", "detail", "code", "change"];
 

@@ -5,7 +5,9 @@ use std::{ops::Deref, sync::Arc};
 use crate::connections::Connections;
 use countersign_attach::{Users, proof::Secret};
 use countersign_auth::Identity;
+use countersign_domain::principal::Principal;
 use countersign_exchange::shared::{Channel, SessionShared};
+use countersign_protocol::McpError;
 use countersign_session::{SessionServices, Sessions};
 use countersign_telemetry::metrics::Transport;
 
@@ -34,6 +36,15 @@ impl HttpServices {
 }
 
 impl HttpServices {
+    /// Makes room for one more session that clients reach through any node.
+    ///
+    /// # Errors
+    /// As [`Sessions::room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
+    pub fn admit_session(&self, principal: &Principal) -> Result<(), McpError> {
+        self.check_lease()?;
+        self.room_for_session(principal)
+    }
+
     /// A session of that transport. It is found by its own principal only, so a stranger cannot tell a wrong id from
     /// somebody else's.
     #[must_use]

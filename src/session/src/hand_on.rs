@@ -12,16 +12,19 @@ use countersign_protocol::{McpError, envelope::Request};
 
 /// The way to other gateways of the same store.
 pub trait HandOn: Send + Sync {
-    /// The answer of the gateway that keeps what this is about; `None` where that is this one, or nobody knows it. What belongs
-    /// to the request before its answer is sent meanwhile.
-    fn hand_on<'a>(&self, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Answer<'a>>;
+    /// Looks which gateway keeps what this is about; `None` where that can be none but this one.
+    fn hand_on<'a>(&self, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Looked<'a>>;
 }
+
+/// The answer of the gateway that keeps it; `None` where that is this one, or nobody knows it. What belongs to the request
+/// before its answer is sent meanwhile.
+pub type Looked<'a> = LocalBoxFuture<'a, Result<Option<Answer<'a>>, McpError>>;
 
 /// What the other one says.
 pub type Answer<'a> = LocalBoxFuture<'a, Result<WireResponse, McpError>>;
 
 /// See [`HandOn::hand_on`].
-pub fn elsewhere<'a>(way: Option<&dyn HandOn>, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Answer<'a>> {
+pub fn elsewhere<'a>(way: Option<&dyn HandOn>, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Looked<'a>> {
     if !exchange.is_modern() || !matches!(exchange.session.channel, Channel::Outbox(_)) {
         return None;
     }

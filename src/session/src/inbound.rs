@@ -287,8 +287,12 @@ impl MessageSource {
 
 /// Runs one request to its answer; `None` once its client has taken it back.
 pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
-    if let Some(answer) = hand_on::elsewhere(exchange.sessions.hand_on.as_deref(), exchange, request) {
-        return Box::pin(hand_on::answered(exchange, request, answer)).await;
+    if let Some(looking) = hand_on::elsewhere(exchange.sessions.hand_on.as_deref(), exchange, request) {
+        match looking.await {
+            Ok(Some(answer)) => return Box::pin(hand_on::answered(exchange, request, answer)).await,
+            Ok(None) => {}
+            Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
+        }
     }
     match serve(exchange, request).await {
         Served::Reply(Ok(reply)) => {

@@ -6,7 +6,7 @@
 //! The short run is a test like others. The long one is `scripts/cluster-proof`, which prints its figures.
 
 mod nemesis;
-mod proxy;
+pub(crate) mod proxy;
 
 use std::{path::Path, sync::atomic::Ordering, time::Instant};
 

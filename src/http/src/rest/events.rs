@@ -12,10 +12,12 @@ use actix_web::{
 };
 use jiff::Timestamp;
 use tokio::time::Interval;
-use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, RestState, query::parse_number};
-use crate::framing::sse::{self, ticks};
+use crate::{
+    framing::sse::{self, ticks},
+    problem::shutting_down,
+};
 use countersign_auth::Credential;
 use countersign_exchange::{services::RECHECK, slots::StreamSlot};
 use countersign_protocol::ErrorKind;
@@ -62,12 +64,12 @@ pub struct Subscriber {
     subscription: FeedSubscription,
     credential: Credential,
     recheck: Interval,
-    shutdown: CancellationToken,
 }
 
 /// What a subscriber gets next.
 pub enum Next {
     Event(Arc<FeedEvent>),
+    /// The gateway has drained: what happened until then was told.
     ShuttingDown,
     /// The credential that it subscribed with no longer holds.
     Refused,
@@ -79,18 +81,16 @@ impl Subscriber {
     /// One without `since` is told first where the feed is.
     ///
     /// # Errors
-    /// `SHUTTING_DOWN` once the feed is closed.
+    /// `SHUTTING_DOWN` once the gateway drains.
     pub fn new(
         state: &web::Data<RestState>,
         credential: Credential,
         since: Option<u64>,
     ) -> Result<(Self, Option<FeedEvent>), Problem> {
-        let subscription = state.changes.feed().subscribe(since);
-        let subscription =
-            subscription.ok_or_else(|| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+        let subscription = state.changes.feed().subscribe(since).filter(|_| !state.shutdown.is_cancelled());
+        let subscription = subscription.ok_or_else(|| Problem::from(shutting_down()))?;
         let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
-        let shutdown = state.shutdown.child_token();
-        Ok((Self { state: state.clone(), subscription, credential, recheck: ticks(RECHECK), shutdown }, hello))
+        Ok((Self { state: state.clone(), subscription, credential, recheck: ticks(RECHECK) }, hello))
     }
 
     /// The next event, while `ready` for one, or the end. Cancel-safe: nothing is lost if the future is dropped.
@@ -98,10 +98,10 @@ impl Subscriber {
         loop {
             let event = tokio::select! {
                 biased;
-                () = self.shutdown.cancelled() => return Next::ShuttingDown,
                 _ = self.recheck.tick() => None,
                 event = self.subscription.next(), if ready => match event {
                     Some(event) => Some(event),
+                    None if self.state.shutdown.is_cancelled() => return Next::ShuttingDown,
                     None => return Next::Ended,
                 },
             };

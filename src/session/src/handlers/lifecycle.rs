@@ -144,29 +144,32 @@ pub fn set_level(exchange: &Handling, request: &Request<'_>) -> Result<Reply, Mc
 
 /// Live, and able to take work.
 pub fn health_of(services: &SessionServices) -> Value {
+    let nodes = services.changes.nodes();
+    let draining = services.shutdown.is_cancelled();
     let store = match services.changes.store_trouble() {
-        _ if !services.changes.is_healthy() => "failed",
+        // A gateway that ends closes its store.
+        _ if !draining && !services.changes.is_healthy() => "failed",
         Some(trouble) => trouble.word(),
+        // The database has not answered for so long that other nodes count this one as gone.
+        None if !draining && !nodes.holds(None) => "unreachable",
         None => "ok",
     };
-    let draining = services.shutdown.is_cancelled();
     let table = services.routes.load();
     let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
     let missing = services.upstreams.missing(listed);
     let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
     let mut health = json!({
-        "status": if ready { "ok" } else { "unavailable" },
+        "status": if ready { "ok" } else if draining { "draining" } else { "unavailable" },
         "live": true,
         "ready": ready,
         "checks": {
-            // Or `disk_full`, `locked`, `damaged`, `failed`.
+            // Or `disk_full`, `locked`, `damaged`, `failed`, `unreachable`.
             "store": store,
             "draining": draining,
             // Only those that are required.
             "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
         },
     });
-    let nodes = services.changes.nodes();
     // Where others may serve the same store.
     if nodes.claimant().is_some() {
         health["checks"]["nodes"] = json!({ "live": nodes.live(), "otherConfiguration": nodes.differing() });

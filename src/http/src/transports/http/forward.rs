@@ -1,8 +1,8 @@
 //! Requests of a session that lives at another node of the same store: handed on there as they are, and answered with what
 //! comes back, streams included. The session's id names its node.
 //!
-//! What is handed on says so with a word that only nodes of the store can know, bound to its session: it is not handed on
-//! again. Who asks is authenticated at both.
+//! What is handed on carries a token that only nodes of the store can make, bound to the node that it is for: that node answers
+//! it, whatever else it names, and never hands it on again. Who asks is authenticated at both.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -17,7 +17,10 @@ use actix_web::{
         uri::PathAndQuery,
     },
 };
-use awc::{Client, Connector, error::WsClientError};
+use awc::{
+    Client, Connector,
+    error::{ConnectError, SendRequestError, WsClientError},
+};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
 use http::HeaderMap;
@@ -31,6 +34,7 @@ use super::{
     peers::{self, Other},
 };
 use crate::{connections::Connection, services::HttpServices};
+use countersign_auth::secret;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
@@ -40,7 +44,7 @@ use countersign_protocol::{
 use countersign_store::Nodes;
 use countersign_telemetry::RequestMetrics;
 
-/// Says that another node has handed it on.
+/// Carries [`forward_token`].
 static FORWARDED: HeaderName = HeaderName::from_static("countersign-forwarded");
 
 /// For a WebSocket's connection to the other node, until it is one.
@@ -64,42 +68,73 @@ fn passes(name: &HeaderName) -> bool {
 pub struct Elsewhere {
     pub other: Other,
     url: Uri,
-    word: HeaderValue,
+    token: HeaderValue,
 }
 
 /// Where that session lives, if that is at another node and it can be reached.
-#[must_use]
-pub fn elsewhere(services: &HttpServices, request: &HttpRequest, session: Option<&str>) -> Option<Elsewhere> {
-    let (nodes, session) = (services.changes.nodes(), session?);
-    if let Some(said) = request.headers().get(&FORWARDED)
-        && word(&**nodes, session).as_ref() == Some(said)
-    {
-        if let Some(connection) = Connection::of(request) {
-            connection.is_of_peer();
-        }
-        return None;
+///
+/// # Errors
+/// What is answered where nobody can tell at the moment whether the session lives.
+pub async fn elsewhere(
+    services: &HttpServices,
+    request: &HttpRequest,
+    session: Option<&str>,
+) -> Result<Option<Elsewhere>, McpError> {
+    let nodes = services.changes.nodes();
+    let (Some(session), Some(own)) = (session, nodes.claimant()) else { return Ok(None) };
+    let was_forwarded = was_forwarded(&**nodes, &own.node, request);
+    if node_of(session) == Some(&own.node) {
+        // What the loss of a lease has ended is not found any more.
+        drop(services.sessions_ended());
+        return if nodes.live() > 1 { services.check_lease().map(|()| None) } else { Ok(None) };
     }
-    Elsewhere::of(nodes, services.config.transports.http.max_concurrent_streams, session)
+    if was_forwarded {
+        return Ok(None);
+    }
+    Elsewhere::find(nodes, services.config.transports.http.max_concurrent_streams, &[session.into()]).await
 }
 
-/// By which a node knows that another one has handed this on.
-fn word(nodes: &dyn Nodes, name: &str) -> Option<HeaderValue> {
-    let mut hasher = PartHasher::new("countersign.forward.1");
-    hasher.part(&nodes.secret()?).part(name.as_bytes());
+/// The node that the name of a session or task begins with.
+fn node_of(name: &str) -> Option<&str> {
+    name.split_once('.').map(|(node, _)| node)
+}
+
+/// Whether another node has handed this request on to this one.
+fn was_forwarded(nodes: &dyn Nodes, own: &str, request: &HttpRequest) -> bool {
+    let (Some(shown), Some(token)) = (request.headers().get(&FORWARDED), forward_token(nodes, own)) else {
+        return false;
+    };
+    let is_valid = secret::same(&secret::hash(shown.as_bytes()), &secret::hash(token.as_bytes()));
+    if is_valid && let Some(connection) = Connection::of(request) {
+        connection.is_of_peer();
+    }
+    is_valid
+}
+
+/// Returns the token that proves to the target node that a peer forwarded the request.
+fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
+    let mut hasher = PartHasher::new("countersign.forward.2");
+    hasher.part(&nodes.secret()?).part(target.as_bytes());
     HeaderValue::from_str(&hasher.finish()).ok()
 }
 
 /// Where a request without a session belongs, if that is another node. One that listens for tasks of several nodes hears of
 /// those of one.
-#[must_use]
-pub fn kept(services: &HttpServices, request: &HttpRequest, message: &Message<'_>) -> Option<Elsewhere> {
-    services.changes.nodes().secret()?;
-    let Message::Request(call) = message else { return None };
+///
+/// # Errors
+/// What is answered where nobody can tell at the moment which nodes live.
+pub async fn kept(
+    services: &HttpServices,
+    request: &HttpRequest,
+    message: &Message<'_>,
+) -> Result<Option<Elsewhere>, McpError> {
+    let nodes = services.changes.nodes();
+    let (Message::Request(call), Some(own)) = (message, nodes.claimant()) else { return Ok(None) };
     // What names a session went by that: two names could send it back and forth.
-    if super::mcp::session_id(request).is_some() {
-        return None;
+    if super::mcp::session_id(request).is_some() || was_forwarded(&**nodes, &own.node, request) {
+        return Ok(None);
     }
-    named(call).iter().find_map(|name| elsewhere(services, request, Some(name)))
+    Elsewhere::find(nodes, services.config.transports.http.max_concurrent_streams, &named(call)).await
 }
 
 /// What a request names that one node keeps: the call that waits there and that it takes up, as the state says that it brings
@@ -122,32 +157,50 @@ fn named<'a>(call: &Request<'a>) -> Vec<Cow<'a, str>> {
 }
 
 impl Elsewhere {
-    /// Where what has that name is, which says its node.
-    fn of(nodes: &Arc<dyn Nodes>, streams: u32, name: &str) -> Option<Self> {
-        let own = nodes.claimant()?.node;
-        let node = name.split_once('.')?.0;
-        if node == own {
-            return None;
-        }
+    fn at(nodes: &Arc<dyn Nodes>, streams: u32, node: &str) -> Option<Self> {
         let peer = nodes.peer(node)?;
-        let (url, word) = (peer.url.parse().ok()?, word(&**nodes, name)?);
-        Some(Self { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, word })
+        let (url, token) = (peer.url.parse().ok()?, forward_token(&**nodes, node)?);
+        Some(Self { other: Other { nodes: Arc::clone(nodes), node: node.to_owned(), peer, streams }, url, token })
     }
 
-    /// As [`kept`], of what came in by no HTTP request.
+    /// Where the first of what has these names is, each of which says its node, and which is not here.
+    async fn find(nodes: &Arc<dyn Nodes>, streams: u32, names: &[Cow<'_, str>]) -> Result<Option<Self>, McpError> {
+        let Some(own) = nodes.claimant() else { return Ok(None) };
+        let others = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
+        let known = || others().find_map(|node| Self::at(nodes, streams, node));
+        if others().next().is_none() {
+            return Ok(None);
+        }
+        if let Some(found) = known() {
+            return Ok(Some(found));
+        }
+        // Of a node that has just joined this one has not heard yet.
+        nodes.refresh().await.map_err(|error| {
+            tracing::warn!(%error, "whether the node of a session lives cannot be told");
+            silent()
+        })?;
+        Ok(known())
+    }
+
+    /// As [`kept`], of what came in by no HTTP request; `None` for what names nothing that another node may keep.
     #[must_use]
-    pub fn keeps(nodes: &Arc<dyn Nodes>, streams: u32, call: &Request<'_>) -> Option<Self> {
+    pub fn keeps<'a>(
+        nodes: &'a Arc<dyn Nodes>,
+        streams: u32,
+        call: &Request<'a>,
+    ) -> Option<impl Future<Output = Result<Option<Self>, McpError>> + use<'a>> {
         nodes.secret()?;
-        named(call).iter().find_map(|name| Self::of(nodes, streams, name))
+        let names = named(call);
+        (!names.is_empty()).then_some(async move { Self::find(nodes, streams, &names).await })
     }
 
     /// Says that it was handed on.
-    pub fn speak(&self, headers: &mut HeaderMap) {
-        headers.insert(FORWARDED.clone(), self.word.clone());
+    pub fn prove(&self, headers: &mut HeaderMap) {
+        headers.insert(FORWARDED.clone(), self.token.clone());
     }
 
     /// Has the other node answer.
-    pub async fn answer(self, services: &HttpServices, request: &HttpRequest, payload: dev::Payload) -> HttpResponse {
+    pub async fn answer(self, request: &HttpRequest, payload: dev::Payload) -> HttpResponse {
         let Some(onward) = self.onward(request) else { return gone() };
         match peers::ask(&self.other, onward, payload).await {
             Ok((head, body)) => {
@@ -163,7 +216,7 @@ impl Elsewhere {
                 }
             }
             // Whether it was done, its client finds out when it initializes anew.
-            Err(_) if services.changes.nodes().peer(&self.other.node).is_none() => gone(),
+            Err(error) if error.is_refused() || self.other.is_gone() => gone(),
             Err(error) => {
                 tracing::warn!(node = self.other.node, %error, "a request could not be handed on to the node of its session");
                 let error = silent();
@@ -182,7 +235,7 @@ impl Elsewhere {
         for (name, value) in request.headers().iter().filter(|(name, _)| passes(name)) {
             headers.append(name, value.clone());
         }
-        self.speak(headers);
+        self.prove(headers);
         Some(onward)
     }
 
@@ -211,10 +264,10 @@ impl Elsewhere {
                 onward = onward.header(name.clone(), value.clone());
             }
         }
-        let connect = onward.header(FORWARDED.clone(), self.word.clone()).connect();
+        let connect = onward.header(FORWARDED.clone(), self.token.clone()).connect();
         let (head, framed) = match tokio::time::timeout(CONNECT, connect).await {
             Ok(connected) => connected.map_err(refused)?,
-            Err(_) if services.changes.nodes().peer(&self.other.node).is_none() => return Err(left_behind()),
+            Err(_) if self.other.is_gone() => return Err(left_behind()),
             Err(_) => return Err(silent()),
         };
         let session = head.headers().get("mcp-session-id").cloned();
@@ -243,7 +296,7 @@ impl Elsewhere {
 /// Ends a WebSocket that is carried when the other node is gone, and goes when the WebSocket does.
 async fn watch(other: Other, ends: CancellationToken) {
     let gone = async {
-        while other.nodes.peer(&other.node).as_ref() == Some(&other.peer) {
+        while !other.is_gone() {
             tokio::time::sleep(LOOK).await;
         }
     };
@@ -311,6 +364,11 @@ fn refused(error: WsClientError) -> McpError {
         }
         WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => {
             says(ErrorKind::Overloaded, "the gateway that holds this session takes no more connections; try again")
+        }
+        WsClientError::SendRequest(SendRequestError::Connect(ConnectError::Io(error)))
+            if error.kind() == std::io::ErrorKind::ConnectionRefused =>
+        {
+            left_behind()
         }
         other => {
             tracing::warn!(error = %other, "a WebSocket could not be handed on to the node of its session");

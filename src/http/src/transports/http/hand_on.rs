@@ -26,7 +26,7 @@ use countersign_protocol::{
     json::{member, string},
     param_headers,
 };
-use countersign_session::hand_on::{Answer, HandOn};
+use countersign_session::hand_on::{HandOn, Looked};
 use countersign_upstream::link::received::MAX_MESSAGE;
 
 /// Bytes of one message that comes back: what a server said, and what the other gateway said beside it.
@@ -36,11 +36,14 @@ const MAX: usize = 2 * MAX_MESSAGE;
 pub struct ToPeers;
 
 impl HandOn for ToPeers {
-    fn hand_on<'a>(&self, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Answer<'a>> {
+    fn hand_on<'a>(&self, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Looked<'a>> {
         let services = &exchange.services;
         let streams = services.config.transports.http.max_concurrent_streams;
-        let elsewhere = Elsewhere::keeps(services.changes.nodes(), streams, request)?;
-        Some(Box::pin(answer(elsewhere, exchange, request)))
+        let found = Elsewhere::keeps(services.changes.nodes(), streams, request)?;
+        Some(Box::pin(async move {
+            let found = found.await?;
+            Ok(found.map(|elsewhere| Box::pin(answer(elsewhere, exchange, request)) as _))
+        }))
     }
 }
 
@@ -89,7 +92,7 @@ fn onward(elsewhere: &Elsewhere, exchange: &Exchange, request: &Request<'_>) -> 
             all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
         }
     }
-    elsewhere.speak(all);
+    elsewhere.prove(all);
     Ok(onward)
 }
 

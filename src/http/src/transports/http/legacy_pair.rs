@@ -10,7 +10,9 @@ use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
 use super::{answer, body::Body, forward, identify};
-use crate::{connections::Connection, framing::sse, services::HttpServices, transports::next_pump_id};
+use crate::{
+    connections::Connection, framing::sse, problem::shutting_down, services::HttpServices, transports::next_pump_id,
+};
 use countersign_auth::Identity;
 use countersign_exchange::{
     shared::{Channel, SessionShared},
@@ -37,11 +39,14 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
         Ok(identity) => identity,
         Err(error) => return answer::refusal(&error, REVISION),
     };
+    if services.shutdown.is_cancelled() {
+        return answer::refusal(&shutting_down(), REVISION);
+    }
     if !answer::Accepts::of(&request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return answer::with_status(406, &error, REVISION);
     }
-    if let Err(error) = services.room_for_session(&identity.principal) {
+    if let Err(error) = services.admit_session(&identity.principal) {
         return answer::refusal(&error, REVISION);
     }
     let services = services.into_inner();
@@ -139,8 +144,10 @@ pub async fn message(
         return answer::with_status(415, &error, REVISION);
     }
     let named = query.as_ref().map(|query| query.session.as_str());
-    if let Some(elsewhere) = forward::elsewhere(&services, &request, named) {
-        return elsewhere.answer(&services, &request, payload.into_inner()).await;
+    match forward::elsewhere(&services, &request, named).await {
+        Ok(Some(elsewhere)) => return elsewhere.answer(&request, payload.into_inner()).await,
+        Ok(None) => {}
+        Err(error) => return answer::refusal(&error, REVISION),
     }
     let session = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
     let Some(entry) = session.and_then(|session| services.registered(session)) else {

@@ -13,7 +13,7 @@ use super::{
     large::{self, Large},
     modern, names, session,
 };
-use crate::services::HttpServices;
+use crate::{problem::shutting_down, services::HttpServices};
 use countersign_auth::Identity;
 use countersign_exchange::{context::ForwardedHeaders, inflow::Held};
 use countersign_protocol::{
@@ -41,8 +41,10 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         Ok(post) => post,
         Err(refused) => return *refused,
     };
-    if let Some(elsewhere) = forward::elsewhere(&services, &post.request, session_id(&post.request)) {
-        return elsewhere.answer(&services, &post.request, payload.into_inner()).await;
+    match forward::elsewhere(&services, &post.request, session_id(&post.request)).await {
+        Ok(Some(elsewhere)) => return elsewhere.answer(&post.request, payload.into_inner()).await,
+        Ok(None) => {}
+        Err(error) => return refuse(&error, assumed_revision(&post.request)),
     }
     let http = &services.config.transports.http;
     let mut sender = Body::new(payload);
@@ -55,8 +57,10 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         return match large::read(&post, &body).await {
             Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
             Ok(Ok(large::Read::Single(message, checked))) => {
-                if let Some(elsewhere) = forward::kept(&services, &post.request, &message.as_message()) {
-                    return elsewhere.answer(&services, &post.request, whole(body)).await;
+                match forward::kept(&services, &post.request, &message.as_message()).await {
+                    Ok(Some(elsewhere)) => return elsewhere.answer(&post.request, whole(body)).await,
+                    Ok(None) => {}
+                    Err(error) => return refuse(&error, assumed_revision(&post.request)),
                 }
                 drop(body);
                 let large = match &*message {
@@ -70,9 +74,10 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         };
     }
     match envelope::parse(&body, &services.envelope_limits()) {
-        Ok(Incoming::Single(message)) => match forward::kept(&services, &post.request, &message) {
-            Some(elsewhere) => elsewhere.answer(&services, &post.request, whole(body.clone())).await,
-            None => handle(post, sender, &message, None).await,
+        Ok(Incoming::Single(message)) => match forward::kept(&services, &post.request, &message).await {
+            Ok(Some(elsewhere)) => elsewhere.answer(&post.request, whole(body.clone())).await,
+            Ok(None) => handle(post, sender, &message, None).await,
+            Err(error) => refuse(&error, assumed_revision(&post.request)),
         },
         Ok(Incoming::Batch(_)) => session::batch(post, body).await,
         Err(fault) => no_message(&post, &fault),
@@ -124,7 +129,7 @@ fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'
 fn admit(request: HttpRequest, services: &web::Data<HttpServices>) -> Result<Post, Box<HttpResponse>> {
     let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, assumed_revision(&request)));
     if services.shutdown.is_cancelled() {
-        return Err(refuse(503, McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")));
+        return Err(refuse(503, shutting_down()));
     }
     let identity = identify(services, &request).map_err(|e| refuse(e.kind.status(), e))?;
     if !answer::is_json(&request) {
@@ -160,22 +165,29 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
 
 /// `GET /mcp`: the stream of a handshake-era session, or the rest of one that broke off.
 pub async fn get(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    match identify(&services, &request) {
-        Ok(identity) => match forward::elsewhere(&services, &request, session_id(&request)) {
-            Some(elsewhere) => elsewhere.answer(&services, &request, Payload::None).await,
-            None => session::stream(&request, &services, &identity),
-        },
+    if services.shutdown.is_cancelled() {
+        return refuse_head(&request, &shutting_down());
+    }
+    let identity = match identify(&services, &request) {
+        Ok(identity) => identity,
+        Err(error) => return refuse_head(&request, &error),
+    };
+    match forward::elsewhere(&services, &request, session_id(&request)).await {
+        Ok(Some(elsewhere)) => elsewhere.answer(&request, Payload::None).await,
+        Ok(None) => session::stream(&request, &services, &identity),
         Err(error) => refuse_head(&request, &error),
     }
 }
 
 /// `DELETE /mcp`: ends a handshake-era session.
 pub async fn delete(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    match identify(&services, &request) {
-        Ok(identity) => match forward::elsewhere(&services, &request, session_id(&request)) {
-            Some(elsewhere) => elsewhere.answer(&services, &request, Payload::None).await,
-            None => session::delete(&request, &services, &identity).await,
-        },
+    let identity = match identify(&services, &request) {
+        Ok(identity) => identity,
+        Err(error) => return refuse_head(&request, &error),
+    };
+    match forward::elsewhere(&services, &request, session_id(&request)).await {
+        Ok(Some(elsewhere)) => elsewhere.answer(&request, Payload::None).await,
+        Ok(None) => session::delete(&request, &services, &identity).await,
         Err(error) => refuse_head(&request, &error),
     }
 }

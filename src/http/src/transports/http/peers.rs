@@ -75,6 +75,14 @@ pub enum PeerError {
     Request(String),
 }
 
+impl PeerError {
+    /// Whether nothing listens at its address: the process that held the session has ended.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 thread_local! {
     static LINKS: RefCell<Vec<Rc<Link>>> = const { RefCell::new(Vec::new()) };
     /// By node: whoever connects to it, for the others who wait for that.
@@ -117,6 +125,14 @@ pub struct Other {
     pub peer: Peer,
     /// How many streams one connection may have, as far as this side is asked.
     pub streams: u32,
+}
+
+impl Other {
+    /// Whether its lease is over, or it is reached elsewhere by now. A node that does not hold its own lease cannot tell.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.nodes.holds(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.peer)
+    }
 }
 
 /// Sends a request with its body, and gives the head of the answer, and its body as it comes.
@@ -273,7 +289,7 @@ where
     let (one, other) = (Rc::downgrade(&link), other.clone());
     tokio::task::spawn_local(async move {
         let needed = async {
-            while other.nodes.peer(&other.node).as_ref() == Some(&other.peer) {
+            while !other.is_gone() {
                 let idle = |link: Rc<Link>| link.open.get() == 0 && link.idle_since.get().elapsed() >= IDLE;
                 if one.upgrade().is_none_or(idle) {
                     return;

@@ -324,12 +324,12 @@ fn existing(post: &Post, id: &str) -> Option<Arc<SessionShared>> {
 
 fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
     let services = &post.services;
-    services.room_for_session(&post.identity.principal).map_err(|error| (503, error))?;
+    services.admit_session(&post.identity.principal).map_err(|error| (503, error))?;
     let websocket = &services.config.transports.websocket;
     let share = services.state.memory.share(&post.identity.principal.name);
     let streams = Streams::counted(websocket.replay_frames, websocket.replay_bytes, share);
     let channel = Channel::Streams(streams);
-    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &services.state.ended);
+    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &services.sessions_ended());
     Ok(Arc::new(session.at_node(services.node().as_deref())))
 }
 

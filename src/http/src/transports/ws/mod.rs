@@ -18,6 +18,7 @@ use self::agent::Agent;
 use crate::{
     connections::Connection,
     framing::pump::{self, Backend as _},
+    problem::shutting_down,
     services::HttpServices,
     transports::http::{answer, forward, identify},
 };
@@ -56,7 +57,7 @@ async fn try_upgrade(
     services: &Arc<HttpServices>,
 ) -> Result<HttpResponse, McpError> {
     if services.shutdown.is_cancelled() {
-        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+        return Err(shutting_down());
     }
     let identity = identify(services, request)?;
     countersign_session::middleware::authorize::role(&identity)?;
@@ -66,8 +67,8 @@ async fn try_upgrade(
     // Proved before a place is taken: a plain GET of /ws is only a mistake.
     actix_web_actors::ws::handshake(request)
         .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("this is not a WebSocket handshake: {e}")))?;
-    let elsewhere =
-        forward::elsewhere(services, request, query.session.as_deref().filter(|_| query.received.is_some()));
+    let resumes = query.session.as_deref().filter(|_| query.received.is_some());
+    let elsewhere = forward::elsewhere(services, request, resumes).await?;
     let connection = Connection::of(request);
     let connection = connection.as_deref();
     if let Some(elsewhere) = elsewhere {
@@ -78,7 +79,7 @@ async fn try_upgrade(
     let resumed = match (&query.session, query.received) {
         (Some(id), Some(received)) => Some((find(services, &identity, id)?, received)),
         (None, None) => {
-            services.room_for_session(&identity.principal)?;
+            services.admit_session(&identity.principal)?;
             None
         }
         _ => {

@@ -1,0 +1,155 @@
+//! What clients hear of a node that has just begun, that has lost its database, or that drains.
+
+use serde_json::{Value, json};
+use support::{
+    Gateway, Options, eventually,
+    http::Conn,
+    mcp::{ACCEPT, JSON, initialize_params, request, with_meta},
+    ws::Ws,
+};
+
+use crate::{cluster_proof::proxy::Proxy, nodes::Cluster};
+
+const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
+const LEGACY: (&str, &str) = ("MCP-Protocol-Version", "2025-11-25");
+
+/// The status of a ping of that session at that node.
+fn ping(gateway: &Gateway, session: &str) -> u16 {
+    let headers = [JSON, ACCEPT, LEGACY, ("Mcp-Session-Id", session)];
+    gateway.request("POST", "/mcp", &headers, request(1, "ping", json!({})).to_string().as_bytes()).status
+}
+
+/// Waits until what is for one of two nodes reaches it through the other.
+fn each_finds_the_other(cluster: &Cluster) {
+    for (n, other) in [(0, 1), (1, 0)] {
+        let session = cluster.at(n).session("2025-11-25").id;
+        eventually("it is found", || (ping(cluster.at(other), &session) == 200).then_some(()));
+    }
+}
+
+#[test]
+fn request_that_names_two_nodes_is_forwarded_once() {
+    let cluster = Cluster::start(2);
+    each_finds_the_other(&cluster);
+    let nodes = cluster.nodes(0);
+    let names: Vec<String> = nodes.iter().map(|node| format!("{}.nothing", node["id"].as_str().unwrap())).collect();
+    let can = json!({
+        "notifications": {"taskIds": names},
+        "_meta": {"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}},
+    });
+    for n in 0..2 {
+        let mut listens = cluster.at(n).modern_conn(1, "subscriptions/listen", with_meta(can.clone()));
+        assert_eq!(listens.head().status, 200, "it is answered, and not sent back and forth");
+        let told = listens.event().expect("an acknowledgment").json();
+        assert_eq!(told["method"], "notifications/subscriptions/acknowledged", "{told}");
+        let mut ws = Ws::open(cluster.at(n));
+        ws.send_json(&request(2, "subscriptions/listen", with_meta(can.clone())));
+        assert_eq!(ws.message()["method"], "notifications/subscriptions/acknowledged");
+    }
+}
+
+#[test]
+fn session_is_found_as_soon_as_its_node_serves() {
+    let cluster = Cluster::start(1);
+    for _ in 0..3 {
+        let joins = Gateway::with(&Options { env: vec![("COUNTERSIGN_STORE__URL", &cluster.url)], config: None });
+        let session = joins.session("2025-11-25").id;
+        assert_eq!(ping(cluster.at(0), &session), 200);
+        let mut ws = Ws::open(&joins);
+        ws.initialize("2025-11-25");
+        let path = format!("/ws?session={}&received={}", ws.session().unwrap(), ws.received);
+        drop(ws);
+        eventually("the session is free to be resumed", || {
+            (Ws::try_open(cluster.at(0), &path, &[MCP]).head.status == 101).then_some(())
+        });
+    }
+}
+
+#[test]
+fn session_of_a_killed_node_is_gone_at_once() {
+    let mut cluster = Cluster::start(2);
+    each_finds_the_other(&cluster);
+    let session = cluster.at(0).session("2025-11-25").id;
+    assert_eq!(ping(cluster.at(1), &session), 200);
+    drop(cluster.nodes[0].take().unwrap().kill());
+    // Whoever asks at the very moment may still be told to try again.
+    let mut unavailable = 0;
+    eventually("it hears that it is gone", || match ping(cluster.at(1), &session) {
+        404 => Some(()),
+        503 => {
+            unavailable += 1;
+            None
+        }
+        other => panic!("{other}"),
+    });
+    assert!(unavailable < 3, "it was told {unavailable} times to try again");
+}
+
+#[test]
+fn node_without_its_database_refuses_and_its_sessions_end() {
+    let proxy = std::sync::OnceLock::new();
+    let brief = "transports: {http: {request_timeout: 2s}}";
+    let cluster = Cluster::behind(&["", brief], |server, n| {
+        (n == 1).then(|| {
+            let proxy = proxy.get_or_init(|| Proxy::to(&server.folder()));
+            format!("postgres://countersign@127.0.0.1:{}/cluster", proxy.port)
+        })
+    });
+    let proxy = proxy.get().unwrap();
+    each_finds_the_other(&cluster);
+    let id = cluster.propose(1, "k", "ok");
+    let change = cluster.state(1, &id);
+    let session = cluster.at(1).session("2025-11-25").id;
+    let mut ws = Ws::open(cluster.at(1));
+    ws.initialize("2025-11-25");
+    assert_eq!((ping(cluster.at(0), &session), ping(cluster.at(1), &session)), (200, 200));
+
+    proxy.silence();
+    // No request outlasts its time: not a list, not a read, not a decision.
+    let bearer = format!("Bearer {}", cluster.key);
+    let body = json!({"decision": "reject", "comment": "x", "version": change["version"], "digest": change["digest"]});
+    let (body, path) = (body.to_string(), format!("/api/changes/{id}"));
+    let decision = format!("{path}/decision");
+    let requests = [("GET", "/api/changes", ""), ("GET", &path, ""), ("POST", &decision, &body)];
+    let mut asked: Vec<Conn> = requests
+        .iter()
+        .map(|(method, path, body)| {
+            let mut conn = cluster.at(1).connect();
+            conn.request(method, path, &[("Authorization", bearer.as_str()), JSON], body.as_bytes());
+            conn
+        })
+        .collect();
+    for conn in &mut asked {
+        let answer = conn.response();
+        assert_eq!((answer.status, &answer.json()["code"]), (504, &json!("TIMEOUT")), "{}", answer.text());
+    }
+
+    // It is sent nothing more, and begins nothing that the others know nothing of.
+    let health = eventually("it is not ready", || {
+        let health = cluster.at(1).request("GET", "/health", &[], b"");
+        (health.status == 503).then(|| health.json())
+    });
+    assert_eq!((&health["live"], &health["checks"]["store"]), (&json!(true), &json!("unreachable")), "{health}");
+    let initialize = request(1, "initialize", initialize_params("2025-11-25")).to_string();
+    let refused = eventually("its lease is over", || {
+        let answer = cluster.at(1).request("POST", "/mcp", &[JSON, ACCEPT], initialize.as_bytes());
+        (answer.status != 200).then_some(answer)
+    });
+    let code = |answer: Value| answer["error"]["data"]["code"].clone();
+    assert_eq!((refused.status, code(refused.json())), (503, json!("STORE_UNAVAILABLE")));
+    assert_eq!(Ws::try_open(cluster.at(1), "/ws", &[MCP]).head.status, 503);
+    eventually("the other one says that its sessions are gone", || match ping(cluster.at(0), &session) {
+        404 => Some(()),
+        503 | 200 => None,
+        other => panic!("{other}"),
+    });
+    assert_eq!(ping(cluster.at(1), &session), 503, "it cannot tell");
+
+    // It is back, and they stay gone.
+    proxy.pass();
+    eventually("it is ready again", || (cluster.at(1).request("GET", "/health", &[], b"").status == 200).then_some(()));
+    assert_eq!((ping(cluster.at(0), &session), ping(cluster.at(1), &session)), (404, 404));
+    while ws.any_frame().is_some() {}
+    let again = cluster.at(1).session("2025-11-25").id;
+    assert_eq!((ping(cluster.at(0), &again), ping(cluster.at(1), &again)), (200, 200));
+}
