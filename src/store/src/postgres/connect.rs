@@ -371,8 +371,7 @@ impl Ground {
         Fut: Future<Output = Result<T, StoreError>>,
     {
         let end = Instant::now() + time;
-        let taking = tokio::time::timeout_at(end.min(Instant::now() + PATIENCE), taken(&self.pool));
-        let client = taking.await.unwrap_or_else(|_| Err(error::silent()))?;
+        let client = tokio::time::timeout_at(end, taken(&self.pool)).await.unwrap_or_else(|_| Err(error::silent()))?;
         let mut lent = Lent(Some(Arc::new(client)));
         let client = lent.0.as_ref().map(Arc::clone).ok_or(StoreError::Closed)?;
         let result = self.answer(end, work(client)).await;
@@ -517,7 +516,8 @@ fn pool(config: &Config, tls: &MakeRustlsConnect, connections: usize) -> Result<
 
 /// A connection of the pool, as soon as one is free; on the thread of [`Ground`].
 pub(super) async fn taken(pool: &Pool) -> Result<Object, StoreError> {
-    pool.get().await.map_err(|error| match error {
+    let taken = tokio::time::timeout(PATIENCE, pool.get()).await.map_err(|_| error::silent())?;
+    taken.map_err(|error| match error {
         deadpool_postgres::PoolError::Backend(error) => error.into(),
         other => failed(other),
     })

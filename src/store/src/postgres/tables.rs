@@ -1,10 +1,17 @@
 //! What a module keeps in tables of its own, beside those of the store: connections for it, whose statements are waited for
 //! one after the other.
 
-use std::{fmt, future::Future, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use deadpool_postgres::{Object, Pool};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -65,6 +72,8 @@ pub struct Session {
     client: Option<Arc<Object>>,
     /// A transaction is open: others may not have the connection after that.
     open: bool,
+    /// An answer did not come in time, and may still.
+    silent: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Session {
@@ -76,7 +85,7 @@ impl fmt::Debug for Session {
 impl Session {
     async fn take(ground: Arc<Ground>, pool: Pool) -> Result<Self, StoreError> {
         let client = connect::taken(&pool).await?;
-        Ok(Self { ground, client: Some(Arc::new(client)), open: false })
+        Ok(Self { ground, client: Some(Arc::new(client)), open: false, silent: Arc::default() })
     }
 
     fn ask<T: Send + 'static, Fut>(&self, work: impl FnOnce(Arc<Object>) -> Fut) -> Result<T, StoreError>
@@ -84,10 +93,11 @@ impl Session {
         Fut: Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
     {
         let work = work(Arc::clone(self.client.as_ref().ok_or(StoreError::Closed)?));
-        let ground = Arc::clone(&self.ground);
+        let (ground, silent) = (Arc::clone(&self.ground), Arc::clone(&self.silent));
         self.ground.block(async move {
-            let answer = tokio::time::timeout(ANSWER, work).await;
-            let answer = answer.map_or_else(|_| Err(error::silent()), |answer| answer.map_err(StoreError::from));
+            let answer = ground.answer(Instant::now() + ANSWER, work).await;
+            silent.store(answer.is_none(), Ordering::Release);
+            let answer = answer.map_or_else(|| Err(error::silent()), |answer| answer.map_err(StoreError::from));
             ground.health.heard(&answer);
             answer
         })
@@ -168,7 +178,7 @@ fn borrowed(values: &[Given]) -> Vec<&(dyn ToSql + Sync)> {
 impl Drop for Session {
     fn drop(&mut self) {
         // A question that was not answered in time may still hold it: that connection is lost too, with the question.
-        if self.open
+        if (self.open || self.silent.load(Ordering::Acquire))
             && let Some(client) = self.client.take().and_then(Arc::into_inner)
         {
             drop(Object::take(client));
