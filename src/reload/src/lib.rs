@@ -323,7 +323,7 @@ impl Reloads {
         let outcome = ReloadOutcome { changes, ..outcome(why, status::Effect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Whoever asks sees all of what a reload has changed, or nothing of it.
-        let (news, waiting) = {
+        let (news, repaired, waiting) = {
             let mut state = self.lock();
             let same = |waits: &Option<(Waiting, Arc<Config>)>| waits.as_ref().map(|(waits, _)| waits.digest.clone());
             let waits_anew = same(&waits) != same(&state.waiting);
@@ -345,17 +345,23 @@ impl Reloads {
             }
             let waiting = state.waiting.as_ref().filter(|_| waits_anew).map(|(waits, _)| waits.clone());
             let news = waits_anew || restart_anew || changed;
+            let repaired = state.last.as_ref().is_some_and(|last| !last.problems.is_empty());
             if news {
                 state.last = Some(outcome.clone());
             }
-            (news, waiting)
+            (news, repaired, waiting)
         };
         self.save(false).await;
         if !news {
-            // A file that was only touched, or looked at for the first time, is nobody's news.
-            if why == Why::Signal {
+            // A file that was only touched, or looked at for the first time, is nobody's news. One that was refused
+            // before and is valid again is.
+            if repaired || why == Why::Signal {
                 tracing::info!("the configuration is unchanged");
-                self.lock().last = Some(ReloadOutcome { result: status::Effect::Unchanged, ..outcome });
+                let outcome = ReloadOutcome { result: status::Effect::Unchanged, ..outcome };
+                self.lock().last = Some(outcome.clone());
+                if repaired {
+                    self.ended(&outcome, None);
+                }
             }
             return;
         }

@@ -49,6 +49,9 @@ pub fn what(values: &Values<'_>) -> String {
             format!("{actor} revoked the acceptance of {} of the server {server}", tools(values))
         }
         "provider.changed" => format!("{actor} accepted {} of the server {server}", tools(values)),
+        "config.applied" if text("/result") == "unchanged" => {
+            "The configuration file is valid again, the configuration has not changed".to_owned()
+        }
         "config.applied" => "The configuration has changed".to_owned(),
         "config.refused" => "A new configuration was refused, the old one stays in force".to_owned(),
         "config.waiting" => "Configuration change needs approval".to_owned(),
@@ -181,6 +184,10 @@ mod tests {
             (
                 json!({ "type": "config.refused", "problems": [{ "message": "no" }], "by": null }),
                 "A new configuration was refused, the old one stays in force | problem: no",
+            ),
+            (
+                json!({ "type": "config.applied", "result": "unchanged", "problems": [] }),
+                "The configuration file is valid again, the configuration has not changed | ",
             ),
             (
                 json!({ "type": "config.waiting", "loosens": [{ "key": "policy.default" }] }),

@@ -197,6 +197,28 @@ async fn a_bad_file_is_refused_as_a_whole() {
 }
 
 #[tokio::test]
+async fn refusal_ends_when_file_is_restored_unchanged() {
+    let loose = "policy: { default: allow }\n";
+    for (started, file) in [(SERVERS, SERVERS), ("", loose)] {
+        let case = Case::new(started);
+        // As it is, or with something that waits for consent.
+        case.reload(file).await;
+        for why in [Why::File, Why::Signal] {
+            assert_eq!(case.reload("mcpServers: [\n").await.1, texts(&["config.refused"]));
+            let before = case.reloads.status();
+            std::fs::write(case.file(), file).unwrap();
+            case.reloads.reload(why).await;
+            assert_eq!(case.done(), (vec![], texts(&["config.applied"])));
+            let status = case.reloads.status();
+            let last = status.last.unwrap();
+            assert_eq!((last.result, last.why, last.problems.len()), (status::Effect::Unchanged, why, 0));
+            assert_eq!(status.generation, before.generation);
+            assert_eq!(status.waiting.map(|w| w.digest), before.waiting.map(|w| w.digest));
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_put_into_force_leaves_everything_as_it_was() {
     let case = Case::new(SERVERS);
     let new = "mcpServers: { c: { command: x } }\npolicy: { default: deny }\nlog: { filter: debug }\n";
