@@ -1,6 +1,6 @@
 //! The configuration as a user meets it: the program, its exit codes, its words.
 
-use support::cli::Home;
+use support::cli::{Home, Lines};
 
 #[test]
 fn the_defaults_are_fine() {
@@ -23,7 +23,44 @@ fn a_wrong_file_names_place_key_and_remedy_and_ends_with_78_before_anything_is_o
         assert!(!home.data().exists());
     }
     home.run(&["config", "check", "--config", "missing.yaml"]).ends(78).complains(&["missing.yaml", "cannot be read"]);
-    home.run(&["keys", "list", "--config", file]).ends(78);
+    home.run(&["keys", "list", "--config", file]).ends(0);
+}
+
+#[test]
+fn client_commands_ignore_mistakes_in_what_they_do_not_use() {
+    const KEY: &str = "COUNTERSIGN_KEY";
+    let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+    let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    std::fs::create_dir_all(home.path().join(".config/countersign")).unwrap();
+    let commands: [&[&str]; 11] = [
+        &["changes", "list"],
+        &["servers"],
+        &["rules"],
+        &["webhooks"],
+        &["nodes"],
+        &["config", "pending"],
+        &["policy", "test", "list_projects"],
+        &["open", "--print"],
+        &["keys", "list"],
+        &["audit", "verify"],
+        &["backup", "copy", "--force"],
+    ];
+    for wrong in
+        ["mcpServers: { a: { command: x, env: { T: '${NOT_SET}' } } }\n", "polcy: {}\n", "webhooks: [\nlimits: 7\n"]
+    {
+        home.write(".config/countersign/countersign.yaml", wrong);
+        home.run(&["config", "check"]).ends(78);
+        for command in commands {
+            home.run_with(&[(KEY, key.trim())], command).ends(0);
+        }
+        home.run_with(&[(KEY, key.trim())], &["config", "show"]).ends(0).complains(&["has in force"]);
+        let mut other = Lines::start(&home, &["stdio"]);
+        other.ping("2");
+        other.close();
+        assert_eq!(other.finish().0, 0);
+    }
 }
 
 #[test]

@@ -2,15 +2,15 @@
 
 use super::{
     args::{AuditArgs, AuditCommand, ExportFormat},
-    configuration,
     exit::{Exit, Failure},
     output::{Output, harmless_json, one_line},
+    store_place,
 };
 use countersign_domain::changes::{
     audit::AuditHead,
     export::{Format, Span},
 };
-use countersign_store::{Place, VerifyError};
+use countersign_store::VerifyError;
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
@@ -29,8 +29,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             )
         })?),
     };
-    let config = configuration(&args.data.flags())?.config;
-    match Place::configured(&config.data, config.store_server())?.verify_audit(expected) {
+    match store_place(&args.data)?.verify_audit(expected) {
         Ok(verified) => {
             out.line(&verified.head.export())?;
             out.finish()?;
@@ -61,8 +60,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Result<Exit, Failure> {
-    let config = configuration(&args.data.flags())?.config;
-    let place = Place::configured(&config.data, config.store_server())?;
+    let place = store_place(&args.data)?;
     // A file keeps every character, since the hashes are of them; a terminal obeys none, however narrow it is.
     let terminal = out.is_terminal();
     out.text(&format.head())?;

@@ -4,21 +4,20 @@ use jiff::Timestamp;
 
 use super::{
     args::BackupArgs,
-    configuration,
     exit::{Exit, Failure},
     output::{Output, remark},
+    store_location,
 };
 use countersign_store::sqlite::backup::{BackupError, backup};
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let config = configuration(&args.data.flags())?.config;
-    if config.store.is_some() {
+    let location = store_location(&args.data)?;
+    if location.server.is_some() {
         let message = "the store is in PostgreSQL, whose own tools back it up: pg_dump, or a base backup \
                        (docs/postgresql.md#backup-and-restore)";
         return Err(Failure::new(Exit::Usage, message.to_owned()));
     }
-    let data = config.data;
-    let done = backup(&data, &args.file, args.force, Timestamp::now()).map_err(|error| match error {
+    let done = backup(&location.data, &args.file, args.force, Timestamp::now()).map_err(|error| match error {
         BackupError::Exists(_) | BackupError::Inside(_) => Failure::new(Exit::Usage, error.to_string()),
         BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error.to_string()),
         BackupError::Store(error) => error.into(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{
     args::{ConnectArgs, ConsentArgs, DataArgs, PendingArgs, ServeArgs, ShowArgs},
     client::{self, Client},
-    configuration,
+    configuration, data_dir,
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark, yes_or_no},
     recipes,
@@ -128,9 +128,9 @@ fn running(args: &ShowArgs) -> Result<Running, String> {
     let data = DataArgs { data: args.serve.data.clone(), config: args.serve.config.clone() };
     let named = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
     if !named {
-        let Ok(loaded) = configuration(&args.serve.flags()) else { return Ok(Running::Unclear) };
-        if GatewayFile::read(&loaded.config.data).is_none() {
-            return Ok(Running::Nowhere(loaded.config.data.display().to_string()));
+        let Ok(dir) = data_dir(&data) else { return Ok(Running::Unclear) };
+        if GatewayFile::read(&dir).is_none() {
+            return Ok(Running::Nowhere(dir.display().to_string()));
         }
     }
     if std::env::var_os("COUNTERSIGN_KEY").is_none_or(|key| key.is_empty()) {

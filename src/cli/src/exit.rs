@@ -2,6 +2,7 @@
 
 use std::{fmt, process::ExitCode};
 
+use countersign_config::ConfigError;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{LockError, StoreError};
 
@@ -74,6 +75,12 @@ impl From<std::io::Error> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::new(Exit::Unavailable, error.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Exit::Config, error.to_string())
     }
 }
 

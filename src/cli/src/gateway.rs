@@ -1,7 +1,10 @@
 //! `serve` and `stdio`: sets the process up (logs, metrics, allocator is in `main.rs`) and hands over to the gateway,
 //! or attaches to the one that runs.
 
-use std::{ffi::OsString, path::Path};
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+};
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -12,14 +15,20 @@ use super::{
 };
 use countersign_app::serve::{self, Options, ServeError};
 use countersign_attach::{
-    AttachError, Ended,
+    AttachError, Ended, GatewayFile,
     hello::Hello,
     proxy,
     start::{self, Connection, Starter},
 };
-use countersign_config::{Config, Environment, Loaded};
+use countersign_config::{
+    Environment, Flags, Loaded,
+    load::{config_file, data_dir, log_config},
+};
 use countersign_store::LockError;
-use countersign_telemetry::{Metrics, logs};
+use countersign_telemetry::{
+    Metrics,
+    logs::{self, LogConfig},
+};
 
 pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
     if args.detached {
@@ -34,21 +43,27 @@ pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
 }
 
 pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
-    let loaded = configuration(&args.flags())?;
+    let (flags, env) = (args.flags(), Environment::of_process());
     if args.standalone {
+        let loaded = configuration(&flags)?;
         let (_logs, metrics) = set_up(&loaded, None)?;
-        serve::run(loaded, args.flags(), Options { stdio: true, ..Options::default() }, metrics)?;
+        serve::run(loaded, flags, Options { stdio: true, ..Options::default() }, metrics)?;
         return Ok(Exit::Ok);
     }
-    let _logs = logging(&loaded, None)?;
+    let data = data_dir(&flags, &env)?;
+    if GatewayFile::read(&data).is_none() {
+        // The gateway that is started would refuse what this refuses, and say so in its log only.
+        configuration(&flags)?;
+    }
+    let _logs = logging(&log_config(&flags, &env), None)?;
     let hello = Hello::of_process(key()?);
-    let starter = starter(&loaded)?;
+    let starter = starter(&flags, &data, config_file(&flags, &env).as_deref())?;
     // One thread carries one agent's lines.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("the runtime could not be started: {error}")))?;
-    let ended = runtime.block_on(attach(&loaded.config, &hello, &starter));
+    let ended = runtime.block_on(attach(&data, &hello, &starter));
     // A read of stdin may still be under way in a thread of its own; nobody waits for it.
     runtime.shutdown_background();
     ended
@@ -56,18 +71,17 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
 
 /// Logging, panics and metrics of a process that serves; warnings about the configuration go to the log.
 fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
-    let guard = logging(loaded, rotate)?;
+    let guard = logging(&loaded.config.log, rotate)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
     let metrics = Metrics::install().map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
     Ok((guard, metrics))
 }
 
-fn logging(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
-    let guard = logs::init(&loaded.config.log, rotate)
-        .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))?;
-    for warning in &loaded.warnings {
-        tracing::warn!("{warning}");
-    }
-    Ok(guard)
+fn logging(config: &LogConfig, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
+    logs::init(config, rotate)
+        .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))
 }
 
 /// The key that this agent presents, if it has one.
@@ -78,24 +92,26 @@ fn key() -> Result<Option<String>, Failure> {
     }
 }
 
-/// How to start the gateway that this process would be, with everything that is relative made absolute.
-fn starter(loaded: &Loaded) -> Result<Starter, Failure> {
+/// How to start the gateway of this data directory, with everything that is relative made absolute.
+fn starter(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<Starter, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}")))?;
     let mut arguments: Vec<OsString> = vec!["serve".into(), "--detached".into()];
-    let mut flag = |name: &str, value: &Path| arguments.extend([name.into(), value.as_os_str().to_owned()]);
-    if let Some(file) = &loaded.file {
-        flag("--config", file);
+    let mut flag = |name: &str, value: &OsStr| arguments.extend([name.into(), value.to_owned()]);
+    if let Some(file) = file {
+        flag("--config", file.as_os_str());
     }
-    flag("--data", &loaded.config.data);
-    arguments.extend(["--listen".into(), loaded.config.listen.to_string().into()]);
+    flag("--data", data.as_os_str());
+    if let Some(listen) = &flags.listen {
+        flag("--listen", listen.as_ref());
+    }
     Ok(Starter { program, arguments })
 }
 
-async fn attach(config: &Config, hello: &Hello, starter: &Starter) -> Result<Exit, Failure> {
+async fn attach(data: &Path, hello: &Hello, starter: &Starter) -> Result<Exit, Failure> {
     let mut terminate = signals()?;
     let connected = tokio::select! {
-        connected = start::connect_or_start(&config.data, hello, starter) => connected?,
+        connected = start::connect_or_start(data, hello, starter) => connected?,
         () = terminate.wait() => return Ok(Exit::Ok),
     };
     let Connection { reader, writer } = connected;
@@ -104,7 +120,7 @@ async fn attach(config: &Config, hello: &Hello, starter: &Starter) -> Result<Exi
         Ended::Done | Ended::OutputClosed => Ok(Exit::Ok),
         Ended::GatewayGone => Err(Failure::new(
             Exit::Unavailable,
-            format!("the gateway of {} has ended; start this agent's server again", config.data.display()),
+            format!("the gateway of {} has ended; start this agent's server again", data.display()),
         )),
         Ended::Failed(error) => Err(AttachError::Io(error).into()),
     }

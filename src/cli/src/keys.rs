@@ -4,25 +4,25 @@ use jiff::Timestamp;
 
 use super::{
     args::{KeysArgs, KeysCommand},
-    configuration,
     exit::{Exit, Failure},
     output::{Output, columns, remark},
+    place_at, store_location,
 };
-use countersign_config::Config;
-use countersign_store::{
-    Place,
-    keys::{ApiKey, Credentials},
+use countersign_config::{
+    Environment, Flags,
+    load::{StoreLocation, group_members},
 };
+use countersign_store::keys::{ApiKey, Credentials};
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let config = configuration(&args.data.flags())?.config;
-    let place = Place::configured(&config.data, config.store_server())?;
+    let location = store_location(&args.data)?;
+    let place = place_at(&location)?;
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new =
                 countersign_auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
             let keys = place.credentials()?;
-            let known = known(&config, &*keys)?;
+            let known = known(&location, &*keys)?;
             for given in std::iter::once(name).chain(owner) {
                 countersign_auth::alike::check(given, known.iter().map(String::as_str))?;
             }
@@ -68,8 +68,9 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 /// The names and owners of all keys, also of those that were revoked, which stand in the audit trail, and the members of
 /// groups.
-fn known(config: &Config, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
-    let members = config.policy.groups.values().flatten().cloned();
+fn known(location: &StoreLocation, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
+    let flags = Flags { config: location.file.clone(), ..Flags::default() };
+    let members = group_members(&flags, &Environment::of_process())?;
     let of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
     Ok(keys.list()?.into_iter().flat_map(of).chain(members).collect())
 }

@@ -29,16 +29,20 @@ mod store;
 mod webhooks;
 mod when;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser};
 
 use self::{
-    args::{Cli, Command, ConfigCommand},
+    args::{Cli, Command, ConfigCommand, DataArgs},
     exit::{Exit, Failure},
     output::Output,
 };
-use countersign_config::{Environment, Flags, Loaded, load};
+use countersign_config::{
+    Environment, Flags, Loaded, StoreServer,
+    load::{self, StoreLocation, load},
+};
+use countersign_store::Place;
 use countersign_upstream::child::guard;
 
 /// Runs the program with the arguments of this process.
@@ -110,7 +114,26 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Loads and proves the configuration.
+/// Loads and proves the configuration, for what needs all of it.
 fn configuration(flags: &Flags) -> Result<Loaded, Failure> {
-    load(flags, &Environment::of_process()).map_err(|error| Failure::new(Exit::Config, error.to_string()))
+    Ok(load(flags, &Environment::of_process())?)
+}
+
+/// Finds the data directory, and with it the gateway that serves it.
+fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
+    Ok(load::data_dir(&args.flags(), &Environment::of_process())?)
+}
+
+/// Finds the store by the configuration.
+fn store_location(args: &DataArgs) -> Result<StoreLocation, Failure> {
+    Ok(load::store_location(&args.flags(), &Environment::of_process())?)
+}
+
+/// As [`store_location`], to be opened.
+fn store_place(args: &DataArgs) -> Result<Place, Failure> {
+    place_at(&store_location(args)?)
+}
+
+fn place_at(location: &StoreLocation) -> Result<Place, Failure> {
+    Ok(Place::configured(&location.data, location.server.as_ref().map(StoreServer::address))?)
 }

@@ -1,25 +1,26 @@
 //! `open`: a one-time sign-in code in the store, and the link that carries it in its fragment.
 
-use std::process::{Command, Stdio};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use jiff::Timestamp;
 
 use super::{
     args::OpenArgs,
     client::own_gateway::{self, Named},
-    configuration,
     exit::{Exit, Failure},
     output::{Output, remark},
+    place_at, store_location,
 };
 use countersign_attach::socket;
 use countersign_auth::codes;
-use countersign_config::Config;
-use countersign_store::Place;
 
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let config = configuration(&args.data.flags())?.config;
-    let gateway = running(&config)?;
-    let place = Place::configured(&config.data, config.store_server())?;
+    let location = store_location(&args.data)?;
+    let gateway = running(&location.data)?;
+    let place = place_at(&location)?;
     let code = codes::create(&*place.credentials()?, Timestamp::now())?;
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.line(&link)?;
@@ -35,16 +36,16 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 /// The gateway that serves the data directory, once it has proved that it is that one: whoever listened in its place would
 /// get the code from the link.
-fn running(config: &Config) -> Result<Named, Failure> {
-    let gateway = own_gateway::named(config)?;
+fn running(data: &Path) -> Result<Named, Failure> {
+    let gateway = own_gateway::named(data)?;
     actix_web::rt::System::new()
         .block_on(async {
             if gateway.url.scheme() == "https" {
                 // Its certificate need not be for the address that this machine reaches it by; the browser looks at the one
                 // of the link. Here it counts that it lives: nobody else then has its port.
-                return match socket::connect(&config.data).await {
+                return match socket::connect(data).await {
                     Ok(Some(_)) => Ok(()),
-                    Ok(None) => Err(format!("the gateway of {} has ended", config.data.display())),
+                    Ok(None) => Err(format!("the gateway of {} has ended", data.display())),
                     Err(error) => Err(error.to_string()),
                 };
             }

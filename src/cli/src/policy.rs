@@ -9,7 +9,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{
     args::{ConnectArgs, PolicyArgs, PolicyCommand, PolicyTestArgs},
     client::{self, Client},
-    configuration,
+    configuration, data_dir,
     exit::{Exit, Failure},
     offline,
     output::{Output, Style, one_line, remark},
@@ -55,14 +55,16 @@ fn elsewhere(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure> {
     if connect.url.is_some() || named("COUNTERSIGN_URL") {
         return Ok(None);
     }
-    let config = configuration(&connect.data.flags())?.config;
+    let data = data_dir(&connect.data)?;
     // The file stays where a gateway was killed.
     let lives = |pid: u32| {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
     };
-    let runs = GatewayFile::read(&config.data).is_some_and(|gateway| lives(gateway.pid));
-    Ok((!runs).then(|| Box::new(config)))
+    if GatewayFile::read(&data).is_some_and(|gateway| lives(gateway.pid)) {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(configuration(&connect.data.flags())?.config)))
 }
 
 /// The call that is asked about.

@@ -85,7 +85,7 @@ impl Config {
     /// Address and authorities of the server that keeps the store, where one does.
     #[must_use]
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
-        self.store.as_ref().map(|server| (server.url.0.as_str(), server.ca.as_deref()))
+        self.store.as_ref().map(StoreServer::address)
     }
 }
 
@@ -100,6 +100,14 @@ pub struct StoreServer {
     pub node_url: Option<String>,
     /// How long a gateway that starts waits for it.
     pub start_timeout: Duration,
+}
+
+impl StoreServer {
+    /// Its address and authorities.
+    #[must_use]
+    pub fn address(&self) -> (&str, Option<&Path>) {
+        (self.url.0.as_str(), self.ca.as_deref())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

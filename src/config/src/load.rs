@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Config, check,
+    Config, StoreServer, check,
     environment::Environment,
     error::{ConfigError, Origin, Problem, quoted, quoted_key},
     own_files, read,
@@ -17,6 +17,7 @@ use super::{
 };
 use countersign_domain::policy::PolicyConfig;
 use countersign_protocol::suggest;
+use countersign_telemetry::logs::LogConfig;
 
 /// The commented default file, which is also the source of the defaults.
 pub const DEFAULTS: &str = include_str!("../../../config/countersign.yaml");
@@ -52,6 +53,17 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+impl Loaded {
+    /// Returns the file that the value of a key is from; `None` where it is from elsewhere.
+    #[must_use]
+    pub fn file_of(&self, key: &str) -> Option<&Path> {
+        match &self.settings.iter().find(|setting| setting.key == key)?.origin {
+            Origin::File { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
 /// Every key, in the order in which it is read.
 #[must_use]
 pub fn keys() -> Vec<&'static str> {
@@ -68,9 +80,125 @@ pub fn variable(key: &str) -> String {
 
 /// The defaults alone.
 pub(super) fn defaults(env: &Environment) -> Config {
-    let mut layers = Layers::new();
-    layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
+    let layers = Layers::new();
     read::config(&mut Reader::new(layers.values, env.clone()))
+}
+
+/// Where a gateway keeps what it has.
+#[derive(Clone, Debug)]
+pub struct StoreLocation {
+    pub data: PathBuf,
+    /// `None` is in the data directory.
+    pub server: Option<StoreServer>,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+}
+
+/// Returns the data directory, which is all that a client of its gateway needs. Nothing else of the configuration is
+/// looked at, and no file where a flag or a variable names the directory.
+///
+/// # Errors
+/// What is wrong with the key `data`, or with a file that has to be read for it.
+pub fn data_dir(flags: &Flags, env: &Environment) -> Result<PathBuf, ConfigError> {
+    let is_given = flags.data.is_some() || !matches!(env.var(&variable("data")), Ok(None));
+    let file = if is_given { None } else { find_file(flags, env)? };
+    read_sections(file.as_ref(), flags, env, &["data"], |reader| reader.path("data"))
+}
+
+/// Returns the data directory and the server of its store. Nothing else of the configuration is looked at.
+///
+/// # Errors
+/// What is wrong with `data` and the keys below `store`, or with the file.
+pub fn store_location(flags: &Flags, env: &Environment) -> Result<StoreLocation, ConfigError> {
+    let file = find_file(flags, env)?;
+    let (data, server) = read_sections(file.as_ref(), flags, env, &["data", "store"], |reader| {
+        (reader.path("data"), read::store(reader))
+    })?;
+    Ok(StoreLocation { data, server, file: file.map(|(path, _)| path) })
+}
+
+/// Returns the members of all groups of the policy. Nothing else of the configuration is looked at.
+///
+/// # Errors
+/// What is wrong with `policy.groups`, or with the file.
+pub fn group_members(flags: &Flags, env: &Environment) -> Result<Vec<String>, ConfigError> {
+    let groups = read_sections(find_file(flags, env)?.as_ref(), flags, env, &["policy.groups"], read::groups)?;
+    Ok(groups.into_values().flatten().collect())
+}
+
+/// Returns how to log; the default where that cannot be read.
+#[must_use]
+pub fn log_config(flags: &Flags, env: &Environment) -> LogConfig {
+    let file = find_file(flags, env).ok().flatten();
+    read_sections(file.as_ref(), flags, env, &["log"], read::log).unwrap_or_else(|_| defaults(env).log)
+}
+
+/// Returns the file that [`load`] would read, if it is known which one that is.
+#[must_use]
+pub fn config_file(flags: &Flags, env: &Environment) -> Option<PathBuf> {
+    find_file(flags, env).ok().flatten().map(|(path, _)| path)
+}
+
+/// Reads keys of these top-level sections alone. What is wrong elsewhere is of no interest, unless it may be a misspelt
+/// one of them.
+fn read_sections<T>(
+    file: Option<&(PathBuf, Origin)>,
+    flags: &Flags,
+    env: &Environment,
+    sections: &[&'static str],
+    read: impl FnOnce(&mut Reader) -> T,
+) -> Result<T, ConfigError> {
+    let mut layers = Layers::new();
+    if let Some((path, named_by)) = file {
+        let text = read_file(path, named_by)?;
+        let text = if tree::parse(&text).is_err() { sections_of(&text, sections).unwrap_or(text) } else { text };
+        layers.config_file(path, &text);
+    }
+    layers.overrides(flags, env);
+    let mut reader = Reader::new(layers.values, env.clone());
+    let found = read(&mut reader);
+    let mut problems = layers.problems;
+    problems.retain(|problem| sections.iter().any(|section| may_concern(problem, section)));
+    problems.append(&mut reader.problems);
+    if problems.is_empty() { Ok(found) } else { Err(ConfigError { problems }) }
+}
+
+/// Returns `true` unless the problem is certainly about something else than this section: it is about a key there, about a
+/// name that may be a misspelt one, or about the whole file.
+fn may_concern(problem: &Problem, section: &'static str) -> bool {
+    let name = match (&problem.key, &problem.origin) {
+        (Some(key), _) => key.to_ascii_lowercase(),
+        (None, Origin::Env(variable)) => {
+            variable.strip_prefix(PREFIX).unwrap_or(variable).to_ascii_lowercase().replace('_', ".")
+        }
+        (None, _) => return true,
+    };
+    let depth = name.split('.').count().min(section.split('.').count());
+    let start = |path: &str| path.split('.').take(depth).collect::<Vec<_>>().join(".");
+    let (name, section) = (start(&name), start(section));
+    suggest::nearest(&name, [section.as_str()]).is_some()
+}
+
+/// Of a text that is no YAML as a whole, the lines of these top-level sections, with empty lines in place of the others.
+/// `None` where sections cannot be told apart by their indentation.
+fn sections_of(text: &str, sections: &[&str]) -> Option<String> {
+    let is_wanted = |line: &str| {
+        let key = line.split(':').next().unwrap_or_default();
+        let key = key.trim().trim_matches(['"', '\'']);
+        sections.iter().any(|section| section.split('.').next() == Some(key))
+    };
+    let mut wanted = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.starts_with('{') {
+            return None;
+        }
+        if !line.starts_with([' ', '\t', '#']) && !line.is_empty() {
+            wanted = is_wanted(line);
+        }
+        lines.push(if wanted { line } else { "" });
+    }
+    Some(lines.join("\n"))
 }
 
 /// The policy that these values of its keys (`policy.default`) make, as they stand in a listing ([`show`]), with its
@@ -87,7 +215,6 @@ pub fn policy_of(values: &BTreeMap<String, String>) -> Result<(PolicyConfig, Vec
     };
     let text = show::listing(&values.iter().map(line).collect::<Vec<_>>());
     let mut layers = Layers::new();
-    layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
     layers.file(&text, &|_, _| Origin::Before, Path::new("/"));
     let mut reader = Reader::new(layers.values, Environment::of(Path::new("/"), &[]));
     let policy = read::policy(&mut reader);
@@ -103,28 +230,11 @@ pub fn policy_of(values: &BTreeMap<String, String>) -> Result<(PolicyConfig, Vec
 pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
     let file = find_file(flags, env)?;
     let place = file.as_ref().map(|(path, _)| path.clone()).or_else(|| default_place(env));
-    let text = file.as_ref().map(|(path, origin)| read_file(path, origin)).transpose()?;
     let mut layers = Layers::new();
-    layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
-    if let (Some((path, _)), Some(text)) = (&file, &text) {
-        let shared = Arc::new(path.clone());
-        let place = |line, column| Origin::File { path: Arc::clone(&shared), line, column };
-        layers.file(text, &place, path.parent().unwrap_or(Path::new("/")));
+    if let Some((path, named_by)) = &file {
+        layers.config_file(path, &read_file(path, named_by)?);
     }
-    layers.environment(env);
-    layers.flag("listen", "--listen", flags.listen.clone(), env);
-    let data = flags.data.as_ref().map(|path| path.to_str().map(str::to_owned).ok_or(path));
-    match data.transpose() {
-        // The shell has expanded what was meant to be expanded; a literal `~` or `$` folder stays literal.
-        Ok(data) => layers.flag("data", "--data", data.map(|d| literal(&d)), env),
-        Err(path) => layers.problems.push(Problem {
-            origin: Origin::Flag("--data"),
-            key: Some("data".to_owned()),
-            message: format!("{} is not Unicode", quoted(&path.to_string_lossy())),
-            remedy: "Choose a folder whose name is.".to_owned(),
-        }),
-    }
-
+    layers.overrides(flags, env);
     let mut reader = Reader::new(layers.values, env.clone());
     let config = read::config(&mut reader);
     let mut problems = layers.problems;
@@ -212,8 +322,34 @@ struct Layers {
 }
 
 impl Layers {
+    /// With the defaults.
     fn new() -> Self {
-        Self { keys: keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() }
+        let mut layers = Self { keys: keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
+        layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
+        layers
+    }
+
+    fn config_file(&mut self, path: &Path, text: &str) {
+        let shared = Arc::new(path.to_owned());
+        let place = |line, column| Origin::File { path: Arc::clone(&shared), line, column };
+        self.file(text, &place, path.parent().unwrap_or(Path::new("/")));
+    }
+
+    /// What variables and flags say, which counts more than a file.
+    fn overrides(&mut self, flags: &Flags, env: &Environment) {
+        self.environment(env);
+        self.flag("listen", "--listen", flags.listen.clone(), env);
+        let data = flags.data.as_ref().map(|path| path.to_str().map(str::to_owned).ok_or(path));
+        match data.transpose() {
+            // The shell has expanded what was meant to be expanded; a literal `~` or `$` folder stays literal.
+            Ok(data) => self.flag("data", "--data", data.map(|d| literal(&d)), env),
+            Err(path) => self.problems.push(Problem {
+                origin: Origin::Flag("--data"),
+                key: Some("data".to_owned()),
+                message: format!("{} is not Unicode", quoted(&path.to_string_lossy())),
+                remedy: "Choose a folder whose name is.".to_owned(),
+            }),
+        }
     }
 
     fn file(&mut self, text: &str, place: &dyn Fn(u64, u64) -> Origin, base: &Path) {

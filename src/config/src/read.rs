@@ -23,7 +23,7 @@ use super::{
 };
 use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms},
-    policy::{PolicyConfig, PolicyDefault, PolicyMode},
+    policy::{Groups, PolicyConfig, PolicyDefault, PolicyMode},
 };
 use countersign_telemetry::logs::{LogConfig, LogFormat};
 
@@ -60,7 +60,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
     }
 }
 
-fn store(r: &mut Reader) -> Option<StoreServer> {
+pub(super) fn store(r: &mut Reader) -> Option<StoreServer> {
     let url = r.optional_secret("store.url", check::postgres);
     let ca = r.optional_path("store.ca");
     let node_url = r.optional_text("store.node_url", check::public_url);
@@ -129,11 +129,15 @@ fn routes(r: &mut Reader) -> RoutesConfig {
     }
 }
 
+pub(super) fn groups(r: &mut Reader) -> Groups {
+    r.lists("policy.groups", check::member)
+}
+
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
     let modes = [("enforce", PolicyMode::Enforce), ("simulate", PolicyMode::Simulate)];
     let mode = r.choice("policy.mode", &modes, PolicyMode::Enforce);
     let default = policy_default(r);
-    let groups = r.lists("policy.groups", check::member);
+    let groups = groups(r);
     let review = Arc::new(review(r));
     let rules = r.rules("policy.rules", &review, &groups);
     PolicyConfig { mode, default, rules, review, groups }
@@ -211,7 +215,7 @@ fn limits(r: &mut Reader) -> LimitsConfig {
     }
 }
 
-fn log(r: &mut Reader) -> LogConfig {
+pub(super) fn log(r: &mut Reader) -> LogConfig {
     LogConfig {
         filter: r.text("log.filter", check::log_filter),
         format: r.choice("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)], LogFormat::Text),

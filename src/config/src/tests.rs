@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 use super::{
     AuthMode, Config, Environment, Flags,
     error::{ConfigError, Origin},
-    load::{DEFAULTS, Loaded, OTHER_VARIABLES, keys, load, variable},
+    load::{DEFAULTS, Loaded, OTHER_VARIABLES, data_dir, group_members, keys, load, store_location, variable},
     show,
 };
 use countersign_domain::policy::PolicyDefault;
@@ -38,9 +38,12 @@ impl Case {
         self.flags.listen = Some(listen.to_owned());
         self
     }
-    fn load(&self) -> Result<Loaded, ConfigError> {
+    fn env(&self) -> Environment {
         let vars: Vec<(&str, &str)> = self.vars.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        load(&self.flags, &Environment::of(self.dir.path(), &vars))
+        Environment::of(self.dir.path(), &vars)
+    }
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        load(&self.flags, &self.env())
     }
     #[track_caller]
     fn config(&self) -> Config {
@@ -415,4 +418,53 @@ fn expand_needs_a_home() {
     assert!(error.to_string().contains("--data DIR"), "{error}");
     let flags = Flags { data: Some("d".into()), ..Flags::default() };
     assert_eq!(load(&flags, &env).unwrap().config.data, Path::new("/w/d"));
+}
+
+#[test]
+fn clients_read_only_the_keys_that_they_use() {
+    let wrong = [
+        "mcpServers: { a: { command: x, env: { T: '${NOT_SET}' } } }",
+        "limitz: { drain: 1s }",
+        "limits: { drain: 7 }",
+        "policy: { rulez: [], groups: { g: [ann] } }",
+        "webhooks: [",
+        "mcpServers:\n  a:\n    command: x\n   args: [y]",
+    ];
+    for wrong in wrong {
+        let text = format!("data: /d\nstore: {{ url: 'postgres://${{DB}}@h/c' }}\n{wrong}\n");
+        let case = Case::file(&text).var("DB", "u").var("COUNTERSIGN_LIMITS__DRAIM", "1s");
+        assert!(case.load().is_err(), "{wrong}");
+        assert_eq!(data_dir(&case.flags, &case.env()).unwrap(), Path::new("/d"), "{wrong}");
+        let found = store_location(&case.flags, &case.env()).unwrap();
+        assert_eq!(found.server.unwrap().address(), ("postgres://u@h/c", None), "{wrong}");
+        assert_eq!(found.data, Path::new("/d"));
+    }
+    let case = Case::file("policy: { rulez: [], groups: { g: [ann], h: [bo] } }");
+    assert_eq!(group_members(&case.flags, &case.env()).unwrap(), ["ann", "bo"]);
+}
+
+#[test]
+fn clients_refuse_what_is_wrong_with_keys_that_they_use() {
+    for wrong in [
+        "store: { url: 'postgres://${NOT_SET}@h/c' }",
+        "store: { urll: 'postgres://h/c' }",
+        "stoer: { url: 'postgres://h/c' }",
+        "store: [",
+        "{ store: { url: 'postgres://h/c' }",
+        "store:\n  url: 'postgres://h/c'\n ca: x\nlimits: 7",
+    ] {
+        let case = Case::file(wrong);
+        assert!(store_location(&case.flags, &case.env()).is_err(), "{wrong}");
+    }
+    let case = Case::new().var("COUNTERSIGN_STORE_URL", "postgres://h/c");
+    assert!(store_location(&case.flags, &case.env()).is_err());
+    let mut case = Case::file("dataa: /d");
+    assert!(data_dir(&case.flags, &case.env()).is_err());
+    // Where the directory is named, no file is read for it.
+    case.flags.data = Some("/d".into());
+    case.flags.config = Some("missing".into());
+    assert_eq!(data_dir(&case.flags, &case.env()).unwrap(), Path::new("/d"));
+    case.flags.data = None;
+    assert!(data_dir(&case.flags, &case.env()).is_err());
+    assert!(group_members(&Case::file("polcy: {}").flags, &case.env()).is_err());
 }

@@ -3,7 +3,11 @@
 mod address;
 pub mod own_gateway;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use actix_web::http::{StatusCode, header};
 use awc::ClientResponse;
@@ -13,11 +17,11 @@ use url::Url;
 
 use crate::{
     args::ConnectArgs,
-    configuration,
+    data_dir,
     exit::{Exit, Failure},
     output::{one_line, remark},
 };
-use countersign_config::{Config, Environment};
+use countersign_config::Environment;
 
 const CONNECT: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(35);
@@ -28,7 +32,7 @@ const MAX_ANSWER: usize = 256 << 20;
 pub struct Target {
     place: Place,
     key: String,
-    ca: Option<std::path::PathBuf>,
+    ca: Option<PathBuf>,
 }
 
 /// How the gateway is known.
@@ -37,7 +41,7 @@ enum Place {
     Written(Url),
     /// As the one that serves the data directory: looked up and proved anew for each request, since it may have ended
     /// meanwhile, and another program may have its port.
-    Serves(Box<Config>),
+    Serves(PathBuf),
 }
 
 /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
@@ -66,9 +70,9 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
             (Place::Written(url.clone()), url)
         }
         None => {
-            let config = configuration(&args.data.flags())?.config;
-            let url = own_gateway::named(&config)?.url;
-            (Place::Serves(Box::new(config)), url)
+            let data = data_dir(&args.data)?;
+            let url = own_gateway::named(&data)?.url;
+            (Place::Serves(data), url)
         }
     };
     let local = url.host_str().is_some_and(|host| {
@@ -156,8 +160,8 @@ impl Client {
     async fn base(&self) -> Result<Url, Refusal> {
         match &self.place {
             Place::Written(url) => Ok(url.clone()),
-            Place::Serves(config) => {
-                let named = own_gateway::named(config).map_err(|failure| unavailable(failure.message))?;
+            Place::Serves(data) => {
+                let named = own_gateway::named(data).map_err(|failure| unavailable(failure.message))?;
                 named.prove(&self.http).await.map_err(unavailable)?;
                 Ok(named.url)
             }

@@ -1,7 +1,7 @@
 //! The gateway that serves a data directory: where it is, and the proof that whoever listens there is that one. Before
 //! it has proved so, it is told nothing: no key, no sign-in code.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use actix_web::http::StatusCode;
 use url::Url;
@@ -15,7 +15,6 @@ use countersign_attach::{
     GatewayFile,
     proof::{self, Secret},
 };
-use countersign_config::Config;
 
 /// How long it may take to answer a challenge.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,13 +33,13 @@ pub struct Named {
     data: String,
 }
 
-/// Reads which gateway serves the directory of this configuration.
+/// Reads which gateway serves a data directory.
 ///
 /// # Errors
 /// There is none.
-pub fn named(config: &Config) -> Result<Named, Failure> {
-    let data = one_line(&config.data.display().to_string()).into_owned();
-    let Some(file) = GatewayFile::read(&config.data) else {
+pub fn named(dir: &Path) -> Result<Named, Failure> {
+    let data = one_line(&dir.display().to_string()).into_owned();
+    let Some(file) = GatewayFile::read(dir) else {
         return Err(Failure::new(
             Exit::Unavailable,
             format!(
@@ -51,7 +50,7 @@ pub fn named(config: &Config) -> Result<Named, Failure> {
     };
     let url = match file {
         // A certificate is for the public name, if there is one.
-        GatewayFile { public_url: Some(ref url), .. } if config.tls.is_some() => url,
+        GatewayFile { public_url: Some(ref public), ref url, .. } if url.starts_with("https:") => public,
         ref file => &file.url,
     };
     Ok(Named { url: address::parse(url)?, link_base: file.link_base().to_owned(), secret: file.proof, data })
