@@ -241,8 +241,8 @@ fn a_store_that_was_moved_is_served_there_and_the_old_one_no_more() {
 
     let status = Gateway::spawn(home.path(), &Options::default()).ended();
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
-    assert_eq!(status.code(), Some(69), "{log}");
-    assert!(log.contains("this store was moved"), "{log}");
+    assert_eq!(status.code(), Some(78), "{log}");
+    assert!(log.contains("belongs to a store in PostgreSQL"), "{log}");
     let gateway = Gateway::on(home, &options(&url));
     let state = |id: &str| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1["state"].clone();
     assert_eq!((state(&ids[0]), state(&ids[19])), (json!("applied"), json!("pending")));
@@ -250,6 +250,84 @@ fn a_store_that_was_moved_is_served_there_and_the_old_one_no_more() {
     assert_eq!(gateway.issues_titled("moved 0"), 1);
     let (_, home) = gateway.stop();
     verified(&home.path().join("data"), &url);
+}
+
+/// Runs the program with a data directory and a store, if one is named; its exit code and what it said.
+fn run(store: Option<&str>, data: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let env: Vec<(&str, &str)> = store.map(|url| ("COUNTERSIGN_STORE__URL", url)).into_iter().collect();
+    let output = support::command(&env).args(args).arg("--data").arg(data).output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (output.status.code(), out, err)
+}
+
+const CREATE: [&str; 6] = ["keys", "create", "--role", "viewer", "--name", "vera"];
+
+#[test]
+fn commands_refuse_another_store_than_that_of_the_directory() {
+    let server = support::postgres::shared();
+    let [url, other] = ["identity", "identity_other"].map(|name| {
+        server.sql("postgres", &format!("CREATE DATABASE {name}"));
+        server.database(name)
+    });
+    let gateway = Gateway::with(&options(&url));
+    let data = gateway.data();
+    let copy = gateway.home.path().join("copy");
+    let embedded = data.join("countersign.db");
+    let commands: [&[&str]; 8] = [
+        &CREATE,
+        &["keys", "list"],
+        &["keys", "revoke", "key_1"],
+        &["keys", "sign-out"],
+        &["open", "--print"],
+        &["audit", "verify"],
+        &["audit", "export"],
+        &["backup", copy.to_str().unwrap()],
+    ];
+    for command in commands {
+        let (code, out, err) = run(None, &data, command);
+        assert_eq!((code, out.as_str()), (Some(78), ""), "{command:?}: {err}");
+        assert!(err.contains("COUNTERSIGN_STORE__URL") && err.contains("identity.json"), "{command:?}: {err}");
+        assert!(!embedded.exists() && !copy.exists(), "{command:?}");
+    }
+    // Another database is refused too, and its own is used.
+    for (store, code) in [(&other, 78), (&url, 0)] {
+        let (got, out, err) = run(Some(store), &data, &CREATE);
+        assert_eq!((got, out.is_empty()), (Some(code), code == 78), "{err}");
+    }
+    // A second gateway of the same store has a directory of its own.
+    let beside = Gateway::with(&options(&url));
+    assert_eq!(run(Some(&url), &beside.data(), &["audit", "verify"]).0, Some(0));
+    drop(beside.stop());
+    // Nor does a gateway begin another store there.
+    let (_, home) = gateway.stop();
+    for env in [vec![], vec![("COUNTERSIGN_STORE__URL", other.as_str())]] {
+        let status = Gateway::spawn(home.path(), &Options { env, config: None }).ended();
+        assert_eq!(status.code(), Some(78), "{}", std::fs::read_to_string(home.path().join("log")).unwrap());
+    }
+    assert_eq!(run(None, &data, &["policy", "test", "create_issue"]).0, Some(78));
+    assert!(!embedded.exists());
+    // And what is in a directory's own store is not asked of a database.
+    let gateway = Gateway::start();
+    assert_eq!(run(Some(&url), &gateway.data(), &CREATE).0, Some(78));
+}
+
+#[test]
+fn commands_use_the_configuration_of_the_directory() {
+    let server = support::postgres::shared();
+    server.sql("postgres", "CREATE DATABASE identity_config");
+    let url = server.database("identity_config");
+    let config = format!("store: {{ url: '{url}' }}\n");
+    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let (code, key, err) = run(None, &gateway.data(), &CREATE);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(gateway.api_as(key.trim(), "GET", "/api/me", None).0, 200);
+    let (code, link, err) = run(None, &gateway.data(), &["open", "--print"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(link.contains("#code="), "{link}");
+    // Where it is named otherwise, the remedy names it.
+    let (code, _, err) = run(Some(&server.database("postgres")), &gateway.data(), &CREATE);
+    assert_eq!(code, Some(78), "{err}");
+    assert!(err.contains("countersign.yaml"), "{err}");
 }
 
 /// A certificate for this machine by its name, made by the openssl that comes with the system; and its key.

@@ -159,6 +159,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let place = Place::configured(&config.data, config.store_server())?;
     let patience = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
     let store = open_store(&place, patience).await?;
+    place.claim_directory(loaded.file_of("store.url"))?;
     let keys = Arc::new(Stored::open(&place)?);
     let (salt, carrier) = match store.nodes().secret() {
         Some(secret) => (nodes::consent_salt(&secret), Carrier::shared(nodes::state_key(&secret))),

@@ -45,7 +45,8 @@ Exit codes:
   69  no gateway answers, or a port or file cannot be used
   70  a mistake in the program
   75  another gateway serves the data directory
-  78  the configuration cannot be used";
+  78  the configuration cannot be used, or the data directory belongs to another
+      store";
 
 #[derive(Debug, Parser)]
 #[command(

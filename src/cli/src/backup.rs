@@ -6,19 +6,16 @@ use super::{
     args::BackupArgs,
     exit::{Exit, Failure},
     output::{Output, remark},
-    store_location,
+    store_place,
 };
-use countersign_store::sqlite::backup::{BackupError, backup};
+use countersign_store::sqlite::backup::BackupError;
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let location = store_location(&args.data)?;
-    if location.server.is_some() {
-        let message = "the store is in PostgreSQL, whose own tools back it up: pg_dump, or a base backup \
-                       (docs/postgresql.md#backup-and-restore)";
-        return Err(Failure::new(Exit::Usage, message.to_owned()));
-    }
-    let done = backup(&location.data, &args.file, args.force, Timestamp::now()).map_err(|error| match error {
-        BackupError::Exists(_) | BackupError::Inside(_) => Failure::new(Exit::Usage, error.to_string()),
+    let done = store_place(&args.data)?.backup(&args.file, args.force, Timestamp::now());
+    let done = done.map_err(|error| match error {
+        BackupError::Exists(_) | BackupError::Inside(_) | BackupError::Server => {
+            Failure::new(Exit::Usage, error.to_string())
+        }
         BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error.to_string()),
         BackupError::Store(error) => error.into(),
         BackupError::Write { .. } => Failure::new(Exit::Unavailable, error.to_string()),

@@ -28,7 +28,7 @@ pub enum Exit {
     Internal = 70,
     /// Another gateway serves the data directory (`EX_TEMPFAIL`).
     Taken = countersign_attach::start::TAKEN as isize,
-    /// The configuration cannot be used (`EX_CONFIG`).
+    /// The configuration cannot be used, or the data directory belongs to another store (`EX_CONFIG`).
     Config = 78,
     /// Ctrl-C (128 and the signal's number).
     Interrupted = 130,
@@ -74,7 +74,8 @@ impl From<std::io::Error> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::new(Exit::Unavailable, error.to_string())
+        let exit = if matches!(error, StoreError::OtherStore { .. }) { Exit::Config } else { Exit::Unavailable };
+        Self::new(exit, error.to_string())
     }
 }
 

@@ -24,7 +24,7 @@ use countersign_config::{
     Environment, Flags, Loaded,
     load::{config_file, data_dir, log_config},
 };
-use countersign_store::LockError;
+use countersign_store::{LockError, StoreError};
 use countersign_telemetry::{
     Metrics,
     logs::{self, LogConfig},
@@ -162,7 +162,9 @@ impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         let exit = match &error {
             ServeError::Lock(LockError::Held(_)) => Exit::Taken,
-            ServeError::Routes(_) | ServeError::Tls(_) => Exit::Config,
+            ServeError::Routes(_) | ServeError::Tls(_) | ServeError::Store(StoreError::OtherStore { .. }) => {
+                Exit::Config
+            }
             ServeError::CoreEnded => Exit::Internal,
             _ => Exit::Unavailable,
         };

@@ -42,7 +42,7 @@ use countersign_config::{
     Environment, Flags, Loaded, StoreServer,
     load::{self, StoreLocation, load},
 };
-use countersign_store::Place;
+use countersign_store::{Place, StoreIdentity};
 use countersign_upstream::child::guard;
 
 /// Runs the program with the arguments of this process.
@@ -124,9 +124,19 @@ fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
     Ok(load::data_dir(&args.flags(), &Environment::of_process())?)
 }
 
-/// Finds the store by the configuration.
+/// Finds the store: by the configuration that is named or found, else by that of the gateway which served the data
+/// directory last.
 fn store_location(args: &DataArgs) -> Result<StoreLocation, Failure> {
-    Ok(load::store_location(&args.flags(), &Environment::of_process())?)
+    let env = Environment::of_process();
+    let found = load::store_location(&args.flags(), &env)?;
+    if found.file.is_none()
+        && found.server.is_none()
+        && let Some(config) = StoreIdentity::read(&found.data)?.and_then(|known| known.config)
+    {
+        let flags = Flags { config: Some(config), listen: None, data: Some(found.data) };
+        return Ok(load::store_location(&flags, &env)?);
+    }
+    Ok(found)
 }
 
 /// As [`store_location`], to be opened.

@@ -36,6 +36,7 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
         MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::Beside(_) => {
             Failure::new(Exit::Failed, error.to_string())
         }
+        MoveError::OtherStore(_) => Failure::new(Exit::Config, error.to_string()),
         MoveError::Lock(error) => error.into(),
         MoveError::Store(error) => error.into(),
     })?;

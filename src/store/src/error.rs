@@ -20,6 +20,11 @@ pub enum StoreError {
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
     #[error(
+        "the data directory {dir} is not that of this store: {why}, or another directory with --data DIR. To give the \
+         directory to another store, end its gateway and remove {file}"
+    )]
+    OtherStore { dir: PathBuf, why: String, file: PathBuf },
+    #[error(
         "the store ends at audit entry {found}, but entry {expected} had been written ({path} says so): what came after \
          is lost. Restore a backup; or, to go on with what is left, remove {path} and settle with the people concerned"
     )]

@@ -14,6 +14,7 @@ pub mod crash;
 mod drafts;
 pub mod error;
 mod health;
+mod identity;
 pub mod keys;
 pub mod lock;
 mod moving;
@@ -53,6 +54,7 @@ use countersign_domain::{
 };
 
 pub use error::StoreError;
+pub use identity::StoreIdentity;
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use moving::{Beside, MoveError, Progress};
 pub use nodes::Nodes;

@@ -3,9 +3,15 @@
 //! What is moved is proved before and after by the audit trail. The old store is closed for good before the new one may be
 //! opened: what is approved in both would run twice.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
-use super::{StoreError, Verified, VerifyError, policy_snapshots::NEWEST};
+use super::{
+    StoreError, Verified, VerifyError,
+    identity::{STORE_ID, new_id},
+    policy_snapshots::NEWEST,
+};
 use countersign_domain::policy::Says;
 
 /// What a column holds.
@@ -198,8 +204,8 @@ pub(crate) const COMING: &str = "moving_from";
 /// Says of an old store that it was moved, and the head that it had.
 pub(crate) const GONE: &str = "moved";
 
-/// Facts that are moved: when the backup was taken that the store is, and the policy that was in force.
-const CARRIED: [&str; 2] = ["backup_of", NEWEST];
+/// Facts that are moved: when the backup was taken that the store is, the policy that was in force, and which store it is.
+const CARRIED: [&str; 3] = ["backup_of", NEWEST, STORE_ID];
 
 /// Rows of a table, in order, the numbers of which are above `after`.
 pub(crate) struct Wanted<'a> {
@@ -235,6 +241,8 @@ pub struct Progress {
 pub enum MoveError {
     #[error("there is something in the other store already; give it an empty one")]
     NotEmpty,
+    #[error("the data directory {0} belongs to another store in PostgreSQL; give another directory")]
+    OtherStore(PathBuf),
     #[error("this store was moved already; what it holds is old")]
     Moved,
     #[error("the old store does not hold: {0}")]
@@ -304,6 +312,9 @@ pub(crate) fn all(
                 break;
             }
         }
+    }
+    if from.fact(STORE_ID)?.is_none() {
+        from.set_fact(STORE_ID, Some(&new_id()))?;
     }
     for name in CARRIED {
         let fact = from.fact(name)?;

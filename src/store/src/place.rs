@@ -9,14 +9,17 @@ use std::{
 
 use super::{
     Said, Store, StoreError, Verified, VerifyError,
+    identity::{self, Backend, StoreIdentity},
     keys::Credentials,
     moving::{self, Beside, MoveError, Progress, Shelf},
     nodes,
     postgres::{Server, tables::Tables},
     sqlite,
+    sqlite::backup::{BackedUp, BackupError},
     webhooks::Deliveries,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
+use jiff::Timestamp;
 
 /// A store, open or not. Cheap to copy.
 #[derive(Clone)]
@@ -66,7 +69,8 @@ impl Place {
     }
 
     /// As the configuration says: the database of a server, or without one that of the data directory. That directory
-    /// tells which node opens the former, so that one that is started anew is known.
+    /// tells which node opens the former, so that one that is started anew is known. Whatever is opened is refused with
+    /// [`StoreError::OtherStore`] where the directory belongs to another store ([`Self::claim_directory`]).
     ///
     /// # Errors
     /// As [`Self::server`].
@@ -88,9 +92,42 @@ impl Place {
     /// Every [`StoreError`] about files, connections, foreign, newer or damaged databases; [`StoreError::Served`] where
     /// one of an older version has it open on a server, or it is being moved.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
-        match &self.0 {
+        match self.own()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir, sqlite::SqliteOptions::default())?)),
             Kind::Server(server) => server.open(),
+        }
+    }
+
+    /// Writes into the data directory that it belongs to this store, which must be open; and which configuration file has
+    /// the store's address, if one does.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn claim_directory(&self, config: Option<&Path>) -> Result<(), StoreError> {
+        let (dir, backend, id) = match &self.0 {
+            Kind::Directory(dir) => (Some(dir.as_path()), Backend::Sqlite, sqlite::store_id(dir)?),
+            Kind::Server(server) => (server.dir(), Backend::Postgres, server.store_id()?),
+        };
+        let Some(dir) = dir else { return Ok(()) };
+        StoreIdentity { backend, id, config: config.map(Path::to_owned) }.write(dir)
+    }
+
+    /// Refuses the embedded database of a directory that belongs to another store. Servers find out when they are asked.
+    fn own(&self) -> Result<&Kind, StoreError> {
+        if let Kind::Directory(dir) = &self.0 {
+            identity::check_embedded(dir)?;
+        }
+        Ok(&self.0)
+    }
+
+    /// Copies the embedded database to a file; see [`sqlite::backup::backup`].
+    ///
+    /// # Errors
+    /// See [`BackupError`].
+    pub fn backup(&self, to: &Path, replace: bool, now: Timestamp) -> Result<BackedUp, BackupError> {
+        match self.own()? {
+            Kind::Directory(dir) => sqlite::backup::backup(dir, to, replace, now),
+            Kind::Server(_) => Err(BackupError::Server),
         }
     }
 
@@ -106,8 +143,24 @@ impl Place {
         beside: &mut Beside<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Verified, MoveError> {
-        let (mut from, mut to) = (self.shelf(false)?, other.shelf(true)?);
-        moving::all(&mut *from, &mut *to, beside, progress)
+        let mut from = self.shelf(false)?;
+        if let Kind::Directory(dir) = &other.0
+            && let Some(known) = StoreIdentity::read(dir)?
+            && known.backend != Backend::Sqlite
+            && from.fact(identity::STORE_ID)?.as_ref() != Some(&known.id)
+        {
+            return Err(MoveError::OtherStore(dir.clone()));
+        }
+        let mut to = other.shelf(true)?;
+        let moved = moving::all(&mut *from, &mut *to, beside, progress)?;
+        let id = to.fact(identity::STORE_ID)?.unwrap_or_default();
+        let backend = if matches!(other.0, Kind::Directory(_)) { Backend::Sqlite } else { Backend::Postgres };
+        for place in [self, other] {
+            if let Kind::Directory(dir) = &place.0 {
+                StoreIdentity { backend, id: id.clone(), config: None }.write(dir)?;
+            }
+        }
+        Ok(moved)
     }
 
     /// `new`: made where there is none.
@@ -123,7 +176,7 @@ impl Place {
     /// # Errors
     /// As [`Self::open`].
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
-        match &self.0 {
+        match self.own()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::Keys::open(dir)?)),
             Kind::Server(server) => server.credentials(),
         }
@@ -134,7 +187,7 @@ impl Place {
     /// # Errors
     /// As [`Self::open`].
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
-        match &self.0 {
+        match self.own()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::WebhookStore::open(dir)?)),
             Kind::Server(server) => server.deliveries(),
         }
@@ -160,7 +213,7 @@ impl Place {
     /// # Errors
     /// [`VerifyError::Broken`] at the first thing that does not hold.
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
-        match &self.0 {
+        match self.own()? {
             Kind::Directory(dir) => sqlite::verify::verify_audit(dir, expected),
             Kind::Server(server) => server.verify_audit(expected),
         }
@@ -172,7 +225,7 @@ impl Place {
     /// # Errors
     /// Those of the database, and what `each` answers.
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
-        match &self.0 {
+        match self.own()? {
             Kind::Directory(dir) => sqlite::search::audit::read_audit(dir, each),
             Kind::Server(server) => server.read_audit(each),
         }
@@ -184,7 +237,7 @@ impl Place {
     /// # Errors
     /// Those of the database.
     pub fn said(&self) -> Result<Option<Said>, StoreError> {
-        match &self.0 {
+        match self.own()? {
             Kind::Directory(dir) => sqlite::said::read_said(dir),
             Kind::Server(server) => server.said(),
         }

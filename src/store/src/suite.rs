@@ -820,8 +820,13 @@ async fn what_is_moved(from: At, to: At) {
     let verified = from.move_to(&to, kept, silent).unwrap();
     assert_eq!((verified.head, verified.changes), (heads.audit, 40));
     for refused in [from.open().err(), from.credentials().err()] {
-        assert!(matches!(refused, Some(StoreError::Moved)), "{refused:?}");
+        assert!(matches!(refused, Some(StoreError::Moved | StoreError::OtherStore { .. })), "{refused:?}");
     }
+    // The directories belong to the new store, under the id of the old one.
+    to.claim_directory(None).unwrap();
+    let belongs = [&old, &new].into_iter().filter_map(|dir| StoreIdentity::read(dir.path()).unwrap());
+    let belongs: Vec<_> = belongs.map(|known| (known.id, known.backend)).collect();
+    assert!(belongs.iter().all(|known| *known == belongs[0] && !known.0.is_empty()), "{belongs:?}");
     let again = from.move_to(&to, kept, silent);
     assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
     let elsewhere = tempfile::tempdir().unwrap();

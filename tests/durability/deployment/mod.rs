@@ -170,7 +170,7 @@ fn the_unit_of_the_page_serves_on_three_machines() {
         let config = snippet("yaml", "behind_tls_proxy").replace("/countersign\n", "/countersign?sslmode=disable\n");
         let start = setting(&unit, "ExecStart").replace("/etc/", "/mnt/").replace("/var/lib/", "/mnt/");
         let words: Vec<&str> = start.split(' ').collect();
-        let (mut gateways, mut running, mut envs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut gateways, mut running) = (Vec::new(), Vec::new());
         for (n, address) in GATEWAYS.iter().enumerate() {
             let host = lan.host(&format!("machine{n}"), address);
             let file =
@@ -182,17 +182,16 @@ fn the_unit_of_the_page_serves_on_three_machines() {
                 .collect();
             std::fs::create_dir_all(host.mnt().join("countersign")).unwrap();
             std::fs::write(host.mnt().join("countersign/countersign.yaml"), &config).unwrap();
+            std::fs::write(host.mnt().join("countersign/environment"), &file).unwrap();
             running.push(host.spawn(&words, &env));
             gateways.push(host);
-            envs.push(env);
         }
         eventually("its store is there", || gateways[0].mnt().join("countersign/gateway.json").exists().then_some(()));
-        let create = |role: &str| {
-            let mut words = vec![words[0], "keys", "create", "--role", role, "--name", role];
-            words.extend(start.split(' ').skip(2));
-            key(&gateways[0], &words, &envs[0])
-        };
-        let (reviewer, agent) = (create("reviewer"), create("agent"));
+        let create = snippet("sh", "sudo sh -c").replace("/etc/", "/mnt/").replace("/var/lib/", "/mnt/");
+        let create = create.trim().strip_prefix("sudo ").unwrap();
+        let reviewer = key(&gateways[0], &["sh", "-c", create], &[]);
+        let agent = create.replace("reviewer", "agent").replace("alice", "robot");
+        let agent = key(&gateways[0], &["sh", "-c", &agent], &[]);
         let servers = GATEWAYS.map(|address| format!("    server {address}:8080;\n")).concat();
         assert!(snippet("nginx", "upstream").contains(&servers));
         let _balancer = balancer(&lan.host("balancer", BALANCER), &servers);

@@ -50,6 +50,7 @@ use crate::{
     AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
     PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent,
     Verified, VerifyError,
+    identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
     nodes::Name,
     queue::{Command, Intake, Offer, QUEUE, Work},
@@ -95,9 +96,38 @@ impl Server {
         Ok(ground)
     }
 
+    /// With the data directory that opens it, if one does, belonging to this database.
+    fn own(&self) -> Result<Arc<Ground>, StoreError> {
+        let ground = self.ground()?;
+        if let Some(dir) = self.dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
+            let asked = ground.wait(|client| async move {
+                Ok(match connect::schema(&client).await? {
+                    None => FoundStore::Empty,
+                    Some(_) => FoundStore::Store(retention::fact(&client, STORE_ID).await?),
+                })
+            });
+            identity::check_server(dir, &asked?)?;
+        }
+        Ok(ground)
+    }
+
+    /// The id of the store, which it gets now where it has none: that which the data directory knows, of one that was
+    /// restored from before.
+    pub fn store_id(&self) -> Result<String, StoreError> {
+        let known = self.dir().map(StoreIdentity::read).transpose()?.flatten();
+        let id =
+            known.filter(|known| known.backend == Backend::Postgres).map_or_else(identity::new_id, |known| known.id);
+        self.migrated()?.write(move |client| async move {
+            let sql = "INSERT INTO facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+            rows::write(&client, sql, &[&STORE_ID, &id]).await?;
+            let found = retention::fact(&client, STORE_ID).await?;
+            found.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
+        })
+    }
+
     /// With the schema as this program knows it: looked at once for all that is opened of it.
     fn migrated(&self) -> Result<Arc<Ground>, StoreError> {
-        let ground = self.ground()?;
+        let ground = self.own()?;
         let migrating = Arc::clone(&ground);
         ground.block(async move { migrating.migrated.get_or_try_init(|| migrating.migrate()).await.copied() })?;
         Ok(ground)
@@ -124,13 +154,13 @@ impl Server {
     }
 
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
-        let ground = self.ground()?;
+        let ground = self.own()?;
         let reading = Arc::clone(&ground);
         ground.block(async move { verify::verify(&reading, expected).await })
     }
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
-        search::audit::read_audit(&self.ground()?, each)
+        search::audit::read_audit(&self.own()?, each)
     }
 
     /// For a module's own tables.
@@ -152,7 +182,7 @@ impl Server {
     }
 
     pub fn said(&self) -> Result<Option<Said>, StoreError> {
-        let ground = self.ground()?;
+        let ground = self.own()?;
         let reading = Arc::clone(&ground);
         ground.block(async move { said::read(&reading).await })
     }

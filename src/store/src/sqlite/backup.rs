@@ -43,6 +43,11 @@ pub enum BackupError {
     Bad(String),
     #[error("the copy was not kept, since its audit trail does not hold: {0}")]
     Trail(#[from] countersign_domain::changes::audit::Broken),
+    #[error(
+        "the store is in PostgreSQL, whose own tools back it up: pg_dump, or a base backup \
+         (docs/postgresql.md#backup-and-restore)"
+    )]
+    Server,
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -44,6 +44,7 @@ use crate::{
     AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
     PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
+    identity::{STORE_ID, new_id},
     nodes::Alone,
     queue::{Command, Intake, Offer, QUEUE, Work},
 };
@@ -51,6 +52,16 @@ use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry},
     policy::{Pins, StandingRule},
 };
+
+/// The id of the store in the directory, which it gets now where it has none.
+///
+/// # Errors
+/// See [`open_writer`].
+pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
+    let conn = open_writer(dir)?;
+    conn.execute("INSERT OR IGNORE INTO facts (name, value) VALUES (?1, ?2)", [STORE_ID, new_id().as_str()])?;
+    retention::fact(&conn, STORE_ID)?.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
+}
 
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,157 @@
+//! Which store a data directory belongs to: `identity.json`, written by the gateway that serves the store from it.
+//!
+//! A store is known by a random id among its facts, which goes with it where it is moved. The file has that id, the kind
+//! of the store, and the configuration file that says where the store is: never an address, which may hold a password.
+
+use std::{
+    fs,
+    io::{ErrorKind, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::StoreError;
+
+/// The fact with the id.
+pub(crate) const STORE_ID: &str = "store_id";
+
+/// The file in the data directory.
+pub const IDENTITY_FILE: &str = "identity.json";
+
+/// Returns an id for a store that has none.
+pub(crate) fn new_id() -> String {
+    nanoid::nanoid!(24)
+}
+
+/// What keeps a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The database in the data directory.
+    Sqlite,
+    Postgres,
+}
+
+/// The store that a data directory belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreIdentity {
+    pub backend: Backend,
+    pub id: String,
+    /// The configuration file with the address of the store, where a file has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<PathBuf>,
+}
+
+impl StoreIdentity {
+    /// Reads the file of a data directory; `None` where no gateway has written one.
+    ///
+    /// # Errors
+    /// [`StoreError::DataDir`] where it cannot be read.
+    pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
+        let path = dir.join(IDENTITY_FILE);
+        let failed = |source: std::io::Error| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Writes the file, unless it says the same already.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), StoreError> {
+        let path = dir.join(IDENTITY_FILE);
+        if matches!(Self::read(dir), Ok(Some(known)) if known == *self) {
+            return Ok(());
+        }
+        let draft = path.with_extension("json.part");
+        let write = || -> std::io::Result<()> {
+            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)
+        };
+        write().map_err(|source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) })
+    }
+
+    /// Returns the error of using another store than this one with its data directory.
+    pub(crate) fn refuse(&self, dir: &Path, named: Backend) -> StoreError {
+        let own = match self.backend {
+            Backend::Sqlite => "the store in its own countersign.db",
+            Backend::Postgres => "a store in PostgreSQL",
+        };
+        let named = match named {
+            Backend::Sqlite => "no PostgreSQL",
+            Backend::Postgres => "another database in PostgreSQL",
+        };
+        let remedy = match (&self.config, self.backend) {
+            (Some(file), _) => format!("its gateway's configuration with --config {}", file.display()),
+            (None, Backend::Postgres) => {
+                "its gateway's configuration with --config FILE, or the database with COUNTERSIGN_STORE__URL".to_owned()
+            }
+            (None, Backend::Sqlite) => "a configuration without `store.url` with --config FILE".to_owned(),
+        };
+        StoreError::OtherStore {
+            dir: dir.to_owned(),
+            why: format!("it belongs to {own}, and the configuration that was read names {named}. Name {remedy}"),
+            file: dir.join(IDENTITY_FILE),
+        }
+    }
+}
+
+/// Refuses to use the embedded database of a data directory that belongs to another store, before it would be created.
+pub(crate) fn check_embedded(dir: &Path) -> Result<(), StoreError> {
+    match StoreIdentity::read(dir)? {
+        Some(known) if known.backend != Backend::Sqlite => Err(known.refuse(dir, Backend::Sqlite)),
+        _ => Ok(()),
+    }
+}
+
+/// What a database says of itself.
+pub(crate) enum FoundStore {
+    /// No gateway has written to it yet.
+    Empty,
+    /// It has no id yet where an older version was the last that served it.
+    Store(Option<String>),
+}
+
+/// Refuses to use a database on a server with a data directory that belongs to another store.
+pub(crate) fn check_server(dir: &Path, found: &FoundStore) -> Result<(), StoreError> {
+    let Some(known) = StoreIdentity::read(dir)? else { return Ok(()) };
+    match found {
+        FoundStore::Store(Some(id)) if *id == known.id => Ok(()),
+        // Restored from before it had an id.
+        FoundStore::Store(None) if known.backend == Backend::Postgres => Ok(()),
+        _ => Err(known.refuse(dir, Backend::Postgres)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(backend: Backend) -> StoreIdentity {
+        StoreIdentity { backend, id: "a".to_owned(), config: Some("/etc/c.yaml".into()) }
+    }
+
+    #[test]
+    fn directory_is_refused_to_any_other_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = |found: &FoundStore| check_server(dir.path(), found).is_ok();
+        let id = |id: &str| FoundStore::Store(Some(id.to_owned()));
+        assert!(check_embedded(dir.path()).is_ok() && server(&FoundStore::Empty), "it belongs to none yet");
+        identity(Backend::Postgres).write(dir.path()).unwrap();
+        let error = check_embedded(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("--config /etc/c.yaml") && error.contains("identity.json"), "{error}");
+        assert!(server(&id("a")) && server(&FoundStore::Store(None)));
+        assert!(!server(&id("b")) && !server(&FoundStore::Empty));
+        identity(Backend::Sqlite).write(dir.path()).unwrap();
+        assert!(check_embedded(dir.path()).is_ok());
+        assert!(!server(&id("b")) && !server(&FoundStore::Store(None)) && !server(&FoundStore::Empty));
+        assert!(server(&id("a")), "it was moved there");
+        fs::write(dir.path().join(IDENTITY_FILE), "{").unwrap();
+        assert!(check_embedded(dir.path()).is_err(), "nobody knows");
+    }
+}
