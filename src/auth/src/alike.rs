@@ -1,20 +1,22 @@
 //! Refuses names that look like another one in use: people read off a screen whose key decided.
 
+use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 use unicode_security::skeleton;
 
 use super::keys::RESERVED_NAMES;
-use countersign_domain::changes::people::{folded, same_name};
+use countersign_domain::changes::people::folded;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Refuses a name or an owner that is another than one that is known and looks like it: in another script, with invisible
-/// characters, with digits for letters (UTS 39, "Confusable Detection"). What counts as the same name
-/// ([`same_name`]) is no other.
+/// Refuses a name or an owner that is another than one that is known and looks like it: in another script, with accents,
+/// with invisible characters, with digits for letters (UTS 39, "Confusable Detection"). One that differs in case alone is
+/// no other. One that only counts as the same person (`alıce` and `alice`) is: people read the one for the other.
 ///
 /// # Errors
 /// `INVALID_PARAMS` that names both.
 pub fn check<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
     let looks = looks(new);
-    let taken = |known: &&str| !same_name(new, known) && looks.iter().zip(self::looks(known)).any(|(a, b)| *a == b);
+    let taken =
+        |known: &&str| !same_but_for_case(new, known) && looks.iter().zip(self::looks(known)).any(|(a, b)| *a == b);
     let Some(other) = known.into_iter().chain(RESERVED_NAMES).find(taken) else { return Ok(()) };
     let message = format!(
         "{new:?} looks like {other:?}, a name that is in use already; choose one that cannot be mistaken for it, or write \
@@ -23,9 +25,18 @@ pub fn check<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<
     Err(McpError::new(ErrorKind::InvalidParams, message).with("known", other))
 }
 
-/// As it is written, and without regard to case: `I` looks like `l`, and `i` does not.
+fn same_but_for_case(a: &str, b: &str) -> bool {
+    let lower = |name: &str| name.nfc().collect::<String>().to_lowercase();
+    lower(a) == lower(b)
+}
+
+/// As it is written, and without regard to case: `I` looks like `l`, and `i` does not. Both without accents.
 fn looks(name: &str) -> [String; 2] {
-    [skeleton(name).collect(), skeleton(&folded(name)).collect()]
+    let plain = |name: &str| -> String {
+        let bare: String = name.nfd().filter(|c| !is_combining_mark(*c)).collect();
+        skeleton(&bare).collect()
+    };
+    [plain(name), plain(&folded(name))]
 }
 
 #[cfg(test)]
@@ -44,6 +55,13 @@ mod tests {
             ("rnike", "mike"),
             ("systern", "ops"),
             ("loca1-agent", "ops"),
+            ("al\u{131}ce", "alice"),
+            ("alice\u{301}", "alice"),
+            ("ali\u{307}ce", "alice"),
+            ("al\u{ed}ce", "alice"),
+            ("alice", "\u{e1}lice"),
+            ("PAUL", "\u{ff50}aul"),
+            ("op\u{e9}rator", "ops"),
         ] {
             let error = check(new, ["x", known]).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidParams);
@@ -53,8 +71,8 @@ mod tests {
         for (new, known) in [
             ("paul", "paul"),
             ("Paul", "paul"),
-            ("PAUL", "\u{ff50}aul"),
             ("paula", "paul"),
+            ("a\u{308}rmel", "\u{e4}rmel"),
             ("Ärmel", "ärmel"),
             ("a", "b"),
         ] {

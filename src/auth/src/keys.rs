@@ -6,7 +6,11 @@ use jiff::Timestamp;
 
 use super::secret::{self, SecretHash};
 use countersign_domain::{
-    changes::visible::visible,
+    changes::{
+        machine::{GATEWAY, OPERATOR, SYSTEM, TERMINAL},
+        people::same_name,
+        visible::visible,
+    },
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -14,8 +18,8 @@ use countersign_store::keys::ApiKey;
 
 /// Every key begins with this, so that scanners for leaked secrets can find it.
 pub const PREFIX: &str = "csk_";
-/// Names that keys and reviewers must not have: they stand for someone else in decisions and the audit trail.
-pub const RESERVED_NAMES: [&str; 3] = ["local-agent", "system", "gateway"];
+/// Names that keys, their owners and reviewers must not have: the gateway itself uses them in decisions and in its trail.
+pub const RESERVED_NAMES: [&str; 5] = ["local-agent", SYSTEM, GATEWAY, OPERATOR, TERMINAL];
 
 /// A key that was just made.
 pub struct NewKey {
@@ -99,13 +103,15 @@ pub fn check_owner(owner: &str) -> Result<(), McpError> {
     if spaced || !visible {
         return refuse("an owner may contain only visible characters, with single spaces between them");
     }
-    if RESERVED_NAMES.iter().any(|reserved| owner.eq_ignore_ascii_case(reserved)) {
-        return Err(McpError::new(
-            ErrorKind::InvalidParams,
-            format!("the name {owner:?} is taken by the gateway itself"),
-        ));
+    if let Some(reserved) = reserved(owner) {
+        return refuse(&format!("the gateway itself is called {reserved:?} in the audit trail; choose another owner"));
     }
     Ok(())
+}
+
+/// The reserved name that this is another spelling of.
+fn reserved(name: &str) -> Option<&'static str> {
+    RESERVED_NAMES.into_iter().find(|reserved| same_name(name, reserved))
 }
 
 /// Names are 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
@@ -125,8 +131,8 @@ pub fn check_name(name: &str) -> Result<(), McpError> {
             c.escape_default().to_string()
         ));
     }
-    if RESERVED_NAMES.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
-        return refuse(format!("the name {name:?} is taken by the gateway itself"));
+    if let Some(reserved) = reserved(name) {
+        return refuse(format!("the gateway itself is called {reserved:?} in the audit trail; choose another name"));
     }
     Ok(())
 }
@@ -169,6 +175,9 @@ mod tests {
             "a\u{a0}b",
             "\u{7}",
             "System",
+            "ｇateway",
+            "operator",
+            "Terminal",
             &"x".repeat(65),
         ] {
             assert_eq!(key(Some(bad)).err().unwrap().kind, ErrorKind::InvalidParams, "{bad:?}");
@@ -180,9 +189,21 @@ mod tests {
         for good in ["alice", "a", "ci-bot_2", "alice@example.com", &"x".repeat(64)] {
             check_name(good).unwrap();
         }
-        for bad in
-            ["", "local-agent", "Local-Agent", "system", "gateway", "a b", "a\u{202e}b", "al\u{0}", "ä", "a/b", "<b>"]
-        {
+        for bad in [
+            "",
+            "local-agent",
+            "Local-Agent",
+            "system",
+            "gateway",
+            "Operator",
+            "terminal",
+            "a b",
+            "a\u{202e}b",
+            "al\u{0}",
+            "ä",
+            "a/b",
+            "<b>",
+        ] {
             assert_eq!(check_name(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad:?}");
         }
         check_name(&"x".repeat(65)).unwrap_err();

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::{Reloads, digest, snapshot};
 use countersign_config::Config;
+use countersign_domain::changes::machine::{OPERATOR, SYSTEM};
 use countersign_store::PolicySnapshot;
 
 impl Reloads {
@@ -18,13 +19,13 @@ impl Reloads {
             tracing::warn!(target: "countersign::audit", reason, "started without knowing the policy that was in force");
             let details =
                 json!({ "digest": digest::digest(&self.config(), &self.salt), "loosens": [], "reason": reason });
-            self.applies.record("configuration_started", "system", details.to_string()).await?;
+            self.applies.record("configuration_started", SYSTEM, details.to_string()).await?;
         }
         if !self.meant.is_empty() {
             let keys: Vec<&str> = self.meant.iter().map(|one| one.key.as_str()).collect();
             tracing::warn!(target: "countersign::audit", keys = keys.join(", "), "the operator started with a looser policy");
             let details = json!({ "digest": digest::digest(&self.config(), &self.salt), "loosens": self.meant });
-            self.applies.record("configuration_started", "operator", details.to_string()).await?;
+            self.applies.record("configuration_started", OPERATOR, details.to_string()).await?;
         }
         self.save(false).await;
         Ok(())

@@ -7,9 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::StoreError;
 use countersign_domain::principal::{Principal, Role};
 
-/// Who makes and revokes keys: whoever may write where they are stored, at a terminal.
-pub(crate) const ACTOR: &str = "terminal";
-
 /// SHA-256 of a secret.
 pub type SecretHash = [u8; 32];
 

@@ -11,7 +11,10 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use super::{Record, Store, StoreError, WriteError, covered::PinRow, write_record};
-use countersign_domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
+use countersign_domain::{
+    changes::machine::GATEWAY,
+    policy::pins::{Acceptance, Definition, Pin, PinSource, Pins},
+};
 
 /// The entry of a server's definitions that were seen for the first time.
 pub(crate) const FIRST_SEEN: &str = "definitions_seen";
@@ -133,7 +136,7 @@ impl PinStore {
             .collect();
         // In force even where it could not be stored: it loosens nothing.
         self.apply(server, &writes);
-        if let Err(error) = self.write(server, writes, "definitions_bound", "gateway", Timestamp::now()).await {
+        if let Err(error) = self.write(server, writes, "definitions_bound", GATEWAY, Timestamp::now()).await {
             tracing::warn!(server, %error, "what acceptances were given to could not be stored");
         }
         of_another
@@ -188,7 +191,7 @@ impl PinSource for PinStore {
         // once more.
         self.apply(server, &writes);
         let (name, behind) = (server.to_owned(), Arc::clone(&self.behind));
-        let record = record(server, writes, FIRST_SEEN, "gateway", Timestamp::now());
+        let record = record(server, writes, FIRST_SEEN, GATEWAY, Timestamp::now());
         self.store.submit_record(
             record,
             Box::new(move |written, _| match written {

@@ -171,6 +171,12 @@ const RUN_BEFORE_EXPIRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Who causes what no person causes.
 pub const SYSTEM: &str = "system";
+/// Who notes in the audit trail which definitions servers offer.
+pub const GATEWAY: &str = "gateway";
+/// Who starts the gateway with a policy of their own, in the audit trail.
+pub const OPERATOR: &str = "operator";
+/// Who makes and revokes keys where they are stored, in the audit trail.
+pub const TERMINAL: &str = "terminal";
 
 /// An event that may not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

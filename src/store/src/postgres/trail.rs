@@ -8,10 +8,12 @@ use super::rows::{execute, one, query, stored, take_heads};
 use crate::{
     Heads, StoreError,
     covered::{KeyRow, PinRow, Rows, of_key, rule_hash},
-    keys::ACTOR,
     rows::signed,
 };
-use countersign_domain::changes::audit::{AuditHead, EntryContent, Hash};
+use countersign_domain::changes::{
+    audit::{AuditHead, EntryContent, Hash},
+    machine::TERMINAL,
+};
 
 /// Entries that are written together, column by column.
 #[derive(Default)]
@@ -134,7 +136,7 @@ pub(super) async fn key(client: &ClientWrapper, event: &'static str, id: &str) -
     let heads = take_heads(client).await?;
     let mut appended = Appended::default();
     let content =
-        EntryContent { seq: 0, at: &at, change_id: "", event, from: None, to: "", actor: ACTOR, details: &details };
+        EntryContent { seq: 0, at: &at, change_id: "", event, from: None, to: "", actor: TERMINAL, details: &details };
     let audit = appended.push(heads.audit, &content);
     appended.write(client).await?;
     set_heads(client, Heads { audit, ..heads }).await

@@ -12,10 +12,13 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use super::{open::open_writer, retention, trail};
 use crate::{
     StoreError, covered,
-    keys::{ACTOR, ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
+    keys::{ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
     rows::{parse_moment, parse_time},
 };
-use countersign_domain::principal::{Principal, Role};
+use countersign_domain::{
+    changes::machine::TERMINAL,
+    principal::{Principal, Role},
+};
 
 /// Keys and codes of one data directory. Calls block for one read (microseconds) or one durable write (milliseconds).
 pub(crate) struct Keys {
@@ -254,7 +257,7 @@ fn tell(conn: &Connection, event: &'static str, id: &str) -> Result<(), StoreErr
     let mut statement = conn.prepare_cached(&format!("SELECT {} FROM api_keys WHERE id = ?1", trail::KEY_COLUMNS))?;
     let mut rows = statement.query([id])?;
     let Some(row) = rows.next()? else { return Err(StoreError::BadRecord(format!("there is no key {id:?}"))) };
-    trail::key(conn, event, ACTOR, &trail::key_row(row)?)
+    trail::key(conn, event, TERMINAL, &trail::key_row(row)?)
 }
 
 /// See [`Credentials::held`].
