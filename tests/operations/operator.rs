@@ -383,6 +383,10 @@ fn an_altered_key_acceptance_or_principal_breaks_the_trail_and_is_named() {
             "INSERT INTO standing_rules (id, over, body) SELECT 'srl_x', 0, json_set(body, '$.id', 'srl_x') FROM standing_rules",
             "standing rule srl_x has no audit entry",
         ),
+        (
+            "UPDATE facts SET value = replace(value, 'review_writes', 'allow') WHERE name = 'policy_in_force'",
+            "the recorded policy in force is not as audit entry 1 left it",
+        ),
         ("UPDATE changes SET principal = 'somebody else'", "its principal"),
         ("UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'", "its principal, idempotency key or expiry"),
     ] {
@@ -416,7 +420,10 @@ fn keys_and_acceptances_of_an_older_store_are_recorded_once_and_are_no_tampering
     .unwrap();
     drop(conn);
     let (code, told) = verify(&data);
-    assert!(code == Some(0) && told.contains("2 of these keys, definitions and rules are from before"), "{told}");
+    assert!(
+        code == Some(0) && told.contains("2 of these keys, definitions, rules and policies are from before"),
+        "{told}"
+    );
     // The second start finds nothing to record.
     let (status, home) = Gateway::on(home, &Options::default()).stop();
     assert!(status.success());

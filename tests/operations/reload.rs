@@ -225,8 +225,9 @@ fn what_loosens_policy_waits_for_a_reviewer() {
 
     // It is on record, and the record still holds together.
     let (_, audit) = gateway.api("GET", "/api/audit", None);
-    let entry = &audit["entries"][0];
-    assert_eq!((&entry["event"], &entry["actor"]), (&json!("configuration_accepted"), &json!("alice")), "{audit}");
+    let entries = audit["entries"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["event"] == "configuration_accepted").unwrap();
+    assert_eq!(entry["actor"], "alice", "{audit}");
     assert_eq!(entry["details"]["digest"], digest);
     let data = gateway.data();
     let (code, out, err) = support::run(&["audit", "verify", "--data", data.to_str().unwrap()]);

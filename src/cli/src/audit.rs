@@ -33,10 +33,11 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
         Ok(verified) => {
             out.line(&verified.head.export())?;
             out.finish()?;
+            let policy = if verified.covered.policy { ", and so is the recorded policy in force" } else { "" };
             let told = if expected.is_some() { ", and it contains the given head" } else { "" };
             super::output::remark(&format!(
                 "The trail holds: {} entries, {} changes, {} keys, {} definitions and {} standing rules are as they were \
-                 written{told}. The line above is its head; keep it elsewhere and give it to --head later.",
+                 written{policy}{told}. The line above is its head; keep it elsewhere and give it to --head later.",
                 verified.entries,
                 verified.changes,
                 verified.covered.keys,
@@ -45,8 +46,8 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             ));
             if verified.covered.untold > 0 {
                 super::output::remark(&format!(
-                    "{} of these keys, definitions and rules are from before the trail told of any; whether they are as they were \
-                     made nobody can say. They are recorded when this version first opens the database.",
+                    "{} of these keys, definitions, rules and policies are from before the trail told of any; whether they are as they were \
+                     made nobody can say. They are recorded when a gateway of this version starts on the database.",
                     verified.covered.untold
                 ));
             }

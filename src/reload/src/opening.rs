@@ -41,9 +41,11 @@ impl Opening {
     /// `accept`: the operator means the file as it is.
     #[must_use]
     pub fn new(loaded: Loaded, salt: [u8; 16], store: PolicySnapshots, accept: bool) -> Self {
-        let mut opening = Self { saved: store.here.clone(), ..Self::first(loaded, salt) };
+        // What the audit trail does not tell of is saved once more, with its entry.
+        let saved = store.here.clone().filter(|_| store.is_told);
+        let mut opening = Self { saved, ..Self::first(loaded, salt) };
         let digest = digest(&opening.loaded.config, &salt);
-        let PolicySnapshots { here, newest } = store;
+        let PolicySnapshots { here, newest, .. } = store;
         let same = |one: &Option<PolicySnapshot>| one.as_ref().is_some_and(|one| one.digest == digest);
         // What a reviewer consented to at another node, too.
         if same(&here) || same(&newest) {

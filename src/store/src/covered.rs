@@ -1,4 +1,4 @@
-//! What the audit trail covers beside changes: keys, the pins of definitions, and standing rules. Each entry that makes
+//! What the audit trail covers beside changes: keys, the pins of definitions, standing rules, and the policy in force. Each entry that makes
 //! or alters one has a hash of its row, so that a row that was altered, added or removed later is found.
 //!
 //! Rows from before the trail told of them are in one entry, written when the database was migrated ([`anchor`]): from
@@ -17,6 +17,9 @@ use countersign_domain::changes::digest::PartHasher;
 pub const ANCHORED: &str = "records_anchored";
 pub const KEY_CREATED: &str = "key_created";
 pub const KEY_REVOKED: &str = "key_revoked";
+
+/// The policy in force was kept for the next start.
+pub const POLICY_RECORDED: &str = "policy_recorded";
 
 /// A gateway has started on a backup; it ends what allows (see `standing_rules::end_allowances`).
 pub const RESTORED: &str = "restored";
@@ -77,6 +80,22 @@ pub(crate) struct Rows {
     pub servers: BTreeSet<String>,
     /// Of standing rules: the hash, whether it allows, whether it is over.
     pub rules: BTreeMap<String, (String, bool, bool)>,
+    /// Hashes of policies in force: the newest under an empty name, and those of nodes.
+    pub policies: BTreeMap<String, String>,
+}
+
+/// The name of the newest policy among [`Rows::policies`].
+pub(crate) const NEWEST_POLICY: &str = "";
+
+pub(crate) fn policy_hash(text: &str) -> String {
+    let mut hasher = PartHasher::new("countersign.policy.1");
+    hasher.part(text.as_bytes());
+    hasher.finish()
+}
+
+/// The details of the entry of a policy that was kept: as that of this node, and as the newest.
+pub(crate) fn of_policy(text: &str, node: Option<&str>, newest: bool) -> String {
+    json!({ "row": policy_hash(text), "node": node, "newest": newest }).to_string()
 }
 
 /// What an entry has of a standing rule's row.

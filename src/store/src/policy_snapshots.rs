@@ -25,16 +25,38 @@ pub struct PolicySnapshots {
     pub here: Option<PolicySnapshot>,
     /// Of whichever node, where it was saved last ([`crate::Store::save_policy`]).
     pub newest: Option<PolicySnapshot>,
+    /// The audit trail has an entry of that of this node. It has none of what an older version saved.
+    pub is_told: bool,
 }
 
-/// As a program of whatever version wrote it; one that cannot be read is none.
-pub(crate) fn parsed(text: Option<&str>) -> Option<PolicySnapshot> {
+/// A snapshot as it is stored.
+#[derive(Serialize, Deserialize)]
+struct Stored<T> {
+    #[serde(flatten)]
+    snapshot: T,
+    /// See [`PolicySnapshots::is_told`].
+    #[serde(default)]
+    told: bool,
+}
+
+impl PolicySnapshots {
+    /// Of stored texts, as a program of whatever version wrote them; one that cannot be read is none.
+    pub(crate) fn read(here: Option<&str>, newest: Option<&str>) -> Self {
+        let (here, newest) = (parsed(here), parsed(newest));
+        let is_told = here.as_ref().is_some_and(|here| here.told);
+        Self { here: here.map(|here| here.snapshot), newest: newest.map(|newest| newest.snapshot), is_told }
+    }
+}
+
+fn parsed(text: Option<&str>) -> Option<Stored<PolicySnapshot>> {
     let text = text.filter(|text| !text.is_empty())?;
     serde_json::from_str(text)
         .inspect_err(|error| tracing::error!(%error, "the policy that was in force cannot be read"))
         .ok()
 }
 
+/// To be stored together with its entry in the audit trail.
 pub(crate) fn written(snapshot: &PolicySnapshot) -> Result<String, crate::StoreError> {
-    serde_json::to_string(snapshot).map_err(|error| crate::StoreError::BadRecord(error.to_string()))
+    serde_json::to_string(&Stored { snapshot, told: true })
+        .map_err(|error| crate::StoreError::BadRecord(error.to_string()))
 }

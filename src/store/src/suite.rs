@@ -543,17 +543,19 @@ async fn the_policy_in_force_outlives_its_gateway(at: At) {
         store.save_policy(policy(digest), false).await.unwrap();
     }
     let heads = store.heads().await.unwrap();
+    assert_eq!(heads.audit.seq, 2, "the trail tells of each");
     store.close();
     let store = at(dir.path()).open().unwrap();
     let found = store.policies().await.unwrap();
     // Without its gateway a node is taken for another one where its place says so; what is newest is everybody's.
     assert_eq!(found.newest, Some(policy("second")));
     assert!(found.here.is_none_or(|here| here == policy("second")));
-    assert_eq!(store.heads().await.unwrap(), heads, "no entry tells of it");
+    assert_eq!(store.heads().await.unwrap(), heads, "it was read alone");
     store.save_policy(policy("third"), true).await.unwrap();
     let third = Some(policy("third"));
-    assert_eq!(store.policies().await.unwrap(), PolicySnapshots { here: third.clone(), newest: third });
+    assert_eq!(store.policies().await.unwrap(), PolicySnapshots { here: third.clone(), newest: third, is_told: true });
     store.close();
+    assert!(at(dir.path()).verify_audit(None).unwrap().covered.policy);
     assert!(store.save_policy(policy("fourth"), true).await.is_err());
 }
 

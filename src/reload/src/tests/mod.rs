@@ -62,7 +62,7 @@ impl Applies for Noting {
         if by_consent || store.newest.is_none() || own(&store.newest) == own(&store.here) {
             store.newest = Some(snapshot.clone());
         }
-        store.here = Some(snapshot);
+        (store.here, store.is_told) = (Some(snapshot), true);
         async { Ok(()) }.boxed()
     }
     fn newest(&self) -> BoxFuture<'static, Option<String>> {

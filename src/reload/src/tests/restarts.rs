@@ -212,7 +212,7 @@ async fn a_store_that_was_moved_knows_the_policy_and_asks_anew_what_its_salt_was
     case.reloads.decide(&case.digest(), false, "alice").await.unwrap();
     let newest = case.notes.store.lock().unwrap().newest.clone();
     let loaded = load(&case.reloads.source.flags, &case.reloads.source.env).unwrap();
-    let opening = Opening::new(loaded, [8; 16], PolicySnapshots { here: None, newest }, false);
+    let opening = Opening::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
     assert_eq!(opening.config().policy.default, PolicyDefault::Deny);
     let (waiting, _) = opening.waiting.unwrap();
     assert_eq!(keys(&waiting.loosens), ["policy.default", "mcpServers.a.trust_annotations"]);

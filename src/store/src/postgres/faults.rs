@@ -228,7 +228,7 @@ async fn whether_a_policy_was_saved_is_unknown_where_nobody_answered() {
     let (proxy, place) = proxied(dir.path());
     let store = place.open().unwrap();
     for (mode, digest) in [(LOSE, "never saved"), (DECEIVE, "saved unanswered")] {
-        proxy.set_at(mode, digest);
+        proxy.set(mode);
         let policy = PolicySnapshot { digest: digest.into(), refused: None, body: "{}".into() };
         unknown(store.save_policy(policy.clone(), true).await);
         assert_eq!(proxy.mode(), PASS);

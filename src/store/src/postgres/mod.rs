@@ -301,7 +301,7 @@ impl Store for PostgresStore {
         let began_with = Arc::clone(&self.began_with);
         self.read(move |client| async move {
             let known = policies::load(&client, &node).await?;
-            if let PolicySnapshots { here: None, newest: Some(newest) } = &known {
+            if let PolicySnapshots { here: None, newest: Some(newest), .. } = &known {
                 began_with.get_or_init(|| newest.digest.clone());
             }
             Ok(known)

@@ -2,17 +2,22 @@
 
 use deadpool_postgres::ClientWrapper;
 
-use super::rows::{one, write};
+use super::{
+    rows::{one, transaction},
+    trail,
+};
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
-    policy_snapshots::{NEWEST, parsed, written},
+    covered::{POLICY_RECORDED, of_policy},
+    policy_snapshots::{NEWEST, written},
 };
+use countersign_domain::changes::machine::SYSTEM;
 
 pub(super) async fn load(client: &ClientWrapper, node: &str) -> Result<PolicySnapshots, StoreError> {
     let sql = "SELECT (SELECT policy FROM nodes WHERE id = $1), (SELECT value FROM facts WHERE name = $2)";
     let row = one(client, sql, &[&node, &NEWEST]).await?;
     let text = |column| row.as_ref().and_then(|row| row.get::<_, Option<&str>>(column));
-    Ok(PolicySnapshots { here: parsed(text(0)), newest: parsed(text(1)) })
+    Ok(PolicySnapshots::read(text(0), text(1)))
 }
 
 /// `began_with` is the digest of the newest that a node without one of its own was compared with: it goes on from there. In
@@ -28,7 +33,16 @@ pub(super) async fn save(
                  INSERT INTO facts AS known (name, value) VALUES ($2, $3)
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value
                  WHERE $4 OR known.value::json ->> 'digest'
-                             = coalesce((SELECT policy::json ->> 'digest' FROM nodes WHERE id = $1 AND policy <> ''), $5::text))
-               UPDATE nodes SET policy = $3 WHERE id = $1";
-    write(client, sql, &[&node, &NEWEST, &written(snapshot)?, &by_consent, &began_with]).await.map(drop)
+                             = coalesce((SELECT policy::json ->> 'digest' FROM nodes WHERE id = $1 AND policy <> ''), $5::text)
+                 RETURNING 1),
+               own AS (UPDATE nodes SET policy = $3 WHERE id = $1 RETURNING 1)
+               SELECT EXISTS (SELECT FROM newest), EXISTS (SELECT FROM own)";
+    let text = written(snapshot)?;
+    let saving = async {
+        let row = one(client, sql, &[&node, &NEWEST, &text, &by_consent, &began_with]).await?;
+        let (newest, own) = row.map_or((false, false), |row| (row.get(0), row.get(1)));
+        let details = of_policy(&text, Some(node).filter(|_| own), newest);
+        trail::tell(client, POLICY_RECORDED, SYSTEM, &details).await
+    };
+    transaction(client, saving).await
 }

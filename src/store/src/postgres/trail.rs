@@ -7,7 +7,8 @@ use tokio_postgres::Row;
 use super::rows::{execute, one, query, stored, take_heads};
 use crate::{
     Heads, StoreError,
-    covered::{KeyRow, PinRow, Rows, of_key, rule_hash},
+    covered::{KeyRow, NEWEST_POLICY, PinRow, Rows, of_key, policy_hash, rule_hash},
+    policy_snapshots::NEWEST,
     rows::signed,
 };
 use countersign_domain::changes::{
@@ -125,6 +126,10 @@ pub(super) async fn rows(client: &ClientWrapper) -> Result<Rows, StoreError> {
     for row in query(client, "SELECT id, body, allows, \"over\" FROM standing_rules", &[]).await? {
         found.rules.insert(row.get(0), (rule_hash(row.get(1)), row.get(2), row.get(3)));
     }
+    let sql = "SELECT $2, value FROM facts WHERE name = $1 UNION ALL SELECT id, policy FROM nodes WHERE policy <> ''";
+    for row in query(client, sql, &[&NEWEST, &NEWEST_POLICY]).await? {
+        found.policies.insert(row.get(0), policy_hash(row.get(1)));
+    }
     Ok(found)
 }
 
@@ -132,11 +137,20 @@ pub(super) async fn rows(client: &ClientWrapper) -> Result<Rows, StoreError> {
 pub(super) async fn key(client: &ClientWrapper, event: &'static str, id: &str) -> Result<(), StoreError> {
     let row = one(client, &format!("{KEYS} WHERE id = $1"), &[&id]).await?;
     let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
-    let (details, at) = (of_key(&key_row(&row)), Timestamp::now().to_string());
+    tell(client, event, TERMINAL, &of_key(&key_row(&row))).await
+}
+
+/// The next entry, about no change, as the last of the caller's transaction.
+pub(super) async fn tell(
+    client: &ClientWrapper,
+    event: &'static str,
+    actor: &str,
+    details: &str,
+) -> Result<(), StoreError> {
+    let at = Timestamp::now().to_string();
     let heads = take_heads(client).await?;
     let mut appended = Appended::default();
-    let content =
-        EntryContent { seq: 0, at: &at, change_id: "", event, from: None, to: "", actor: TERMINAL, details: &details };
+    let content = EntryContent { seq: 0, at: &at, change_id: "", event, from: None, to: "", actor, details };
     let audit = appended.push(heads.audit, &content);
     appended.write(client).await?;
     set_heads(client, Heads { audit, ..heads }).await

@@ -38,7 +38,7 @@ fn columns(table: &Table) -> String {
 
 impl Shelf for Closed {
     fn fact(&mut self, name: &str) -> Result<Option<String>, StoreError> {
-        retention::fact(&self.conn, name)
+        Ok(retention::fact(&self.conn, name)?)
     }
 
     fn set_fact(&mut self, name: &str, value: Option<&str>) -> Result<(), StoreError> {

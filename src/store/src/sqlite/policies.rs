@@ -2,26 +2,30 @@
 
 use std::{path::Path, sync::Arc};
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use super::open::open_writer;
+use super::{open::open_writer, trail};
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
-    policy_snapshots::{NEWEST, parsed, written},
+    covered::{POLICY_RECORDED, of_policy},
+    policy_snapshots::{NEWEST, written},
 };
+use countersign_domain::changes::machine::SYSTEM;
 
 pub(super) fn load(conn: &Connection) -> Result<PolicySnapshots, StoreError> {
     let sql = "SELECT value FROM facts WHERE name = ?1";
     let found: Option<String> = conn.prepare_cached(sql)?.query_row([NEWEST], |row| row.get(0)).optional()?;
-    let here = parsed(found.as_deref());
-    Ok(PolicySnapshots { newest: here.clone(), here })
+    Ok(PolicySnapshots::read(found.as_deref(), found.as_deref()))
 }
 
 /// With a connection of its own, on a thread that may wait for the disk: this is rare.
 pub(super) fn save(dir: &Path, snapshot: &PolicySnapshot) -> Result<(), StoreError> {
-    let sql = "INSERT OR REPLACE INTO facts (name, value) VALUES (?1, ?2)";
-    open_writer(dir)?.execute(sql, [NEWEST, written(snapshot)?.as_str()])?;
-    Ok(())
+    let text = written(snapshot)?;
+    let mut conn = open_writer(dir)?;
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?1, ?2)", [NEWEST, text.as_str()])?;
+    trail::tell(&tx, POLICY_RECORDED, SYSTEM, &of_policy(&text, None, true))?;
+    Ok(tx.commit()?)
 }
 
 /// The same from wherever it is asked for.

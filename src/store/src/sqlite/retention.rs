@@ -126,7 +126,7 @@ pub(crate) fn check_moved(conn: &Connection) -> Result<(), StoreError> {
 }
 
 /// Something that is noted of the store as a whole.
-pub(crate) fn fact(conn: &Connection, name: &str) -> Result<Option<String>, StoreError> {
+pub(crate) fn fact(conn: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
     let mut statement = conn.prepare_cached("SELECT value FROM facts WHERE name = ?1")?;
-    Ok(statement.query_row([name], |row| row.get(0)).optional()?)
+    statement.query_row([name], |row| row.get(0)).optional()
 }

@@ -3,10 +3,11 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::rows::heads;
+use super::{retention::fact, rows::heads};
 use crate::{
     StoreError,
-    covered::{ANCHORED, FACT, KeyRow, PinRow, Rows, anchored, of_key, rule_hash},
+    covered::{ANCHORED, FACT, KeyRow, NEWEST_POLICY, PinRow, Rows, anchored, of_key, policy_hash, rule_hash},
+    policy_snapshots::NEWEST,
     rows::signed,
 };
 use countersign_domain::changes::{
@@ -95,6 +96,9 @@ pub(crate) fn rows(conn: &Connection) -> rusqlite::Result<Rows> {
         let (hash, allows) = (rule_hash(row.get_ref(2)?.as_str()?), text(row, 3)? == Some("allow"));
         found.rules.insert(row.get(0)?, (hash, allows, row.get(1)?));
     }
+    if let Some(policy) = fact(conn, NEWEST)? {
+        found.policies.insert(NEWEST_POLICY.to_owned(), policy_hash(&policy));
+    }
     Ok(found)
 }
 
@@ -118,7 +122,8 @@ pub(crate) fn key(conn: &Connection, event: &'static str, actor: &str, key: &Key
     tell(conn, event, actor, &of_key(key))
 }
 
-fn tell(conn: &Connection, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
+/// The next entry, about no change, within the caller's transaction.
+pub(crate) fn tell(conn: &Connection, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
     let at = Timestamp::now().to_string();
     let head = heads(conn)?.audit;
     let content = EntryContent { seq: head.seq + 1, at: &at, change_id: "", event, from: None, to: "", actor, details };

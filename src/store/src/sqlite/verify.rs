@@ -117,9 +117,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        Covered,
+        Covered, PolicySnapshot, Store as _,
         keys::{ApiKey, Credentials as _},
         sqlite::{
+            SqliteOptions, SqliteStore,
             keys::Keys,
             open::{older, open_writer},
         },
@@ -182,6 +183,46 @@ mod tests {
         assert_eq!(broken(dir.path()), "key k3 has no audit entry");
         conn.execute("DELETE FROM api_keys WHERE id IN ('k1', 'k3')", []).unwrap();
         assert_eq!(broken(dir.path()), "key k1 of audit entry 1 is gone");
+    }
+
+    #[tokio::test]
+    async fn recorded_policy_is_verified_against_trail() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+        let policy = |digest: &str| PolicySnapshot { digest: digest.into(), refused: None, body: "strict".into() };
+        store.save_policy(policy("one"), false).await.unwrap();
+        store.save_policy(policy("two"), false).await.unwrap();
+        store.close();
+        let covered = verify_audit(dir.path(), None).unwrap().covered;
+        assert_eq!(covered, Covered { policy: true, ..Covered::default() });
+        let conn = open_writer(dir.path()).unwrap();
+        for spoil in [
+            "UPDATE facts SET value = replace(value, 'strict', 'loose')",
+            "UPDATE facts SET value = replace(value, 'two', 'one')",
+        ] {
+            let spoilt = format!("{spoil} WHERE name = 'policy_in_force'");
+            let whole: String =
+                conn.query_row("SELECT value FROM facts WHERE name = 'policy_in_force'", [], |row| row.get(0)).unwrap();
+            assert_eq!(conn.execute(&spoilt, []).unwrap(), 1);
+            assert_eq!(broken(dir.path()), "the recorded policy in force is not as audit entry 2 left it", "{spoil}");
+            conn.execute("UPDATE facts SET value = ?1 WHERE name = 'policy_in_force'", [whole]).unwrap();
+        }
+        conn.execute("DELETE FROM facts WHERE name = 'policy_in_force'", []).unwrap();
+        assert_eq!(broken(dir.path()), "the recorded policy in force of audit entry 2 is gone");
+        // That of an older version has no entry until a gateway saves it once more.
+        let old = "{\"digest\":\"d\",\"refused\":null,\"body\":\"b\"}";
+        conn.execute("DELETE FROM audit", []).unwrap();
+        conn.execute("INSERT INTO facts VALUES ('policy_in_force', ?1)", [old]).unwrap();
+        assert_eq!(verify_audit(dir.path(), None).unwrap().covered, Covered { untold: 1, ..Covered::default() });
+        let _ = std::fs::remove_file(dir.path().join("audit.head"));
+        let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+        let found = store.policies().await.unwrap();
+        assert!(!found.is_told);
+        store.save_policy(found.here.unwrap(), false).await.unwrap();
+        assert!(store.policies().await.unwrap().is_told);
+        store.close();
+        let covered = verify_audit(dir.path(), None).unwrap().covered;
+        assert_eq!(covered, Covered { policy: true, ..Covered::default() });
     }
 
     #[test]

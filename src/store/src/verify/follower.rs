@@ -1,10 +1,10 @@
-//! What the entries of the trail say of keys, pins and standing rules, compared with the rows that are there.
+//! What the entries of the trail say of keys, pins, standing rules and the policy in force, compared with the rows that are there.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::covered::{ANCHORED, KEY_CREATED, KEY_REVOKED, RESTORED, Rows};
+use crate::covered::{ANCHORED, KEY_CREATED, KEY_REVOKED, NEWEST_POLICY, POLICY_RECORDED, RESTORED, Rows};
 use countersign_domain::changes::audit::Broken;
 
 /// Follows the entries of keys and pins, in memory that is bounded by how many of them there are.
@@ -15,6 +15,7 @@ pub struct Follower {
     pins: BTreeMap<(String, String), (String, u64)>,
     servers: BTreeMap<String, u64>,
     rules: BTreeMap<String, ToldRule>,
+    policies: BTreeMap<String, (String, u64)>,
     /// Some entry tells of rows by their hashes: all of them are covered from then on.
     covers: bool,
 }
@@ -35,14 +36,16 @@ pub struct Covered {
     pub keys: u64,
     pub pins: u64,
     pub rules: u64,
-    /// Keys, pins and rules of a database from before the trail told of them, which no newer version has opened.
+    /// Whether the policy in force is one of those that were compared.
+    pub policy: bool,
+    /// Keys, pins, rules and policies of a database from before the trail told of them, which no newer version has opened.
     pub untold: u64,
 }
 
 impl Follower {
     /// The next entry; its place in the trail was checked before.
     pub fn entry(&mut self, seq: u64, event: &str, details: &str) -> Result<(), Broken> {
-        let tells = matches!(event, ANCHORED | KEY_CREATED | KEY_REVOKED | RESTORED)
+        let tells = matches!(event, ANCHORED | KEY_CREATED | KEY_REVOKED | POLICY_RECORDED | RESTORED)
             || ["definitions_", "standing_rule_"].iter().any(|of| event.starts_with(of));
         if !tells {
             return Ok(());
@@ -62,6 +65,14 @@ impl Follower {
                 if let (Some(id), Some(row)) = (text(&details["key"]["id"]), text(&details["row"])) {
                     self.covers = true;
                     self.keys.insert(id, (row, seq));
+                }
+                return Ok(());
+            }
+            POLICY_RECORDED => {
+                let newest = (details["newest"] == true).then(|| NEWEST_POLICY.to_owned());
+                if let Some(row) = text(&details["row"]) {
+                    let names = newest.into_iter().chain(text(&details["node"]));
+                    self.policies.extend(names.map(|name| (name, (row.clone(), seq))));
                 }
                 return Ok(());
             }
@@ -100,10 +111,11 @@ impl Follower {
             keys: found.keys.len() as u64,
             pins: found.pins.len() as u64,
             rules: found.rules.len() as u64,
-            untold: 0,
+            policy: self.policies.contains_key(NEWEST_POLICY),
+            untold: self.compare_policies(found)?,
         };
         if !self.covers && told.is_none() {
-            return Ok(Covered { untold: covered.keys + covered.pins + covered.rules, ..covered });
+            return Ok(Covered { untold: covered.untold + covered.keys + covered.pins + covered.rules, ..covered });
         }
         self.compare_rules(found)?;
         let key = |id: &String| format!("key {}", shown(id));
@@ -122,6 +134,26 @@ impl Follower {
 }
 
 impl Follower {
+    /// Returns how many policies no entry tells of. That of a node which is gone is forgotten without one.
+    fn compare_policies(&self, found: &Rows) -> Result<u64, Broken> {
+        let named = |name: &str| match name {
+            NEWEST_POLICY => "the recorded policy in force".to_owned(),
+            node => format!("the recorded policy of node {}", shown(node)),
+        };
+        if let (Some((_, seq)), None) = (self.policies.get(NEWEST_POLICY), found.policies.get(NEWEST_POLICY)) {
+            return Err(Broken::RecordGone { what: named(NEWEST_POLICY), seq: *seq });
+        }
+        let mut untold = 0;
+        for (name, row) in &found.policies {
+            match self.policies.get(name) {
+                Some((told, _)) if told == row => {}
+                Some((_, seq)) => return Err(Broken::RecordAltered { what: named(name), seq: *seq }),
+                None => untold += 1,
+            }
+        }
+        Ok(untold)
+    }
+
     /// Of rules that are over, the oldest are forgotten; what allowed in a backup was ended without an entry of its own.
     fn compare_rules(&self, found: &Rows) -> Result<(), Broken> {
         let named = |id: &str| format!("standing rule {}", shown(id));
