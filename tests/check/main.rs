@@ -246,7 +246,7 @@ fn reports_are_for_people_programs_and_ci() {
         "that of \"write\" has the type null",
         "server/tools#data-types",
         "Write `\"type\": \"object\"` at the root",
-        "It does not comply: 1",
+        "It does not comply: 1 required check failed",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

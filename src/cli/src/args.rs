@@ -138,7 +138,7 @@ Examples:
 
 Exit codes:
    0  it complies
-   1  something that must be so is not
+   1  a required check failed
   64  wrong usage
   69  the server cannot be reached, or is none";
 

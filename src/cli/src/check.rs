@@ -193,15 +193,64 @@ fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), F
     let failed = count(Status::Failed, Some(Level::Must));
     let (style, verdict) = match failed {
         0 => (Style::Green, "It complies".to_owned()),
-        failed => (Style::Red, format!("It does not comply: {failed} of what must be so is not")),
+        failed => (Style::Red, format!("It does not comply: {}", failed_checks(failed, "required"))),
     };
     out.styled(style, &verdict)?;
     out.line(&format!(
-        ". {} passed, {} of what should be so is not, {} skipped; {:.1} s",
+        ". {} passed, {}, {} skipped; {:.1} s",
         count(Status::Passed, None),
-        count(Status::Failed, Some(Level::Should)),
+        failed_checks(count(Status::Failed, Some(Level::Should)), "recommended"),
         count(Status::Skipped, None),
         report.milliseconds as f64 / 1000.0
     ))?;
     Ok(())
+}
+
+/// `1 required check failed`.
+fn failed_checks(count: usize, kind: &str) -> String {
+    format!("{count} {kind} {} failed", if count == 1 { "check" } else { "checks" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_check::Report;
+
+    fn verdict(failed: usize) -> String {
+        let checked = Checked {
+            id: "messages/answer",
+            group: "messages",
+            level: Level::Must,
+            status: Status::Failed,
+            says: "It is so",
+            spec: "2025-11-25/basic".to_owned(),
+            why: "it is not".to_owned(),
+            sent: Vec::new(),
+            received: Vec::new(),
+            advice: None,
+            milliseconds: 0,
+        };
+        let advised = Checked { level: Level::Should, ..checked.clone() };
+        let mut checks = vec![checked; failed];
+        checks.push(advised);
+        let report = Report {
+            target: "x".to_owned(),
+            transport: "stdio",
+            revision: "2025-11-25".to_owned(),
+            server: String::new(),
+            milliseconds: 1500,
+            checks,
+        };
+        let mut out = Output::memory(false);
+        summary(&mut out, &report).unwrap();
+        out.taken()
+    }
+
+    #[test]
+    fn verdict_counts_required_and_recommended_checks() {
+        let rest = ". 0 passed, 1 recommended check failed, 0 skipped; 1.5 s\n";
+        assert_eq!(verdict(0), format!("It complies{rest}"));
+        assert_eq!(verdict(1), format!("It does not comply: 1 required check failed{rest}"));
+        assert_eq!(verdict(2), format!("It does not comply: 2 required checks failed{rest}"));
+    }
 }
