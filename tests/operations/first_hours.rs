@@ -248,9 +248,11 @@ fn a_tool_runs_without_review_until_somebody_takes_that_back() {
 fn an_approval_says_what_came_of_it() {
     let gateway = Gateway::start().ready();
     let propose = |tool: &str| gateway.propose(tool, &json!({ "title": tool }));
-    let approve = |id: &str| gateway.run(&["changes", "approve", id]).ends(0);
+    let decide = |id: &str| gateway.run(&["changes", "approve", id]);
+    let approve = |id: &str| decide(id).ends(0);
     approve(&propose("fs__note")).says(&["Approved and applied.", "Result", "done: note"]);
-    approve(&propose("fs__fails")).says(&["Approved, but it failed.", "there is no room left", "none at all"]);
+    decide(&propose("fs__fails")).ends(1).says(&["Approved, but it failed.", "there is no room left", "none at all"]);
+    gateway.run(&["changes", "approve", &propose("fs__fails"), "--json"]).ends(1).says(&[r#""state":"failed""#]);
     approve(&propose("fs__twice")).says(&["it waits for 1 more approval."]);
     approve(&propose("fs__later")).says(&["Approved; it runs at ", "changes undo chg_"]);
     let json = gateway.run(&["changes", "approve", &propose("fs__note"), "--json"]).ends(0).stdout();

@@ -270,7 +270,8 @@ Examples:
 The gateway is the one that --url or COUNTERSIGN_URL names, else the one that serves the data directory.
 
 A decision is made on the version that was shown: if the change has moved on, it is refused with exit code 4. \
-`approve` waits up to 5 seconds and says what came of it; its exit code is that of the decision.
+`approve` waits up to 5 seconds and says what came of it: it exits with 1 if the change failed or its outcome is unknown, \
+with 4 if the change did not run because it has moved on, and with 0 if it was applied or is still to run.
 
 Without a terminal, decisions on several changes and an approval without a preview need --yes.";
 
@@ -551,6 +552,9 @@ pub enum ChangesCommand {
     /// Show one change: who proposed it, its diff, its arguments, the decisions so far
     Show { id: String },
     /// Approve changes; each is shown first, on a terminal you are asked, and what came of it is said
+    ///
+    /// Waits up to 5 seconds for that. Exits with 1 if a change failed or its outcome is unknown, with 4 if one did not run
+    /// because it has moved on, and with 0 if all were applied or are still to run.
     Approve(ApproveArgs),
     /// Reject changes
     Reject(DecideArgs),

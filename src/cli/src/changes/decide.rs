@@ -117,7 +117,7 @@ impl One<'_> {
             out.line("")?;
             tell(self.verdict, &after, out)?;
         }
-        Ok(Exit::Ok)
+        Ok(exit(self.verdict, after.state))
     }
 
     fn is_open(&self, change: &Change) -> Result<(), Failure> {
@@ -160,6 +160,18 @@ fn under_way(change: &Change) -> bool {
         ChangeState::Approved => change.run_after.is_none_or(|at| at <= Timestamp::now()),
         ChangeState::Executing => true,
         _ => false,
+    }
+}
+
+/// The exit code of a decision that was made: that of what came of it, as far as that is known.
+const fn exit(verdict: Verdict, state: ChangeState) -> Exit {
+    match (verdict, state) {
+        (Verdict::Approve, ChangeState::Failed | ChangeState::OutcomeUnknown) => Exit::Failed,
+        (
+            Verdict::Approve,
+            ChangeState::Stale | ChangeState::Expired | ChangeState::Withdrawn | ChangeState::Rejected,
+        ) => Exit::Conflict,
+        _ => Exit::Ok,
     }
 }
 
@@ -232,4 +244,19 @@ fn ask(word: &str, change: &Change, without_preview: bool) -> Result<bool, Failu
         first.make_ascii_uppercase();
     }
     yes_or_no(&format!("\n{what} version {} of this change{how}?", change.version), "decide")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn approval_exits_by_what_came_of_the_change() {
+        use ChangeState::*;
+        let approved = |state| exit(Verdict::Approve, state);
+        assert!([Pending, Approved, Executing, Applied].map(approved).iter().all(|exit| *exit == Exit::Ok));
+        assert_eq!([Failed, OutcomeUnknown].map(approved), [Exit::Failed; 2]);
+        assert_eq!([Stale, Expired, Withdrawn, Rejected].map(approved), [Exit::Conflict; 4]);
+        assert_eq!(exit(Verdict::Reject, Rejected), Exit::Ok);
+    }
 }
