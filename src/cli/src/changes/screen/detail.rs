@@ -71,16 +71,22 @@ impl Writer {
     }
 }
 
+/// A change, and what is known beside it.
+pub struct About<'a> {
+    pub change: &'a Change,
+    pub timeline: &'a [(Timestamp, String, String)],
+    /// Why whoever looks at it cannot approve it.
+    pub barred: Option<String>,
+}
+
 /// The lines, and how many of them are before the end of the diff.
-pub fn lines(
-    change: &Change,
-    timeline: &[(Timestamp, String, String)],
-    now: Timestamp,
-    look: Look,
-    paint: Paint,
-) -> (Vec<Line<'static>>, usize) {
+pub fn lines(of: &About<'_>, now: Timestamp, look: Look, paint: Paint) -> (Vec<Line<'static>>, usize) {
+    let &About { change, timeline, ref barred } = of;
     let mut out = Writer { paint, width: look.width, lines: Vec::new() };
     about(&mut out, change, now);
+    if let Some(why) = barred {
+        out.say(paint.info(), paint.safe(why));
+    }
     notes(&mut out, change);
     out.lines.push(Line::default());
     let call = is_call(change);

@@ -265,7 +265,9 @@ fn hints(app: &App) -> String {
     {
         return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);
     }
+    let barred = app.me.barred_now(&detail.change).is_some();
     let keys = match detail.change.state {
+        ChangeState::Pending if barred => "r reject  e edit  j k next  q back  ? help",
         ChangeState::Pending if app.me.may_decide && detail.change.preview.failed.is_some() => {
             "W approve without preview  f preview again  r reject  e edit  j k next  q back  ? help"
         }

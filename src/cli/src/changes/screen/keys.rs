@@ -198,6 +198,7 @@ impl App {
         };
         match change.state {
             ChangeState::Stale => self.refresh(),
+            ChangeState::Pending if self.is_barred(&change) => None,
             ChangeState::Pending if change.preview.failed.is_some() => {
                 self.say(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
                 None
@@ -211,6 +212,15 @@ impl App {
         }
     }
 
+    /// Returns `true`, and says why, if somebody else has to approve it.
+    fn is_barred(&mut self, change: &Change) -> bool {
+        let why = self.me.barred(&Brief::of(change));
+        if let Some(why) = &why {
+            self.say(Tone::Bad, why.as_str());
+        }
+        why.is_some()
+    }
+
     /// By the arguments alone: asked for by a key of its own, and confirmed.
     fn approve_without_preview(&mut self) -> Option<Action> {
         let change = match self.shown() {
@@ -219,6 +229,9 @@ impl App {
         };
         if change.state != ChangeState::Pending {
             return self.nothing_to("approve", change.state);
+        }
+        if self.is_barred(&change) {
+            return None;
         }
         if change.preview.failed.is_none() {
             self.say(Tone::Plain, "Its preview did not fail; a approves it.");
@@ -337,6 +350,12 @@ impl App {
         let chosen = self.chosen();
         if chosen.is_empty() {
             self.say(Tone::Bad, "Nothing is selected; x selects.");
+            return None;
+        }
+        let barred = chosen.iter().find_map(|brief| Some((brief.id.clone(), self.me.barred(brief)?)));
+        if let Some((id, why)) = barred {
+            self.arrange(Some(&id));
+            self.say(Tone::Bad, format!("{why} x takes it out."));
             return None;
         }
         if let Some(blind) = chosen.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {

@@ -254,7 +254,9 @@ impl App {
         if let Some(detail) = &mut self.detail {
             let minute = self.now.as_second() / 60;
             if detail.laid_out != Some((look, minute)) {
-                let (lines, end) = detail::lines(&detail.change, &detail.timeline, self.now, look, self.paint);
+                let barred = self.me.barred_now(&detail.change);
+                let about = detail::About { change: &detail.change, timeline: &detail.timeline, barred };
+                let (lines, end) = detail::lines(&about, self.now, look, self.paint);
                 if detail.diff_end != 0 && detail.diff_end != end {
                     // Other lines: what was seen of the old ones says little, unless it was everything.
                     detail.seen = if detail.seen >= detail.diff_end { end } else { 0 };

@@ -48,7 +48,9 @@ fn change(id: &str, version: u64, state: &str) -> Change {
 }
 
 fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
-    let me = Me { name: "alice".into(), role: role.into(), may_decide: role == "reviewer" };
+    let may_decide = role == "reviewer";
+    let (owner, key_id) = (Some("alice".into()), Some("key_1".into()));
+    let me = Me { name: "alice".into(), role: role.into(), owner, key_id, groups: vec!["ops".into()], may_decide };
     let mut app = App::new(me, Paint { colour: false, unicode: true }, now());
     app.size = size;
     app.live = true;
@@ -231,6 +233,43 @@ fn a_viewer_looks_on() {
         open(&mut app, change("chg_1", 1, "pending"));
         assert_eq!(typed(&mut app, key), None, "{key}");
         assert!(app.prompt.is_none() && app.status.0.contains("cannot decide"), "{key}");
+    }
+}
+
+#[test]
+fn approval_is_not_offered_to_whoever_cannot_give_it() {
+    let own = json!({"proposer": {"principal": "alice", "transport": "stdio"}});
+    let owned = json!({"proposer": {"principal": "laptop", "owner": "Alice", "transport": "stdio"}});
+    let voted = json!({"terms": {"quorum": 2}, "decisions": [{
+        "reviewer": "desk", "owner": "alice", "verdict": "approve", "at": "2027-01-01T00:01:00Z", "version": 1
+    }]});
+    let others = json!({"terms": {"reviewers": ["dba"]}});
+    let blind = json!({"terms": {"previewRequired": true}, "preview": {"kind": "arguments"}});
+    for (more, why) in [
+        (own, "You proposed this change, so somebody else has to approve it."),
+        (owned, "with a key of the same owner as yours, so somebody else has to approve it."),
+        (voted, "You have approved this. One more approval is needed."),
+        (others, "Under this rule only dba can decide, and you are not one of them."),
+        (blind, "The rule requires a preview and there is none"),
+    ] {
+        let change = with("chg_1", 1, "pending", &more);
+        let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
+        open(&mut app, change);
+        let shown = screen(&mut app);
+        assert!(shown.contains(why) && shown.contains(" r reject") && !shown.contains("a approve"), "{shown}");
+        for key in ["a", "W"] {
+            assert_eq!(typed(&mut app, key), None, "{why}");
+            assert!(app.prompt.is_none() && app.status.0.contains(why), "{:?}", app.status);
+        }
+        assert_eq!(typed(&mut app, "qxA"), None);
+        assert!(app.status.0.contains(why) && app.status.0.ends_with("x takes it out."), "{:?}", app.status);
+    }
+    for terms in [json!({"reviewers": ["ops"]}), json!({"reviewers": ["reviewer"]})] {
+        let change = with("chg_1", 1, "pending", &json!({"terms": terms}));
+        let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
+        open(&mut app, change);
+        assert!(screen(&mut app).contains("a approve"));
+        assert_eq!(post(typed(&mut app, "a")).0, "changes/chg_1/decision");
     }
 }
 

@@ -6,8 +6,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::diff::Look;
-use countersign_domain::changes::{
-    Change, ChangeState, Decision, Operation, PreviewNote, Proposer, ReviewNote, Target, Terms, Verdict,
+use countersign_domain::{
+    changes::{
+        Change, ChangeState, Decision, Operation, PreviewNote, Proposer, ReviewNote, Target, Terms, Verdict,
+        people::Person,
+    },
+    principal::Role,
 };
 
 /// Who looks.
@@ -16,7 +20,65 @@ use countersign_domain::changes::{
 pub struct Me {
     pub name: String,
     pub role: String,
+    #[serde(default)]
+    pub owner: Option<String>,
+    #[serde(default)]
+    pub key_id: Option<String>,
+    #[serde(default)]
+    pub groups: Vec<String>,
     pub may_decide: bool,
+}
+
+impl Me {
+    fn person(&self) -> Person<'_> {
+        Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
+    }
+
+    /// Returns `true` if the rule asks for this person: everybody who decides, or a role or a group of theirs.
+    fn is_asked(&self, terms: &Terms) -> bool {
+        let is = |name: &String| match Role::parse(name) {
+            Some(Role::Admin) => self.role == Role::Admin.as_str(),
+            Some(_) => true,
+            None => self.groups.contains(name),
+        };
+        terms.reviewers.is_empty() || terms.reviewers.iter().any(is)
+    }
+
+    /// Why this person cannot approve a change that waits for an approval of somebody.
+    pub fn barred_now(&self, change: &Change) -> Option<String> {
+        let waits = self.may_decide && change.state == ChangeState::Pending;
+        waits.then(|| self.barred(&Brief::of(change))).flatten()
+    }
+
+    /// Why this person cannot approve a pending change, in the words of the browser; `None` where they can. The gateway
+    /// checks the same.
+    pub fn barred(&self, brief: &Brief) -> Option<String> {
+        let terms = &brief.terms;
+        if !self.is_asked(terms) {
+            let who = terms.reviewers.join(", ");
+            return Some(format!("Under this rule only {who} can decide, and you are not one of them."));
+        }
+        if Person::of_proposer(&brief.proposer).is(self.person()) {
+            let by = if brief.proposer.principal == self.name {
+                "You proposed this change"
+            } else {
+                "This change was proposed with a key of the same owner as yours"
+            };
+            return Some(format!("{by}, so somebody else has to approve it."));
+        }
+        let mut votes = brief.decisions.iter().filter(|decision| decision.verdict == Verdict::Approve);
+        if votes.any(|vote| Person::of_decision(vote).is(self.person())) {
+            let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
+            let missing = match quorum.saturating_sub(brief.approvals()) {
+                1 => "One more approval is".to_owned(),
+                missing => format!("{missing} more approvals are"),
+            };
+            return Some(format!("You have approved this. {missing} needed."));
+        }
+        (terms.preview_required && !brief.preview.is_live()).then(|| {
+            "The rule requires a preview and there is none, so this can only be rejected or edited.".to_owned()
+        })
+    }
 }
 
 /// A change as the list shows it.
