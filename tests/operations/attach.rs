@@ -169,6 +169,62 @@ fn a_wrong_key_is_refused() {
 }
 
 #[test]
+fn stdio_refuses_a_key_that_may_decide() {
+    let home = home();
+    Lines::start(&home, &["stdio"]).ping("1");
+    let key = |role: &str, name: &str| {
+        home.run(&["keys", "create", "--role", role, "--name", name]).ends(0).stdout().trim().to_owned()
+    };
+    let (alice, bot) = (key("reviewer", "alice"), key("agent", "bot"));
+    let agent = |vars: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = home.command(arguments);
+        command.envs(vars.iter().copied());
+        Lines::spawn(command)
+    };
+    let refused = |mut agent: Lines| {
+        agent.close();
+        let (code, rest, said) = agent.finish();
+        assert_eq!((code, rest.as_str()), (5, ""), "{said}");
+        for part in ["key of alice", "role reviewer", "COUNTERSIGN_AGENT_KEY=$(countersign keys create --role agent"] {
+            assert!(said.contains(part), "{said}");
+        }
+    };
+    refused(agent(&[("COUNTERSIGN_KEY", &alice)], &["stdio"]));
+    refused(agent(&[("COUNTERSIGN_AGENT_KEY", &alice), ("COUNTERSIGN_KEY", &bot)], &["stdio"]));
+
+    // An agent's key is taken from either variable, and its own one comes first.
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",
+        "capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#
+        .replace('\n', "");
+    for vars in [&[("COUNTERSIGN_KEY", &*bot)][..], &[("COUNTERSIGN_KEY", &alice), ("COUNTERSIGN_AGENT_KEY", &bot)]] {
+        let mut agent = agent(vars, &["stdio"]);
+        agent.ask(&initialize);
+        let (_, sessions) = home.ask("GET", "/api/sessions", Some(&alice), "");
+        assert!(sessions.contains(r#""principal":"bot""#), "{vars:?}: {sessions}");
+        agent.close();
+        assert_eq!(agent.finish().0, 0);
+    }
+
+    // Over HTTP such a key may have its reasons: it is logged once.
+    for _ in 0..2 {
+        let (head, body) = home.ask("POST", "/tools/list_projects", Some(&alice), "{}");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+    }
+    let logged = || {
+        let log = std::fs::read_to_string(home.data().join("gateway.log")).unwrap();
+        log.matches("a key that may decide on changes calls tools").count()
+    };
+    wait_until("the key is logged", || logged() > 0);
+    assert_eq!(logged(), 1);
+
+    // Nor does a gateway in the one process take it.
+    let pid = home.gateway_pid().unwrap();
+    signal(pid, Signal::TERM);
+    wait_until("the gateway ends", || !alive(pid));
+    refused(agent(&[("COUNTERSIGN_KEY", &alice)], &["stdio", "--standalone"]));
+}
+
+#[test]
 fn a_taken_port_does_not_keep_it_from_serving() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -26,9 +26,12 @@ use countersign_bridge::{
     Bridge,
     carried::{Carrier, key_of},
 };
-use countersign_config::{Config, Flags, Loaded};
+use countersign_config::{Config, Environment, Flags, Loaded};
 use countersign_docs::{Docs, DocsError};
-use countersign_domain::policy::{People, Policy};
+use countersign_domain::{
+    policy::{People, Policy},
+    principal::Principal,
+};
 use countersign_exchange::services::{Services, State};
 use countersign_http::{
     dashboard,
@@ -40,7 +43,7 @@ use countersign_http::{
         lines, ws,
     },
 };
-use countersign_protocol::McpError;
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::{
     Opening, Reloads, Source,
     apply::{Live, behind},
@@ -114,6 +117,8 @@ pub enum ServeError {
     Socket(#[from] socket::SocketError),
     #[error("a thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
+    #[error("stdin and stdout are not served: {0}")]
+    Agent(String),
     #[error("a core part of the gateway ended unexpectedly; the store recovers at the next start")]
     CoreEnded,
 }
@@ -490,12 +495,27 @@ fn serve_socket(thread: &Arbiter, services: Arc<HttpServices>, listener: socket:
 }
 
 /// Who a process on stdio or the socket is: the holder of its key, or in `auth.mode: local` the local agent. The
-/// socket is for this user only, as loopback is in that mode.
+/// socket is for this user only, as loopback is in that mode. A key that may decide is refused: an agent that holds it
+/// could decide, and what it proposes would be its reviewer's own.
 fn stdio_identity(services: &HttpServices, key: Option<&str>) -> Result<Identity, McpError> {
-    match key {
-        Some(key) => services.authenticator.key(key, None),
-        None => services.authenticator.same_user(),
+    let identity = match key {
+        Some(key) => services.authenticator.key(key, None)?,
+        None => services.authenticator.same_user()?,
+    };
+    let Principal { name, role, .. } = &*identity.principal;
+    if !role.may_decide() {
+        return Ok(identity);
     }
+    let without = match services.authenticator.same_user() {
+        Ok(_) => ", or start it without COUNTERSIGN_KEY: here an agent needs no key",
+        Err(_) => "",
+    };
+    let message = format!(
+        "the key of {name} may decide on changes (role {}), and an agent must not hold such a key. Give the agent a key \
+         of its own, `export COUNTERSIGN_AGENT_KEY=$(countersign keys create --role agent --name NAME)`{without}",
+        role.as_str()
+    );
+    Err(McpError::new(ErrorKind::Forbidden, message))
 }
 
 impl Running {
@@ -525,13 +545,12 @@ impl Running {
             if !self.options.stdio {
                 return std::future::pending().await;
             }
-            let key = std::env::var("COUNTERSIGN_KEY").ok();
-            match stdio_identity(&services, key.as_deref()) {
-                Ok(identity) => {
-                    lines::serve(Arc::clone(&services), identity, tokio::io::stdin(), tokio::io::stdout()).await;
-                }
-                Err(error) => tracing::error!(%error, "stdio is not served"),
-            }
+            let unreadable = |name| ServeError::Agent(format!("environment variable {name} is not Unicode"));
+            let key = hello::agent_key(&Environment::of_process()).map_err(unreadable)?;
+            let identity = stdio_identity(&services, key.as_deref())
+                .map_err(|error| ServeError::Agent(error.message.to_string()))?;
+            lines::serve(Arc::clone(&services), identity, tokio::io::stdin(), tokio::io::stdout()).await;
+            Ok::<(), ServeError>(())
         };
         let core = async {
             loop {
@@ -543,7 +562,7 @@ impl Running {
         };
         tokio::select! {
             signal = signal() => tracing::info!(signal, "ending"),
-            () = stdio => tracing::info!("stdin has ended"),
+            served = stdio => served.map(|()| tracing::info!("stdin has ended"))?,
             () = self.users.gone_for(linger), if self.options.detached => tracing::info!("nobody uses this gateway"),
             () = services.shutdown.cancelled() => {}
             _ = &mut self.serving => tracing::error!("the HTTP server ended"),

@@ -3,6 +3,7 @@
 
 use std::{io, time::Duration};
 
+use countersign_config::Environment;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -10,6 +11,24 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 const MAX_LINE: u64 = 8192;
 /// How long the gateway waits for the first line.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The variables that an agent's key is read from. The second is that of people who decide; before the first was there, it
+/// was the agents' too.
+pub const KEY_VARIABLES: [&str; 2] = ["COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_KEY"];
+
+/// The key that an agent on stdin presents, if it has one.
+///
+/// # Errors
+/// The name of a variable that is not Unicode.
+pub fn agent_key(env: &Environment) -> Result<Option<String>, &'static str> {
+    for name in KEY_VARIABLES {
+        let key = env.var(name).map_err(|_| name)?.map(str::trim).filter(|key| !key.is_empty());
+        if let Some(key) = key {
+            return Ok(Some(key.to_owned()));
+        }
+    }
+    Ok(None)
+}
 
 /// What `countersign stdio` says first.
 #[derive(Clone, Serialize, Deserialize)]
@@ -20,7 +39,7 @@ pub struct Hello {
     /// The program's version.
     pub version: String,
     pub pid: u32,
-    /// From `COUNTERSIGN_KEY`.
+    /// From the first of [`KEY_VARIABLES`] that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

@@ -147,10 +147,13 @@ async fn start(data: &Path, hello: &Hello, starter: &Starter, deadline: Instant)
 }
 
 fn spawn(starter: &Starter, stderr: File) -> Result<Child, AttachError> {
-    Command::new(&starter.program)
+    let mut command = Command::new(&starter.program);
+    // The key is this process's identity, not the gateway's.
+    for name in hello::KEY_VARIABLES {
+        command.env_remove(name);
+    }
+    command
         .args(&starter.arguments)
-        // The key is this process's identity, not the gateway's.
-        .env_remove("COUNTERSIGN_KEY")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::from(stderr))

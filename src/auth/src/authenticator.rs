@@ -145,7 +145,7 @@ impl Authenticator {
             AuthMode::Local => {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
             }
-            AuthMode::Keys => Err(McpError::new(ErrorKind::Unauthorized, "a key is needed: set COUNTERSIGN_KEY")),
+            AuthMode::Keys => Err(McpError::new(ErrorKind::Unauthorized, "a key is needed: set COUNTERSIGN_AGENT_KEY")),
         }
     }
 

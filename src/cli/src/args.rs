@@ -28,12 +28,14 @@ Examples:
   countersign config show         What is configured, and where it comes from
 
 Environment:
-  COUNTERSIGN_CONFIG   The configuration file, as --config
-  COUNTERSIGN_KEY      The key that `changes` and `stdio` present
-  COUNTERSIGN_URL      The gateway that `changes` talks to, as --url
-  COUNTERSIGN_…        Every configuration key, such as
-                       COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY=1MiB
-  NO_COLOR             No colours
+  COUNTERSIGN_CONFIG     The configuration file, as --config
+  COUNTERSIGN_KEY        The key of a person, for `changes`, `servers` and
+                         other commands that talk to a gateway
+  COUNTERSIGN_AGENT_KEY  The key of an agent, for `stdio`
+  COUNTERSIGN_URL        The gateway that such commands talk to, as --url
+  COUNTERSIGN_…          Every configuration key, such as
+                         COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY=1MiB
+  NO_COLOR               No colours
 
 Exit codes:
    0  done
@@ -77,7 +79,8 @@ pub enum Command {
     /// JSON message per line and nothing else; logs go to stderr, those of the background gateway to gateway.log in
     /// the data directory. Ends with 0 when stdin ends and on SIGTERM.
     ///
-    /// A key in COUNTERSIGN_KEY is presented to the gateway; with `auth.mode: keys` one is needed.
+    /// The agent's key is read from COUNTERSIGN_AGENT_KEY, or else from COUNTERSIGN_KEY; with `auth.mode: keys` one is needed.
+    /// A key that may decide on changes is refused with exit code 5: an agent needs a key of its own, of the role agent.
     Stdio(StdioArgs),
     /// Sign in to the dashboard: print a link with a one-time code, and open it
     ///

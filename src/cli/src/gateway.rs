@@ -16,7 +16,7 @@ use super::{
 use countersign_app::serve::{self, Options, ServeError};
 use countersign_attach::{
     AttachError, Ended, GatewayFile,
-    hello::Hello,
+    hello::{Hello, agent_key},
     proxy,
     start::{self, Connection, Starter},
 };
@@ -56,7 +56,8 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
         configuration(&flags)?;
     }
     let _logs = logging(&log_config(&flags, &env), None)?;
-    let hello = Hello::of_process(key()?);
+    let unreadable = |name| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode"));
+    let hello = Hello::of_process(agent_key(&env).map_err(unreadable)?);
     let starter = starter(&flags, &data, config_file(&flags, &env).as_deref())?;
     // One thread carries one agent's lines.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,14 +83,6 @@ fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<(logs::
 fn logging(config: &LogConfig, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
     logs::init(config, rotate)
         .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))
-}
-
-/// The key that this agent presents, if it has one.
-fn key() -> Result<Option<String>, Failure> {
-    match Environment::of_process().var("COUNTERSIGN_KEY") {
-        Ok(key) => Ok(key.map(|key| key.trim().to_owned())),
-        Err(_) => Err(Failure::new(Exit::Usage, "environment variable COUNTERSIGN_KEY is not Unicode")),
-    }
 }
 
 /// How to start the gateway of this data directory, with everything that is relative made absolute.
@@ -165,6 +158,7 @@ impl From<ServeError> for Failure {
             ServeError::Routes(_) | ServeError::Tls(_) | ServeError::Store(StoreError::OtherStore { .. }) => {
                 Exit::Config
             }
+            ServeError::Agent(_) => Exit::NotAuthorized,
             ServeError::CoreEnded => Exit::Internal,
             _ => Exit::Unavailable,
         };

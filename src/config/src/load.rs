@@ -24,7 +24,8 @@ pub const DEFAULTS: &str = include_str!("../../../config/countersign.yaml");
 /// What names of environment variables begin with.
 pub const PREFIX: &str = "COUNTERSIGN_";
 /// Variables with our prefix that are no keys: the configuration's file, and what `countersign changes` talks to.
-pub const OTHER_VARIABLES: [&str; 3] = ["COUNTERSIGN_CONFIG", "COUNTERSIGN_KEY", "COUNTERSIGN_URL"];
+pub const OTHER_VARIABLES: [&str; 4] =
+    ["COUNTERSIGN_CONFIG", "COUNTERSIGN_KEY", "COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_URL"];
 /// Bytes of a configuration file.
 const MAX_FILE: u64 = 1 << 20;
 

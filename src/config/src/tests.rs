@@ -364,7 +364,10 @@ fn wrong_variables_are_named() {
     assert!(message.contains("Did you mean COUNTERSIGN_AUTH__MODE?"), "{message}");
     assert!(Case::new().var("COUNTERSIGN_UPSTREAMS__X", "1").refused().contains("COUNTERSIGN_UPSTREAMS__X"));
     // What container platforms set by themselves, and what the commands read.
-    let case = Case::new().var("COUNTERSIGN_PORT_8080_TCP_ADDR", "10.0.0.1").var("COUNTERSIGN_KEY", "k");
+    let case = Case::new()
+        .var("COUNTERSIGN_PORT_8080_TCP_ADDR", "10.0.0.1")
+        .var("COUNTERSIGN_KEY", "k")
+        .var("COUNTERSIGN_AGENT_KEY", "k");
     assert!(case.load().is_ok());
     assert!(Case::new().var("COUNTERSIGN_LISTEN", "").load().is_ok(), "empty counts as not set");
 }

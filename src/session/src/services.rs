@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     hand_on::HandOn,
     registry::Registry,
-    state::{Reviewed, limiter::Limiter, local_tasks::Locals},
+    state::{Reviewed, deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals},
 };
 use countersign_bridge::Bridge;
 use countersign_config::Config;
@@ -24,6 +24,7 @@ pub struct SessionServices {
     pub bridge: Arc<Bridge>,
     pub registry: Arc<Registry>,
     pub limiter: Limiter,
+    pub deciding_keys: DecidingKeys,
     /// Calls that wait for a person.
     pub reviewed: Reviewed,
     /// Calls that run here as tasks.
@@ -48,6 +49,7 @@ impl SessionServices {
             bridge: Arc::new(bridge),
             registry,
             limiter: Limiter::new(&config.limits),
+            deciding_keys: DecidingKeys::default(),
             reviewed: Reviewed::default(),
             local_tasks: Locals::default(),
             hand_on: None,

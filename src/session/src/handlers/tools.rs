@@ -121,6 +121,7 @@ impl Stage {
 /// asked, an upstream's by the upstream itself: here only those that a person is to see.
 pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = request.tool_call()?;
+    note_key(exchange);
     let route = find(exchange, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
     let completed;
@@ -169,6 +170,10 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         return tasks::local::start(exchange, request, admitted);
     }
     call_admitted(exchange, request, admitted, cancel).await
+}
+
+fn note_key(exchange: &Handling) {
+    exchange.sessions.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
 }
 
 /// The call of a module's tool as it is meant in its session, where that is more than it says.
@@ -341,6 +346,7 @@ pub async fn call_plain(
     call: &Call<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
+    note_key(exchange);
     let route = find(exchange, name).await?;
     self::call(exchange, call, Stage::Found(route), cancel).await
 }

@@ -1,11 +1,14 @@
 //! Calls that are not reviewed.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::{
     handlers::tools::{encode, is_the_tools_own},
     testing::{Bench, ask, pause, refused, respond},
 };
+use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, Revision};
 use countersign_provider::{ToolResult, testing::Ending};
 
@@ -19,6 +22,16 @@ async fn a_name_that_is_none_is_told_with_the_one_that_was_meant() {
     assert_eq!((number, code.as_str(), &data["didYouMean"]), (-32602, "TOOL_NOT_FOUND", &json!("write")));
     let (.., data) = refused(&client, "tools/call", &json!({ "name": "something else" })).await;
     assert!(data.get("didYouMean").is_none());
+}
+
+#[actix::test]
+async fn key_that_may_decide_is_noted_at_its_first_call() {
+    let bench = Bench::new("").await;
+    let mut client = bench.client_as(Role::Reviewer, OLD);
+    let principal = Principal { key_id: Some("key_1".into()), ..(*client.exchange.identity.principal).clone() };
+    client.exchange.identity.principal = Arc::new(principal.clone());
+    respond(&client, 1, "tools/call", &json!({ "name": "read" })).await.unwrap();
+    assert!(!bench.sessions.deciding_keys.note_call(&principal, "http"), "it was noted already");
 }
 
 #[actix::test]

@@ -41,7 +41,7 @@ impl Draft {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script).arg("sh").arg(&self.path);
         // The editor needs no key to the gateway.
-        command.env_remove("COUNTERSIGN_KEY").kill_on_drop(true).spawn()
+        command.env_remove("COUNTERSIGN_KEY").env_remove("COUNTERSIGN_AGENT_KEY").kill_on_drop(true).spawn()
     }
 
     /// What is in it now.
