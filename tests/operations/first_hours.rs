@@ -194,11 +194,7 @@ fn a_tool_runs_without_review_until_somebody_takes_that_back() {
     let mut gateway = Gateway::start().ready();
     let lookup = json!({ "query": "x" });
     let accepted = gateway.run(&["servers", "accept", "fs", "--tool", "fs__lookup"]).ends(0);
-    accepted.says(&[
-        "Accepted 1 definition.",
-        "fs__lookup is still reviewed",
-        "countersign servers allow fs fs__lookup",
-    ]);
+    accepted.says(&["Accepted 1 definition.", "fs__lookup is still reviewed", "countersign servers allow fs TOOL"]);
     gateway
         .run(&["servers", "accept", "fs", "--tool", "fs__peek"])
         .ends(0)
@@ -283,6 +279,82 @@ fn what_is_decided_in_bulk_needs_yes_where_nobody_can_be_asked() {
     gateway.run(&several).ends(2).complains(&["needs --yes"]);
     let accepted = gateway.run(&["servers", "accept", "fs", "--all-reads", "--yes"]).ends(0);
     accepted.says(&["Accepted 2 definitions.", "fs__peek, fs__glance run now without review."]);
+}
+
+#[test]
+fn no_hint_names_a_tool_that_may_write() {
+    let gateway = Gateway::start().ready();
+    let tools = gateway.api("/api/servers/fs")["tools"].clone();
+    let names = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect::<Vec<_>>();
+    let show = || {
+        let shown = gateway.run(&["servers", "show", "fs"]).ends(0);
+        shown.stderr()
+    };
+    let before = show();
+    assert!(before.contains("servers accept fs --all-reads") && before.contains("servers allow fs TOOL"), "{before}");
+    gateway.run(&["servers", "accept", "fs", "--all-reads", "--yes"]).ends(0);
+    let after = show();
+    assert!(after.contains("servers allow fs TOOL"), "{after}");
+    let accepted = gateway.run(&["servers", "accept", "fs", "fs__note"]).ends(0).stdout();
+    let (_, hint) = accepted.split_once("`countersign").unwrap();
+    for said in [before.as_str(), &after, hint] {
+        assert!(!names.iter().any(|name| said.contains(name)), "{said}");
+    }
+}
+
+#[test]
+fn patterns_choose_tools_and_what_they_match_is_listed() {
+    let gateway = Gateway::start().ready();
+    let by_pattern = ["servers", "accept", "fs", "fs__git_*", "fs__peek"];
+    gateway.run(&by_pattern).ends(2).complains(&["a pattern matches needs --yes"]);
+    gateway.run(&[&by_pattern[..], &["--yes"]].concat()).ends(0).says(&[
+        "4 tools:\n  fs__peek             says that it only reads\n  fs__git_commit       may write\n",
+        "Accepted 4 definitions.",
+    ]);
+    // What is accepted already is left out, and asked for by its name it is not.
+    gateway.run(&["servers", "accept", "fs", "fs__git_*", "--yes"]).ends(0).complains(&["accepted already"]);
+    gateway.run(&["servers", "accept", "fs", "fs__git_commit"]).ends(0).says(&["Accepted 1 definition."]);
+    gateway.run(&["servers", "accept", "fs", "fs__x*", "--yes"]).ends(3).complains(&["no tool of the server matches"]);
+    gateway.run(&["servers", "accept", "fs"]).ends(2);
+
+    let allow = ["servers", "allow", "fs", "fs__{lookup,twice,git_s*}", "--reason", "they only look"];
+    gateway.run(&allow).ends(2).complains(&["needs --yes"]);
+    let allowed = gateway.run(&[&allow[..], &["--yes"]].concat()).ends(0);
+    allowed
+        .says(&["2 tools:\n", "fs__lookup, fs__git_status run now without review."])
+        .complains(&["fs__twice is not"]);
+    assert_eq!(gateway.call("fs__lookup", &json!({ "query": "x" })), None);
+    gateway
+        .run(&[&allow[..], &["--yes"]].concat())
+        .ends(1)
+        .complains(&["fs__lookup, fs__git_status run without review"]);
+    gateway.run(&["servers", "revoke", "fs", "--tool", "fs__git_*"]).ends(0).says(&["Revoked."]);
+    gateway.run(&["servers", "revoke", "fs", "--tool", "fs__git_*"]).ends(0).complains(&["None of the tools"]);
+}
+
+#[test]
+fn server_that_still_connects_is_waited_for() {
+    let plain = "command: python3\n    args: [SERVER, LEDGER]";
+    let gated =
+        "command: sh\n    args: [-c, 'until [ -e LEDGER.gate ]; do sleep 0.05; done; exec python3 SERVER LEDGER']";
+    assert!(CONFIG.contains(plain));
+    let gateway = Gateway::with(&CONFIG.replace(plain, gated));
+    gateway.run(&["servers", "show", "fs"]).ends(0).says(&["fs is not connected yet", "--wait"]);
+    for words in [&["accept", "fs", "--all-reads", "--yes"][..], &["allow", "fs", "fs__lookup", "--reason", "x"]] {
+        let ran = gateway.run(&[&["servers"], words].concat()).ends(69);
+        ran.complains(&["fs is not connected yet", "--wait"]);
+    }
+    let mut command = gateway.home.command(&["servers", "accept", "fs", "--all-reads", "--yes", "--wait"]);
+    let waiting = command.env("COUNTERSIGN_KEY", &gateway.key).stdout(Stdio::piped()).spawn().unwrap();
+    std::fs::write(gateway.home.path().join("ledger.gate"), "").unwrap();
+    let ended = waiting.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert!(ended.status.success() && said.contains("Accepted 2 definitions."), "{said}");
+    let shown = gateway.run(&["servers", "show", "fs", "--wait"]).ends(0);
+    shown.says(&["stdio, handshake · up · sh -c 'until [", "fs__peek"]);
+    gateway.run(&["servers"]).ends(0).says(&["COMMAND OR ADDRESS", "sh -c 'until ["]);
+    let id = gateway.propose("fs__note", &json!({ "title": "a" }));
+    gateway.run(&["changes", "show", &id]).ends(0).says(&["fs / note, sh -c 'until ["]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What can be typed, and the help for it. No behaviour.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use clap_complete::Shell;
@@ -338,7 +338,11 @@ Examples:
   countersign servers                        How each server is
   countersign servers show github            What the policy says of its tools
   countersign servers accept github --all-reads
-  countersign servers allow github github__list_issues --reason 'only reads'
+  countersign servers accept github 'github__get_*' github__search
+  countersign servers allow github 'github__list_*' --reason 'only reads'
+
+`accept`, `allow` and `revoke` take names of tools and patterns (* ? [ab] {one,two}) in quotes. What a pattern matches is \
+listed before you are asked. `show`, `accept` and `allow` wait with --wait for a server that is still connecting.
 
 The key comes from COUNTERSIGN_KEY, as for `countersign changes`; accepting and allowing need a reviewer's.
 
@@ -348,7 +352,7 @@ calls are reviewed until somebody accepts the new one.
 
 `allow` lets a tool run without review whatever it says of itself: a standing rule for exactly this definition, until it \
 is revoked (`countersign rules`). Rules of the configuration stand before it, and it does not count for your own calls. \
-Without a terminal, --all-reads and several tools need --yes.";
+Without a terminal, --all-reads, patterns and several tools to allow need --yes.";
 
 #[derive(Debug, Args)]
 pub struct ServersArgs {
@@ -363,7 +367,11 @@ pub enum ServersCommand {
     /// List servers with their state, why one is down, and what of each waits for a reviewer (also without a command)
     List,
     /// Show a server's tools: what the policy says of each, and which definitions are new or changed
-    Show { name: String },
+    Show {
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// Accept definitions; they are shown first, and on a terminal you are asked
     Accept(AcceptArgs),
     /// Let tools run without review, until the rule is revoked; they are shown first, and on a terminal you are asked
@@ -371,31 +379,58 @@ pub enum ServersCommand {
     /// Take acceptances back
     Revoke {
         name: String,
-        /// This tool; may be given many times
+        /// This tool, or what the pattern matches; may be given many times
         #[arg(long = "tool", value_name = "TOOL", required = true)]
         tools: Vec<String>,
     },
 }
 
+/// How long to wait for a server that is still connecting.
+#[derive(Debug, Args)]
+pub struct WaitArgs {
+    /// Wait until the server is connected, at most so many seconds [default with --wait: 120]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "120",
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    pub wait: Option<u64>,
+}
+
+impl WaitArgs {
+    pub fn limit(&self) -> Option<Duration> {
+        self.wait.map(Duration::from_secs)
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct AcceptArgs {
+    /// The server
     pub name: String,
-    /// This tool, whatever it says of itself; may be given many times
-    #[arg(long = "tool", value_name = "TOOL", required_unless_present = "all_reads")]
+    /// Its tools, whatever they say of themselves: names as `countersign servers show` has them, and patterns
+    #[arg(value_name = "TOOL", required_unless_present_any = ["all_reads", "tools"])]
+    pub names: Vec<String>,
+    /// The same as naming it
+    #[arg(long = "tool", value_name = "TOOL", hide = true)]
     pub tools: Vec<String>,
     /// All tools that say that they only read
-    #[arg(long, conflicts_with = "tools")]
+    #[arg(long, conflicts_with_all = ["names", "tools"])]
     pub all_reads: bool,
-    /// Do not ask; without a terminal, --all-reads needs this
+    /// Do not ask; without a terminal, --all-reads and patterns need this
     #[arg(long, short)]
     pub yes: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct AllowArgs {
     /// The server
     pub name: String,
-    /// Its tools, as `countersign servers show` names them
+    /// Its tools: names as `countersign servers show` has them, and patterns
     #[arg(value_name = "TOOL", required = true)]
     pub tools: Vec<String>,
     /// Why they need no review; the rule and the audit trail keep it
@@ -404,6 +439,8 @@ pub struct AllowArgs {
     /// Do not ask; without a terminal, several tools need this
     #[arg(long, short)]
     pub yes: bool,
+    #[command(flatten)]
+    pub wait: WaitArgs,
 }
 
 const RULES_HELP: &str = "\

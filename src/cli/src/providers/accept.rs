@@ -1,0 +1,188 @@
+//! `servers accept`, `servers allow` and `servers revoke`: what a person says of the definitions of tools, which are shown
+//! first.
+
+use std::time::Duration;
+
+use super::{
+    REMEDY, server,
+    tools::{Tool, Tools, definition, is_pattern, request, select, summary},
+};
+use crate::{
+    args::{AcceptArgs, AllowArgs},
+    client::Client,
+    exit::{Exit, Failure},
+    output::{Output, Style, asks, one_line, remark, yes_or_no},
+};
+
+pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let wanted = [args.names.as_slice(), args.tools.as_slice()].concat();
+    let bulk = if args.all_reads {
+        Some("--all-reads")
+    } else {
+        wanted.iter().any(|name| is_pattern(name)).then_some("accepting what a pattern matches")
+    };
+    let asks = asks(json, args.yes, bulk)?;
+    let tools = tools_of(client, &args.name, args.wait.limit()).await?;
+    let chosen = if args.all_reads {
+        tools.into_iter().filter(|tool| tool.waits() && tool.says_read()).collect()
+    } else {
+        select(tools, &wanted, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.chosen
+    };
+    if chosen.is_empty() {
+        remark(if args.all_reads {
+            "No tool of this server that says that it only reads needs to be accepted."
+        } else {
+            "All tools that match are accepted already."
+        });
+        return Ok(Exit::Ok);
+    }
+    if !json {
+        show(&chosen, bulk.is_some(), out)?;
+    }
+    let what = counted(chosen.len(), "this definition", "these {n} definitions");
+    if asks && !yes_or_no(&format!("Accept {what}?"), "accept")? {
+        remark("Nothing was accepted.");
+        return Ok(Exit::Failed);
+    }
+    let answer = client.post(&["servers", &args.name, "accept"], &request(&chosen)).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let what = if chosen.len() == 1 { "definition" } else { "definitions" };
+    out.styled(Style::Green, &format!("Accepted {} {what}.", chosen.len()))?;
+    out.line("")?;
+    let after: Tools = answer.read()?;
+    let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
+    let (run, stay): (Vec<&Tool>, Vec<&Tool>) =
+        chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
+    if !run.is_empty() {
+        out.line(&format!("{} now without review.", sentence(&run, "runs", "run")))?;
+    }
+    if !stay.is_empty() {
+        let why =
+            "accepting a definition says that it is known, and only a tool that says that it only reads runs by that";
+        out.line(&format!("{} still reviewed: {why}.", sentence(&stay, "is", "are")))?;
+        if stay.iter().any(|tool| tool.is_silent()) {
+            out.line(&hint(&args.name))?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Lets tools run without review.
+pub(super) async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let by_pattern = args.tools.iter().any(|name| is_pattern(name));
+    let several = (by_pattern || args.tools.len() > 1).then_some("letting several tools run");
+    let asks = asks(json, args.yes, several)?;
+    let tools = tools_of(client, &args.name, args.wait.limit()).await?;
+    let selection = select(tools, &args.tools, |tool| tool.may_let_run)?;
+    let (run_already, refused): (Vec<&Tool>, Vec<&Tool>) =
+        selection.left_out.iter().partition(|tool| tool.verdict == "allow");
+    if !refused.is_empty() {
+        let these = sentence(&refused, "is", "are");
+        remark(&format!("{these} not among them: `countersign servers show` says what decides on their calls."));
+    }
+    let chosen = selection.chosen;
+    if chosen.is_empty() {
+        if !run_already.is_empty() {
+            remark(&format!("{} without review already.", sentence(&run_already, "runs", "run")));
+        }
+        return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
+    }
+    if !json {
+        show(&chosen, by_pattern || chosen.len() > 1, out)?;
+    }
+    let what = counted(chosen.len(), "this tool", "these {n} tools");
+    if asks && !yes_or_no(&format!("Let {what} run without review, whoever calls?"), "allow")? {
+        remark("Nothing was allowed.");
+        return Ok(Exit::Failed);
+    }
+    let mut body = request(&chosen);
+    body["reason"] = args.reason.as_str().into();
+    let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let run: Vec<&Tool> = chosen.iter().collect();
+    out.styled(Style::Green, &format!("{} now without review.", sentence(&run, "runs", "run")))?;
+    out.line("")?;
+    out.line(
+        "Your own calls are still reviewed, and so is any other definition. `countersign rules` lists and revokes it.",
+    )?;
+    Ok(Exit::Ok)
+}
+
+pub(super) async fn revoke(
+    client: &Client,
+    name: &str,
+    tools: &[String],
+    json: bool,
+    out: &mut Output,
+) -> Result<Exit, Failure> {
+    let chosen = select(tools_of(client, name, None).await?, tools, |tool| tool.standing == "accepted")?.chosen;
+    if chosen.is_empty() {
+        remark("None of the tools that match is accepted.");
+        return Ok(Exit::Ok);
+    }
+    let answer = client.post(&["servers", name, "revoke"], &request(&chosen)).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        out.line("Revoked.")?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// The tools of a server that is connected, or was.
+///
+/// # Errors
+/// It has never been, so that nothing is known of its tools.
+async fn tools_of(client: &Client, name: &str, wait: Option<Duration>) -> Result<Vec<Tool>, Failure> {
+    if let Some(limit) = wait {
+        super::wait(client, name, limit).await?;
+    }
+    let Tools { tools } = client.get(&["servers", name], &[]).await?.read()?;
+    if tools.is_empty()
+        && let Some(server) = server(client, name).await?.filter(|server| !server.is_up())
+    {
+        return Err(Failure::new(Exit::Unavailable, format!("{}. {REMEDY}", server.absence())));
+    }
+    Ok(tools)
+}
+
+/// Prints the definitions, of which the request carries the hashes.
+fn show(tools: &[Tool], listed: bool, out: &mut Output) -> Result<(), Failure> {
+    for tool in tools {
+        definition(tool, out)?;
+    }
+    if listed {
+        summary(tools, out)?;
+    }
+    Ok(out.finish()?)
+}
+
+/// How a tool is let run, without the name of one: only a person knows which of them read.
+pub(super) fn hint(server: &str) -> String {
+    let server = one_line(server);
+    format!(
+        "`countersign servers allow {server} TOOL --reason '…'` lets a tool of which you know that it only reads run without review."
+    )
+}
+
+/// One or several, in words; `{n}` is the number.
+fn counted(n: usize, one: &str, several: &str) -> String {
+    if n == 1 { one.to_owned() } else { several.replace("{n}", &n.to_string()) }
+}
+
+/// Names of tools with their verb.
+fn sentence(tools: &[&Tool], one: &str, several: &str) -> String {
+    /// More are counted.
+    const NAMED: usize = 5;
+    let mut names: Vec<String> = tools.iter().take(NAMED).map(|tool| one_line(&tool.name).into_owned()).collect();
+    if tools.len() > NAMED {
+        names.push(format!("{} more", tools.len() - NAMED));
+    }
+    format!("{} {}", names.join(", "), if tools.len() == 1 { one } else { several })
+}

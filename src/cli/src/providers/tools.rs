@@ -1,0 +1,276 @@
+//! The tools of a server as the gateway lists them, and which of them a command means.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{
+    exit::{Exit, Failure},
+    output::{self, Output, Style, columns, one_line},
+};
+use countersign_domain::{
+    changes::{LineOp, diff::compare_lines, visible::visible},
+    policy::Globs,
+};
+
+#[derive(Deserialize)]
+pub(super) struct Tools {
+    pub tools: Vec<Tool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Tool {
+    pub name: String,
+    pub description: String,
+    pub verdict: String,
+    pub reason: Option<String>,
+    pub rules: Vec<String>,
+    pub standing: String,
+    pub mark: Option<String>,
+    pub claims_read: bool,
+    pub hash: String,
+    pub definition: String,
+    pub previous: Option<String>,
+    #[serde(default)]
+    pub may_let_run: bool,
+}
+
+impl Tool {
+    pub fn waits(&self) -> bool {
+        self.claims_read || self.mark.is_some()
+    }
+
+    /// The `readOnlyHint` of its definition, whether it counts or not; `None` where the definition has none.
+    pub fn read_only_hint(&self) -> Option<bool> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Definition {
+            annotations: Hints,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        struct Hints {
+            read_only_hint: Option<bool>,
+        }
+        serde_json::from_str::<Definition>(&self.definition).ok()?.annotations.read_only_hint
+    }
+
+    pub fn says_read(&self) -> bool {
+        self.read_only_hint() == Some(true)
+    }
+
+    /// Returns `true` if a person may know better than its definition whether it only reads. One that says that it writes
+    /// is not proposed to be let run.
+    pub fn is_silent(&self) -> bool {
+        self.may_let_run && self.read_only_hint().is_none()
+    }
+
+    fn effect(&self) -> &'static str {
+        if self.says_read() { "says that it only reads" } else { "may write" }
+    }
+}
+
+/// The tools that names and patterns mean.
+pub(super) struct Selection {
+    /// In the order of the server's list.
+    pub chosen: Vec<Tool>,
+    /// Match a pattern, and there is nothing to do about them.
+    pub left_out: Vec<Tool>,
+}
+
+/// Returns `true` if the text is a pattern, unless a tool has this very name.
+pub(super) fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '{'])
+}
+
+/// Chooses the tools that are named, and those that a pattern matches and that `fit`.
+///
+/// # Errors
+/// A name or a pattern that fits no tool, or what is no pattern.
+pub(super) fn select(tools: Vec<Tool>, wanted: &[String], fit: impl Fn(&Tool) -> bool) -> Result<Selection, Failure> {
+    let has = |name: &String| tools.iter().any(|tool| tool.name == *name);
+    let (names, patterns): (Vec<String>, Vec<String>) =
+        wanted.iter().cloned().partition(|text| has(text) || !is_pattern(text));
+    if let Some(missing) = names.iter().find(|name| !has(name)) {
+        return Err(missing_tool(&format!("the server has no tool {}", one_line(missing))));
+    }
+    let wrong = |(pattern, why): (String, String)| {
+        Failure::new(Exit::Usage, format!("{} is no pattern: {}", one_line(&pattern), one_line(&why)))
+    };
+    for pattern in &patterns {
+        let one = Globs::new(vec![pattern.clone()]).map_err(wrong)?;
+        if !tools.iter().any(|tool| one.matches(&tool.name)) {
+            return Err(missing_tool(&format!("no tool of the server matches {}", one_line(pattern))));
+        }
+    }
+    let all = Globs::new(patterns).map_err(wrong)?;
+    let mut selection = Selection { chosen: Vec::new(), left_out: Vec::new() };
+    for tool in tools {
+        if names.contains(&tool.name) || (all.matches(&tool.name) && fit(&tool)) {
+            selection.chosen.push(tool);
+        } else if all.matches(&tool.name) {
+            selection.left_out.push(tool);
+        }
+    }
+    Ok(selection)
+}
+
+fn missing_tool(what: &str) -> Failure {
+    Failure::new(Exit::NotFound, format!("{what}; names are as `countersign servers show` has them"))
+}
+
+/// Prints the names of what was chosen, with what each tool says of itself.
+pub(super) fn summary(tools: &[Tool], out: &mut Output) -> Result<(), Failure> {
+    let names: Vec<String> = tools.iter().map(|tool| one_line(&tool.name).into_owned()).collect();
+    let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
+    out.styled(Style::Bold, &format!("{} tools:", tools.len()))?;
+    out.line("")?;
+    for (tool, name) in tools.iter().zip(&names) {
+        out.text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
+        out.styled(if tool.says_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
+        out.line("")?;
+    }
+    Ok(out.line("")?)
+}
+
+/// The body of a request about definitions as they were shown.
+pub(super) fn request(tools: &[Tool]) -> serde_json::Value {
+    let tools: Vec<_> = tools.iter().map(|tool| json!({ "name": tool.name, "hash": tool.hash })).collect();
+    json!({ "tools": tools })
+}
+
+/// A definition as it is accepted: whole, or what differs from the one before.
+pub(super) fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
+    out.styled(Style::Bold, &one_line(&tool.name))?;
+    let told = match tool.mark.as_deref() {
+        Some("TOOL_CHANGED") => "  changed since it was accepted or first seen",
+        Some(_) => "  new",
+        None if tool.claims_read => "  says that it only reads",
+        None => "",
+    };
+    out.styled(Style::Yellow, told)?;
+    out.line("")?;
+    let now = indented(&tool.definition);
+    match &tool.previous {
+        Some(previous) => {
+            let before = indented(previous);
+            for (op, line) in compare_lines(&before, &now) {
+                let (sign, style) = match op {
+                    LineOp::Delete => ("-", Style::Red),
+                    LineOp::Insert => ("+", Style::Green),
+                    _ => (" ", Style::Plain),
+                };
+                out.styled(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
+                out.line("")?;
+            }
+        }
+        None => {
+            for line in visible(&tool.description).lines() {
+                out.line(&format!("  {}", one_line(line)))?;
+            }
+            for line in now.lines() {
+                out.styled(Style::Dim, &format!("    {}", one_line(line)))?;
+                out.line("")?;
+            }
+        }
+    }
+    out.line("")?;
+    Ok(())
+}
+
+/// A definition as lines that can be compared: each ends with a line break.
+fn indented(json: &str) -> String {
+    output::indented(json) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(definition: &str, previous: Option<&str>) -> Tool {
+        Tool {
+            name: "fs__read\u{202e}".into(),
+            description: "Reads\nfiles\u{1b}[2J".into(),
+            verdict: "review".into(),
+            reason: None,
+            rules: vec!["a".into()],
+            standing: "changed".into(),
+            mark: previous.map(|_| "TOOL_CHANGED".into()),
+            claims_read: previous.is_none(),
+            hash: "sha256:x".into(),
+            definition: definition.into(),
+            previous: previous.map(str::to_owned),
+            may_let_run: false,
+        }
+    }
+
+    #[test]
+    fn json_is_indented_and_nothing_else() {
+        let json = r#"{"a":[1, {"b":12345678901234567890123}],"c":"x{,\"y","d":{ },"e":[]}"#;
+        let expected = "{\n  \"a\": [\n    1,\n    {\n      \"b\": 12345678901234567890123\n    }\n  ],\n  \"c\": \
+                        \"x{,\\\"y\",\n  \"d\": {},\n  \"e\": []\n}\n";
+        assert_eq!(indented(json), expected);
+        // What is no JSON ends nothing.
+        for odd in ["", "\"", "\"\\", "}}}", "[[["] {
+            let _ = indented(odd);
+        }
+    }
+
+    #[test]
+    fn what_is_accepted_is_shown_with_its_hidden_characters() {
+        let mut out = Output::memory(false);
+        definition(&tool("{\"name\":\"read\",\"x\":\"\\u202e\",\"y\":\"\u{202e}\"}", None), &mut out).unwrap();
+        let shown = out.taken();
+        assert!(shown.starts_with("fs__read\\u{202e}  says that it only reads\n"), "{shown}");
+        assert!(shown.contains("files\\u{1b}[2J") && shown.contains("\"y\": \"\\u{202e}\""), "{shown}");
+        let mut out = Output::memory(false);
+        definition(&tool(r#"{"name":"read","n":2}"#, Some(r#"{"name":"read","n":1}"#)), &mut out).unwrap();
+        let shown = out.taken();
+        assert!(shown.contains("  -   \"n\": 1\n  +   \"n\": 2\n"), "{shown}");
+    }
+
+    fn named(name: &str, definition: &str) -> Tool {
+        Tool { name: name.into(), may_let_run: true, ..tool(definition, None) }
+    }
+
+    #[test]
+    fn tools_are_chosen_by_what_they_say() {
+        let read = tool(r#"{"annotations":{"readOnlyHint":true}}"#, None);
+        assert!(read.waits() && read.says_read());
+        assert!(!tool("{}", None).says_read());
+        assert!(!tool("[", None).says_read());
+    }
+
+    #[test]
+    fn only_a_tool_without_a_hint_is_silent() {
+        assert!(named("a", "{}").is_silent());
+        for hint in ["true", "false"] {
+            let definition = format!(r#"{{"annotations":{{"readOnlyHint":{hint}}}}}"#);
+            assert!(!named("a", &definition).is_silent(), "{hint}");
+        }
+        assert!(!tool("{}", None).is_silent(), "the policy decides on it");
+    }
+
+    #[test]
+    fn names_and_patterns_choose_tools_in_the_order_of_the_list() {
+        let tools = || ["fs__read", "fs__write", "fs__w[1]", "git_log"].map(|name| named(name, "{}")).into();
+        let chosen = |wanted: &[&str]| {
+            let wanted: Vec<String> = wanted.iter().map(|text| (*text).to_owned()).collect();
+            select(tools(), &wanted, |tool| tool.name != "fs__write").map(|selection| {
+                let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>();
+                (names(selection.chosen), names(selection.left_out))
+            })
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(chosen(&["git_log", "fs__read"]).unwrap(), (names(&["fs__read", "git_log"]), names(&[])));
+        // A name is meant as it is, also where there is nothing to do about the tool.
+        assert_eq!(chosen(&["fs__write"]).unwrap().0, ["fs__write"]);
+        assert_eq!(chosen(&["fs__w[1]"]).unwrap().0, ["fs__w[1]"]);
+        assert_eq!(chosen(&["fs__*"]).unwrap(), (names(&["fs__read", "fs__w[1]"]), names(&["fs__write"])));
+        assert_eq!(chosen(&["fs__*", "fs__write"]).unwrap().0.len(), 3);
+        assert_eq!(chosen(&["{fs__r,git_}*"]).unwrap().0, ["fs__read", "git_log"]);
+        let exit = |wanted: &[&str]| chosen(wanted).err().unwrap().exit;
+        assert_eq!((exit(&["nothing"]), exit(&["x*"])), (Exit::NotFound, Exit::NotFound));
+        assert_eq!(exit(&["fs__*", "{"]), Exit::Usage);
+    }
+}
