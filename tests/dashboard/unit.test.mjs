@@ -15,7 +15,7 @@ import { parseRoute, routeTo } from '../../src/http/assets/js/core/router.js';
 import { SseParser } from '../../src/http/assets/js/core/sse.js';
 import { cut, escapeHidden, visibleString } from '../../src/http/assets/js/core/text.js';
 import { Triage } from '../../src/http/assets/js/core/triage.js';
-import { EVENT_GROUPS, EVENTS, HISTORY_STATES, shownOperation, toolName } from '../../src/http/assets/js/core/vocab.js';
+import { entryOf, EVENT_GROUPS, EVENTS, eventOf, HISTORY_STATES, shownOperation, toolName } from '../../src/http/assets/js/core/vocab.js';
 import { auditQuery, auditRequest, isNarrow, readAuditFilter } from '../../src/http/assets/js/ui/auditfilter.js';
 import { told } from '../../src/http/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/http/assets/js/ui/difflines.js';
@@ -428,6 +428,18 @@ test('a call is one only where nothing but its arguments is known', () => {
   const fields = [{ field: 'path', after: 'a' }, { field: '$description', after: 'Writes.' }];
   assert.deepEqual(told({ fields }), { fields: [fields[0]], tool: 'Writes.' });
   assert.equal(told({ fields: [] }).tool, null);
+});
+
+test('a rule for a whole tool is told as what it is', () => {
+  const rule = { id: 'srl_1', verdict: 'allow', tool: 'fs__read', fromChange: null, createdBy: 'alice' };
+  const label = (event, more = {}) => entryOf({ event, details: { rule: { ...rule, ...more } } }).label;
+  assert.equal(label('standing_rule_created'), 'let a tool run without review');
+  assert.equal(label('standing_rule_used'), 'recorded calls of a tool that runs without review');
+  assert.equal(label('standing_rule_revoked'), 'no longer lets a tool run without review');
+  assert.equal(label('standing_rule_orphaned'), eventOf('standing_rule_orphaned').label);
+  assert.equal(label('standing_rule_created', { fromChange: 'chg_1' }), 'created a standing rule');
+  assert.equal(label('standing_rule_used', { fromChange: 'chg_1' }), 'recorded uses of a standing rule');
+  assert.equal(entryOf({ event: 'approved' }).label, 'approved');
 });
 
 test('what is looked for in the audit trail stands in the address, and every event can be chosen', () => {

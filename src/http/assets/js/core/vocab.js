@@ -50,7 +50,7 @@ export const EVENTS = {
   standing_rule_created: { label: 'created a standing rule', icon: 'rule', tone: 'accent' },
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
   standing_rule_expired: { label: 'expired a standing rule', icon: 'clock', tone: 'grey' },
-  standing_rule_used: { label: 'recorded uses of the standing rule created from this change', icon: 'rule', tone: 'grey' },
+  standing_rule_used: { label: 'recorded uses of a standing rule', icon: 'rule', tone: 'grey' },
   standing_rule_orphaned: { label: 'found that the author of a standing rule may no longer decide', icon: 'alert', tone: 'amber' },
   standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
   configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
@@ -85,6 +85,22 @@ export const eventName = (type) => String(type).replace(/^change\./, '');
 export const stateOf = (state) => STATES[state] ?? { label: String(state), tone: 'grey', icon: 'question', says: '' };
 export const operationOf = (operation) => OPERATIONS[operation] ?? { label: String(operation), icon: 'pencil', tone: 'grey' };
 export const eventOf = (type) => EVENTS[eventName(type)] ?? { label: eventName(type).replaceAll('_', ' '), icon: 'clock', tone: 'grey' };
+
+// Entries about a rule that a reviewer made for a whole tool, and not from a change.
+const TOOL_RULE = {
+  standing_rule_created: 'let a tool run without review',
+  standing_rule_used: 'recorded calls of a tool that runs without review',
+  standing_rule_revoked: 'no longer lets a tool run without review',
+};
+
+/** What an entry of the audit trail says of it: `{label, icon, tone}`. */
+export function entryOf({ event, details }) {
+  const known = eventOf(event);
+  const rule = details?.rule;
+  const ofTool = rule && !rule.fromChange && rule.verdict === 'allow';
+  return ofTool && TOOL_RULE[eventName(event)] ? { ...known, label: TOOL_RULE[eventName(event)] } : known;
+}
+
 export const transportOf = (transport) => TRANSPORTS[transport] ?? String(transport);
 
 /** The operation as it is shown: where only the arguments are known, it is a call and nothing more. */

@@ -7,7 +7,7 @@ import { explain } from '../core/api.js';
 import { count, plural, said, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { replaceRoute, routeTo } from '../core/router.js';
-import { eventName, eventOf, stateOf } from '../core/vocab.js';
+import { entryOf, eventName, stateOf } from '../core/vocab.js';
 import { AuditFilter, auditQuery, auditRequest, isNarrow, readAuditFilter } from '../ui/auditfilter.js';
 import { copyButton } from '../ui/badges.js';
 import { densityButton } from '../ui/density.js';
@@ -214,7 +214,7 @@ export class AuditView {
   }
 
   #row(entry, all, broken) {
-    const { label, icon: name, tone } = eventOf(entry.event);
+    const { label, icon: name, tone } = entryOf(entry);
     const comment = entry.details?.comment;
     return h('tr', { class: broken ? 'broken' : null },
       h('td', { class: 'num', data: { label: 'No.' } }, count(entry.seq)),
@@ -231,6 +231,11 @@ export class AuditView {
 
 /** What an entry is about that is of no change. */
 function about(details) {
+  const rule = details?.rule;
+  if (typeof rule?.id === 'string') {
+    return h('span', null, h('a', { href: routeTo('rules', rule.id) }, h('code', null, said(rule.tool ?? rule.id, 80))),
+      rule.createdBy && h('span', { class: 'quiet' }, rule.verdict === 'deny' ? ', denied by ' : ', allowed by ', said(rule.createdBy, 60)));
+  }
   const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
   if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? ['rule for ', said(rules[0].tool, 80)] : 'the rule');
   if (rules.length > 1) return plural(rules.length, 'rule');
