@@ -37,7 +37,7 @@ before(async () => {
       filesystem: { ...SERVERS.filesystem.entry(join(folder, 'files')), trust_annotations: true },
       git: SERVERS.git.entry(repository),
       sqlite: { command: process.execPath, args: [ALTERING, join(folder, 'tools')] },
-      broken: { command: process.execPath, args: ['-e', 'console.error("Error: DATABASE_URL is not set"); process.exit(3)'] },
+      broken: { command: process.execPath, args: ['-e', 'console.error("Error: DATABASE_URL is not set"); process.exit(3)', '--', '--api-key', 's3cret'] },
     },
   });
   for (const [name, n] of [['filesystem', 5], ['git', 5], ['sqlite', 2]]) await eventually(`${name} is connected`, async () => (await gateway.api(`providers/${name}`)).value.tools?.length >= n, 60_000);
@@ -241,6 +241,8 @@ test('a server that is down says why, with its last words and how often it was s
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const broken = server(page, 'broken');
   await matches(() => broken.locator('.why-down').innerText(), /exited/);
+  // The command with its arguments, of which one is a secret.
+  await matches(() => broken.locator('.server-target').innerText(), /node -e 'console\.error\(.*process\.exit\(3\)' -- --api-key \[secret\]$/);
   await matches(() => broken.locator('.stderr').innerText(), /Last line on stderr: Error: DATABASE_URL is not set/);
   await matches(() => broken.locator('.why-down').innerText(), /Restarted \d+ times? so far/);
   assertClean(page);

@@ -214,7 +214,7 @@ fn what_was_proposed_to_one_command_is_stale_at_another() {
     let gateway = start(&at("a"));
     let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
     let before = gateway.change(&id);
-    assert_eq!(before["servedBy"]["label"], "command python3");
+    assert_eq!(before["servedBy"]["label"], format!("python3 {SERVER} {} a", files.0.path().display()));
 
     // By a reload. What was accepted tells when the other command is there.
     let read = |gateway: &Gateway| {

@@ -29,6 +29,9 @@ pub struct UpstreamConfig {
     /// The provider's name.
     pub name: String,
     pub target: UpstreamTarget,
+    /// What people see of the target: a command with its arguments, variables by their names and without secrets, or the
+    /// hosts of addresses.
+    pub label: String,
     /// What the names of its tools and prompts begin with; empty for none, which leaves its URIs alone too.
     pub prefix: String,
     /// `None`: shared for stdio, WebSocket and stateless servers, by session for handshake-era HTTP.
@@ -235,6 +238,7 @@ impl UpstreamConfig {
     pub fn new(name: &str, target: UpstreamTarget) -> Self {
         Self {
             name: name.to_owned(),
+            label: target.to_string(),
             target,
             prefix: format!("{name}__"),
             isolation: None,

@@ -34,6 +34,17 @@ pub fn tells_nothing(text: &str) -> bool {
     found || text.is_empty()
 }
 
+/// The text with its variables by their names: nothing of what they hold, nor of their defaults.
+#[must_use]
+pub fn by_name(text: &str) -> String {
+    let Ok(pieces) = pieces(text) else { return text.to_owned() };
+    let shown = pieces.iter().map(|piece| match piece {
+        Piece::Literal(text) => (*text).to_owned(),
+        Piece::Variable { name, .. } => format!("${{{name}}}"),
+    });
+    shown.collect()
+}
+
 enum Piece<'a> {
     Literal(&'a str),
     Variable { name: &'a str, default: Option<&'a str> },
@@ -138,6 +149,12 @@ mod tests {
             assert!(message.contains(part), "{text}: {message}");
             assert!(!remedy.is_empty());
         }
+    }
+
+    #[test]
+    fn variables_are_shown_by_their_names() {
+        assert_eq!(by_name("a${A}-${B:-x}$${C}"), "a${A}-${B}${C}");
+        assert_eq!(by_name("${A"), "${A");
     }
 
     #[test]

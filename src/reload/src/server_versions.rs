@@ -21,6 +21,7 @@ pub(super) fn hold(
     // have stopped, and start nothing.
     let UpstreamConfig {
         name: _,
+        label: _,
         isolation: _,
         timeout: _,
         tool_timeouts: _,
@@ -75,6 +76,7 @@ pub(super) fn hold(
         loosen("allow_own_files", "false".to_owned(), "true".to_owned());
         // What it is started with may need this: what runs goes on, and what is new is not started.
         held.target.clone_from(&old?.target);
+        held.label.clone_from(&old?.label);
         held.allow_own_files = false;
     }
     let Some(old) = old else { return Some(held) };

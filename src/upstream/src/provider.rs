@@ -122,7 +122,7 @@ impl Provider for Upstream {
     }
 
     fn served_by(&self) -> ServedBy {
-        ServedBy { fingerprint: self.target.clone(), label: self.config.target.to_string() }
+        ServedBy { fingerprint: self.target.clone(), label: self.config.label.clone() }
     }
 
     fn instructions(&self) -> Option<String> {

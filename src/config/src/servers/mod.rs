@@ -7,6 +7,7 @@ mod authorities;
 mod previews;
 #[cfg(test)]
 mod recipes_tests;
+mod redaction;
 pub(super) mod shown;
 mod target;
 #[cfg(test)]
@@ -139,12 +140,13 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.only(&KEYS);
     f.ignored(&["autoApprove", "alwaysAllow"], "the policy and trust_annotations decide what runs without review");
     let before = f.problems();
-    let target = target::read(f);
+    let (target, label) = target::read(f).unzip();
     let recipes = previews::read(f, target.as_ref());
     // With a target that will not be used: every other key is looked at all the same.
     let authorities = target.as_ref().and_then(|target| authorities::read(f, target));
     let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::filler));
     server.authorities = authorities;
+    server.label = label.unwrap_or_default();
     match f.text("prefix") {
         Some(prefix) if prefix.is_empty() || super::check::prefix(&prefix).is_ok() => server.prefix = prefix,
         Some(prefix) => f.wrong(

@@ -1,12 +1,11 @@
 //! Servers for `config show`: as the file says it, with variables by their names and secrets hidden.
 
+use super::redaction::{HIDDEN, arguments, url};
 use crate::{
     tree::{KeyValue, Node},
     values::yaml_text,
     variables,
 };
-
-const HIDDEN: &str = "[secret]";
 
 /// The lines below `mcpServers:`, each after a line break; `{}` for none.
 pub(super) fn yaml(servers: &[KeyValue]) -> String {
@@ -29,12 +28,27 @@ pub(super) fn yaml(servers: &[KeyValue]) -> String {
 }
 
 fn value(key: &str, node: &Node) -> String {
-    match key {
-        "env" | "headers" => flow(node, &|text| {
+    match (key, node) {
+        ("args", Node::List(items)) => {
+            let texts: Vec<&str> = items.iter().filter_map(|item| text_of(&item.node)).collect();
+            if texts.len() < items.len() {
+                return flow(node, &yaml_text);
+            }
+            let texts: Vec<String> = arguments(&texts).iter().map(|text| yaml_text(text)).collect();
+            format!("[{}]", texts.join(", "))
+        }
+        ("env" | "headers", _) => flow(node, &|text| {
             if variables::tells_nothing(text) { yaml_text(text) } else { yaml_text(HIDDEN) }
         }),
-        "url" | "serverUrl" | "httpUrl" | "replicas" => flow(node, &|text| yaml_text(&url(text))),
+        ("url" | "serverUrl" | "httpUrl" | "replicas", _) => flow(node, &|text| yaml_text(&url(text))),
         _ => flow(node, &yaml_text),
+    }
+}
+
+fn text_of(node: &Node) -> Option<&str> {
+    match node {
+        Node::Text(text) => Some(text),
+        _ => None,
     }
 }
 
@@ -55,31 +69,6 @@ pub(crate) fn flow(node: &Node, text: &dyn Fn(&str) -> String) -> String {
                 .map(|entry| format!("{}: {}", yaml_text(&entry.key), flow(&entry.value.node, text)))
                 .collect();
             format!("{{ {} }}", entries.join(", "))
-        }
-    }
-}
-
-/// An address without a user's name and password, and without what its query says, unless variables say it.
-pub(super) fn url(text: &str) -> String {
-    let (address, query) = text.split_once('?').map_or((text, None), |(address, query)| (address, Some(query)));
-    let address = match address.split_once("://") {
-        Some((scheme, rest)) => {
-            let end = rest.find('/').unwrap_or(rest.len());
-            match rest.get(..end).and_then(|authority| authority.rfind('@')) {
-                Some(at) => format!("{scheme}://{HIDDEN}{}", rest.get(at..).unwrap_or_default()),
-                None => address.to_owned(),
-            }
-        }
-        None => address.to_owned(),
-    };
-    match query {
-        None => address,
-        Some(query) => {
-            let harmless = |pair: &str| {
-                pair.split_once('=').is_some_and(|(_, value)| variables::tells_nothing(value) || value.is_empty())
-            };
-            let query = if query.split('&').all(harmless) { query } else { HIDDEN };
-            format!("{address}?{query}")
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
+use super::redaction;
 use crate::fields::{Expanded, Fields, expanded};
 use crate::{
     Environment, Secret, UpstreamTarget, UrlTransport,
@@ -68,8 +69,8 @@ pub(super) fn filler() -> UpstreamTarget {
     UpstreamTarget::Command { command: String::new(), args: Vec::new(), env: Default::default(), cwd: None }
 }
 
-/// `None` after a problem.
-pub(super) fn read(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
+/// The target, and what people see of it; `None` after a problem.
+pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let transport = transport(f);
     let url_keys: Vec<&str> = URL_KEYS.into_iter().filter(|key| f.has(key)).collect();
     match (f.has("command"), url_keys.as_slice()) {
@@ -104,7 +105,9 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
                 None if key == "httpUrl" => UrlTransport::StreamableHttp,
                 None => UrlTransport::Auto,
             };
-            addresses(f, key, transport)
+            let target = addresses(f, key, transport)?;
+            let label = target.to_string();
+            Some((target, label))
         }
         (false, []) => {
             f.wrong("", "the server has neither a command nor a url".to_owned(), "Give one of the two.");
@@ -149,8 +152,9 @@ fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     }
 }
 
-fn command(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
+fn command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let command = f.expanded("command")?;
+    let written = command.written.clone();
     if command.value.trim().is_empty() {
         f.wrong("command", "the command is empty".to_owned(), "Name a program.");
         return None;
@@ -170,7 +174,9 @@ fn command(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
             return None;
         }
     };
-    let args = f.each("args", |f, node| expanded(node, f.env()).map(|text| text.value));
+    let args = f.each("args", |f, node| expanded(node, f.env()));
+    let label = redaction::command_line(&written, args.iter().map(|arg| arg.written.as_str()));
+    let args = args.into_iter().map(|arg| arg.value).collect();
     let mut env = std::collections::BTreeMap::new();
     for entry in f.map("env") {
         let named = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
@@ -184,7 +190,7 @@ fn command(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
             Err(wrong) => f.below("env", entry, wrong),
         }
     }
-    Some(UpstreamTarget::Command { command, args, env, cwd })
+    Some((UpstreamTarget::Command { command, args, env, cwd }, label))
 }
 
 /// Where a child works: `~` and `$HOME` stand for what they do in other paths, what is relative counts from the
@@ -247,7 +253,7 @@ fn addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<U
 
 fn address(text: &Expanded, transport: UrlTransport) -> Result<Url, Wrong> {
     // As it stands in the file: what a variable holds is never repeated.
-    let told = quoted(&super::shown::url(&text.written));
+    let told = quoted(&redaction::url(&text.written));
     let wrong = |why: &str, remedy: &str| Err((format!("{told} {why}"), remedy.to_owned()));
     let Ok(url) = Url::parse(text.value.trim()) else {
         return wrong("is not a URL", "Write https://host/path.");

@@ -138,6 +138,7 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
         fallback: None,
         fallback_text: None,
         previews: Recipes::default(),
+        label: plain.label.clone(),
         ..all[0].clone()
     };
     assert_eq!(shown, plain);
@@ -162,6 +163,7 @@ fn what_the_gateway_adds_per_server() {
     let all = case.config().upstreams;
     let s = Duration::from_secs;
     let expected = UpstreamConfig {
+        label: "./run".into(),
         prefix: String::new(),
         isolation: Some(Isolation::Session),
         timeout: s(120),
@@ -319,7 +321,7 @@ fn wrong_servers_name_place_key_and_remedy() {
 
 #[test]
 fn secrets_are_never_told() {
-    let yaml = "mcpServers:\n  a:\n    command: ${DIR}/x\n    args: ['${SECRET}', plain]\n    env: { A: s3cret-a, B: '${SECRET}', C: '${X:-s3cret-c}' }\n  \
+    let yaml = "mcpServers:\n  a:\n    command: ${DIR}/x\n    args: ['${SECRET}', plain, '--token=${SECRET:-s3cret-t}']\n    env: { A: s3cret-a, B: '${SECRET}', C: '${X:-s3cret-c}' }\n  \
                 b:\n    url: https://h.example/${SECRET}?key=s3cret-q&k=${SECRET}\n    headers: { x: s3cret-h, authorization: 'Bearer ${SECRET}' }\n";
     let case = Case::new(yaml).var("SECRET", "s3cret-v").var("DIR", "/s3cret-d");
     let loaded = case.load().unwrap_or_else(|e| panic!("{e}"));
@@ -335,6 +337,8 @@ fn secrets_are_never_told() {
     assert!(shown.contains("    env: { A: \"[secret]\", B: \"${SECRET}\", C: \"[secret]\" }\n"), "{shown}");
     assert!(shown.contains("authorization: \"Bearer ${SECRET}\""), "{shown}");
     assert!(format!("{:?}", loaded.config).contains("https://h.example"));
+    let labels: Vec<&str> = loaded.config.upstreams.iter().map(|server| server.label.as_str()).collect();
+    assert_eq!(labels, ["${DIR}/x ${SECRET} plain --token=[secret]", "https://h.example"]);
     // Values that are wrong.
     for fields in [
         "url: '${SECRET}'",

@@ -207,7 +207,7 @@ pub trait Connector: Send + Sync + 'static {
         None
     }
 
-    /// What stands in logs and on the dashboard: the program's name, or the URL without user, password and query.
+    /// What stands in logs and on the dashboard: the command without secrets, or the URL without user, password and query.
     fn describe(&self) -> String;
 
     /// The last line that the server wrote beside the protocol (to stderr), as it may be shown.

@@ -124,7 +124,7 @@ pub struct UpstreamStatus {
     pub status: &'static str,
     /// `stdio`, `streamable-http`, `sse` or `websocket`: as configured, until it was reached.
     pub transport: &'static str,
-    /// A program's name or a URL without its secrets.
+    /// A command with its arguments or a URL, without secrets.
     pub target: String,
     /// `stateless` or `handshake`, once it was reached.
     pub era: Option<&'static str>,

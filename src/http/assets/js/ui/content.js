@@ -126,7 +126,7 @@ function previous(change) {
 }
 
 // What would run it, where that is another program: approvals are given to it.
-const servedBy = ({ servedBy: by }) => (by?.fingerprint ? [' (', said(by.label, 120), ')'] : null);
+const servedBy = ({ servedBy: by }) => (by?.fingerprint ? [' (', said(by.label, 300), ')'] : null);
 
 const toolNote = (change) => [h('code', null, said(toolName(change), 120)), servedBy(change), decidable(change.state) ? ', exactly as they will run' : null];
 

@@ -106,11 +106,6 @@ impl Connector for ChildConnector {
     }
 
     fn describe(&self) -> String {
-        match &self.config.target {
-            UpstreamTarget::Command { command, .. } => {
-                Path::new(command).file_name().map_or_else(|| command.clone(), |name| name.display().to_string())
-            }
-            UpstreamTarget::Url { .. } => self.config.name.clone(),
-        }
+        self.config.label.clone()
     }
 }
