@@ -8,15 +8,19 @@ use countersign_domain::changes::people::folded;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Refuses a name or an owner that is another than one that is known and looks like it: in another script, with accents,
-/// with invisible characters, with digits for letters (UTS 39, "Confusable Detection"). One that differs in case alone is
-/// no other. One that only counts as the same person (`alıce` and `alice`) is: people read the one for the other.
+/// with invisible characters, with digits for letters (UTS 39, "Confusable Detection"). One that differs in case or width
+/// alone is no other, and one that is in use passes. One that only counts as the same person (`alıce` and `alice`) is
+/// refused: people read the one for the other.
 ///
 /// # Errors
 /// `INVALID_PARAMS` that names both.
 pub fn check<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
+    let known: Vec<&str> = known.into_iter().collect();
+    if known.iter().any(|known| is_same_spelling(new, known)) {
+        return Ok(());
+    }
     let looks = looks(new);
-    let taken =
-        |known: &&str| !same_but_for_case(new, known) && looks.iter().zip(self::looks(known)).any(|(a, b)| *a == b);
+    let taken = |known: &&str| looks.iter().zip(self::looks(known)).any(|(a, b)| *a == b);
     let Some(other) = known.into_iter().chain(RESERVED_NAMES).find(taken) else { return Ok(()) };
     let message = format!(
         "{new:?} looks like {other:?}, a name that is in use already; choose one that cannot be mistaken for it, or write \
@@ -25,8 +29,8 @@ pub fn check<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<
     Err(McpError::new(ErrorKind::InvalidParams, message).with("known", other))
 }
 
-fn same_but_for_case(a: &str, b: &str) -> bool {
-    let lower = |name: &str| name.nfc().collect::<String>().to_lowercase();
+fn is_same_spelling(a: &str, b: &str) -> bool {
+    let lower = |name: &str| name.nfkc().collect::<String>().to_lowercase();
     lower(a) == lower(b)
 }
 
@@ -60,7 +64,6 @@ mod tests {
             ("ali\u{307}ce", "alice"),
             ("al\u{ed}ce", "alice"),
             ("alice", "\u{e1}lice"),
-            ("PAUL", "\u{ff50}aul"),
             ("op\u{e9}rator", "ops"),
         ] {
             let error = check(new, ["x", known]).unwrap_err();
@@ -71,6 +74,7 @@ mod tests {
         for (new, known) in [
             ("paul", "paul"),
             ("Paul", "paul"),
+            ("PAUL", "\u{ff50}aul"),
             ("paula", "paul"),
             ("a\u{308}rmel", "\u{e4}rmel"),
             ("Ärmel", "ärmel"),
@@ -78,5 +82,7 @@ mod tests {
         ] {
             check(new, ["x", known]).unwrap_or_else(|error| panic!("{new}: {}", error.message));
         }
+        // Both are in use: nobody is locked out.
+        check("jose", ["jos\u{e9}", "jose"]).unwrap();
     }
 }
