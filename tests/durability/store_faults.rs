@@ -99,8 +99,8 @@ fn a_log_that_was_cut_off_is_noticed() {
         gateway.propose(&format!("promised {n}"));
     }
     let witness = gateway.data().join("audit.head");
-    eventually("the witness has seen everything", || {
-        std::fs::read_to_string(&witness).ok().filter(|text| text.starts_with("5:"))
+    eventually("the witness has seen everything, the policy too", || {
+        std::fs::read_to_string(&witness).ok().filter(|text| text.starts_with("6:"))
     });
     let home = gateway.kill();
     let log = home.path().join("data/countersign.db-wal");
