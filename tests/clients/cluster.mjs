@@ -17,13 +17,12 @@ import { Gateway, binary, environment, eventually, startGateway, stopChild } fro
 const run = promisify(execFile);
 const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 
-/** The server of `docs/cluster.md`, with its lines about where it listens and what is behind it replaced. */
+/** The shipped configuration, with its lines about where it listens and what is behind it replaced. */
 async function nginxConfiguration(folder, port, ports) {
-    const page = await readFile(path.join(repository, 'docs/cluster.md'), 'utf8');
-    const block = page.match(/```nginx\n([^]*?)```/)[1];
-    const servers = ports.map(each => `server 127.0.0.1:${each};`).join(' ');
-    const site = block
-        .replace(/(server 10\.\S+;\s*)+/, servers)
+    const shipped = await readFile(path.join(repository, 'config/nginx.conf'), 'utf8');
+    const servers = ports.map(each => `server 127.0.0.1:${each} max_fails=0;`).join(' ');
+    const site = shipped
+        .replace(/(server 10\.[^;]*;\s*)+/, servers)
         .replace(/listen [^;]*;/, `listen 127.0.0.1:${port};`)
         .replace(/(server_name|ssl_certificate|ssl_certificate_key) [^;]*;/g, '');
     const paths = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(name => `${name}_temp_path ${folder}/${name};`).join('\n');

@@ -4,9 +4,10 @@
 //! What differs: `/data` and `/etc/countersign` lie in `/mnt`; the balancer has no certificate, and the database on another
 //! machine none either.
 
+mod balancers;
 mod hosts;
 
-use std::{net::SocketAddr, process::Command};
+use std::{net::SocketAddr, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
@@ -36,12 +37,13 @@ fn database(host: &Host, user: &str, password: &str, name: &str) -> Server {
     server
 }
 
-/// The nginx of the page in front of these.
-fn balancer(host: &Host, servers: &str) -> Process {
-    let mut site = snippet("nginx", "upstream gateways");
-    let from = site.find("    server 10.").unwrap();
-    let to = site.find("    keepalive").unwrap();
-    site.replace_range(from..to, servers);
+/// A file of `config/`.
+fn shipped(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../config").join(name)).unwrap()
+}
+
+/// nginx with this configuration, without TLS.
+fn nginx(host: &Host, site: &str) -> Process {
     let site = site.replace("listen 443 ssl;", "listen 443;");
     let site: Vec<&str> = site.lines().filter(|line| !line.trim().starts_with("ssl_")).collect();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|of| format!("{of}_temp_path /mnt/{of};"));
@@ -148,7 +150,11 @@ fn the_compose_file_of_the_page_serves_through_its_balancer() {
         let agent = key(&gateways[1], &create.split(' ').collect::<Vec<_>>(), &env);
 
         assert_eq!(services["balancer"]["ports"], json!(["443:443"]));
-        let _balancer = balancer(&lan.host("balancer", BALANCER), "    server gateway:8080;\n");
+        let servers = GATEWAYS.map(|address| format!("    server {address}:8080 max_fails=0;\n")).concat();
+        let site = shipped("nginx.conf");
+        assert!(site.contains(&servers));
+        let site = site.replace(&servers, "    server gateway:8080 max_fails=0;\n");
+        let _balancer = nginx(&lan.host("balancer", BALANCER), &site);
         one_change_through_the_balancer(&agent, &reviewer);
     });
 }
@@ -158,43 +164,64 @@ fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
     unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap()
 }
 
-#[test]
-fn the_unit_of_the_page_serves_on_three_machines() {
-    inside("deployment::the_unit_of_the_page_serves_on_three_machines", || {
+/// Three machines with the unit and the environment of the page, and a database on a fourth one.
+struct Machines {
+    gateways: Vec<Process>,
+    machines: Vec<Host>,
+    envs: Vec<Vec<(String, String)>>,
+    /// The unit's command, as it is on these machines.
+    start: String,
+    /// What ends last.
+    _database: (Server, Host),
+    lan: Lan,
+}
+
+impl Machines {
+    fn start() -> Self {
         let unit = snippet("ini", "[Service]");
         let lan = Lan::new(&[(DATABASE, "db.example.com")]);
         let db = lan.host("db", DATABASE);
-        let _server = database(&db, "countersign", PASSWORD, "countersign");
+        let server = database(&db, "countersign", PASSWORD, "countersign");
         assert_eq!(setting(&unit, "EnvironmentFile"), "/etc/countersign/environment");
         assert_eq!(setting(&unit, "StateDirectory"), "countersign");
         let config = snippet("yaml", "behind_tls_proxy").replace("/countersign\n", "/countersign?sslmode=disable\n");
         let start = setting(&unit, "ExecStart").replace("/etc/", "/mnt/").replace("/var/lib/", "/mnt/");
-        let words: Vec<&str> = start.split(' ').collect();
-        let (mut gateways, mut running) = (Vec::new(), Vec::new());
+        let mut all = Self { gateways: vec![], machines: vec![], envs: vec![], start, _database: (server, db), lan };
         for (n, address) in GATEWAYS.iter().enumerate() {
-            let host = lan.host(&format!("machine{n}"), address);
+            let host = all.lan.host(&format!("machine{n}"), address);
             let file =
                 snippet("sh", "COUNTERSIGN_LISTEN=").replace(GATEWAYS[0], address).replace("chosen-by-you", PASSWORD);
-            let env: Vec<(String, String)> = file
-                .lines()
-                .map(|line| line.split_once('=').unwrap())
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect();
+            let variables = file.lines().map(|line| line.split_once('=').unwrap());
+            all.envs.push(variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect());
             std::fs::create_dir_all(host.mnt().join("countersign")).unwrap();
             std::fs::write(host.mnt().join("countersign/countersign.yaml"), &config).unwrap();
             std::fs::write(host.mnt().join("countersign/environment"), &file).unwrap();
-            running.push(host.spawn(&words, &env));
-            gateways.push(host);
+            all.machines.push(host);
+            all.gateways.push(all.spawn(n));
         }
-        eventually("its store is there", || gateways[0].mnt().join("countersign/gateway.json").exists().then_some(()));
+        let file = all.machines[0].mnt().join("countersign/gateway.json");
+        eventually("its store is there", || file.exists().then_some(()));
+        all
+    }
+
+    fn spawn(&self, n: usize) -> Process {
+        self.machines[n].spawn(&self.start.split(' ').collect::<Vec<_>>(), &self.envs[n])
+    }
+
+    /// A key of that role and name, by the command of the page.
+    fn key(&self, role: &str, name: &str) -> String {
         let create = snippet("sh", "sudo sh -c").replace("/etc/", "/mnt/").replace("/var/lib/", "/mnt/");
-        let create = create.trim().strip_prefix("sudo ").unwrap();
-        let reviewer = key(&gateways[0], &["sh", "-c", create], &[]);
-        let agent = create.replace("reviewer", "agent").replace("alice", "robot");
-        let agent = key(&gateways[0], &["sh", "-c", &agent], &[]);
-        let servers = GATEWAYS.map(|address| format!("    server {address}:8080;\n")).concat();
-        assert!(snippet("nginx", "upstream").contains(&servers));
-        let _balancer = balancer(&lan.host("balancer", BALANCER), &servers);
+        let create = create.trim().strip_prefix("sudo ").unwrap().replace("reviewer", role).replace("alice", name);
+        key(&self.machines[0], &["sh", "-c", &create], &[])
+    }
+}
+
+#[test]
+fn the_unit_of_the_page_serves_on_three_machines() {
+    inside("deployment::the_unit_of_the_page_serves_on_three_machines", || {
+        let machines = Machines::start();
+        let (reviewer, agent) = (machines.key("reviewer", "alice"), machines.key("agent", "robot"));
+        let _balancer = nginx(&machines.lan.host("balancer", BALANCER), &shipped("nginx.conf"));
         one_change_through_the_balancer(&agent, &reviewer);
     });
 }
