@@ -59,7 +59,7 @@ const clean = (...expected) => {
 test('a file is written: its real diff, approved in the browser', options, async () => {
   const id = await write(file('a.txt'), 'one\n2\nthree\n');
   await row(page, `Write ${file('a.txt')}`).click();
-  await shows(page, 'Content', [' one', '-two', '+2', ' three', ' ']);
+  await shows(page, 'Content', [' one', '-two', '+2', ' three']);
   await page.locator('.preview-note', { hasText: 'compares what is there now' }).waitFor();
   await look(page, '1-write');
   assert.equal(await text('a.txt'), 'one\ntwo\nthree\n', 'nothing has run');
@@ -97,12 +97,12 @@ test('changed behind its back: refused, the new diff beside the old one, decided
   await writeFile(file('moved.txt'), 'one\ntwo\n');
   const id = await write(file('moved.txt'), 'one\nthree\n');
   await openChange(page, gateway, id);
-  await shows(page, 'Content', [' one', '-two', '+three', ' ']);
+  await shows(page, 'Content', [' one', '-two', '+three']);
   await writeFile(file('moved.txt'), 'zero\none\ntwo\n');
   await approve(page);
   await page.locator('.banner.altered', { hasText: 'Your decision was not recorded' }).waitFor();
-  await shows(page, 'Content', ['-zero', ' one', '-two', '+three', ' ']);
-  await shows(page, 'Content', [' one', '-two', '+three', ' '], 'section.previous');
+  await shows(page, 'Content', ['-zero', ' one', '-two', '+three']);
+  await shows(page, 'Content', [' one', '-two', '+three'], 'section.previous');
   await page.locator('footer.decision .anew').waitFor();
   await look(page, '2-stale');
   const { state, decisions, version } = await gateway.change(id);
@@ -130,7 +130,7 @@ test('an approval is taken back within the grace period: nothing has run', optio
   await look(page, '8-grace');
   await page.keyboard.press('u');
   await page.locator('.timeline', { hasText: 'undid the approval' }).waitFor();
-  await shows(page, 'Content', ['-old', '+new', ' ']);
+  await shows(page, 'Content', ['-old', '+new']);
   const { state, decisions } = await gateway.change(id);
   assert.equal(state, 'pending');
   assert.deepEqual(decisions.filter((d) => d.verdict === 'approve'), []);
@@ -154,8 +154,8 @@ test('changed behind its back after the approval: looked at again just before it
   await approve(page);
   await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
   await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
-  await shows(page, 'Content', ['-raced', '+new', ' ']);
-  await shows(page, 'Content', ['-old', '+new', ' '], 'section.previous');
+  await shows(page, 'Content', ['-raced', '+new']);
+  await shows(page, 'Content', ['-old', '+new'], 'section.previous');
   await look(page, '8-raced');
   assert.equal(await readFile(path, 'utf8'), 'raced\n');
   assert.equal((await gateway.change(id)).state, 'pending');
@@ -176,7 +176,7 @@ test('the arguments are corrected in the browser: previewed again, and apart fro
   await look(page, '3-edit');
   await dialog.getByRole('button', { name: 'Save and preview' }).click();
   await dialog.waitFor({ state: 'detached' });
-  await shows(page, 'Content', [' Dear all,', '+we meet on Monday.', ' ']);
+  await shows(page, 'Content', [' Dear all,', '+we meet on Monday.']);
   const told = outcome(agent, id);
   await approve(page);
   await ended('Applied');
@@ -277,7 +277,7 @@ test('what the agent could not have read is marked, and kept from it; where ther
   const id = answer.structuredContent.changeId;
   assert.ok(!JSON.stringify(answer).includes('two'), 'the agent sees only what it wrote');
   await openChange(page, gateway, id);
-  await shows(page, 'Content', [' one', '-two', '+2', ' three', ' ']);
+  await shows(page, 'Content', [' one', '-two', '+2', ' three']);
   await page.locator('.line-diff .restricted', { hasText: 'not shown to the agent' }).waitFor();
   const folderId = await propose(agent, 'closed__create_directory', { path: join(gateway.folders.closed, 'new') });
   await openChange(page, gateway, folderId);

@@ -13,7 +13,7 @@ import { lineDiff } from '../../src/http/assets/js/core/linediff.js';
 import { compose, elementsOf, layout, members, pretty, sourceOf } from '../../src/http/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/http/assets/js/core/router.js';
 import { SseParser } from '../../src/http/assets/js/core/sse.js';
-import { cut, escapeHidden, visibleString } from '../../src/http/assets/js/core/text.js';
+import { cut, escapeHidden, linesOf, visibleString } from '../../src/http/assets/js/core/text.js';
 import { Triage } from '../../src/http/assets/js/core/triage.js';
 import { entryOf, EVENT_GROUPS, EVENTS, eventOf, HISTORY_STATES, shownOperation, toolName } from '../../src/http/assets/js/core/vocab.js';
 import { auditQuery, auditRequest, isNarrow, readAuditFilter } from '../../src/http/assets/js/ui/auditfilter.js';
@@ -46,6 +46,12 @@ test('cutting keeps characters whole', () => {
   assert.equal(boundary('a\nb\nc\nd', 100, 2), 3);
   assert.equal(boundary('abcdef', 3, 10), 3);
   assert.equal(boundary('abc', 100, 10), 3);
+});
+
+test('a last line break begins no line', () => {
+  assert.deepEqual(linesOf('hello\n'), ['hello']);
+  assert.deepEqual(linesOf('a\n\nb'), ['a', '', 'b']);
+  assert.deepEqual([linesOf(''), linesOf('\n'), linesOf('\n\n')], [[''], [''], ['', '']]);
 });
 
 test('arguments are cut out of an answer as they stand there', () => {

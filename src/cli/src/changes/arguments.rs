@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use crate::output::{indented, route};
-use countersign_domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind};
+use countersign_domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind, diff::text_lines};
 use countersign_protocol::json;
 
 /// See the module's page.
@@ -38,7 +38,10 @@ impl Arguments {
             match text {
                 Some(text) if text.contains('\n') => {
                     out.lines.push(format!("{name}:"));
-                    out.lines.extend(text.split('\n').map(|line| format!("  | {line}")));
+                    out.lines.extend(text_lines(&text).map(|line| format!("  | {line}")));
+                    if !text.ends_with('\n') {
+                        out.lines.push("  \\ no line break at the end".to_owned());
+                    }
                 }
                 _ => {
                     let mut lines = indented(value);
@@ -103,9 +106,10 @@ fn name(key: &str) -> Cow<'_, str> {
 
 /// Whether a field shows this text, but for lines that are folded because they stay as they are.
 fn shows(field: &FieldDiff, text: &str) -> bool {
-    if field.lines.is_empty() {
-        return field.after.as_deref() == Some(text);
+    if let Some(after) = &field.after {
+        return after == text;
     }
+    // Lines do not tell whether the last one has a line break.
     let mut rest = text.split('\n');
     for line in &field.lines {
         let as_it_is = match line.op {
@@ -166,6 +170,7 @@ mod tests {
             "a:",
             "  | x",
             "  |   b: 1",
+            "  \\ no line break at the end",
             "b: {",
             "  \"c\": [",
             "    1",
@@ -176,5 +181,7 @@ mod tests {
         ];
         assert_eq!((lines, elsewhere), (expected.map(str::to_owned).to_vec(), Vec::new()));
         assert_eq!(Arguments::beside("{}", None).lines, ["(none)"]);
+        assert_eq!(Arguments::beside(r#"{"a":"hello\n"}"#, None).lines, ["a:", "  | hello"]);
+        assert_eq!(Arguments::beside(r#"{"a":"hello\n\n"}"#, None).lines, ["a:", "  | hello", "  | "]);
     }
 }

@@ -11,7 +11,8 @@ use crate::{
     output::{Output, Style, columns, cut, one_line},
 };
 use countersign_domain::changes::{
-    Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, retention::Redacted, visible::visible,
+    Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redacted,
+    visible::visible,
 };
 
 pub const fn state_name(state: ChangeState) -> &'static str {
@@ -178,7 +179,7 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
             out.line("")?;
             out.styled(Style::Bold, &format!("  {}", one_line(label)))?;
             out.line("")?;
-            for line in text.split('\n') {
+            for line in text_lines(&text) {
                 out.styled(Style::Dim, &format!("    {}", visible(line)))?;
                 out.line("")?;
             }
@@ -209,7 +210,7 @@ fn diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
 fn short(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
     let sides = [(&field.before, '-', Style::Red), (&field.after, '+', Style::Green)];
     for (side, mark, style) in sides {
-        for line in side.iter().flat_map(|text| text.split('\n')) {
+        for line in side.iter().flat_map(|text| text_lines(text)) {
             marked(mark, style, line, out)?;
         }
     }
@@ -303,7 +304,7 @@ pub fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let blocks = value.get("content").and_then(serde_json::Value::as_array);
     for block in blocks.into_iter().flatten() {
         let text = block.get("text").and_then(serde_json::Value::as_str);
-        for line in text.unwrap_or("(content that is not text)").split('\n') {
+        for line in text_lines(text.unwrap_or("(content that is not text)")) {
             out.line(&format!("    {}", visible(line)))?;
         }
     }

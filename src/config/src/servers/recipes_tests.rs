@@ -141,7 +141,7 @@ async fn what_is_there_is_shown_beside_what_would_be() {
     let server = Server::holding("one\ntwo\n");
     let arguments = json!({ "path": "/a/../b", "text": "one\n2\n" });
     let seen = preview(&server, WRITE, &arguments).await;
-    assert_eq!(lines(&seen, 0), [" one", "-two", "+2", " "]);
+    assert_eq!(lines(&seen, 0), [" one", "-two", "+2"]);
     assert_eq!((seen.note.kind, seen.note.failed.as_deref()), (PreviewKind::BeforeAfter, None));
     assert_eq!((seen.target.label.as_str(), seen.target.lock_key.as_str()), ("/a/../b", "/b"));
     assert_eq!((seen.target.entity_type.as_str(), seen.summary.as_str()), ("file", "Write /a/../b"));

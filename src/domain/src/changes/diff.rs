@@ -195,10 +195,13 @@ impl DiffBuilder {
         format!("{kept}…")
     }
 
-    /// Compares split at `\n`, so that joining gives the text back and a missing last newline is seen.
+    /// Compares line by line. A line break ends a line and begins none, so a last one is no empty line. Where only one of
+    /// the texts ends with a line break, its last line differs from any without one, and a note says so.
     fn lines(&mut self, before: Option<&str>, after: Option<&str>) -> Vec<DiffLine> {
         let max = self.limits.input_lines;
-        let (Some(old), Some(new)) = (split(before, max), split(after, max)) else {
+        let end_differs =
+            ends_within_a_line(before).zip(ends_within_a_line(after)).is_some_and(|(old, new)| old != new);
+        let (Some(old), Some(new)) = (split(before, max, end_differs), split(after, max, end_differs)) else {
             self.diff.truncated = true;
             return Vec::new();
         };
@@ -211,7 +214,11 @@ impl DiffBuilder {
             for op in &group {
                 seen = op.old_range().end;
                 for (op, line) in spread(op, &old, &new) {
-                    out.push(op, line);
+                    let whole = line.strip_suffix('\n');
+                    out.push(op, whole.unwrap_or(line));
+                    if end_differs && whole.is_none() {
+                        out.push(LineOp::Note, NO_LAST_BREAK);
+                    }
                 }
             }
         }
@@ -280,9 +287,25 @@ pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> 
         .then(|| operations.iter().flat_map(|op| spread(op, &old, &new)).collect())
 }
 
-/// The lines of the text, unless there are more than `max`.
-fn split(text: Option<&str>, max: usize) -> Option<Vec<&str>> {
-    let lines: Vec<&str> = text.map_or_else(Vec::new, |t| t.split('\n').take(max + 1).collect());
+/// What is said of a text whose last line has no line break, where the other text's has one.
+const NO_LAST_BREAK: &str = "\\ No line break at the end";
+
+/// The lines of a text without their line breaks. A last line break begins no line, and an empty text is an empty line.
+pub fn text_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.strip_suffix('\n').unwrap_or(text).split('\n')
+}
+
+/// Whether the last line has no line break; `None` where there is no line.
+fn ends_within_a_line(text: Option<&str>) -> Option<bool> {
+    text.filter(|text| !text.is_empty()).map(|text| !text.ends_with('\n'))
+}
+
+/// The lines of the text, unless there are more than `max`; with their line breaks where these are compared too. An empty
+/// text has none.
+fn split(text: Option<&str>, max: usize, with_breaks: bool) -> Option<Vec<&str>> {
+    let lines = text.unwrap_or_default().split_inclusive('\n').take(max + 1);
+    let lines: Vec<&str> =
+        lines.map(|line| if with_breaks { line } else { line.strip_suffix('\n').unwrap_or(line) }).collect();
     (lines.len() <= max).then_some(lines)
 }
 
@@ -380,8 +403,23 @@ mod tests {
 
     #[test]
     fn a_missing_last_newline_and_a_carriage_return_show() {
-        assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\n"))), [" a", " b", "+"]);
+        let note = "#\\ No line break at the end";
+        assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\n"))), [" a", "-b", note, "+b"]);
+        assert_eq!(shown(&one(Some("a\nb\n"), Some("a\nb\nc"))), [" a", " b", "+c", note]);
+        assert_eq!(shown(&one(Some("a"), Some("a\n"))), ["-a", note, "+a"]);
         assert_eq!(shown(&one(Some("a\r\nb"), Some("a\nb"))), ["-a\r", "+a", " b"]);
+    }
+
+    #[test]
+    fn last_line_break_begins_no_line() {
+        assert_eq!(shown(&one(None, Some("hello\n"))), ["+hello"]);
+        assert_eq!(shown(&one(Some("hello\n"), None)), ["-hello"]);
+        assert_eq!(shown(&one(Some("hello\n"), Some("hello\nworld\n"))), [" hello", "+world"]);
+        assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\nc"))), [" a", " b", "+c"], "neither text has it");
+        // An empty line is one, and an empty text has none.
+        assert_eq!(shown(&one(Some(""), Some("\n"))), ["+"]);
+        assert_eq!(shown(&one(Some("a\n"), Some("a\n\n"))), [" a", "+"]);
+        assert_eq!(text_lines("a\n\nb\n").collect::<Vec<_>>(), ["a", "", "b"]);
     }
 
     #[test]
@@ -442,10 +480,13 @@ mod tests {
             let diff = DiffBuilder::with_limits(limits).field("f", "F", Some(&before), Some(&after)).finish();
             if let Some(field) = diff.fields.first() {
                 let side = |not: LineOp| {
-                    field.lines.iter().filter(|l| l.op != not).map(|l| l.text.as_str()).collect::<Vec<_>>().join("\n")
+                    let lines = field.lines.iter().filter(|l| l.op != not && l.op != LineOp::Note);
+                    lines.map(|l| l.text.as_str()).collect::<Vec<_>>()
                 };
-                proptest::prop_assert_eq!(side(LineOp::Insert), before);
-                proptest::prop_assert_eq!(side(LineOp::Delete), after);
+                proptest::prop_assert_eq!(side(LineOp::Insert), text_lines(&before).collect::<Vec<_>>());
+                proptest::prop_assert_eq!(side(LineOp::Delete), text_lines(&after).collect::<Vec<_>>());
+                let noted = field.lines.iter().filter(|l| l.op == LineOp::Note).count();
+                proptest::prop_assert_eq!(noted, usize::from(before.ends_with('\n') != after.ends_with('\n')));
             } else {
                 proptest::prop_assert_eq!(before, after);
             }

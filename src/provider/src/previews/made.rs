@@ -10,7 +10,9 @@ use super::{
     rendered, unified,
 };
 use countersign_domain::changes::{
-    FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote, diff::DiffBuilder, digest::PartHasher,
+    FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
+    diff::{DiffBuilder, text_lines},
+    digest::PartHasher,
 };
 use countersign_protocol::McpError;
 
@@ -149,8 +151,7 @@ fn tell(builder: &mut DiffBuilder, field: &str, seen: Seen) {
             builder.add_lines(field, &seen.label, [(LineOp::Note, "(empty)".into())]);
         }
         (Some(text), Shown::Text) => {
-            let lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
-            builder.add_lines(field, &seen.label, lines.map(|line| (LineOp::Equal, line.into())));
+            builder.add_lines(field, &seen.label, text_lines(text).map(|line| (LineOp::Equal, line.into())));
         }
         (Some(text), Shown::Diff) => builder.add_lines(field, &seen.label, unified::lines(text)),
     }

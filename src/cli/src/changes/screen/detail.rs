@@ -15,7 +15,7 @@ use crate::changes::{
     arguments::{Arguments, is_call, place, told_beside, without_arguments},
     render::{span, state_name},
 };
-use countersign_domain::changes::{Change, ChangeState, Diff, Editing, Verdict};
+use countersign_domain::changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines};
 
 /// Lines of one section; the whole is in `countersign changes show`.
 const MAX_SECTION: usize = 4000;
@@ -61,7 +61,7 @@ impl Writer {
 
     /// Somebody else's lines.
     fn body(&mut self, text: &str) {
-        for (at, line) in text.split('\n').enumerate() {
+        for (at, line) in text_lines(text).enumerate() {
             if at >= MAX_SECTION {
                 return self.say(self.paint.warn(), "   (more in `countersign changes show`)".to_owned());
             }

@@ -9,7 +9,10 @@ use ratatui::{
 };
 
 use super::paint::{Paint, wrap};
-use countersign_domain::changes::{Diff, DiffLine, FieldDiff, LineOp, diff::compare_words};
+use countersign_domain::changes::{
+    Diff, DiffLine, FieldDiff, LineOp,
+    diff::{compare_words, text_lines},
+};
 
 /// Bytes of a line in which changed words are looked for.
 const MAX_WORDS: usize = 4 << 10;
@@ -61,7 +64,7 @@ impl Writer {
         self.lines.extend(wrap(&title, self.look.width, &none, &none));
         if field.lines.is_empty() {
             let side = |op, text: &Option<String>| -> Vec<DiffLine> {
-                let lines = text.iter().flat_map(|text| text.split('\n'));
+                let lines = text.iter().flat_map(|text| text_lines(text));
                 lines.map(|text| DiffLine { op, text: text.to_owned() }).collect()
             };
             let (old, new) = (side(LineOp::Delete, &field.before), side(LineOp::Insert, &field.after));
@@ -73,7 +76,7 @@ impl Writer {
     }
 
     fn long(&mut self, field: &FieldDiff) {
-        let before: Vec<&str> = field.before.as_deref().unwrap_or_default().split('\n').collect();
+        let before: Vec<&str> = text_lines(field.before.as_deref().unwrap_or_default()).collect();
         // Lines of the text before that are behind us.
         let mut at = 0_usize;
         let mut rest = field.lines.as_slice();

@@ -103,6 +103,9 @@ export function cut(text, limit) {
   return text.slice(0, code >= 0xd800 && code <= 0xdbff ? limit - 1 : limit);
 }
 
+/** The lines of a text; a last line break begins none. */
+export const linesOf = (text) => (text.endsWith('\n') ? text.slice(0, -1) : text).split('\n');
+
 /** One line of at most `limit` characters, for lists, titles and announcements. */
 export function short(text, limit) {
   const string = String(text);

@@ -2,7 +2,7 @@
 
 import { choice, choose } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
-import { count, plural, said, short, visible, visibleString } from '../core/text.js';
+import { count, linesOf, plural, said, short, visible, visibleString } from '../core/text.js';
 import { columns, foldEqual, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
 
@@ -50,7 +50,7 @@ export function lineDiff(field, note = null) {
 
 /** The text of a field that nothing stands beside: no line of it is added or removed. */
 export function plainText(field) {
-  const lines = known(field.after) ? field.after.split('\n') : (field.lines ?? []).map(({ text }) => text);
+  const lines = known(field.after) ? linesOf(field.after) : (field.lines ?? []).map(({ text }) => text);
   const body = h('div', { class: 'lines told', role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
   paged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), rowOf);
   return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, said(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
@@ -110,7 +110,7 @@ function paged(body, rows, render) {
 }
 
 function wholeText({ before, after }) {
-  const part = (text, op) => (known(text) ? text.split('\n').map((line) => ({ op, text: line })) : []);
+  const part = (text, op) => (known(text) ? linesOf(text).map((line) => ({ op, text: line })) : []);
   return [...part(before, 'delete'), ...part(after, 'insert')];
 }
 
