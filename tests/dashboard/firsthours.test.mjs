@@ -346,24 +346,26 @@ test('the history holds what is over, and not what is pending', options, async (
   await page.context().close();
 });
 
-test('rows can be compact, and stay so', options, async () => {
+test('rows are compact, and comfortable by choice', options, async () => {
   const ids = [];
   for (const n of [1, 2]) ids.push(await gateway.proposeIssue(`Dense ${n}`));
   const page = await dashboard(browser, gateway);
   const height = () => row(page, 'Dense 1').evaluate((e) => e.closest('.row-place').offsetHeight);
-  const before = await holds(height, (h) => h > 70);
-  await page.getByRole('button', { name: 'Compact rows' }).click();
-  await holds(height, (h) => h < before * 0.7);
   // Rows stand below one another without a gap.
-  await becomes(() => page.evaluate(() => {
+  const gap = () => page.evaluate(() => {
     const [a, b] = [...document.querySelectorAll('.row-place')].map((r) => r.getBoundingClientRect());
     return Math.round(b.top - a.bottom);
-  }), 0);
+  });
+  const compact = await holds(height, (h) => h < 60);
+  await becomes(gap, 0);
+  await page.getByRole('button', { name: 'Compact rows', pressed: true }).click();
+  const comfortable = await holds(height, (h) => h > compact * 1.4);
+  await becomes(gap, 0);
   await page.reload();
   await live(page);
-  await holds(height, (h) => h < before * 0.7);
-  await page.getByRole('button', { name: 'Compact rows', pressed: true }).click();
-  await becomes(height, before);
+  await becomes(height, comfortable);
+  await page.getByRole('button', { name: 'Compact rows', pressed: false }).click();
+  await becomes(height, compact);
   await withdraw(...ids);
   assertClean(page);
   await page.context().close();

@@ -71,6 +71,57 @@ test('at 360 pixels nothing is cut off, and one thing is shown at a time', async
   await page.context().close();
 });
 
+test('at 390 pixels the views are in a menu, and no badge covers an icon', async () => {
+  const page = await dashboard(browser, gateway, { width: 390, height: 844 });
+  await row(page, 'Looks like').first().waitFor({ state: 'attached' });
+  // As many digits as there can be.
+  await page.evaluate(() => document.querySelectorAll('.top nav .count').forEach((badge) => {
+    badge.hidden = false;
+    badge.firstChild ? badge.firstChild.textContent = '999+' : badge.append('999+');
+  }));
+  const tabs = page.locator('.top nav > a, .top nav > .more-views');
+  await becomes(() => tabs.evaluateAll((all) => all.map((tab) => tab.querySelector('span:not(.count)').innerText)), ['Inbox', 'History', 'More']);
+  const apart = () => tabs.evaluateAll((all) => all.filter((tab) => tab.querySelector('.count')).map((tab) => {
+    const [icon, badge, whole] = ['.icon', '.count', null].map((part) => (part ? tab.querySelector(part) : tab).getBoundingClientRect());
+    return badge.left >= icon.right - 2 && badge.right <= whole.right;
+  }));
+  await becomes(apart, [true, true]);
+  const menu = page.locator('.top nav .menu');
+  await becomes(() => menu.isVisible(), false);
+  await page.getByRole('button', { name: 'More' }).click();
+  await fitsScreen(page, 'the menu is wider than the screen');
+  await menu.getByRole('link', { name: 'Audit' }).click();
+  await page.locator('.records').waitFor();
+  await becomes(() => menu.isVisible(), false);
+  await becomes(() => page.locator('.more-views.current').count(), 1);
+  await page.getByRole('button', { name: 'More' }).click();
+  await page.keyboard.press('Escape');
+  await becomes(() => menu.isVisible(), false);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('at 1280 pixels a long path stays in its column, and a double click takes an id whole', async () => {
+  const issueId = await gateway.issue(`src/${'aratherlongfoldername/'.repeat(6)}file.ts`);
+  const long = await gateway.propose('update_issue', { issueId, description: 'Another' });
+  const page = await dashboard(browser, gateway, { route: `/#/audit/${long}` });
+  for (const compact of [true, false]) {
+    await page.goto(`${gateway.url}/#/audit`);
+    await page.locator('.subject', { hasText: 'aratherlong' }).first().waitFor();
+    await becomes(() => page.locator('.audit-records tbody tr').evaluateAll((rows) => rows.every((tr) => {
+      const hash = tr.querySelector('.hash').getBoundingClientRect().left;
+      return [...tr.querySelectorAll('.subject *')].every((part) => part.getBoundingClientRect().right <= hash);
+    })), true, 'nothing runs into the column of hashes');
+    if (compact) await page.getByRole('button', { name: 'Compact rows' }).click();
+  }
+  await page.goto(`${gateway.url}/#/inbox/${long}`);
+  await page.locator('.change-id code').dblclick();
+  await becomes(() => page.evaluate(() => getSelection().toString().trim()), long);
+  await gateway.decide(long, 'reject');
+  assertClean(page);
+  await page.context().close();
+});
+
 test('dark by preference, and by choice', async () => {
   const page = await dashboard(browser, gateway, { dark: true });
   const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b));

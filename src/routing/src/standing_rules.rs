@@ -531,7 +531,7 @@ impl StandingRules {
 /// A rule that nobody has narrowed yet: any arguments, whoever calls, without an end.
 fn blank(verdict: Says, (provider, tool, hash): (&str, &str, &str), by: &Principal, now: Timestamp) -> StandingRule {
     StandingRule {
-        id: format!("srl_{}", nanoid::nanoid!(24)),
+        id: format!("srl_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         verdict,
         provider: provider.to_owned(),
         tool: tool.to_owned(),

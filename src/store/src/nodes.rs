@@ -28,7 +28,7 @@ pub(crate) enum Name {
 impl Name {
     /// One that nobody has heard of before.
     pub fn fresh() -> Self {
-        Self::Fresh(nanoid::nanoid!(10))
+        Self::Fresh(nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..]))
     }
 
     /// # Errors
@@ -52,7 +52,7 @@ fn id_of(dir: &Path) -> Result<String, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
-    let id = nanoid::nanoid!(10);
+    let id = nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..]);
     std::fs::write(&path, &id).map_err(failed)?;
     Ok(id)
 }

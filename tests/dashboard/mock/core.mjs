@@ -98,7 +98,7 @@ export class Core {
     const terms = { ...this.review, ...more.terms };
     const twin = this.changes.find((c) => c.state === 'pending' && c.tool === tool && c.proposer.principal === proposer.principal && c.source === source);
     const change = {
-      id: `chg_${token(18)}`, version: 1, state: 'pending', proposer, provider: 'tracker', tool, toolTitle: WRITES[tool][0], toolHash: hash(tool),
+      id: `chg_${token(18).replace(/[-_]/g, '0')}`, version: 1, state: 'pending', proposer, provider: 'tracker', tool, toolTitle: WRITES[tool][0], toolHash: hash(tool),
       arguments: args, ...shown, digest: '', idempotencyKey: null, preview: { kind: 'module' }, decisions: [],
       createdAt: iso, updatedAt: iso, expiresAt: new Date(at.getTime() + (terms.expireAfter ?? 86_400) * 1000).toISOString(), ...(twin ? { twinOf: twin.id } : {}), ...more, terms,
     };

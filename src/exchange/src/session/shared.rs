@@ -106,7 +106,7 @@ impl SessionShared {
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
         Self {
-            id: nanoid::nanoid!(32).into(),
+            id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
             transport,
             identity,
             authorization: None,

@@ -24,6 +24,7 @@ import { ProvidersView, toReview } from './views/providers.js';
 import { RulesView } from './views/rules.js';
 import { SessionsView } from './views/sessions.js';
 
+// On a small screen, all but the first two are in a menu.
 const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
 // Addresses of before, which links and bookmarks still name.
 const ALIASES = { providers: 'servers', hooks: 'webhooks' };
@@ -31,6 +32,17 @@ const ALIASES = { providers: 'servers', hooks: 'webhooks' };
 const LOOK = 30_000;
 // A connection that is back before this was never worth a banner.
 const GRACE = 2500;
+
+const MENU = VIEWS.slice(2);
+
+// Links to all views. The menu is one on a small screen only: elsewhere its links stand beside the others.
+function views() {
+  const counted = () => h('span', { class: 'count', hidden: true });
+  const link = ([name, title]) => h('a', { href: routeTo(name), hidden: name === 'webhooks', data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && counted());
+  return h('nav', { 'aria-label': 'Views' }, VIEWS.slice(0, 2).map(link),
+    h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
+    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), counted()));
+}
 
 export class App {
   element;
@@ -65,7 +77,7 @@ export class App {
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
     this.#inbox.subscribe(() => this.#counts());
     this.#parts = {
-      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), hidden: name === 'webhooks', data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && h('span', { class: 'count', hidden: true })))),
+      nav: views(),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
       banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
       main: h('main', { id: 'main', tabindex: '-1' }),
@@ -135,12 +147,14 @@ export class App {
       this.#view = this.#create(name, filter);
       fill(this.#parts.main, this.#view.element);
       this.#keys.bind('view', this.#view.keys?.() ?? {});
-      for (const link of this.#parts.nav.children) {
+      for (const link of this.#parts.nav.querySelectorAll('a')) {
         if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');
       }
+      this.#parts.nav.querySelector('.more-views').classList.toggle('current', MENU.some(([view]) => view === name));
       if (switched) this.#focusTitle();
     }
+    this.#parts.nav.querySelector(':popover-open')?.hidePopover();
     if (name === 'history' && JSON.stringify(request(filter, 0)) !== this.#asked) this.#view.use(this.#ask(filter), filter);
     document.body.classList.toggle('on-detail', (name === 'inbox' || name === 'history') && route.id !== null);
     this.#view.route(route);
@@ -257,9 +271,10 @@ export class App {
     } catch {
       return; // It is asked again.
     }
-    const badge = this.#parts.nav.querySelector('[data-view=servers] .count');
-    badge.hidden = this.#toReview === 0;
-    fill(badge, this.#toReview > 99 ? '99+' : count(this.#toReview), h('span', { class: 'sr-only' }, ' to review'));
+    for (const badge of this.#parts.nav.querySelectorAll('[data-view=servers] .count, .more-views .count')) {
+      badge.hidden = this.#toReview === 0;
+      fill(badge, this.#toReview > 99 ? '99+' : count(this.#toReview), h('span', { class: 'sr-only' }, ' to review'));
+    }
   }
 
   #connection(state, { status = null }) {

@@ -130,7 +130,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     let now = inner.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
-        id: format!("chg_{}", nanoid::nanoid!(24)),
+        id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
         proposer: presentable(proposer),

@@ -103,7 +103,7 @@ impl Local {
     pub fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             share: Mutex::new(share),
-            id: format!("run_{}", nanoid::nanoid!(28)),
+            id: format!("run_{}", nanoid::nanoid!(28, &nanoid::alphabet::SAFE[2..])),
             principal: principal.to_owned(),
             state: watch::Sender::new((TaskOutcome::Working, Times::now(), Instant::now())),
             cancel,

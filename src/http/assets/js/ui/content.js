@@ -2,7 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, said, short, visible, visibleString } from '../core/text.js';
+import { count, plural, said, visible, visibleString } from '../core/text.js';
 import { lineDiff as compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
@@ -28,7 +28,7 @@ export function head(change, actions = null) {
   return [
     h('div', { class: 'detail-marks' }, operationBadge(shownOperation(change), change.summary), stateBadge(change.state),
       h('span', { class: 'entity' }, target.entityType === 'tool' ? said(toolName(change), 160) : [said(target.entityType, 40), target.id !== null && [' · ', said(target.label, 120)]]),
-      h('span', { class: 'change-id' }, h('code', { title: visibleString(change.id) }, visibleString(short(change.id, 13))),
+      h('span', { class: 'change-id' }, h('code', { class: 'id brief', title: visibleString(change.id) }, visibleString(change.id)),
         copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
     h('dl', { class: 'facts' },
@@ -91,7 +91,7 @@ const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a 
 export function questions({ dialogue }) {
   const all = dialogue?.questions ?? [];
   if (!all.length) return null;
-  return section('Questions to the agent’s client', `${count(all.length)} ${all.length === 1 ? 'question' : 'questions'}, answered without a reviewer`,
+  return section('Questions to the agent’s client', `${plural(all.length, 'question')}, answered without a reviewer`,
     h('ul', { class: 'edits' }, all.map((question) => h('li', null, icon('question'), h('div', null,
       h('span', null, 'For ', h('strong', null, said(ASKED_FOR[question.method] ?? question.method, 60)), ' ', h('span', { class: 'quiet' }, time(question.at))),
       question.params?.message && h('blockquote', null, longText(String(question.params.message), { chars: 800, lines: 10 })),
@@ -107,7 +107,7 @@ export function changes(change, source) {
       h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, parts), previous(change)), toolDescription(change));
   }
   const n = change.diff.fields.length;
-  return section('Changes', n ? `${count(n)} ${n === 1 ? 'field' : 'fields'}` : null, previewNote(change),
+  return section('Changes', n ? plural(n, 'field') : null, previewNote(change),
     h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change))), previous(change)));
 }
 

@@ -1,10 +1,10 @@
-// How much of a list is in sight: comfortable rows or compact ones, remembered on this browser.
+// How much of a list is in sight: compact rows or comfortable ones, remembered on this browser.
 
 import { choice, choose } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 
-const DENSITIES = ['comfortable', 'compact'];
+const DENSITIES = ['compact', 'comfortable'];
 
 /** What the page is told when rows become higher or lower. */
 export const CHANGED = 'density';

@@ -27,7 +27,7 @@ export class VirtualList {
   #rows = new Map();
   #active = null;
   #activeAt = 0;
-  #rowHeight = 84;
+  #rowHeight = 52;
   #height = 0;
   #frame = null;
 
@@ -60,7 +60,10 @@ export class VirtualList {
     this.#list.append(probe);
     const height = probe.offsetHeight;
     probe.remove();
-    if (height > 0) this.#rowHeight = height;
+    if (height > 0 && height !== this.#rowHeight) {
+      this.#rowHeight = height;
+      for (const row of this.#rows.values()) row.at = -1;
+    }
     this.#height = this.element.clientHeight;
     this.#stretch();
     this.#paint(this.element.scrollTop);
@@ -69,7 +72,6 @@ export class VirtualList {
   // Rows of another height: what stood at the top stays there.
   #remeasure() {
     const anchor = this.#anchor(this.element.scrollTop);
-    for (const row of this.#rows.values()) row.at = -1;
     this.#measure();
     if (!anchor) return;
     this.element.scrollTop = anchor.index * this.#rowHeight;

@@ -201,7 +201,7 @@ export class AuditView {
     return [
       h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)} `),
         h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the hash of the head')),
-      ok ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${count(compared)} links compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
+      ok ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${plural(compared, 'link')} compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
         : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not carry the hash of the one before it. Run ', h('code', null, 'countersign audit verify'), '.')),
     ];
   }
@@ -209,8 +209,8 @@ export class AuditView {
   // What a change is called, with its id beside it.
   #subject(id) {
     const title = this.#titles[id];
-    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id), class: title ? null : 'mono' }, h('span', { class: 'sr-only' }, 'What happened to '), title ? said(title, 160) : visible(short(id, 12))),
-      title && h('code', { class: 'nowrap', title: visibleString(id) }, visible(short(id, 12))));
+    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id) }, h('span', { class: 'sr-only' }, 'What happened to '), title ? said(title, 160) : h('code', { class: 'id brief' }, visible(id))),
+      title && h('code', { class: 'id brief', title: visibleString(id) }, visible(id)));
   }
 
   #row(entry, all, broken) {

@@ -111,7 +111,7 @@ export class RulesView {
     const all = this.#rules.filter((entry) => ended(entry) === this.#ended);
     if (all.length === 0) {
       fill(this.#parts.body, emptyState('rule', over > 0 ? 'No rule is in force' : 'No standing rules',
-        'The policy and reviewers decide every call. To decide future calls in advance, open a change and choose “Create standing rule…”.'));
+        'The policy and reviewers decide every call. To decide future calls in advance, open a change and choose “Create standing rule…”, or choose “Let this tool run without review…” on the Servers page.'));
     } else {
       fill(this.#parts.body, h('ul', { class: 'rules' }, all.slice(0, SHOWN).map((entry) => this.#item(entry, at))),
         all.length > SHOWN && h('p', { class: 'quiet pad' }, `and ${plural(all.length - SHOWN, 'older rule')}.`));
@@ -139,7 +139,7 @@ export class RulesView {
         fact('Used', rule.uses === 0 ? 'never' : plural(rule.uses, 'time')),
         fact('Created by', said(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
         fact('Server', said(rule.provider, 80)),
-        rule.fromChange && fact('From', h('a', { class: 'mono', href: routeTo('history', rule.fromChange) }, visible(short(rule.fromChange, 14)), h('span', { class: 'sr-only' }, ', the change')))),
+        rule.fromChange && fact('From', h('a', { href: routeTo('history', rule.fromChange) }, h('code', { class: 'id brief' }, visible(rule.fromChange)), h('span', { class: 'sr-only' }, ', the change')))),
       rule.argumentsHash && this.#arguments(rule, source));
   }
 
