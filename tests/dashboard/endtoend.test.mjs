@@ -220,7 +220,7 @@ test('two people: each in their own browser, and never with a second key of the 
   const bob = await reviewer(await gateway.createKey('reviewer', 'bob'), `/#/inbox/${id}`);
   await bob.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
   await assert.rejects(readFile(path), { code: 'ENOENT' });
-  await shows(bob, 'Content', ['+go', '+']);
+  await shows(bob, 'Content', ['+go']);
   await approve(bob);
   await bob.locator('.outcome', { hasText: 'Applied' }).waitFor();
   await ended('Applied');
@@ -264,7 +264,7 @@ test('a preview that fails is shown as failed, and where the rule asks for one n
   const dialog = page.getByRole('dialog', { name: 'Edit the arguments' });
   await dialog.locator('#edit-path').fill(file('inside.txt'));
   await dialog.getByRole('button', { name: 'Save and preview' }).click();
-  await shows(page, 'Content', ['+no', '+']);
+  await shows(page, 'Content', ['+no']);
   await approve(page);
   await ended('Applied');
   assert.equal(await text('inside.txt'), 'no\n');

@@ -48,6 +48,11 @@ test('cutting keeps characters whole', () => {
   assert.equal(boundary('abc', 100, 10), 3);
 });
 
+test('no two events to choose from are called alike', () => {
+  const labels = EVENT_GROUPS.flatMap(([, events]) => events.map((event) => EVENTS[event].label));
+  assert.deepEqual(labels.filter((label, i) => labels.indexOf(label) !== i), []);
+});
+
 test('a last line break begins no line', () => {
   assert.deepEqual(linesOf('hello\n'), ['hello']);
   assert.deepEqual(linesOf('a\n\nb'), ['a', '', 'b']);

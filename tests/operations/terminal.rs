@@ -187,7 +187,7 @@ fn the_inbox_is_a_place_to_decide_in() {
     inbox.keys("a");
     inbox.shows("This is what it would do.");
     // Until it is there, the same key only asks for it again.
-    inbox.shows("0 of 1 approvals");
+    inbox.shows("0 of 1 approval");
     inbox.keys("a");
     inbox.shows("applied  CREATE");
     gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice"]);
@@ -196,7 +196,7 @@ fn the_inbox_is_a_place_to_decide_in() {
     inbox.keys("q");
     inbox.shows("Second story");
     inbox.keys("\r");
-    inbox.shows("0 of 1 approvals");
+    inbox.shows("0 of 1 approval");
     inbox.keys("r");
     inbox.shows("Why rejected");
     inbox.keys("not now\r");
@@ -223,7 +223,7 @@ fn arguments_are_corrected_in_the_own_editor() {
     let mut inbox = gateway.inbox(&gateway.key, &[("EDITOR", "sed -i s/stroy/story/")], 100, 60);
     inbox.shows("A stroy");
     inbox.keys("\r");
-    inbox.shows("0 of 1 approvals");
+    inbox.shows("0 of 1 approval");
     inbox.keys("e");
     inbox.shows("Comment for the edit:");
     inbox.keys("a typo\r");

@@ -10,6 +10,7 @@ use countersign_domain::changes::{
     audit::AuditHead,
     export::{Format, Span},
 };
+use countersign_provider::text::{plural, plurals};
 use countersign_store::VerifyError;
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -36,13 +37,13 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             let policy = if verified.covered.policy { ", and so is the recorded policy in force" } else { "" };
             let told = if expected.is_some() { ", and it contains the given head" } else { "" };
             super::output::remark(&format!(
-                "The trail holds: {} entries, {} changes, {} keys, {} definitions and {} standing rules are as they were \
+                "The trail holds: {}, {}, {}, {} and {} are as they were \
                  written{policy}{told}. The line above is its head; keep it elsewhere and give it to --head later.",
-                verified.entries,
-                verified.changes,
-                verified.covered.keys,
-                verified.covered.pins,
-                verified.covered.rules
+                plurals(verified.entries, "entry", "entries"),
+                plural(verified.changes, "change"),
+                plural(verified.covered.keys, "key"),
+                plural(verified.covered.pins, "definition"),
+                plural(verified.covered.rules, "standing rule")
             ));
             if verified.covered.untold > 0 {
                 super::output::remark(&format!(

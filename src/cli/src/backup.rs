@@ -8,6 +8,7 @@ use super::{
     output::{Output, remark},
     store_place,
 };
+use countersign_provider::text::{plural, plurals};
 use countersign_store::sqlite::backup::BackupError;
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -26,11 +27,11 @@ pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
     out.finish()?;
     remark(&format!(
-        "{} bytes, {} changes, {} audit entries: its pages and its audit trail were checked. Head of the trail: {}. To \
+        "{}, {}, {}: its pages and its audit trail were checked. Head of the trail: {}. To \
          restore, copy it as countersign.db{} into an empty data directory and start a gateway on that.",
-        done.bytes,
-        done.trail.changes,
-        done.trail.entries,
+        plural(done.bytes, "byte"),
+        plural(done.trail.changes, "change"),
+        plurals(done.trail.entries, "audit entry", "audit entries"),
         done.trail.head.export(),
         if done.tracker.is_some() { " (and the other as tracker.db)" } else { "" },
     ));

@@ -12,6 +12,7 @@ use super::{
 };
 use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, Progress, Status, Target, Trouble};
 use countersign_config::{Secret, UpstreamTarget};
+use countersign_provider::text::plural;
 
 pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = target(args)?;
@@ -172,8 +173,9 @@ impl Progress for Table<'_> {
     fn begun(&mut self, server: &str, revision: &str, checks: usize) {
         if !self.quiet {
             let line = format!(
-                "{} speaks {revision}; {checks} checks",
-                one_line(if server.is_empty() { "The server" } else { server })
+                "{} speaks {revision}; {}",
+                one_line(if server.is_empty() { "The server" } else { server }),
+                plural(checks, "check")
             );
             let told = self.out.line(&line).and_then(|()| self.out.finish());
             self.failed = self.failed.take().or(told.err());

@@ -10,6 +10,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, remark},
 };
+use countersign_provider::text::{plural, plurals};
 use countersign_store::{MoveError, Place, Progress};
 use countersign_tracker::move_data;
 
@@ -43,9 +44,10 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
     out.line(&moved.head.export())?;
     out.finish()?;
     remark(&format!(
-        "Moved: {} changes and {} audit entries are in the new store, and its trail holds; the tracker's {rows} rows went with \
-         them. The line above is its head. The old store is closed; keep it as long as you keep a backup.",
-        moved.changes, moved.entries
+        "Moved: {} and {} are in the new store, and its trail holds, and {} of the tracker. The line above is its head. The old store is closed; keep it as long as you keep a backup.",
+        plural(moved.changes, "change"),
+        plurals(moved.entries, "audit entry", "audit entries"),
+        plural(rows, "row"),
     ));
     Ok(Exit::Ok)
 }

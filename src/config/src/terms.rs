@@ -14,6 +14,7 @@ use countersign_domain::{
     policy::Groups,
     principal::Role,
 };
+use countersign_provider::text::plural;
 
 pub(super) const KEYS: [&str; 12] = [
     "reviewers",
@@ -106,7 +107,8 @@ pub(super) fn check(terms: &Terms, groups: &Groups) -> Result<(), Wrong> {
         }
     }
     if countable && members.len() < terms.quorum as usize {
-        let message = format!("the quorum is {}, but only {} reviewers may decide", terms.quorum, members.len());
+        let message =
+            format!("the quorum is {}, but only {} may decide", terms.quorum, plural(members.len(), "reviewer"));
         return Err((message, "Lower it, or add people to the group.".to_owned()));
     }
     Ok(())

@@ -17,7 +17,10 @@ use super::{
     rows::{IssueLine, find_project, line_sql, people},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{PromptArgumentDef, PromptDef, PromptMessage, PromptResult, text::one_line};
+use countersign_provider::{
+    PromptArgumentDef, PromptDef, PromptMessage, PromptResult,
+    text::{one_line, plural, plurals},
+};
 
 /// Issues, people and events put into a prompt.
 const ISSUES: i64 = 60;
@@ -196,7 +199,8 @@ fn write_items(out: &mut String, heading: &str, items: &[Item], excerpts: bool) 
     for item in items {
         render::issue_line(out, &item.line);
         let estimate = item.line.estimated_hours.map_or_else(|| "no estimate".to_owned(), |h| format!("{h} h"));
-        let _ = writeln!(out, "  {estimate}, {} comments, created {}", item.comments, item.line.created_at);
+        let comments = plural(item.comments, "comment");
+        let _ = writeln!(out, "  {estimate}, {comments}, created {}", item.line.created_at);
         if excerpts && !item.description.is_empty() {
             let _ = writeln!(out, "  > {}", one_line(&item.description, EXCERPT));
         }
@@ -256,11 +260,11 @@ fn sprint_plan(db: Db<'_>, project: &Project, capacity: f64, goal: Option<&str>)
     let (carried, unknown) = hours_of(&under_way);
     let left = Hours((capacity - carried).max(0.0));
     let mut out = format!(
-        "Plan the next sprint of the project {}.\n\nThe sprint has {} hours. {} issues are under way, estimated at {} h \
+        "Plan the next sprint of the project {}.\n\nThe sprint has {} hours. {} under way, estimated at {} h \
          together ({unknown} without an estimate), so about {left} h are left for new work.\n",
         title(project),
         Hours(capacity),
-        under_way.len(),
+        plurals(under_way.len(), "issue is", "issues are"),
         Hours(carried)
     );
     match goal {
@@ -302,7 +306,7 @@ fn status_report(db: Db<'_>, project: &Project, since: &str) -> Sql<String> {
     write_items(&mut out, "Under way", &items(db, project.rowid, &[Status::InProgress, Status::Review])?, false);
     write_items(&mut out, "Planned next", &items(db, project.rowid, &[Status::Todo])?, false);
     let events = history::of_project(db, project.rowid, since, EVENTS)?;
-    let _ = writeln!(out, "\n## What happened ({} events, newest first)", events.len());
+    let _ = writeln!(out, "\n## What happened ({}, newest first)", plural(events.len(), "event"));
     for event in events {
         let key = event.issue_key.as_deref().unwrap_or("the project");
         let _ = writeln!(

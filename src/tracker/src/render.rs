@@ -10,7 +10,7 @@ use super::rows::{CommentView, IssueLine, IssueView, ProjectView};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     ToolResult,
-    text::{one_line, tool_result},
+    text::{one_line, plural, tool_result},
 };
 
 /// Titles are at most 200 characters; summaries hold a title and some words.
@@ -99,10 +99,10 @@ pub(super) fn issue_line<T: AsRef<str>>(out: &mut String, issue: &IssueLine<T>) 
 
 pub(super) fn project(project: &ProjectView<'_>) -> String {
     let mut out = format!(
-        "{} {} | {} issues, {} open | {}",
+        "{} {} | {}, {} open | {}",
         project.key,
         one_line(project.name, LINE),
-        project.issue_count,
+        plural(project.issue_count, "issue"),
         project.open_issue_count,
         project.id
     );

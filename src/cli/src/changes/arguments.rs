@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use crate::output::{indented, route};
 use countersign_domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind, diff::text_lines};
 use countersign_protocol::json;
+use countersign_provider::text::plural;
 
 /// See the module's page.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub fn place(change: &Change) -> String {
 pub fn waits_for(change: &Change) -> String {
     let quorum = usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX);
     let missing = quorum.saturating_sub(change.approvals());
-    format!("Approved; it waits for {missing} more {}.", if missing == 1 { "approval" } else { "approvals" })
+    format!("Approved; it waits for {}.", plural(missing, "more approval"))
 }
 
 /// A diff of a call without the fields that only repeat arguments.

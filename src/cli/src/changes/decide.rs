@@ -17,6 +17,7 @@ use crate::{
     output::{Output, Style, asks, one_line, remark, yes_or_no},
 };
 use countersign_domain::changes::{Change, ChangeState, Verdict};
+use countersign_provider::text::plural;
 
 /// How long an approval waits for what comes of it.
 const WAIT: Duration = Duration::from_secs(5);
@@ -226,7 +227,8 @@ fn quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
         return Ok(());
     }
     let of = if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
-    let line = format!("It has {} of the {} approvals{of} that it needs.", change.approvals(), terms.quorum.max(1));
+    let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
+    let line = format!("It has {} of the {needed}{of} that it needs.", change.approvals());
     out.line("")?;
     out.styled(Style::Yellow, &one_line(&line))?;
     Ok(out.line("")?)

@@ -1,8 +1,6 @@
 //! Changes as text: a table, and one change with its diff. Everything an agent wrote is made visible and stays
 //! within its line or behind its mark, so that it cannot pass for ours.
 
-use std::borrow::Cow;
-
 use jiff::{SignedDuration, Timestamp};
 
 use super::arguments::{Arguments, is_call, place, told_beside};
@@ -14,6 +12,7 @@ use countersign_domain::changes::{
     Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redacted,
     visible::visible,
 };
+use countersign_provider::text::plural;
 
 pub const fn state_name(state: ChangeState) -> &'static str {
     match state {
@@ -48,16 +47,13 @@ const fn operation_style(operation: Operation) -> Style {
     }
 }
 
-/// A summary behind the badge of its operation: `Create Bug “x”` behind CREATE is `Bug “x”`.
-pub fn without_badge(operation: Operation, summary: &str) -> Cow<'_, str> {
-    let word = operation.as_str();
-    let rest = summary.get(..word.len()).filter(|first| first.eq_ignore_ascii_case(word));
-    let rest = rest.and_then(|_| summary.get(word.len()..)?.strip_prefix(' ')).map(str::trim_start);
-    let Some(rest) = rest.filter(|rest| !rest.is_empty()) else { return Cow::Borrowed(summary) };
-    let mut chars = rest.chars();
-    match chars.next() {
-        Some(first) if first.is_lowercase() => Cow::Owned(first.to_uppercase().chain(chars).collect()),
-        _ => Cow::Borrowed(rest),
+/// Splits a title into the word that says what would be done, and the rest. A title is a sentence that begins with its verb;
+/// one that only names the tool (`server / tool: …`) has the operation put before it.
+pub fn title(operation: Operation, summary: &str) -> (&str, &str) {
+    match summary.split_once(' ') {
+        Some((_, rest)) if rest.starts_with("/ ") => (operation.as_str(), summary),
+        Some((verb, rest)) => (verb, rest),
+        None => (summary, ""),
     }
 }
 
@@ -107,12 +103,13 @@ pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(),
             let style = if column == 1 { state_style(change.state) } else { Style::Plain };
             out.styled(style, &pad(cell, width))?;
         }
-        let operation = change.operation.as_str();
-        out.styled(operation_style(change.operation), operation)?;
-        let what = format!(" {}", one_line(&without_badge(change.operation, &change.summary)));
+        let (verb, rest) = title(change.operation, &change.summary);
+        let verb = one_line(verb);
+        out.styled(operation_style(change.operation), &verb)?;
+        let what = format!(" {}", one_line(rest));
         match out.width() {
             Some(all) => {
-                let room = all.saturating_sub(used + operation.len()).max(20);
+                let room = all.saturating_sub(used + columns(&verb)).max(20);
                 out.line(&cut(&what, room))?;
             }
             None => out.line(&what)?,
@@ -229,7 +226,8 @@ fn long(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
                 continue;
             }
             LineOp::Skip => {
-                out.styled(Style::Dim, &format!("    … {} unchanged lines", one_line(&line.text)))?;
+                let folded = plural(line.text.parse().unwrap_or(0_u64), "unchanged line");
+                out.styled(Style::Dim, &format!("    … {folded}"))?;
                 out.line("")?;
                 continue;
             }
@@ -411,6 +409,14 @@ The target has changed since this was proposed; the diff below is the new one.
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], r"ID       STATE    AGE  PROPOSED BY  CLIENT            WHAT");
-        assert_eq!(lines[1], r"chg_abc  pending  5m   local-agent  Cli\u{1b}[31ment  UPDATE “Old”\u{7}");
+        assert_eq!(lines[1], r"chg_abc  pending  5m   local-agent  Cli\u{1b}[31ment  Update “Old”\u{7}");
+    }
+
+    #[test]
+    fn title_keeps_its_verb_and_has_one() {
+        assert_eq!(title(Operation::Create, "Create the branch feat in /srv"), ("Create", "the branch feat in /srv"));
+        assert_eq!(title(Operation::Update, "Write /srv/a.txt"), ("Write", "/srv/a.txt"));
+        assert_eq!(title(Operation::Call, "fs / note: Buy milk"), ("CALL", "fs / note: Buy milk"));
+        assert_eq!(title(Operation::Update, "Renumber"), ("Renumber", ""));
     }
 }

@@ -159,9 +159,8 @@ fn print(said: &Said, out: &mut Output) -> Result<(), Failure> {
     out.text("  ")?;
     out.styled(style_of(kind), &format!("{:<16}", one_line(kind)))?;
     if let Some(change) = &said.change {
-        out.text(&format!("{}  {}", one_line(&change.id), change.operation.as_str()))?;
-        let title = render::without_badge(change.operation, &change.summary);
-        out.text(&format!("  {}", one_line(&title)))?;
+        let (verb, rest) = render::title(change.operation, &change.summary);
+        out.text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
         let by = said.actor.as_deref().unwrap_or(&change.proposer.principal);
         let of = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
         out.styled(Style::Dim, &one_line(&of))?;
@@ -228,7 +227,7 @@ mod tests {
         let text = out.taken();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
-        assert!(text.contains("CREATE  “\\u{202e}x"), "without the badge's word again: {text}");
+        assert!(text.contains("  Create “\\u{202e}x"), "the verb stands there once: {text}");
         assert!(text.contains("(tracker / create_issue v1, by local-agent)"), "{text}");
         assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
         assert_eq!(seen, Some(6));

@@ -22,7 +22,7 @@ use countersign_domain::changes::{
     LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::text::{invalid_argument, one_line};
+use countersign_provider::text::{invalid_argument, one_line, plural};
 
 /// Documents named in an answer.
 pub(crate) const NAMED: usize = 200;
@@ -316,7 +316,7 @@ fn remove(deletion: Deletion) -> Result<Plan, McpError> {
     }
     let one = match (documents, deletion.named().first()) {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
-        _ => format!("Delete {documents} documents ({chunks} chunks) of {name}"),
+        _ => format!("Delete {} ({}) of {name}", plural(documents, "document"), plural(chunks, "chunk")),
     };
     let on =
         deletion.asked.branch.as_deref().map_or_else(String::new, |branch| format!(" on {}", one_line(branch, LABEL)));

@@ -88,10 +88,10 @@ impl Reader {
             "total_docs": counts.documents,
         });
         let mut line = format!(
-            "{} is active{}: {} documents.",
+            "{} is active{}: {}.",
             tenant.project,
             if tenant.branch == "-" { String::new() } else { format!(" on {}", text::one_line(&tenant.branch, 80)) },
-            counts.documents
+            text::plural(counts.documents, "document")
         );
         match &ctx.session {
             Some(notes) => Active { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes),
@@ -213,7 +213,7 @@ impl Reader {
         let mut answer = json!({
             "status": "indexed", "path": path, "chunks": chunks, "embedding_dimensions": dimensions,
         });
-        let mut line = format!("{} is indexed: {chunks} chunks.", text::one_line(&path, LINE));
+        let mut line = format!("{} is indexed: {}.", text::one_line(&path, LINE), text::plural(chunks, "chunk"));
         if let Some(why) = checked {
             let error = refusal::of(
                 &path,
@@ -393,7 +393,8 @@ pub(crate) fn deleted(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, 
         "dry_run": dry_run,
     });
     let verb = if dry_run { "would be deleted" } else { "deleted" };
-    let mut lines = vec![format!("{documents} documents ({chunks} chunks) of {} {verb}.", asked.project)];
+    let (documents_named, chunks_named) = (text::plural(documents, "document"), text::plural(chunks, "chunk"));
+    let mut lines = vec![format!("{documents_named} ({chunks_named}) of {} {verb}.", asked.project)];
     lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, LINE))));
     if documents > named.len() {
         lines.push(format!("… and {} more", documents - named.len()));

@@ -19,7 +19,7 @@ use crate::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Permit, ToolResult,
-    text::{one_line, tool_result},
+    text::{one_line, plural, tool_result},
 };
 
 /// How long the answer to a write waits for the model: the file is written by then, and is embedded later otherwise.
@@ -107,7 +107,7 @@ async fn written(project: &Arc<Project>, path: &str, embeds: bool) -> Result<Too
     let mut answer = json!({
         "status": "written", "path": path, "chunks": chunks, "embedding_dimensions": dimensions.as_ref().ok(),
     });
-    let mut line = format!("{} is written and indexed: {chunks} chunks.", one_line(path, LINE));
+    let mut line = format!("{} is written and indexed: {}.", one_line(path, LINE), plural(chunks, "chunk"));
     // The file is written whatever the model says: it is embedded later.
     if let Some(error) = dimensions.err().filter(|_| embeds) {
         let note = format!("It is not embedded yet: {}", error.message);

@@ -13,7 +13,7 @@ use countersign_domain::changes::{
 };
 use countersign_provider::{
     ToolResult,
-    text::{content_text, one_line, tool_result},
+    text::{content_text, one_line, plural, tool_result},
 };
 
 /// Characters of a value shown in the text of an answer; the diff has the rest.
@@ -449,13 +449,17 @@ fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result 
             LineOp::Insert => '+',
             LineOp::Delete => '-',
             LineOp::Skip => {
-                writeln!(out, "    … {} unchanged lines", one_line(&line.text, 32))?;
+                writeln!(out, "    … {}", plural(line.text.parse().unwrap_or(0_u64), "unchanged line"))?;
                 continue;
             }
         };
         writeln!(out, "  {mark} {}", one_line(&line.text, VALUE_CHARS))?;
     }
-    if lines.len() > TEXT_LINES { writeln!(out, "    … and {} more lines", lines.len() - TEXT_LINES) } else { Ok(()) }
+    if lines.len() > TEXT_LINES {
+        writeln!(out, "    … and {}", plural(lines.len() - TEXT_LINES, "more line"))
+    } else {
+        Ok(())
+    }
 }
 
 fn answer_text(change: &Change) -> Option<String> {

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{RouteError, aliases::Aliases};
 use crate::target::Target;
+use countersign_provider::text::plural;
 use countersign_runtime::fast_map::FastMap;
 
 /// Warnings kept of one provider; of more there is the number.
@@ -40,7 +41,7 @@ impl Warnings {
                 tracing::warn!(provider = %provider, "{text}");
             }
             if *more > known.map_or(0, |(_, more)| *more) {
-                tracing::warn!(provider = %provider, "and {more} more such definitions");
+                tracing::warn!(provider = %provider, "and {}", plural(*more, "more such definition"));
             }
         }
     }

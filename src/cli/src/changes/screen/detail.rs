@@ -16,6 +16,7 @@ use crate::changes::{
     render::{span, state_name},
 };
 use countersign_domain::changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines};
+use countersign_provider::text::plural;
 
 /// Lines of one section; the whole is in `countersign changes show`.
 const MAX_SECTION: usize = 4000;
@@ -173,7 +174,8 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let mut rules = Vec::new();
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         let given = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
-        rules.push(format!("{given} of {} approvals", terms.quorum.max(1)));
+        let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
+        rules.push(format!("{given} of {needed}"));
         rules.push(format!("expires in {}", span(change.expires_at.duration_since(now))));
     }
     if !terms.reviewers.is_empty() {

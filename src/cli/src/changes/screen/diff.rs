@@ -13,6 +13,7 @@ use countersign_domain::changes::{
     Diff, DiffLine, FieldDiff, LineOp,
     diff::{compare_words, text_lines},
 };
+use countersign_provider::text::plural;
 
 /// Bytes of a line in which changed words are looked for.
 const MAX_WORDS: usize = 4 << 10;
@@ -174,7 +175,8 @@ impl Writer {
     }
 
     fn skip(&mut self, number: &str) {
-        let text = format!("    {} {} unchanged lines (z opens)", self.paint.sign("⋯", "..."), self.paint.safe(number));
+        let folded = plural(number.parse().unwrap_or(0_u64), "unchanged line");
+        let text = format!("    {} {folded} (z opens)", self.paint.sign("⋯", "..."));
         self.lines.push(Line::styled(text, self.paint.dim()));
     }
 

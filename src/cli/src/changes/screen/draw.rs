@@ -14,8 +14,9 @@ use super::{
     model::{App, Ask, Brief, Grouping, Row, Tone},
     paint::{Paint, fit, width_of},
 };
-use crate::changes::render::{span, state_name, without_badge};
+use crate::changes::render::{self, span, state_name};
 use countersign_domain::changes::{ChangeState, Verdict, visible::is_hidden};
+use countersign_provider::text::plural;
 
 /// Draws everything; [`App::lay_out`] comes before.
 pub fn screen(app: &App, frame: &mut Frame<'_>) {
@@ -141,7 +142,6 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
         let who = fit(&paint.safe(&brief.proposer.principal), 14, paint);
         let pad = 15_usize.saturating_sub(who.chars().map(width_of).sum());
         pieces.push((format!("{who}{}", " ".repeat(pad)), Style::new()));
-        pieces.push((format!("{} ", brief.operation.as_str()), paint.operation(brief.operation)));
     }
     if width >= 140 {
         let tool = fit(&paint.safe(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
@@ -159,9 +159,9 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
     }
     let mut room = usize::from(width);
     let mut spans = Vec::new();
-    // Where the badge stands before it.
-    let title = if wide { without_badge(brief.operation, &brief.summary) } else { brief.summary.as_str().into() };
-    pieces.push((paint.safe(&title), Style::new()));
+    let (verb, rest) = render::title(brief.operation, &brief.summary);
+    pieces.push((format!("{} ", paint.safe(verb)), paint.operation(brief.operation)));
+    pieces.push((paint.safe(rest), Style::new()));
     for (text, style) in pieces {
         let text = fit(&text, room, paint);
         room = room.saturating_sub(text.chars().map(width_of).sum());
@@ -260,7 +260,7 @@ fn hints(app: &App) -> String {
         return format!(" {more}{keys}");
     };
     let left = detail.lines.len().saturating_sub(detail.scroll + app.room());
-    let more = if left > 0 { format!(" {left} lines below;") } else { String::new() };
+    let more = if left > 0 { format!(" {} below;", plural(left, "line")) } else { String::new() };
     if let Some(left) = app.undo_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
     {
         return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);

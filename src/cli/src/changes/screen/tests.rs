@@ -101,8 +101,8 @@ fn the_list() {
     let mut app = app("reviewer", &[change("chg_1", 1, "pending"), quorum], (90, 6));
     app.selected.insert("chg_1".into());
     let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)
-x pending    5m local-agent    UPDATE Write “a\u{202e}b”\nforged
-  pending    5m local-agent    UPDATE 0/2 duplicate Write “a\u{202e}b”\nforged
+x pending    5m local-agent    Write “a\u{202e}b”\nforged
+  pending    5m local-agent    0/2 duplicate Write “a\u{202e}b”\nforged
 
 
  j k Enter  x A  / s g  ? help  q quit";
@@ -119,7 +119,7 @@ fn a_change_and_its_diff() {
  pending  UPDATE file /a
  Write file (files / write_file), proposed by local-agent with
  cli\u{1b}[2Jent over http, 5m ago; chg_1 v3
- 0 of 1 approvals; expires in 23h
+ 0 of 1 approval; expires in 23h
 
   Text
   - old

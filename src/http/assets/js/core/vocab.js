@@ -46,7 +46,6 @@ export const EVENTS = {
   outcome_unknown: { label: 'lost track of the outcome', icon: 'question', tone: 'red' },
   late_result: { label: 'received a result that came too late', icon: 'clock', tone: 'amber' },
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
-  undone: { label: 'undid the approval', icon: 'undo', tone: 'amber' },
   standing_rule_created: { label: 'created a standing rule', icon: 'rule', tone: 'accent' },
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
   standing_rule_expired: { label: 'expired a standing rule', icon: 'clock', tone: 'grey' },
@@ -70,7 +69,7 @@ export const EVENTS = {
 
 /** Events by what somebody looks for in the audit trail. */
 export const EVENT_GROUPS = [
-  ['Decisions', ['voted', 'approved', 'rejected', 'undone', 'unapproved']],
+  ['Decisions', ['voted', 'approved', 'rejected', 'unapproved']],
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],

@@ -5,20 +5,20 @@ import { icon } from '../core/icons.js';
 import { said, visibleString, short } from '../core/text.js';
 import { operationOf, stateOf, transportOf } from '../core/vocab.js';
 
-// 'Create Bug …' says already what the badge would.
-const isSaid = (label, title) => title.toLowerCase().startsWith(`${label.toLowerCase()} `);
+// A title is a sentence that begins with its verb, unless it only names the tool: `server / tool: …`.
+const hasVerb = (title) => !/^\S+ \/ /.test(title);
 
-/** The operation of a change with that title: in a word, unless the title begins with it. */
+/** The operation of a change with that title: in a word, where the title has none. */
 export function operationBadge(operation, title) {
   const { label, icon: name, tone } = operationOf(operation);
-  if (isSaid(label, title)) return h('span', { class: `glyph tone-${tone}`, title: label }, icon(name));
+  if (hasVerb(title)) return h('span', { class: `glyph tone-${tone}`, title: label }, icon(name));
   return h('span', { class: `badge operation tone-${tone}` }, icon(name), label.toUpperCase());
 }
 
 /** The same as a square of the list, with the word for screen readers only, and only if the title lacks it. */
 export function operationGlyph(operation, title) {
   const { label, icon: name, tone } = operationOf(operation);
-  return h('span', { class: `glyph tone-${tone}`, title: label }, icon(name), !isSaid(label, title) && h('span', { class: 'sr-only' }, `${label}: `));
+  return h('span', { class: `glyph tone-${tone}`, title: label }, icon(name), !hasVerb(title) && h('span', { class: 'sr-only' }, `${label}: `));
 }
 
 export function stateBadge(state) {

@@ -2,7 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { layout } from '../core/rawjson.js';
-import { count, visible } from '../core/text.js';
+import { plural, visible } from '../core/text.js';
 import { longText } from './longtext.js';
 
 const FIRST = 60;
@@ -20,7 +20,7 @@ export function jsonBlock(source, label) {
     for (const line of lines.slice(shown, shown + n)) part.append(lineOf(line));
     shown = Math.min(lines.length, shown + n);
     if (shown < lines.length) {
-      more.textContent = `Show more (${count(lines.length - shown)} lines)`;
+      more.textContent = `Show more (${plural(lines.length - shown, 'line')})`;
       if (!more.isConnected && more.parentNode !== code) code.append(more);
       more.before(part);
     } else {

@@ -101,7 +101,7 @@ function paged(body, rows, render) {
     shown = Math.min(rows.length, shown + n);
     if (more.isConnected) more.before(page);
     else body.append(page);
-    if (shown < rows.length) more.textContent = `Show more (${count(rows.length - shown)} lines)`;
+    if (shown < rows.length) more.textContent = `Show more (${plural(rows.length - shown, 'line')})`;
     else more.remove();
   };
   more.addEventListener('click', () => show(STEP_ROWS));

@@ -1,7 +1,7 @@
 // Text of any length, of which a bounded part is in the page at a time.
 
 import { h } from '../core/dom.js';
-import { count, cut, visible } from '../core/text.js';
+import { cut, plural, visible } from '../core/text.js';
 
 const STEP = 20_000;
 
@@ -28,7 +28,7 @@ export function longText(text, { chars = 1500, lines = 24, inline = false, tabs 
   if (end === text.length) return holder;
   const more = h('button', { type: 'button', class: 'link more' });
   const label = () => {
-    more.textContent = `Show more (${count(text.length - end)} characters)`;
+    more.textContent = `Show more (${plural(text.length - end, 'character')})`;
   };
   more.addEventListener('click', () => {
     const next = cut(text, Math.min(text.length, end + STEP)).length;
