@@ -40,6 +40,7 @@ fn output_that_nobody_reads_is_no_failure() {
 fn keys_are_printed_once_listed_and_revoked() {
     let home = Home::new();
     let made = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0);
+    let made = made.complains(&["of alice, for COUNTERSIGN_KEY."]);
     let text = made.stdout();
     let key = text.strip_suffix('\n').unwrap();
     assert!(key.starts_with("csk_") && key.len() == 47 && !key.contains(char::is_whitespace), "{text:?}");
@@ -65,7 +66,8 @@ fn keys_are_printed_once_listed_and_revoked() {
 
     let other = home.path().join("other");
     let data = other.to_str().unwrap();
-    home.run(&["keys", "create", "--role", "agent", "--name", "ci", "--data", data]).ends(0).says(&["csk_"]);
+    let made = home.run(&["keys", "create", "--role", "agent", "--name", "ci", "--data", data]).ends(0);
+    made.says(&["csk_"]).complains(&["of ci, for COUNTERSIGN_AGENT_KEY."]);
     assert!(other.join("countersign.db").exists());
     home.run(&["keys", "create", "--role", "agent", "--name", "system"]).ends(2).complains(&["system"]);
     home.run(&["keys", "create", "--role", "king", "--name", "x"]).ends(2).complains(&["reviewer"]);

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    args::{KeysArgs, KeysCommand},
+    args::{KeysArgs, KeysCommand, RoleArg},
     exit::{Exit, Failure},
     output::{Output, columns, remark},
     place_at, store_location,
@@ -29,7 +29,9 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             keys.insert(&new.key, &new.hash)?;
             out.line(&new.secret)?;
             out.finish()?;
-            remark(&format!("Key {} of {name}. It is not shown again; only its hash is kept.", new.key.id));
+            let variable = if *role == RoleArg::Agent { "COUNTERSIGN_AGENT_KEY" } else { "COUNTERSIGN_KEY" };
+            let id = &new.key.id;
+            remark(&format!("Key {id} of {name}, for {variable}. It is not shown again; only its hash is kept."));
             Ok(Exit::Ok)
         }
         KeysCommand::List { json } => {
