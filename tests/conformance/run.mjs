@@ -1,8 +1,9 @@
 // Runs the official conformance suite in groups, and ends with `N passed, N failed`:
 //
 //   self     against the gateway alone: what it must pass by itself (expectations.mjs), and a dead port as the control
-//   http     through the gateway to a fixture over HTTP that speaks both eras, the legacy one only, the modern one only
-//   stdio    the same with the fixture as a local command
+//   http     through the gateway to a fixture over HTTP that speaks both eras, the legacy one only, the modern one only;
+//            each run begins as soon as /health answers, on an empty data directory
+//   stdio    the same with the fixture as a local command that does not answer by then
 //   shim     the same with the 2.x SDK behind an era filter (not part of a normal run)
 //   tasks    the scenarios of the tasks extension, through the gateway to a fixture that has tasks
 //   own      the same scenarios against the gateway's own tasks: reviewed calls to a fixture without tasks, decided over REST
@@ -93,10 +94,15 @@ async function requirementsOf(title, start) {
     return [good, bad];
 }
 
-/** A gateway in front of what `start` makes, as `{ url, stop() }`. */
-async function behindGateway(server, upstream, nodes) {
+/**
+ * A gateway in front of a server, as `{ url, stop() }`. `early`: as soon as /health answers, whether the server was reached or
+ * not.
+ */
+async function behindGateway(server, upstream, { nodes, early } = {}) {
     try {
-        const gateway = await startGatewayWith(inFrontOf(server), { nodes });
+        const gateway = early
+            ? await startGateway({ config: inFrontOf({ ...server, required: false }) })
+            : await startGatewayWith(inFrontOf(server), { nodes });
         return {
             url: gateway.mcp.href,
             log: () => gateway.log() + (upstream?.log() ?? ''),
@@ -121,9 +127,12 @@ async function matrix(name, kinds, start) {
     say(`\nThrough the gateway, upstream over ${name}: ${good} of ${good + bad}`);
 }
 
-async function overHttpUpstream(kind, nodes) {
+/** A local command that answers only when the suite has begun to ask. */
+const late = server => ({ ...server, env: { FIXTURE_FROM: String(Date.now() + 3500) } });
+
+async function overHttpUpstream(kind, options) {
     const upstream = await startFixture(kind);
-    return behindGateway(overHttp(upstream.url), upstream, nodes);
+    return behindGateway(overHttp(upstream.url), upstream, options);
 }
 
 async function self() {
@@ -174,7 +183,7 @@ async function tasks(nodes) {
     const where = `2026-07-28, tasks extension, through ${nodes ? 'three gateways' : 'the gateway'}`;
     say(`\n${where}:`);
     const upstream = await startTasksFixture();
-    const under = await behindGateway(overHttp(upstream.url), upstream, nodes);
+    const under = await behindGateway(overHttp(upstream.url), upstream, { nodes });
     try {
         await tasksAgainst(where, under.url);
     } finally {
@@ -280,16 +289,16 @@ async function direct() {
 }
 
 async function cluster() {
-    await matrix('HTTP, three gateways behind nginx', KINDS, kind => overHttpUpstream(kind, 3));
+    await matrix('HTTP, three gateways behind nginx', KINDS, kind => overHttpUpstream(kind, { nodes: 3 }));
     await tasks(3);
     await own(3);
 }
 
 const groups = {
     self,
-    http: () => matrix('HTTP', KINDS, kind => overHttpUpstream(kind)),
+    http: () => matrix('HTTP', KINDS, kind => overHttpUpstream(kind, { early: true })),
     cluster,
-    stdio: () => matrix('stdio', KINDS, kind => behindGateway(overStdio(kind))),
+    stdio: () => matrix('stdio', KINDS, kind => behindGateway(late(overStdio(kind)), undefined, { early: true })),
     shim: () => matrix('HTTP', ['shim'], kind => overHttpUpstream(kind)),
     tasks: () => tasks(),
     own: () => own(),

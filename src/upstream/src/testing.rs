@@ -188,6 +188,11 @@ pub fn stocked(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog)
     upstream
 }
 
+/// Its lists were read.
+pub fn reach(upstream: &Upstream) {
+    upstream.was_read();
+}
+
 /// It offers something else now.
 pub fn restock(upstream: &Upstream, catalog: Catalog) {
     upstream.offered.store(Arc::new(Offered::build(&upstream.config, &upstream.names, &catalog)));

@@ -35,6 +35,32 @@ impl Awaited {
     pub(crate) fn knows(&self, server: &str, tool: &str) -> bool {
         self.pins.pin(server, tool).is_some()
     }
+
+    /// Returns `true` if the server may turn out to have a tool or prompt of a name that begins as nobody's do.
+    fn may_have_any(&self, provider: &Target, kind: Kind) -> bool {
+        let unprefixed = provider.upstream().is_some_and(|upstream| upstream.names.is_identity());
+        unprefixed && self.has(provider) && !(kind == Kind::Tool && self.pins.knows(provider.name()))
+    }
+}
+
+/// A server that was not reached yet, and to which a name or URI may lead.
+#[derive(Clone)]
+pub struct Expected {
+    pub upstream: Arc<Upstream>,
+    /// It is that server's, or nobody's. Otherwise it is any server's whose names are not known yet.
+    pub certain: bool,
+}
+
+impl Expected {
+    fn certainly(provider: &Target) -> Option<Self> {
+        Some(Self { upstream: Arc::clone(provider.upstream()?), certain: true })
+    }
+
+    /// Of servers that may have it, the one that has most of its time left.
+    fn possibly<'a>(servers: impl Iterator<Item = &'a Arc<Upstream>>) -> Option<Self> {
+        let upstream = Arc::clone(servers.min_by_key(|upstream| upstream.age())?);
+        Some(Self { upstream, certain: false })
+    }
 }
 
 /// What a name is one of.
@@ -51,10 +77,11 @@ impl RouteTable {
         self.awaited.is_nobody()
     }
 
-    /// The upstream whose first connection may bring a tool or prompt of that name: it begins as names of that server do,
-    /// leads to it by the routes, or is one that the store knows the server by. Nothing is said of names that are there.
+    /// Returns the upstream whose first connection may bring a tool or prompt of that name: the name begins as names of that
+    /// server do, leads to it by the routes, is one that the store knows the server by, or could be any of a server that
+    /// has no prefix and is not known yet. Nothing is said of names that are there.
     #[must_use]
-    pub fn awaited(&self, name: &str, kind: Kind) -> Option<&Arc<Upstream>> {
+    pub fn awaited(&self, name: &str, kind: Kind) -> Option<Expected> {
         if self.awaits_nobody() {
             return None;
         }
@@ -71,14 +98,15 @@ impl RouteTable {
             }
         }
         if let Some(provider) = found {
-            return provider.upstream().filter(|_| self.awaited.has(provider));
-        }
-        if !tool {
-            return None;
+            return Expected::certainly(provider).filter(|_| self.awaited.has(provider));
         }
         let known = |provider: &&Target| self.awaited.knows(provider.name(), name);
-        let provider = self.providers().iter().filter(|provider| self.awaited.has(provider)).find(known);
-        provider.or_else(|| self.awaited_by_routes(name)).and_then(|provider| provider.upstream())
+        let known = || self.providers().iter().filter(|provider| self.awaited.has(provider)).find(known);
+        let certain = if tool { known().or_else(|| self.awaited_by_routes(name)) } else { None };
+        certain.and_then(Expected::certainly).or_else(|| {
+            let open = self.providers().iter().filter(|provider| self.awaited.may_have_any(provider, kind));
+            Expected::possibly(open.filter_map(|provider| provider.upstream()))
+        })
     }
 
     /// As the detours of the configuration lead.
@@ -95,12 +123,18 @@ impl RouteTable {
         })
     }
 
-    /// The upstream that has URIs like this one to itself, or whose they are, if it is one that was not reached.
+    /// Returns the upstream that has URIs like this one to itself, or whose it is, if that was not reached yet. For a URI of
+    /// which nobody is known to have it, one of those that may turn out to.
     #[must_use]
-    pub fn awaited_resource(&self, uri: &str) -> Option<Arc<Upstream>> {
+    pub fn awaited_resource(&self, uri: &str) -> Option<Expected> {
         if self.awaits_nobody() {
             return None;
         }
-        self.resource(uri).filter(|provider| self.awaited.has(provider))?.upstream().cloned()
+        match self.resources.claimed(uri) {
+            Some(provider) => Expected::certainly(provider).filter(|_| self.awaited.has(provider)),
+            None => Expected::possibly(
+                self.resources.open().filter(|provider| self.awaited.has(provider)).filter_map(Target::upstream),
+            ),
+        }
     }
 }

@@ -134,6 +134,11 @@ impl Resources {
     /// The provider that answers for a URI or a URI template.
     #[must_use]
     pub fn find(&self, uri: &str) -> Option<&Target> {
+        self.claimed(uri).or_else(|| self.guessed(uri))
+    }
+
+    /// The provider whose URI it is by its scheme, or that offers it.
+    pub(super) fn claimed(&self, uri: &str) -> Option<&Target> {
         if let Some(owner) = self.owner(uri) {
             return Some(owner);
         }
@@ -143,15 +148,22 @@ impl Resources {
         if let Some(route) = self.templates.by_name.get(uri) {
             return Some(&route.provider);
         }
-        if let Some(open) = self.open.iter().find(|open| open.templates.iter().any(|t| t.matches(uri))) {
-            return Some(&open.provider);
-        }
+        self.open.iter().find(|open| open.templates.iter().any(|t| t.matches(uri))).map(|open| &open.provider)
+    }
+
+    /// The provider that is most likely to have a URI that nobody offers.
+    fn guessed(&self, uri: &str) -> Option<&Target> {
         let mut offering = self.open.iter().filter(|open| open.offers);
         if let (Some(only), None) = (offering.next(), offering.next()) {
             return Some(&only.provider);
         }
         let scheme = scheme(uri)?;
         self.open.iter().find(|open| open.schemes.contains(&scheme)).map(|open| &open.provider)
+    }
+
+    /// Those whose URIs are as they are.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Target> {
+        self.open.iter().map(|open| &open.provider)
     }
 
     fn owner(&self, uri: &str) -> Option<&Target> {

@@ -5,7 +5,10 @@ use serde_json::value::RawValue;
 use super::*;
 use countersign_config::{RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget};
 use countersign_domain::{
-    policy::{AnnotationsMatch, Globs, PolicyConfig, PolicyDefault, Rule, Verdict},
+    policy::{
+        AnnotationsMatch, Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
+        pins::{Definition, Pin},
+    },
     principal::Role,
 };
 use countersign_store::Room;
@@ -113,18 +116,36 @@ struct Router<'a> {
     providers: Vec<Target>,
     aliases: Aliases,
     previous: Option<&'a RouteTable>,
+    pins: Arc<Pins>,
+}
+
+/// Pins that stay as they are.
+struct Pinned(Arc<Pins>);
+
+impl PinSource for Pinned {
+    fn pins(&self) -> Arc<Pins> {
+        Arc::clone(&self.0)
+    }
+
+    fn observe(&self, _: &str, _: &[Definition]) {}
 }
 
 impl<'a> Router<'a> {
     fn new(upstreams: &[&Stocked]) -> Self {
         let providers = upstreams.iter().map(|stocked| stocked.provider()).collect();
-        Self { providers, aliases: Aliases::default(), previous: None }
+        Self { providers, aliases: Aliases::default(), previous: None, pins: Arc::default() }
+    }
+
+    /// The store knows the server by these tools.
+    fn pin(&mut self, server: &str, tools: &[&str]) {
+        let tools = tools.iter().map(|tool| ((*tool).to_owned(), Pin::default())).collect();
+        self.pins = Arc::new(Pins { servers: [(server.to_owned(), tools)].into() });
     }
 
     fn build(&self, strict: bool) -> Result<RouteTable, RouteError> {
         RouteTable::of(&Build {
             providers: &self.providers,
-            policy: &Policy::new(&PolicyDefault::Allow.into()),
+            policy: &Policy::new(&PolicyDefault::Allow.into()).with_pins(Arc::new(Pinned(self.pins.clone()))),
             aliases: &self.aliases,
             pending: &Arc::new(serde_json::json!({})),
             previous: self.previous,
@@ -342,10 +363,11 @@ fn a_name_is_waited_for_where_a_server_that_was_not_reached_may_have_it() {
     use super::awaited::Kind;
     let good = Stocked::new("good", "good__", LEGACY, tools(&[]));
     let plain = Stocked::new("plain", "", LEGACY, tools(&[&tool("own")]));
+    testing::reach(&plain.0);
     let mut router = Router::new(&[&plain, &good]);
     router.aliases.prefixes = vec![("g-".into(), "good".into())];
     let table = router.table();
-    let awaited = |name: &str, kind| table.awaited(name, kind).map(|upstream| upstream.config.name.clone());
+    let awaited = |name: &str, kind| table.awaited(name, kind).map(|expected| expected.upstream.config.name.clone());
     for (name, tool, prompt) in [
         ("good__query", Some("good"), Some("good")),
         ("good.query", Some("good"), None),
@@ -357,9 +379,42 @@ fn a_name_is_waited_for_where_a_server_that_was_not_reached_may_have_it() {
         assert_eq!(awaited(name, Kind::Prompt).as_deref(), prompt, "{name}");
     }
     assert_eq!(
-        table.awaited_resource("GOOD+x:y").map(|upstream| upstream.config.name.clone()).as_deref(),
+        table.awaited_resource("GOOD+x:y").map(|expected| expected.upstream.config.name.clone()).as_deref(),
         Some("good")
     );
+}
+
+#[test]
+fn any_name_waits_for_an_unprefixed_server_not_reached() {
+    use super::awaited::Kind;
+    let good = Stocked::new("good", "good__", LEGACY, tools(&[&tool("query")]));
+    testing::reach(&good.0);
+    let offers = Catalog { resources: raws(&[r#"{"uri":"a:listed","name":"r"}"#.to_owned()]), ..Catalog::default() };
+    let other = Stocked::new("other", "", LEGACY, offers);
+    testing::reach(&other.0);
+    let plain = Stocked::new("plain", "", LEGACY, Catalog::default());
+    testing::lose(&plain.0);
+    let mut router = Router::new(&[&good, &other, &plain]);
+    let named = |expected: Option<super::awaited::Expected>| {
+        expected.map(|expected| (expected.upstream.config.name.clone(), expected.certain))
+    };
+    let is = |certain: bool| Some(("plain".to_owned(), certain));
+    let table = router.table();
+    assert_eq!(named(table.awaited("query", Kind::Tool)), is(false));
+    assert_eq!(named(table.awaited("query", Kind::Prompt)), is(false));
+    // The one server whose name it could be is there.
+    assert_eq!(named(table.awaited("good__other", Kind::Tool)), None);
+    assert_eq!(named(table.awaited_resource("b:anything")), is(false));
+    assert_eq!(named(table.awaited_resource("a:listed")), None);
+    assert_eq!(named(table.awaited_resource("good+a:anything")), None);
+    // The store knows by which tools the server goes, and by which it does not.
+    router.pin("plain", &["query"]);
+    let table = router.table();
+    assert_eq!(named(table.awaited("query", Kind::Tool)), is(true));
+    assert_eq!(named(table.awaited("quarry", Kind::Tool)), None);
+    assert_eq!(named(table.awaited("quarry", Kind::Prompt)), is(false));
+    testing::reach(&plain.0);
+    assert_eq!(named(router.table().awaited("query", Kind::Tool)), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! is not told that there is no such thing.
 //!
 //! A server has `limits.first_connection` from its start (or from when it was configured); whoever asks later, or waits
-//! until then, is told when to ask again. Waiting takes one of the principal's places for requests that stay open, and
+//! until then, is told when to ask again, unless somebody else may have what is asked for. Waiting takes one of the principal's places for requests that stay open, and
 //! nothing is decided by it: the policy is asked afterwards, as always.
 
 use std::{sync::Arc, time::Duration};
@@ -11,8 +11,11 @@ use crate::Handling;
 use countersign_domain::principal::Principal;
 use countersign_exchange::services::Services;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_routing::{RouteTable, Target, ToolRoute, awaited::Kind, table::PromptRoute};
-use countersign_upstream::Upstream;
+use countersign_routing::{
+    RouteTable, Target, ToolRoute,
+    awaited::{Expected, Kind},
+    table::PromptRoute,
+};
 
 /// When to ask again for a server that did not come in time: about when it is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -43,7 +46,7 @@ pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<Prompt
 /// As [`tool`].
 pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<Target>, McpError> {
     let find = |table: &RouteTable| match (table.awaited_resource(uri), table.resource(uri)) {
-        (Some(upstream), _) => Found::Awaited(upstream),
+        (Some(expected), guessed) => Found::Awaited(expected.clone(), guessed.filter(|_| !expected.certain)),
         (None, Some(provider)) => Found::There(provider),
         (None, None) => Found::Nowhere,
     };
@@ -66,12 +69,13 @@ fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
 enum Found<T> {
     There(T),
     Nowhere,
-    Awaited(Arc<Upstream>),
+    /// Also what it leads to if the server does not come.
+    Awaited(Expected, Option<T>),
 }
 
 impl<T> Found<T> {
-    fn missing(upstream: Option<&Arc<Upstream>>) -> Self {
-        upstream.map_or(Self::Nowhere, |upstream| Self::Awaited(Arc::clone(upstream)))
+    fn missing(expected: Option<Expected>) -> Self {
+        expected.map_or(Self::Nowhere, |expected| Self::Awaited(expected, None))
     }
 }
 
@@ -80,7 +84,7 @@ async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Found<T>) 
     match find(&exchange.services.routes.load()) {
         Found::There(found) => return Ok(Some(found)),
         Found::Nowhere => return Ok(None),
-        Found::Awaited(_) => {}
+        Found::Awaited(..) => {}
     }
     let table = exchange.services.routes.load_full();
     Box::pin(wait(&exchange.services, &exchange.identity.principal, table, find)).await
@@ -94,17 +98,17 @@ async fn wait<T>(
 ) -> Result<Option<T>, McpError> {
     let mut place = None;
     loop {
-        let upstream = match find(&table) {
+        let (expected, otherwise) = match find(&table) {
             Found::There(found) => return Ok(Some(found)),
             Found::Nowhere => return Ok(None),
-            Found::Awaited(upstream) => upstream,
+            Found::Awaited(expected, otherwise) => (expected, otherwise),
         };
-        let left = services.config.limits.first_connection.saturating_sub(upstream.age());
+        let left = services.config.limits.first_connection.saturating_sub(expected.upstream.age());
         if place.is_none() {
             place = services.long_lived(principal).ok();
         }
         if left.is_zero() || place.is_none() {
-            return Err(unavailable(&upstream));
+            return otherwise.map(Some).ok_or_else(|| unavailable(&expected));
         }
         tokio::select! {
             () = table.superseded.cancelled() => {}
@@ -117,9 +121,13 @@ async fn wait<T>(
     }
 }
 
-fn unavailable(upstream: &Upstream) -> McpError {
+fn unavailable(Expected { upstream, certain }: &Expected) -> McpError {
     let name = upstream.config.name.as_str();
-    McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} was not reached yet; ask again later"))
+    let why = match certain {
+        true => format!("the server {name} was not reached yet; ask again later"),
+        false => format!("nobody has that, unless the server {name} does, which was not reached yet; ask again later"),
+    };
+    McpError::new(ErrorKind::UpstreamUnavailable, why)
         .with("upstream", name)
         .with("retryAfter", AGAIN.as_secs())
         .with("outcome", "not_applied")

@@ -21,6 +21,9 @@ pub const PROBE: Duration = Duration::from_secs(5);
 /// Over HTTP servers always answer, if only with an error; one that is slow may be starting.
 pub const PROBE_HTTP: Duration = Duration::from_secs(15);
 
+/// How long `server/discover` may be answered after `initialize`, where both were asked.
+const TURN: Duration = Duration::from_millis(500);
+
 /// What was found out.
 pub struct Detected {
     /// Makes further links; another one than was asked with where the server turned out to speak an older transport.
@@ -105,7 +108,11 @@ async fn probe(link: &dyn Link, apart: bool, limit: Duration) -> Result<Verdict,
             tokio::select! {
                 biased;
                 outcome = &mut asked => outcome,
-                _ = link.request(&second, Arc::new(Deaf)) => return Ok(Verdict::Legacy),
+                // A server that reads both at once may answer them in any order.
+                _ = link.request(&second, Arc::new(Deaf)) => match tokio::time::timeout(TURN, &mut asked).await {
+                    Ok(outcome) => outcome,
+                    Err(_) => return Ok(Verdict::Legacy),
+                },
             }
         }
         Err(_) => {

@@ -139,11 +139,12 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
             listener: Arc<dyn Listener>,
         ) -> futures_util::future::LocalBoxFuture<'a, Result<Response, LinkError>> {
             self.1.lock().unwrap().push(outgoing.id);
-            if &*outgoing.method != "server/discover" {
-                self.2.notify_one();
-                return Box::pin(std::future::pending());
-            }
             Box::pin(async move {
+                if &*outgoing.method != "server/discover" {
+                    // Answered first: which question a server answers first says nothing.
+                    self.2.notify_one();
+                    return result(r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#);
+                }
                 self.2.notified().await;
                 self.0.request(outgoing, listener).await
             })
