@@ -84,6 +84,7 @@ fn names_are_kept_to_256_characters_and_icons_not_at_all() {
     assert_eq!((status, listed["sessions"].as_array().unwrap().len()), (200, 1));
     assert_eq!(listed["sessions"][0]["clientName"], "ä".repeat(256));
     assert_eq!(listed["sessions"][0]["clientVersion"], "ä".repeat(256));
+    assert_eq!(listed["sessions"][0]["connected"], false, "its client has closed its only connection");
     assert!(listed.to_string().len() < 4096);
 }
 

@@ -111,6 +111,9 @@ pub struct SessionInfo {
     pub principal: String,
     pub created_at: Timestamp,
     pub last_active_at: Timestamp,
+    /// Its client has a connection open. One that has none may have closed without ending its session, which is kept for
+    /// a while for it to come back.
+    pub connected: bool,
     /// Requests that are being answered.
     pub in_flight: usize,
 }
@@ -129,6 +132,7 @@ impl SessionInfo {
             principal: session.principal().name.clone(),
             created_at: session.created,
             last_active_at: session.last_active(),
+            connected: session.is_connected(),
             in_flight: session.in_flight(),
         }
     }

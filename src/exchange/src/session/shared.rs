@@ -213,6 +213,16 @@ impl SessionShared {
         Evictable::new(move || session.hold(), end)
     }
 
+    /// Returns `true` if its client has a connection open, as far as that can be seen: over handshake-era HTTP, a stream or
+    /// a request that is being answered.
+    pub fn is_connected(&self) -> bool {
+        match &self.channel {
+            Channel::Outbox(outbox) => !outbox.is_away(),
+            Channel::Streams(streams) => streams.is_read() || self.in_flight() > 0,
+            Channel::None => true,
+        }
+    }
+
     /// For people: by the wall clock as it is now.
     pub fn last_active(&self) -> Timestamp {
         Timestamp::now().saturating_sub(self.idle()).unwrap_or(self.created)
@@ -386,6 +396,26 @@ mod tests {
 
     fn id() -> RequestId {
         RequestId::from_raw("1")
+    }
+
+    #[test]
+    fn session_is_connected_while_its_client_can_be_seen() {
+        let of_socket = session(outbox());
+        assert!(of_socket.is_connected());
+        let Channel::Outbox(socket) = &of_socket.channel else { panic!("no outbox") };
+        socket.detach();
+        assert!(!of_socket.is_connected());
+        let over_http = session(Channel::Streams(Streams::new(10, 1000)));
+        assert!(!over_http.is_connected());
+        let (key, _) = over_http.admit(&id(), 10).unwrap();
+        assert!(over_http.is_connected());
+        over_http.release(&key);
+        assert!(!over_http.is_connected());
+        let Channel::Streams(streams) = &over_http.channel else { panic!("no streams") };
+        let reader = streams.attach(GET_STREAM);
+        assert!(reader.is_some() && over_http.is_connected());
+        drop(reader);
+        assert!(!over_http.is_connected());
     }
 
     #[test]

@@ -63,7 +63,9 @@ export class SessionsView {
 
   #paint() {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
-    this.#parts.count.textContent = count(all.length + this.#others);
+    // A client that closes need not end its session, which then waits for it a while.
+    const gone = all.filter((s) => s.connected === false).length;
+    this.#parts.count.textContent = count(all.length + this.#others - gone);
     const gateways = this.#gateways();
     if (!all.length) {
       fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'), gateways);
@@ -79,7 +81,7 @@ export class SessionsView {
           h('td', { data: { label: 'Principal' } }, said(s.principal ?? '', 60)),
           h('td', { data: { label: 'Through' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', said(s.revision, 20))),
           h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(s.createdAt)),
-          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt)),
+          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt), s.connected === false && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
           h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
       all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`),
