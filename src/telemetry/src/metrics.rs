@@ -2,7 +2,10 @@
 //!
 //! Label values come from closed sets: nothing that a client sends becomes a label.
 
+mod names;
 pub mod requests;
+
+pub use names::ConfiguredName;
 
 use std::{
     collections::BTreeSet,
@@ -227,7 +230,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         self.refresh();
-        self.prometheus.render()
+        names::without_removed(self.prometheus.render())
     }
 }
 

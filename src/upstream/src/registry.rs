@@ -80,6 +80,7 @@ impl Upstreams {
         }
         for upstream in old {
             tracing::info!(upstream = %upstream.config.name, "it is closed: the configuration has no such server any more");
+            upstream.meters.removed();
             self.thread.spawn(drain(upstream));
         }
         all.clone()

@@ -96,6 +96,7 @@ enum Next {
 impl Worker {
     /// Runs until it is stopped.
     pub(super) async fn run(mut self) {
+        let _name = telemetry::ConfiguredName::new(&["webhook"], &self.config.name);
         let (sender, tests) = (Sender::leading(Arc::clone(&self.nodes)), Sender::always(Arc::clone(&self.nodes)));
         let all = Arc::clone(&self.store);
         while let Some(by) = self.turn(&tests).await {

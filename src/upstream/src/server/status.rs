@@ -16,7 +16,8 @@ use crate::{
 use countersign_config::{UpstreamTarget, UrlTransport};
 use countersign_protocol::Era;
 use countersign_telemetry::metrics::{
-    Breaker, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS, UPSTREAM_UNATTRIBUTED, UPSTREAM_UP,
+    Breaker, ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS,
+    UPSTREAM_UNATTRIBUTED, UPSTREAM_UP,
 };
 
 /// Upstreams that have metrics of their own; the rest share the label `other`.
@@ -48,6 +49,8 @@ pub struct Meters {
     ended: [Counter; 7],
     began: Instant,
     story: Mutex<Story>,
+    /// Where it has metrics of its own.
+    name: Option<ConfiguredName>,
 }
 
 /// What has become of the connection.
@@ -76,6 +79,14 @@ impl Meters {
             ended: ENDS.map(|end| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => end)),
             began: Instant::now(),
             story: Mutex::new(Story { since: Timestamp::now(), restarts: 0, error: None, faults: Vec::new() }),
+            name: own.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
+        }
+    }
+
+    /// The configuration has no such server any more.
+    pub(crate) fn removed(&self) {
+        if let Some(name) = &self.name {
+            name.remove();
         }
     }
 

@@ -69,6 +69,23 @@ async fn what_is_the_same_lives_on_and_the_rest_comes_and_goes() {
 }
 
 #[actix::test]
+async fn removed_server_is_in_no_metrics() {
+    let metrics = countersign_telemetry::metrics::Metrics::install().unwrap();
+    let shown = |name: &str| metrics.render().contains(&format!("upstream=\"{name}\""));
+    let (upstreams, _servers) = upstreams();
+    upstreams.apply(&[config("metrics-one"), config("metrics-two")]);
+    settle(&upstreams).await;
+    assert!(shown("metrics-one") && shown("metrics-two"));
+    // With other settings it is the same server to whoever reads metrics.
+    upstreams.apply(&[UpstreamConfig { max_in_flight: 7, ..config("metrics-two") }]);
+    assert!(!shown("metrics-one") && shown("metrics-two"));
+    settle(&upstreams).await;
+    upstreams.apply(&[config("metrics-one")]);
+    assert!(shown("metrics-one") && !shown("metrics-two"));
+    upstreams.stop().await;
+}
+
+#[actix::test]
 async fn required_ones_that_are_away_are_named() {
     let (upstreams, servers) = upstreams();
     let required = |name: &str| UpstreamConfig { required: true, ..config(name) };

@@ -1,0 +1,96 @@
+//! Names of the configuration that label metrics. The recorder forgets no series, so the series of names that are not
+//! configured any more are left out of what is shown.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// How often each name is configured, by the labels that have it. Two in the moment that one takes another's place.
+static CONFIGURED: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
+
+type Labels = &'static [&'static str];
+
+/// A name whose series are shown until it is removed, or dropped.
+#[derive(Debug)]
+pub struct ConfiguredName {
+    labels: Labels,
+    name: String,
+    removed: AtomicBool,
+}
+
+impl ConfiguredName {
+    /// `labels` are those that have the name as their value.
+    #[must_use]
+    pub fn new(labels: Labels, name: &str) -> Self {
+        let name = name.to_owned();
+        change(labels, &name, |count| count.saturating_add(1));
+        Self { labels, name, removed: AtomicBool::new(false) }
+    }
+
+    /// The configuration has it no more.
+    pub fn remove(&self) {
+        if !self.removed.swap(true, Ordering::Relaxed) {
+            change(self.labels, &self.name, |count| count.saturating_sub(1));
+        }
+    }
+}
+
+impl Drop for ConfiguredName {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn change(labels: Labels, name: &str, by: impl Fn(usize) -> usize) {
+    let mut configured = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = configured.entry((labels, name.to_owned())).or_default();
+    *count = by(*count);
+}
+
+/// Returns the Prometheus text without the series of names that were removed.
+pub(super) fn without_removed(text: String) -> String {
+    let configured = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+    let removed = configured.iter().filter(|(_, count)| **count == 0);
+    let removed: Vec<String> = removed
+        .flat_map(|((labels, name), _)| {
+            let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            labels.iter().map(move |label| format!("{label}=\"{name}\""))
+        })
+        .collect();
+    drop(configured);
+    if removed.is_empty() {
+        return text;
+    }
+    let is_of = |line: &str, pair: &str| line.match_indices(pair).any(|(at, _)| line[..at].ends_with(['{', ',']));
+    let is_shown = |line: &&str| line.starts_with('#') || !removed.iter().any(|pair| is_of(line, pair));
+    text.split_inclusive('\n').filter(is_shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_names_are_left_out_and_others_stay() {
+        let text = "# HELP a b{server=\"gone\"}\na{server=\"gone\"} 1\na{x=\"y\",provider=\"gone\"} 1\n\
+                    a{server=\"gone too\"} 1\na{other=\"gone\"} 1\na{x=\"server=\\\"gone\\\"\"} 1\n";
+        let shown = || without_removed(text.to_owned());
+        let gone = ConfiguredName::new(&["server", "provider"], "gone");
+        assert_eq!(shown(), text);
+        // Another one of the name takes its place.
+        let next = ConfiguredName::new(&["server", "provider"], "gone");
+        drop(gone);
+        assert_eq!(shown(), text);
+        next.remove();
+        next.remove();
+        let left: Vec<&str> =
+            text.lines().filter(|line| !line.contains("gone\"} 1") || line.contains("other")).collect();
+        assert_eq!(shown().lines().collect::<Vec<_>>(), left);
+        let _again = ConfiguredName::new(&["server", "provider"], "gone");
+        assert_eq!(shown(), text);
+    }
+}
