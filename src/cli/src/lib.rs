@@ -38,12 +38,12 @@ use self::{
     exit::{Exit, Failure},
     output::Output,
 };
+use countersign_child::guard;
 use countersign_config::{
     Environment, Flags, Loaded, StoreServer,
     load::{self, StoreLocation, load},
 };
 use countersign_store::{Place, StoreIdentity};
-use countersign_upstream::child::guard;
 
 /// Runs the program with the arguments of this process.
 #[must_use]

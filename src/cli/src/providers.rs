@@ -6,6 +6,7 @@ mod tools;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -60,7 +61,9 @@ struct Provider {
     era: Option<String>,
     breaker: Option<String>,
     last_error: Option<String>,
+    stderr_error: Option<String>,
     last_stderr: Option<String>,
+    since: Option<Timestamp>,
     #[serde(default)]
     restarts: u64,
     #[serde(default)]
@@ -87,11 +90,17 @@ impl Provider {
         text
     }
 
-    /// Why it is not up, and what its program said last.
+    /// Why it is not up, and what its program said of that.
     fn troubles(&self) -> Vec<String> {
+        if self.is_up() {
+            return Vec::new();
+        }
         let error = self.last_error.as_ref().map(|error| one_line(error).into_owned());
-        let said = self.last_stderr.as_ref().map(|line| format!("stderr: {}", one_line(line)));
-        if self.is_up() { Vec::new() } else { error.into_iter().chain(said).collect() }
+        let said = |what: &str, line: &String| format!("{what}: {}", one_line(line));
+        let why = self.stderr_error.as_ref().map(|line| said("stderr", line));
+        let last = self.last_stderr.as_ref().filter(|line| self.stderr_error.as_ref() != Some(line));
+        let last = last.map(|line| said(if why.is_some() { "last on stderr" } else { "stderr" }, line));
+        error.into_iter().chain(why).chain(last).collect()
     }
 
     /// `module`, or how an upstream is spoken to.
@@ -100,10 +109,15 @@ impl Provider {
         if parts.is_empty() { self.kind.clone() } else { parts.join(", ") }
     }
 
-    fn stands(&self) -> String {
+    fn stands(&self, now: Timestamp) -> String {
+        let since = self.since.filter(|_| self.status == "connecting").map(|since| now.duration_since(since));
+        let status = match since {
+            Some(time) => format!("{} for {} s", self.status, time.as_secs().max(0)),
+            None => self.status.clone(),
+        };
         match self.breaker.as_deref() {
-            None | Some("closed") => self.status.clone(),
-            Some(breaker) => format!("{}, circuit {breaker}", self.status),
+            None | Some("closed") => status,
+            Some(breaker) => format!("{status}, circuit {breaker}"),
         }
     }
 }
@@ -130,10 +144,11 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
         return Ok(Exit::Ok);
     }
     let Listed { servers } = answer.read()?;
+    let now = Timestamp::now();
     let rows = servers.iter().map(|p| {
         let style = if p.is_up() { Style::Green } else { Style::Red };
         let restarts = if p.restarts > 0 { p.restarts.to_string() } else { String::new() };
-        let cells = [&p.name, &p.how(), &p.stands(), &restarts, &p.tools.to_string(), &p.review.told(), &p.target];
+        let cells = [&p.name, &p.how(), &p.stands(now), &restarts, &p.tools.to_string(), &p.review.told(), &p.target];
         (style, cells.map(|c| one_line(c).into_owned()))
     });
     let heads = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
@@ -165,7 +180,7 @@ async fn show(
     let Tools { tools } = answer.read()?;
     let server = server(client, name).await?;
     if let Some(server) = &server {
-        let parts = [&server.how(), &server.stands(), &server.target];
+        let parts = [&server.how(), &server.stands(Timestamp::now()), &server.target];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(|part| one_line(part)).collect();
         out.styled(Style::Dim, &parts.join(" · "))?;
         out.line("")?;
@@ -278,4 +293,23 @@ fn table<const N: usize>(
         out.line("")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_not_up_shows_since_when_and_its_first_error() {
+        let answer = serde_json::json!({
+            "name": "s", "kind": "upstream", "status": "connecting", "tools": 0, "since": "2026-01-01T00:00:00Z",
+            "lastError": null, "stderrError": "npm error code SELF_SIGNED_CERT_IN_CHAIN", "lastStderr": "npm error A log",
+        });
+        let server: Provider = serde_json::from_value(answer).unwrap();
+        assert_eq!(server.stands("2026-01-01T00:01:11Z".parse().unwrap()), "connecting for 71 s");
+        let told = ["stderr: npm error code SELF_SIGNED_CERT_IN_CHAIN", "last on stderr: npm error A log"];
+        assert_eq!(server.troubles(), told);
+        let server = Provider { status: "up".into(), ..server };
+        assert_eq!((server.stands(Timestamp::now()).as_str(), server.troubles()), ("up", Vec::new()));
+    }
 }

@@ -24,7 +24,7 @@ const contentOf = ({ key, from, to }) => ({ key, cut: false, lines: [{ op: 'same
 
 const UPSTREAM = {
   kind: 'upstream', status: 'up', resources: 3, prompts: 1, transport: 'stdio', target: 'npx server-filesystem', era: 'handshake', revision: '2025-11-25', required: false, breaker: 'closed', inFlight: 0, waiting: 0,
-  links: 0, lastError: null, lastStderr: null, leftOut: [], previews: { sets: [], tools: [] }, since: new Date().toISOString(), restarts: 0,
+  links: 0, lastError: null, stderrError: null, lastStderr: null, leftOut: [], previews: { sets: [], tools: [] }, since: new Date().toISOString(), restarts: 0,
 };
 
 export class Servers {
@@ -117,7 +117,7 @@ export class Servers {
     }
     // A server that says nothing of its tools, and one whose program does not stay up.
     if (silent) this.#add(silent, ['query', 'list_tables'].map((n) => ({ ...tool(`${silent}__${n}`, false, `${n === 'query' ? 'Runs a query' : 'Lists the tables'} of the database`), read: false })), { ...UPSTREAM, target: 'uvx mcp-server-sqlite' });
-    if (down) this.#add(down, [], { ...UPSTREAM, status: 'down', resources: 0, prompts: 0, target: 'npx server-of-none', lastError: 'its program exited unexpectedly with code 1', lastStderr: 'Error: DATABASE_URL is not set', restarts: 3 });
+    if (down) this.#add(down, [], { ...UPSTREAM, status: 'down', resources: 0, prompts: 0, target: 'npx server-of-none', lastError: 'its program exited unexpectedly with code 1', stderrError: 'Error: DATABASE_URL is not set', lastStderr: 'See the log for details', restarts: 3 });
     if (redefine) {
       const server = this.#find(redefine.server);
       server.toolList = server.toolList.map((t) => (t.name === redefine.tool ? tool(t.name, t.read, redefine.description) : t));

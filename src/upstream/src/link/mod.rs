@@ -210,10 +210,18 @@ pub trait Connector: Send + Sync + 'static {
     /// What stands in logs and on the dashboard: the command without secrets, or the URL without user, password and query.
     fn describe(&self) -> String;
 
-    /// The last line that the server wrote beside the protocol (to stderr), as it may be shown.
-    fn last_line(&self) -> Option<String> {
-        None
+    /// What the server wrote beside the protocol.
+    fn stderr(&self) -> Stderr {
+        Stderr::default()
     }
+}
+
+/// Lines that a server's program wrote to its stderr, as they may be shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stderr {
+    /// The first line of the latest trouble that looks like an error.
+    pub error: Option<String>,
+    pub last: Option<String>,
 }
 
 #[cfg(test)]

@@ -154,7 +154,9 @@ pub struct UpstreamStatus {
     #[serde(skip)]
     pub resources: usize,
     pub last_error: Option<String>,
-    /// The last line that it wrote beside the protocol, whenever that was.
+    /// The first line of its latest trouble on stderr that looks like an error.
+    pub stderr_error: Option<String>,
+    /// The last line that it wrote to stderr, whenever that was.
     pub last_stderr: Option<String>,
     /// What it offers and the gateway leaves out, and lists that it did not answer.
     pub left_out: Vec<String>,
@@ -183,6 +185,7 @@ impl Upstream {
         let offered = self.offered.load();
         let story = self.meters.story.lock();
         let kind = self.endpoints.first().map(|endpoint| endpoint.kind());
+        let stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
         UpstreamStatus {
             status: match self.phase() {
                 Phase::Up => "up",
@@ -218,7 +221,8 @@ impl Upstream {
             prompts: offered.prompts.len(),
             resources: offered.resources.len(),
             last_error: story.error.clone(),
-            last_stderr: self.endpoints.first().and_then(|endpoint| endpoint.connector().last_line()),
+            stderr_error: stderr.error,
+            last_stderr: stderr.last,
             left_out: story.faults.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),

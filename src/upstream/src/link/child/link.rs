@@ -13,12 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     frames::{Frames, Line},
-    guard::Report,
     log::{ServerLog, Throttle},
     mux::Mux,
-    start::Started,
 };
 use crate::link::{Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response};
+use countersign_child::{Started, guard::Report};
 
 /// How long a server may take to end after its stdin is closed (2025-11-25/basic/lifecycle#stdio); then comes the
 /// guard's SIGTERM, and after its grace SIGKILL.
@@ -168,11 +167,7 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
         let _ = timeout(DRAIN, &mut reading).await;
     }
     let how = describe(report.as_ref());
-    if stop.is_cancelled() {
-        tracing::debug!(target: "countersign_upstream", upstream = %log.server(), "it has ended: {how}");
-    } else {
-        tracing::warn!(target: "countersign_upstream", upstream = %log.server(), "{how}");
-    }
+    log.ended(&how, !stop.is_cancelled());
     mux.end(LinkError::Lost(how));
     writing.abort();
     guard.finish(report.is_none()).await;

@@ -2,15 +2,22 @@
 
 use std::{
     borrow::Cow,
-    sync::Arc,
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use bytes::BytesMut;
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
 use parking_lot::Mutex;
 
 use super::frames::{Frames, Line};
+use crate::link::Stderr;
 use countersign_domain::changes::visible::visible;
 
 /// What is read of one line; secrets are looked for in all of it.
@@ -24,32 +31,133 @@ const WINDOW: Duration = Duration::from_secs(10);
 const SECRET: usize = 4;
 const MASK: &str = "[secret]";
 
-/// Characters of the last line that are kept for whoever asks why a server is down.
-const LAST: usize = 500;
+/// Characters of a line that are kept for whoever asks why a server is down.
+const KEPT: usize = 500;
+/// A process that ends by itself before it is this old has failed to start; in a row they are a crash loop.
+const SETTLED: Duration = Duration::from_secs(10);
+/// Lines that are remembered of processes that failed to start.
+const REMEMBERED: usize = 1000;
+/// Lines that look like errors belong together while they come faster than this: the first of them is kept.
+const BURST: Duration = Duration::from_secs(1);
 
-/// The last line that a server wrote to its stderr, whichever of its processes did; legible.
-pub(super) type LastLine = Arc<Mutex<Option<String>>>;
+/// What all processes of one server wrote to their stderr, as far as it is kept.
+#[derive(Default)]
+pub(super) struct History {
+    shown: Stderr,
+    /// When the last line that looks like an error came, and of which process.
+    error: Option<(u64, Instant)>,
+    /// Lines of processes that have not settled, without their numbers, and which process wrote each first.
+    lines: HashMap<u64, u64>,
+    /// Processes in a row that failed to start.
+    failures: u64,
+    processes: u64,
+}
 
-/// Where a server's lines go.
+impl History {
+    pub(super) fn shown(&self) -> Stderr {
+        self.shown.clone()
+    }
+
+    fn keep(&mut self, process: u64, line: &str, now: Instant) {
+        let line: String = line.chars().take(KEPT).collect();
+        if looks_like_error(&line) {
+            let continued = self.error.is_some_and(|(of, at)| of == process && now.duration_since(at) < BURST);
+            self.error = Some((process, now));
+            if !continued {
+                self.shown.error = Some(line.clone());
+            }
+        }
+        self.shown.last = Some(line);
+    }
+
+    /// Notes a line of a process that has not settled. Returns `true` if it repeats what an earlier one wrote before it
+    /// failed.
+    fn repeats(&mut self, process: u64, line: &str) -> bool {
+        let print = fingerprint(line);
+        match self.lines.get(&print) {
+            Some(first) => self.failures > 0 && *first < process,
+            None => {
+                if self.lines.len() < REMEMBERED {
+                    self.lines.insert(print, process);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Returns a hash of the line in which times, process ids and addresses make no difference.
+fn fingerprint(line: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    line.split(|c: char| c.is_ascii_digit()).filter(|part| !part.is_empty()).for_each(|part| part.hash(&mut hasher));
+    hasher.finish()
+}
+
+/// Returns `true` if the line says what went wrong, rather than where (a frame of a stack is indented) or what might.
+fn looks_like_error(line: &str) -> bool {
+    if line.starts_with(char::is_whitespace) {
+        return false;
+    }
+    let lower = line.to_ascii_lowercase();
+    let found = ["error", "err!", "fatal", "panicked", "exception"].iter().filter_map(|word| {
+        // `ValueError:` is one, `errors=0` and `error_handler` are none.
+        let ends = |at: &usize| !lower[at + word.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        lower.match_indices(word).map(|(at, _)| at).find(ends)
+    });
+    let warning = lower.find("warn");
+    found.min().is_some_and(|at| warning.is_none_or(|warning| warning > at))
+}
+
+/// Where the lines of one process of a server go.
 pub(super) struct ServerLog {
     server: String,
     /// Longest first, so that none shows because a part of it was hidden before.
     secrets: Vec<String>,
-    last: LastLine,
+    history: Arc<Mutex<History>>,
+    process: u64,
+    began: Instant,
+    /// Lines that were left out, since an earlier process wrote the same.
+    repeated: AtomicU64,
 }
 
 impl ServerLog {
-    pub(super) fn new<'a>(server: &str, secrets: impl Iterator<Item = &'a str>, last: LastLine) -> Self {
+    pub(super) fn new<'a>(server: &str, secrets: impl Iterator<Item = &'a str>, history: Arc<Mutex<History>>) -> Self {
         // A secret of several lines (a private key) is seen one line at a time.
         let mut secrets: Vec<String> =
             secrets.flat_map(str::lines).map(str::trim).filter(|s| s.len() >= SECRET).map(str::to_owned).collect();
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
-        Self { server: server.to_owned(), secrets, last }
+        let process = {
+            let mut history = history.lock();
+            history.processes += 1;
+            history.processes
+        };
+        let server = server.to_owned();
+        Self { server, secrets, history, process, began: Instant::now(), repeated: AtomicU64::new(0) }
     }
 
-    pub(super) fn server(&self) -> &str {
-        &self.server
+    /// Logs how the process ended; `failed`: by itself.
+    pub(super) fn ended(&self, how: &str, failed: bool) {
+        let settled = self.began.elapsed() >= SETTLED;
+        let failures = {
+            let mut history = self.history.lock();
+            if settled {
+                history.failures = 0;
+                history.lines.clear();
+            } else if failed {
+                history.failures += 1;
+            }
+            history.failures
+        };
+        match (failed, failures) {
+            (false, _) => {
+                tracing::debug!(target: "countersign_upstream", upstream = %self.server, "it has ended: {how}");
+            }
+            (true, 0 | 1) => tracing::warn!(target: "countersign_upstream", upstream = %self.server, "{how}"),
+            (true, times) => {
+                tracing::warn!(target: "countersign_upstream", upstream = %self.server, times, "{how} again");
+            }
+        }
     }
 
     /// As it may be shown: no secret, nothing that moves a terminal's cursor, not too long.
@@ -72,39 +180,51 @@ impl ServerLog {
     pub(super) async fn follow(&self, mut stderr: pipe::Receiver) {
         let mut frames = Frames::new(READ);
         let mut throttle = Throttle::default();
-        // What a server says as it ends is told also where so much came before that it is not logged.
-        let mut last = None;
+        // What a server says as it ends is kept also where so much came before that it is not logged.
+        let mut unlogged = None;
         while matches!(stderr.read_buf(frames.room()).await, Ok(1..)) {
             while let Some(Line::Whole(line) | Line::Cut(line)) = frames.next() {
-                self.said(&line, &mut throttle);
-                last = Some(line).filter(|line| !line.trim_ascii().is_empty()).or(last);
+                self.said(line, &mut throttle, &mut unlogged);
             }
         }
         if let Some(rest) = frames.rest() {
-            self.said(&rest, &mut throttle);
-            last = Some(rest).filter(|line| !line.trim_ascii().is_empty()).or(last);
+            self.said(rest, &mut throttle, &mut unlogged);
         }
-        if let Some(last) = last {
-            self.keep(&self.legible(&last));
+        if let Some(line) = unlogged {
+            self.history.lock().keep(self.process, &self.legible(&line), Instant::now());
         }
         self.silenced(throttle.finish());
+        let repeated = self.repeated.load(Ordering::Relaxed);
+        if repeated > 0 {
+            tracing::info!(target: "countersign_upstream", upstream = %self.server, lines = repeated,
+                "it wrote to its stderr what it wrote when it failed before");
+        }
     }
 
-    fn said(&self, line: &[u8], throttle: &mut Throttle) {
+    /// Keeps and logs a line that is not empty. `unlogged` becomes the last line, if it is not logged.
+    fn said(&self, line: BytesMut, throttle: &mut Throttle, unlogged: &mut Option<BytesMut>) {
         if line.trim_ascii().is_empty() {
             return;
         }
-        let (pass, silenced) = throttle.pass(Instant::now());
+        let now = Instant::now();
+        let (pass, silenced) = throttle.pass(now);
         self.silenced(silenced);
-        if pass {
-            let line = self.legible(line);
-            self.keep(&line);
+        if !pass {
+            *unlogged = Some(line);
+            return;
+        }
+        *unlogged = None;
+        let line = self.legible(&line);
+        let repeats = {
+            let mut history = self.history.lock();
+            history.keep(self.process, &line, now);
+            now.duration_since(self.began) < SETTLED && history.repeats(self.process, &line)
+        };
+        if repeats {
+            self.repeated.fetch_add(1, Ordering::Relaxed);
+        } else {
             tracing::info!(target: "countersign_upstream", upstream = %self.server, "{line}");
         }
-    }
-
-    fn keep(&self, line: &str) {
-        *self.last.lock() = Some(line.chars().take(LAST).collect());
     }
 
     /// A line on stdout that is no message.
@@ -162,7 +282,7 @@ mod tests {
     #[test]
     fn secrets_and_control_characters_do_not_show() {
         let key = "-----BEGIN KEY-----\nMIIabc\nxyz\n";
-        let log = ServerLog::new("s", ["hunter2", "hunter2-and-more", "no", key].into_iter(), LastLine::default());
+        let log = ServerLog::new("s", ["hunter2", "hunter2-and-more", "no", key].into_iter(), Arc::default());
         assert_eq!(log.legible(b"hunter2-and-more hunter2 no"), "[secret] [secret] no");
         assert_eq!(log.legible(b"key: MIIabc"), "key: [secret]");
         assert_eq!(log.legible(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");
@@ -182,5 +302,62 @@ mod tests {
         assert_eq!(passed, LINES as usize);
         assert_eq!(throttle.pass(start + WINDOW), (true, u64::from(LINES) * 2));
         assert_eq!(throttle.pass(start + WINDOW), (true, 0));
+    }
+
+    #[test]
+    fn first_line_of_an_error_is_kept() {
+        let history = Arc::new(Mutex::new(History::default()));
+        let said = |lines: &[&str]| {
+            let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+            for line in lines {
+                log.said(line.as_bytes().into(), &mut Throttle::default(), &mut None);
+            }
+            let Stderr { error, last } = history.lock().shown();
+            (error.unwrap_or_default(), last.unwrap_or_default())
+        };
+        let npm = [
+            "npm warn exec The following package was not found and will be installed: x",
+            "npm error code SELF_SIGNED_CERT_IN_CHAIN",
+            "npm error errno SELF_SIGNED_CERT_IN_CHAIN",
+            "npm error A complete log of this run can be found in: /root/.npm/_logs/x.log",
+        ];
+        assert_eq!(said(&npm), (npm[1].to_owned(), npm[3].to_owned()));
+        let python =
+            ["Traceback (most recent call last):", "  File \"error.py\"", "ModuleNotFoundError: No module named 'x'"];
+        assert_eq!(said(&python), (python[2].to_owned(), python[2].to_owned()));
+        // What ends without such a line leaves the error of the process before.
+        assert_eq!(said(&["bye"]), (python[2].to_owned(), "bye".to_owned()));
+        for line in ["warning: an error may follow", "0 errors", "error_handler is set", "    throw new Error(x)"] {
+            assert!(!looks_like_error(line), "{line}");
+        }
+        for line in ["npm ERR! code E404", "FATAL: no", "java.lang.Exception", "thread 'main' panicked at x.rs:1:2"] {
+            assert!(looks_like_error(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn crash_loop_repeats_no_line_of_its_log() {
+        let history = Arc::new(Mutex::new(History::default()));
+        let logged = |lines: &[&str], failed: bool| {
+            let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+            for line in lines {
+                log.said(line.as_bytes().into(), &mut Throttle::default(), &mut None);
+            }
+            log.ended("it exited", failed);
+            lines.len() as u64 - log.repeated.load(Ordering::Relaxed)
+        };
+        // Processes that did not fail are told of each time: one server may have several.
+        assert_eq!((logged(&["hello"], false), logged(&["hello"], false)), (1, 1));
+        assert_eq!(logged(&["at 10:00:01", "Traceback", "Traceback"], true), 3);
+        assert_eq!(logged(&["at 10:00:07", "Traceback", "Traceback", "and more"], true), 1);
+        assert_eq!(logged(&["Traceback"], true), 0);
+        assert_eq!(history.lock().failures, 3);
+        // One that has settled ends the loop.
+        history.lock().failures = 3;
+        let mut log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+        log.began = Instant::now().checked_sub(SETTLED).unwrap();
+        log.ended("it exited", true);
+        assert_eq!(history.lock().failures, 0);
+        assert_eq!(logged(&["Traceback"], true), 1);
     }
 }

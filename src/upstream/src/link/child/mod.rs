@@ -2,34 +2,31 @@
 //! 2026-07-28/basic/transports/stdio).
 //!
 //! Each child has a guard process of its own, which ends it and all that it started, whatever happens to the gateway
-//! ([`guard`]). [`ChildConnector`] starts them; restarting is the upstream's business (`upkeep/backoff.rs`).
+//! (`countersign_child`). [`ChildConnector`] starts them; restarting is the upstream's business (`upkeep/backoff.rs`).
 
+mod folder;
 mod frames;
-pub mod guard;
 mod link;
 mod log;
 mod mux;
-mod processes;
 mod queue;
-mod start;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Once},
 };
 
 use futures_util::future::LocalBoxFuture;
+use parking_lot::Mutex;
 
 use self::{
     link::ChildLink,
-    log::{LastLine, ServerLog},
-    start::Spec,
+    log::{History, ServerLog},
 };
-use super::{Connector, Link, LinkError, LinkKind, Listener};
+use super::{Connector, Link, LinkError, LinkKind, Listener, Stderr};
+use countersign_child::{Spec, environment::Inherited, start, this_program};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 
-/// This program, also after an upgrade has replaced its file.
-const THIS_PROGRAM: &str = "/proc/self/exe";
 /// `transports.stdio.max_message_size` where nobody says otherwise.
 const MAX_MESSAGE: usize = 8 << 20;
 
@@ -39,21 +36,19 @@ pub struct ChildConnector {
     data: PathBuf,
     guard: PathBuf,
     max_message: usize,
-    last_line: LastLine,
+    history: Arc<Mutex<History>>,
 }
 
 impl ChildConnector {
     /// `data` is the data directory: a server without a `cwd` works in a folder of its own there.
     #[must_use]
     pub fn new(config: &Arc<UpstreamConfig>, data: &Path) -> Self {
-        let this = Path::new(THIS_PROGRAM);
-        let guard = if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() };
         Self {
             config: config.clone(),
             data: data.to_owned(),
-            guard: guard.unwrap_or_else(|_| this.to_owned()),
+            guard: this_program(),
             max_message: MAX_MESSAGE,
-            last_line: LastLine::default(),
+            history: Arc::default(),
         }
     }
 
@@ -78,11 +73,24 @@ impl ChildConnector {
         let cwd = match cwd {
             Some(cwd) if cwd.is_dir() => cwd.clone(),
             Some(cwd) => return Err(LinkError::Unreachable(format!("its `cwd` {} is not a folder", cwd.display()))),
-            None => start::own_folder(&self.data, &self.config.name)?,
+            None => folder::own_folder(&self.data, &self.config.name)?,
         };
+        let inherited = Inherited::from_process();
+        if !inherited.withheld.is_empty() {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    variables = inherited.withheld.join(", "),
+                    "servers do not get these variables of the gateway, since their values hold a user or a password: \
+                     set them in the `env` of the servers that need them"
+                );
+            });
+        }
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.0.as_str())).collect();
-        let log = ServerLog::new(&self.config.name, env.iter().map(|(_, value)| *value), Arc::clone(&self.last_line));
-        let started = start::start(Spec { guard: &self.guard, command, args, env: &env, cwd: &cwd }).await?;
+        let log = ServerLog::new(&self.config.name, env.iter().map(|(_, value)| *value), Arc::clone(&self.history));
+        let spec =
+            Spec { guard: &self.guard, command, args, inherited: &inherited.variables, env: &env, cwd: Some(&cwd) };
+        let started = start(spec).await.map_err(|error| LinkError::Unreachable(error.to_string()))?;
         Ok(Arc::new(ChildLink::new(started, log, self.max_message, unsolicited)))
     }
 }
@@ -101,8 +109,8 @@ impl Connector for ChildConnector {
         true
     }
 
-    fn last_line(&self) -> Option<String> {
-        self.last_line.lock().clone()
+    fn stderr(&self) -> Stderr {
+        self.history.lock().shown()
     }
 
     fn describe(&self) -> String {

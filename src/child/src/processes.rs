@@ -26,7 +26,7 @@ struct Stat {
 /// were. `group`: what it started first, all that is known where there is no `/proc`.
 ///
 /// Best effort: what forks all the time may be missed, so whoever must be sure calls it again.
-pub(super) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<(Pid, u64)> {
+pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<(Pid, u64)> {
     let mut signalled = HashSet::new();
     for _ in 0..LOOKS {
         let Some(found) = descendants(getpid()) else {
@@ -67,7 +67,7 @@ fn send(pid: Pid, since: u64, signal: Signal) {
 }
 
 /// When that process started, if it exists.
-pub(super) fn started(pid: Pid) -> Option<u64> {
+pub(crate) fn started(pid: Pid) -> Option<u64> {
     stat(pid.as_raw_nonzero().get()).map(|stat| stat.since)
 }
 

@@ -1,4 +1,5 @@
 //! The guard: the small process between the gateway and one stdio server (`countersign __guard -- command args…`).
+//! `countersign check` has it between itself and the server that it checks, in the place of the gateway.
 //!
 //! It carries no data. The server's stdin, stdout and stderr are pipes of the gateway's that come over the guard's own
 //! stdin, a Unix socket, as descriptors. Later the socket tells each of the two that the other has gone: when the
@@ -34,15 +35,17 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::processes;
+use crate::processes;
 
 /// The subcommand. It has no help: only the gateway uses it.
 pub const SUBCOMMAND: &str = "__guard";
 /// What the gateway adds to the guard's environment: its allocator would else begin with two huge pages, 4 MiB where
 /// 2 MiB are plenty. The spelling tells it from a server's own setting of that name, which is passed on.
-pub(super) const LEAN: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
-/// The gateway's order to end the server now. Without it, the end of the socket means that the gateway is gone.
-pub(super) const ORDER: &[u8] = b"end\n";
+pub(crate) const LEAN: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
+/// The gateway's order to end the server now. Without an order, the end of the socket means that the gateway is gone.
+pub(crate) const TERMINATE_ORDER: &[u8] = b"end\n";
+/// The order to kill it at once.
+pub(crate) const KILL_ORDER: &[u8] = b"kill\n";
 /// What a server whose gateway is gone has to leave by itself, since its stdin has ended with it
 /// (2025-11-25/basic/lifecycle#stdio).
 const LEAVE: Duration = Duration::from_secs(2);
@@ -191,21 +194,29 @@ impl Control {
         let _ = (&self.told).write_all(report.line().as_bytes());
     }
 
-    /// Waits for the gateway's order, or for its end: whether it was an order.
-    async fn ordered(&self) -> bool {
+    /// Waits for the gateway's order, or for its end.
+    async fn ordered(&self) -> Order {
         let mut buffer = [0_u8; 64];
         loop {
             if self.heard.readable().await.is_err() {
-                return false;
+                return Order::Leave;
             }
             match self.heard.try_read(&mut buffer) {
-                Ok(0) => return false,
-                Ok(_) => return true,
+                Ok(count @ 1..) if buffer.get(..count) == Some(KILL_ORDER) => return Order::Kill,
+                Ok(1..) => return Order::Terminate,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return false,
+                Ok(0) | Err(_) => return Order::Leave,
             }
         }
     }
+}
+
+/// What the gateway wants of a server.
+enum Order {
+    /// Nothing: the gateway is gone.
+    Leave,
+    Terminate,
+    Kill,
 }
 
 /// What ends children, and what would end the guard.
@@ -262,9 +273,10 @@ async fn watch(server: Pid, control: &Control, mut signals: Signals) {
         };
         tokio::select! {
             _ = signals.child.recv() => {}
-            ordered = control.ordered(), if running => phase = match ordered {
-                true => terminate(server),
-                false => Phase::Leaving { until: Instant::now() + LEAVE },
+            order = control.ordered(), if running => phase = match order {
+                Order::Kill => kill(server, &phase),
+                Order::Terminate => terminate(server),
+                Order::Leave => Phase::Leaving { until: Instant::now() + LEAVE },
             },
             // A service manager signals every process of the service: the guard then does its work, not more and not less.
             _ = signals.terminate.recv(), if alive => phase = terminate(server),
