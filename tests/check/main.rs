@@ -14,7 +14,10 @@ use std::{
 
 use countersign_check::{Check, checks};
 use serde_json::Value;
-use support::{Gateway, Process, binary};
+use support::{
+    Gateway, Process, binary,
+    children::{alive, marker},
+};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_model-server");
 
@@ -258,6 +261,137 @@ fn reports_are_for_people_programs_and_ci() {
     for key in ["id", "group", "level", "status", "spec", "sent", "received", "advice"] {
         assert!(check.get(key).is_some(), "{key}: {check}");
     }
+}
+
+#[test]
+fn ids_of_another_type_are_a_finding() {
+    for modern in [false, true] {
+        let place = Place { transport: "stdio", modern };
+        let ran = checked(place, "run/text-ids");
+        let failed = failed(&ran);
+        assert_eq!(ran.code, Some(1), "{}", ran.errors);
+        assert!(failed.contains("messages/id-integer") && failed.contains("stdio/stdout"), "{failed:?}");
+        assert!(!failed.contains("stdio/many-in-one-write") && !failed.contains("tools/list"), "{failed:?}");
+        let checks = ran.report["checks"].as_array().unwrap();
+        let found = checks.iter().find(|check| check["id"] == "messages/id-integer").unwrap();
+        assert!(found["received"].to_string().contains(r#"\"id\":\"42\""#), "{found}");
+    }
+    // Where no answer belongs to a request, that is all there is to say.
+    let ran = checked(Place { transport: "stdio", modern: false }, "run/no-ids");
+    assert_eq!((ran.code, failed(&ran)), (Some(1), BTreeSet::from(["messages/id-integer".to_owned()])));
+    let found = &ran.report["checks"][0];
+    assert!(found["why"].as_str().unwrap().contains("null"), "{found}");
+    assert!(found["received"][0].as_str().unwrap().contains("protocolVersion"), "{found}");
+}
+
+#[test]
+fn server_that_sends_much_is_cut_off() {
+    let mut check = Command::new(binary())
+        .args(["check", "--json", "--revision", "2025-11-25", "--", SERVER, "--fault", "run/large"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut printed = check.stdout.take().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        printed.read_to_string(&mut text).map(|_| text)
+    });
+    let mut peak = 0;
+    let code = loop {
+        // The highest so far; nothing once it has ended.
+        let status = std::fs::read_to_string(format!("/proc/{}/status", check.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        peak = peak.max(kib.unwrap_or_default());
+        match check.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    };
+    let report: Value = serde_json::from_str(&reading.join().unwrap().unwrap()).unwrap();
+    assert_eq!((code, &report["complies"]), (Some(1), &Value::Bool(false)));
+    assert!((1..200 << 10).contains(&peak), "{peak} KiB");
+}
+
+#[test]
+fn run_ends_when_its_time_is_over() {
+    // The server is slow once it has been opened and its lists are read.
+    let dir = tempfile::tempdir().unwrap();
+    let count = dir.path().join("count");
+    let count = count.to_str().unwrap();
+    let slow = format!("echo >> {count}; [ $(wc -l < {count}) -lt 3 ] || sleep 30; exec {SERVER}");
+    let limits = ["--max-time", "3", "--timeout", "60"];
+    let arguments = [&["--json", "--revision", "2025-11-25"], &limits[..], &["--", "sh", "-c", &slow]].concat();
+    let ran = run(&arguments);
+    assert_eq!(ran.code, Some(1), "{}", ran.errors);
+    assert_eq!(ran.report["stopped"], "it took longer than 3 s");
+    let last = ran.report["checks"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&last["status"], &last["why"]),
+        (&"skipped".into(), &"the run was ended: it took longer than 3 s".into())
+    );
+}
+
+#[test]
+fn credentials_are_in_no_report() {
+    const SECRET: &str = "tok-en-0123456789";
+    let dir = tempfile::tempdir().unwrap();
+    let junit = dir.path().join("report.xml");
+    let mut server =
+        Command::new(SERVER).args(["--fault", "run/given", "--listen"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let _served = Process(server);
+    let url = format!("http://{}/mcp", line.trim());
+    let header = format!("Authorization: Bearer {SECRET}");
+    let over_http = ["--header", &header, "--url", &url];
+    let over_stdio = ["--env", "TOKEN", "--", SERVER, "--fault", "run/given"];
+    for target in [&over_http[..], &over_stdio] {
+        for format in [&["--json"][..], &[]] {
+            let mut command = Command::new(binary());
+            command.args(["check", "--only", "messages", "--only", "tools", "--junit", junit.to_str().unwrap()]);
+            let output = command.args(format).args(target).env("TOKEN", SECRET).output().unwrap();
+            let texts = [output.stdout, output.stderr, std::fs::read(&junit).unwrap()];
+            let all = texts.map(|text| String::from_utf8(text).unwrap()).concat();
+            assert!(all.contains("[secret]") && all.contains("messages/jsonrpc"), "{all}");
+            let parts = (4..SECRET.len()).map(|end| &SECRET[..end]);
+            for part in parts {
+                assert!(!all.contains(part), "{part}: {all}");
+            }
+        }
+    }
+}
+
+#[test]
+fn checked_command_gets_little_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, marker) = (dir.path().join("env"), marker());
+    let script = format!("env > {}; setsid sh -c 'sleep 1000; :' {marker} & exec {SERVER}", file.to_str().unwrap());
+    let check = |more: &[&str]| {
+        Command::new(binary())
+            .args(["check", "--json", "--only", "handshake", "--revision", "2025-11-25"])
+            .args(more)
+            .args(["--", "sh", "-c", &script])
+            .env("COUNTERSIGN_KEY", "csk_secret")
+            .env("NODE_EXTRA_CA_CERTS", "/a/b.pem")
+            .env("HTTPS_PROXY", "http://me:secret@127.0.0.1:1")
+            .env("NAMED", "value")
+            .output()
+            .unwrap()
+    };
+    let output = check(&["--env", "NAMED"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("HTTPS_PROXY"), "what is withheld is told");
+    let text = fs_text(&file);
+    let names: BTreeSet<&str> = text.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(["PATH", "NODE_EXTRA_CA_CERTS", "NAMED"].iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(["COUNTERSIGN_KEY", "HTTPS_PROXY"].iter().all(|name| !names.contains(name)), "{names:?}");
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !alive(&marker).is_empty() {
+        assert!(std::time::Instant::now() < limit, "what the command started in sessions of their own lives on");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(check(&["--env", "NO_SUCH_VARIABLE"]).status.code(), Some(64));
 }
 
 /// The page has a row for each check, with the fault in the model server that it finds.

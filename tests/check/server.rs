@@ -2,6 +2,9 @@
 //! the one way that the check of that name finds.
 //!
 //! It shares nothing with the gateway or with the prober: a mistake in one of them would else be made twice.
+//!
+//! Faults that begin with `run/` concern a whole run instead of one check: ids of another type (after a banner), no ids, answers
+//! of 16 MiB, and answers with the credentials that it was given.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
 
@@ -30,6 +33,8 @@ struct Server {
     sessions: Mutex<HashSet<String>>,
     /// Events of all streams, each with the id of its stream.
     events: Mutex<Vec<(usize, String)>>,
+    /// The credentials of the environment or of the last request.
+    given: Mutex<String>,
 }
 
 /// What one connection knows.
@@ -50,6 +55,7 @@ fn main() {
         listed: AtomicU32::new(0),
         sessions: Mutex::default(),
         events: Mutex::default(),
+        given: Mutex::new(std::env::var("TOKEN").unwrap_or_default()),
     });
     if arguments.iter().any(|argument| argument == "--listen") {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -64,7 +70,7 @@ fn main() {
 }
 
 fn stdio(server: &Server) {
-    if server.has("stdio/stdout") {
+    if server.has("stdio/stdout") || server.has("run/text-ids") {
         println!("Server started");
     }
     let mut input = BufReader::with_capacity(1 << 20, std::io::stdin().lock());
@@ -152,6 +158,10 @@ fn depth(text: &[u8]) -> usize {
 impl Server {
     fn has(&self, fault: &str) -> bool {
         self.fault == fault
+    }
+
+    fn given(&self) -> String {
+        self.given.lock().unwrap().clone()
     }
 
     /// Ends the process where this input is what the fault is about.
@@ -250,6 +260,9 @@ impl Server {
         };
         self.spoil(&mut response, id, method);
         let mut text = response.to_string();
+        if self.has("run/large") && !matches!(method, "initialize" | "server/discover") {
+            text = text.replace("\"result\":{", &format!("\"result\":{{\"pad\":[{}[]],", "[],".repeat(16 << 20 >> 2)));
+        }
         if self.has("messages/id-large") {
             text = text.replace("9007199254740991", "9007199254740992");
         }
@@ -312,6 +325,9 @@ impl Server {
             "messages/one-outcome" if method == "check/no-such-method" => response["result"] = json!({}),
             "messages/result-object" if harmless && *id == 7 => response["result"] = json!([]),
             "messages/error-object" if method == "check/no-such-method" => response["error"]["message"] = Value::Null,
+            "run/text-ids" if id.is_number() => response["id"] = id.to_string().into(),
+            "run/no-ids" => response["id"] = Value::Null,
+            "run/given" => response["jsonrpc"] = self.given().into(),
             "messages/concurrent" if (100..108).any(|known| *id == known) => response["id"] = 100.into(),
             _ => {}
         }
@@ -464,7 +480,11 @@ impl Server {
             (false, "handshake/unknown-version") => asked,
             (false, _) => LEGACY[0],
         };
-        let name = if self.has("handshake/server-info") { Value::Null } else { "model".into() };
+        let name = match self.fault.as_str() {
+            "handshake/server-info" => Value::Null,
+            "run/given" => self.given().into(),
+            _ => "model".into(),
+        };
         Ok(
             json!({ "protocolVersion": version, "capabilities": self.capabilities(), "serverInfo": { "name": name, "version": "1" } }),
         )
@@ -478,6 +498,8 @@ impl Server {
             "tools/list" => write["inputSchema"] = Value::Null,
             "tools/unique" => write["name"] = "echo".into(),
             "tools/names" => write["name"] = "write it!".into(),
+            // Longer than what a report repeats of it.
+            "run/given" => write["name"] = format!("{}{}", "x".repeat(190), self.given()).into(),
             "tools/input-schema-root" => write["inputSchema"] = json!({ "properties": {} }),
             "tools/schemas" => write["inputSchema"]["properties"] = json!({ "a": { "type": "strin" } }),
             "tools/annotations" => write["annotations"] = json!({ "readOnlyHint": "no" }),
@@ -572,6 +594,9 @@ fn serve(server: &Server, stream: TcpStream) {
         }
         return;
     };
+    if let Some(credentials) = asked.header("authorization") {
+        *server.given.lock().unwrap() = credentials.to_owned();
+    }
     let evil = asked.header("origin").is_some_and(|origin| origin.contains("evil"));
     if asked.header("upgrade").is_some() {
         if evil && !server.has("websocket/origin") {

@@ -1,12 +1,14 @@
 //! Whether an MCP server keeps the protocol: an independent prober that speaks raw bytes, over stdio, HTTP or WebSocket, to a
 //! server of any revision.
 //!
-//! It uses no SDK, and nothing of the gateway, which is one of the servers that it checks. `wire` carries bytes, `probe.rs`
-//! speaks JSON-RPC by the book, `catalog` has the checks, one table for each group, `report.rs` is what comes out. Nothing
-//! that could write is called, unless that is asked for.
+//! It uses no SDK, and of the gateway, which is one of the servers that it checks, only how child processes are started and
+//! ended. `wire` carries bytes, `probe.rs` speaks JSON-RPC by the book, `catalog` has the checks, one table for each group,
+//! `report.rs` is what comes out, without what `redact.rs` finds of credentials. Nothing that could write is called, unless
+//! that is asked for.
 
 mod catalog;
 mod probe;
+mod redact;
 mod report;
 mod run;
 mod wire;
@@ -82,10 +84,13 @@ pub struct Options {
     pub allow_writes: bool,
     /// For one answer.
     pub timeout: Duration,
+    /// For the whole run.
+    pub run_limit: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { revision: None, only: Vec::new(), allow_writes: false, timeout: Duration::from_secs(5) }
+        let (timeout, run_limit) = (Duration::from_secs(5), Duration::from_secs(300));
+        Self { revision: None, only: Vec::new(), allow_writes: false, timeout, run_limit }
     }
 }

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use crate::{
     MODERN, Options, Target,
-    wire::{Answer, Http, Received, Trouble, Wire},
+    redact::Redactor,
+    wire::{Answer, Budget, Http, MAX_WEIGHT, Received, Trouble, Wire, parse, weight},
 };
 
 /// Characters of a message that a report repeats.
@@ -66,17 +67,27 @@ pub(crate) struct Probe {
     pub revision: Arc<str>,
     pub facts: Arc<Facts>,
     pub transcript: Arc<std::sync::Mutex<Transcript>>,
+    pub redactor: Arc<Redactor>,
+    /// Of all connections of the run.
+    pub budget: Arc<Budget>,
 }
 
 impl Probe {
-    pub fn new(target: &Target, options: &Options, revision: &str) -> Self {
+    pub fn new(target: &Target, options: &Options) -> Self {
         Self {
             target: target.clone(),
             options: options.clone(),
-            revision: revision.into(),
+            revision: MODERN.into(),
             facts: Arc::default(),
             transcript: Arc::default(),
+            redactor: Arc::new(Redactor::new(target)),
+            budget: Arc::default(),
         }
+    }
+
+    /// The same in another revision, with nothing said yet.
+    pub fn speaking(&self, revision: &str) -> Self {
+        Self { revision: revision.into(), ..self.anew() }
     }
 
     /// The same, with nothing said yet.
@@ -93,11 +104,11 @@ impl Probe {
     }
 
     pub fn note_sent(&self, text: &str) {
-        keep(&mut self.lock().sent, text);
+        keep(&mut self.lock().sent, &self.redactor.redact(text));
     }
 
     pub fn note_received(&self, text: &str) {
-        keep(&mut self.lock().received, text);
+        keep(&mut self.lock().received, &self.redactor.redact(text));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Transcript> {
@@ -111,7 +122,7 @@ impl Probe {
 
     /// A connection on which nothing was said.
     pub async fn connect(&self) -> Result<Conn, Trouble> {
-        let mut wire = Wire::open(&self.target, self.limit()).await?;
+        let mut wire = Wire::open(&self.target, self.limit(), &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
         {
@@ -168,6 +179,18 @@ pub(crate) fn envelope(revision: &str) -> Map<String, Value> {
         "io.modelcontextprotocol/clientCapabilities": {},
     });
     meta.as_object().cloned().unwrap_or_default()
+}
+
+/// Returns `true` if the ids are equal, or would be if both were texts: the checks of ids say what is wrong with such an
+/// answer, and all others go on with it.
+pub(crate) fn is_same_id(one: &Value, other: &Value) -> bool {
+    let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
+    one == other || (one.as_f64().is_some() && one.as_f64() == other.as_f64()) || text(one) == text(other)
+}
+
+/// Whether a message is a response, to whatever.
+fn is_response(message: &Value) -> bool {
+    message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
 }
 
 pub(crate) fn client() -> Value {
@@ -237,8 +260,11 @@ impl Conn {
     pub async fn response(&mut self, id: &Value) -> Result<Received, Trouble> {
         let limit = self.probe.limit();
         let end = Instant::now() + limit;
+        let mut other = None;
         loop {
-            let Some(received) = self.receive_by(end).await? else { return Err(Trouble::Silent(limit)) };
+            let Some(received) = self.receive_by(end).await? else {
+                return Err(other.unwrap_or(Trouble::Silent(limit)));
+            };
             let Some(json) = received.json() else {
                 // An HTTP answer without a message is the answer.
                 if received.status.is_some() {
@@ -248,9 +274,15 @@ impl Conn {
             };
             if json.get("method").is_some() {
                 self.decline(&json).await?;
-            } else if json.get("id") == Some(id) || received.status.is_some() {
+            } else if is_same_id(&json["id"], id) || received.status.is_some() {
                 // Over HTTP an answer belongs to its request, whatever it says.
                 return Ok(received);
+            } else if is_response(&json) {
+                other.get_or_insert_with(|| Trouble::OtherId {
+                    sent: id.to_string(),
+                    id: json.get("id").map_or_else(|| "missing".to_owned(), |id| shown(&id.to_string())),
+                    received: shown(&self.probe.redactor.redact(&received.text)),
+                });
             }
         }
     }
@@ -279,11 +311,18 @@ impl Conn {
 
     /// A request by the book, and its response.
     pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, Trouble> {
+        self.weighed(method, params).await.map(|(response, _)| response)
+    }
+
+    /// The same, and what the response takes.
+    async fn weighed(&mut self, method: &str, params: Value) -> Result<(Value, usize), Trouble> {
         let id = self.id();
         let message = self.probe.message(Some(&id), method, params);
         let received = self.exchange(&message).await?;
         let status = received.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
-        received.json().ok_or_else(|| Trouble::Garbled(format!("no JSON: {status} {}", shown(&received.text))))
+        let response =
+            received.json().ok_or_else(|| Trouble::Garbled(format!("no JSON: {status} {}", shown(&received.text))))?;
+        Ok((response, weight(&received.text)))
     }
 
     /// Sends a message, and gives everything that comes within that time, to its response at most.
@@ -294,16 +333,16 @@ impl Conn {
             let answer = http.request_for("POST", &http.headers_of(message), text.as_bytes(), limit).await?;
             let messages = answer.messages();
             messages.iter().for_each(|text| self.probe.note_received(text));
-            return Ok(messages.iter().filter_map(|text| serde_json::from_str(text).ok()).collect());
+            return Ok(messages.iter().filter_map(|text| parse(text)).collect());
         }
         self.send(&text).await?;
         let end = Instant::now() + limit;
         let mut all = Vec::new();
         while let Some(received) = self.receive_by(end).await? {
             let Some(came) = received.json() else { continue };
-            let is_response = came.get("method").is_none() && came["id"] == message["id"];
+            let is_answer = came.get("method").is_none() && is_same_id(&came["id"], &message["id"]);
             all.push(came);
-            if is_response {
+            if is_answer {
                 break;
             }
         }
@@ -343,9 +382,14 @@ impl Conn {
     pub async fn list(&mut self, method: &str, of: &str) -> Result<Vec<Value>, Trouble> {
         let mut all = Vec::new();
         let mut cursor: Option<Value> = None;
+        let mut taken = 0;
         for _ in 0..PAGES {
             let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-            let response = self.ask(method, params).await?;
+            let (response, weight) = self.weighed(method, params).await?;
+            taken += weight;
+            if taken > MAX_WEIGHT {
+                return Err(Trouble::Garbled(format!("more in {method} than is read of a list")));
+            }
             let Some(page) = response["result"][of].as_array() else { break };
             all.extend(page.iter().cloned());
             match response["result"].get("nextCursor") {

@@ -46,6 +46,9 @@ pub struct Report {
     /// `name version`, as the server says.
     pub server: String,
     pub milliseconds: u64,
+    /// Why the run was ended before all checks were over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
     pub checks: Vec<Checked>,
 }
 
@@ -56,10 +59,10 @@ impl Report {
         self.checks.iter().filter(counted).count()
     }
 
-    /// Whether nothing failed that must hold.
+    /// Whether everything was checked, and nothing failed that must hold.
     #[must_use]
     pub fn complies(&self) -> bool {
-        self.count(Status::Failed, Some(Level::Must)) == 0
+        self.stopped.is_none() && self.count(Status::Failed, Some(Level::Must)) == 0
     }
 
     /// One object.
@@ -78,8 +81,8 @@ impl Report {
         out.push_str(&format!(
             "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3}\">\n",
             escaped(&format!("{} ({}, {})", self.target, self.transport, self.revision)),
-            self.checks.len(),
-            self.count(Status::Failed, Some(Level::Must)),
+            self.checks.len() + usize::from(self.stopped.is_some()),
+            self.count(Status::Failed, Some(Level::Must)) + usize::from(self.stopped.is_some()),
             self.count(Status::Skipped, None) + self.count(Status::Failed, Some(Level::Should)),
             seconds(self.milliseconds),
         ));
@@ -110,6 +113,12 @@ impl Report {
                 (Status::Skipped, _) => out.push_str(&format!("<skipped message=\"{}\"/>", escaped(&check.why))),
             }
             out.push_str("</testcase>\n");
+        }
+        if let Some(why) = &self.stopped {
+            let why = escaped(&format!("the run was ended: {why}"));
+            out.push_str(&format!(
+                "  <testcase classname=\"run\" name=\"run\"><failure message=\"{why}\"/></testcase>\n"
+            ));
         }
         out.push_str("</testsuite>\n");
         out
@@ -169,6 +178,7 @@ mod tests {
             revision: "2025-11-25".into(),
             server: String::new(),
             milliseconds: 7,
+            stopped: None,
             checks: vec![checked],
         }
     }
@@ -179,6 +189,8 @@ mod tests {
         assert!(report(Status::Failed, Level::Should).complies());
         assert!(report(Status::Skipped, Level::Must).complies());
         assert_eq!(report(Status::Failed, Level::Should).to_json()["complies"], true);
+        let stopped = Report { stopped: Some("too late".into()), ..report(Status::Passed, Level::Must) };
+        assert!(!stopped.complies() && stopped.to_junit().contains("failures=\"1\""));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     LEGACY, MODERN, Options, Target,
     catalog::{self, Check, Verdict},
-    probe::{Facts, Probe},
+    probe::{Facts, Probe, Transcript},
     report::{Checked, Report, Status, page},
     wire::Trouble,
 };
@@ -35,11 +35,37 @@ pub trait Progress: Send {
 /// A server that cannot be reached, or that speaks no revision that was asked for.
 pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, Trouble> {
     let began = Instant::now();
-    let probe = opened(target, options).await?;
+    let deadline = tokio::time::Instant::now() + options.run_limit;
+    let probe = Probe::new(target, options);
+    let report = |revision: &str, server: String, checks, stopped: Option<String>| Report {
+        target: target.label(),
+        transport: target.transport(),
+        revision: revision.to_owned(),
+        server,
+        milliseconds: milliseconds(began.elapsed()),
+        stopped,
+        checks,
+    };
+    let late = || format!("it took longer than {} s", options.run_limit.as_secs());
+    let opened = tokio::time::timeout_at(deadline, opened(&probe)).await;
+    let probe = match opened.unwrap_or_else(|_| Err(Trouble::Ended(late()))) {
+        Ok(probe) => probe,
+        // It answers, and no other check can tell its answers apart.
+        Err(trouble @ Trouble::OtherId { .. }) => {
+            let finding = other_id(&probe, trouble);
+            progress.begun("", LEGACY[0], 1);
+            progress.ended(&finding);
+            return Ok(report(LEGACY[0], String::new(), vec![finding], None));
+        }
+        Err(trouble) => return Err(trouble.redacted(&probe.redactor)),
+    };
     let server = &probe.facts.opening;
     let info =
         if probe.is_modern() { &server["_meta"]["io.modelcontextprotocol/serverInfo"] } else { &server["serverInfo"] };
-    let text = |name: &str| info[name].as_str().unwrap_or_default().chars().take(100).collect::<String>();
+    let text = |name: &str| {
+        let text = info[name].as_str().unwrap_or_default();
+        probe.redactor.redact(text).chars().take(100).collect::<String>()
+    };
     let server = format!("{} {}", text("name"), text("version")).trim().to_owned();
     let chosen: Vec<&Check> = catalog::all()
         .filter(|check| check.concerns(&probe) && (options.only.is_empty() || options.only.contains(&check.group)))
@@ -49,20 +75,41 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         Target::Command { .. } => AT_ONCE,
         Target::Http { .. } | Target::WebSocket { .. } => 1,
     };
-    let mut running = stream::iter(chosen).map(|check| one(probe.anew(), check)).buffered(at_once);
+    let mut running = stream::iter(&chosen).map(|check| one(probe.anew(), check)).buffered(at_once);
     let mut checks = Vec::new();
-    while let Some(checked) = running.next().await {
+    let mut stopped = None;
+    while stopped.is_none() {
+        match tokio::time::timeout_at(deadline, running.next()).await {
+            Ok(Some(checked)) => {
+                progress.ended(&checked);
+                checks.push(checked);
+                stopped = probe.budget.spent();
+            }
+            Ok(None) => break,
+            Err(_) => stopped = Some(late()),
+        }
+    }
+    drop(running);
+    for check in chosen.iter().skip(checks.len()) {
+        let why = stopped.as_deref().unwrap_or_default();
+        let verdict = Verdict::Skipped(format!("the run was ended: {why}"));
+        let checked = checked(&probe, check, verdict, Transcript::default(), Duration::ZERO);
         progress.ended(&checked);
         checks.push(checked);
     }
-    Ok(Report {
-        target: target.label(),
-        transport: target.transport(),
-        revision: probe.revision.to_string(),
-        server,
-        milliseconds: milliseconds(began.elapsed()),
-        checks,
-    })
+    Ok(report(&probe.revision, server, checks, stopped))
+}
+
+/// What is said of a server that answers, but with other ids than those of the requests.
+fn other_id(probe: &Probe, trouble: Trouble) -> Checked {
+    let check = catalog::other_id();
+    let why = trouble.to_string();
+    let received = match trouble {
+        Trouble::OtherId { received, .. } => vec![received],
+        _ => Vec::new(),
+    };
+    let said = Transcript { received, ..Transcript::default() };
+    checked(&probe.speaking(LEGACY[0]), check, Verdict::Fails(why), said, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -77,13 +124,17 @@ async fn one(probe: Probe, check: &'static Check) -> Checked {
         Ok(Err(trouble)) => Verdict::Fails(trouble.to_string()),
         Err(_) => Verdict::Fails(format!("it was not over within {limit:?}")),
     };
-    let said = probe.take_transcript();
+    checked(&probe, check, verdict, probe.take_transcript(), began.elapsed())
+}
+
+/// How a check ended, without the secrets that the server was given.
+fn checked(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript, time: Duration) -> Checked {
     let (status, why) = match verdict {
         Verdict::Holds => (Status::Passed, String::new()),
         Verdict::Fails(why) => (Status::Failed, why),
         Verdict::Skipped(why) => (Status::Skipped, why),
     };
-    let told = if status == Status::Passed { Default::default() } else { said };
+    let told = if status == Status::Passed { Transcript::default() } else { said };
     Checked {
         id: check.id,
         group: check.group.as_str(),
@@ -91,23 +142,23 @@ async fn one(probe: Probe, check: &'static Check) -> Checked {
         status,
         says: check.says,
         spec: page(check, &probe.revision),
-        why,
+        why: probe.redactor.redact(&why).into_owned(),
         sent: told.sent,
         received: told.received,
         advice: (status == Status::Failed).then_some(check.advice),
-        milliseconds: milliseconds(began.elapsed()),
+        milliseconds: milliseconds(time),
     }
 }
 
 /// Finds out what the server speaks, and what it has.
-async fn opened(target: &Target, options: &Options) -> Result<Probe, Trouble> {
-    let wanted = options.revision.as_deref();
+async fn opened(probe: &Probe) -> Result<Probe, Trouble> {
+    let wanted = probe.options.revision.as_deref();
     let mut refused = None;
     for revision in std::iter::once(MODERN).chain(LEGACY) {
         if wanted.is_some_and(|wanted| wanted != revision) {
             continue;
         }
-        let mut probe = Probe::new(target, options, revision);
+        let mut probe = probe.speaking(revision);
         match opening(&probe).await {
             Ok(opening) => {
                 // A server of the handshake era may answer with another revision than it was asked for.
@@ -116,15 +167,15 @@ async fn opened(target: &Target, options: &Options) -> Result<Probe, Trouble> {
                     && wanted.is_none()
                     && LEGACY.contains(&said)
                 {
-                    probe = Probe::new(target, options, said);
+                    probe = probe.speaking(said);
                 }
                 probe.facts = Arc::new(facts(&probe, opening).await);
                 probe.take_transcript();
                 return Ok(probe);
             }
-            Err(trouble @ Trouble::Unreachable(_)) => return Err(trouble),
+            Err(trouble @ (Trouble::Unreachable(_) | Trouble::Ended(_))) => return Err(trouble),
             // Whoever does not even answer the handshake has none of its revisions: one time-out is enough.
-            Err(trouble @ Trouble::Silent(_)) if revision != MODERN => return Err(trouble),
+            Err(trouble @ (Trouble::Silent(_) | Trouble::OtherId { .. })) if revision != MODERN => return Err(trouble),
             Err(trouble) => refused = Some(trouble),
         }
     }

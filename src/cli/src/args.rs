@@ -174,6 +174,12 @@ pub struct CheckArgs {
     /// Seconds that one answer may take
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: u64,
+    /// Seconds that the whole run may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub max_time: u64,
+    /// A variable of this environment that the command gets too; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub env: Vec<String>,
     #[command(flatten)]
     pub data: DataArgs,
     /// A command that starts the server on its stdin and stdout

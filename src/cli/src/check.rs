@@ -8,9 +8,10 @@ use super::{
     args::CheckArgs,
     configuration,
     exit::{Exit, Failure},
-    output::{Output, Style, columns, cut, one_line},
+    output::{Output, Style, columns, cut, one_line, remark},
 };
 use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, Progress, Status, Target, Trouble};
+use countersign_child::environment::Inherited;
 use countersign_config::{Secret, UpstreamTarget};
 use countersign_provider::text::plural;
 
@@ -72,6 +73,7 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
         only: args.only.iter().map(group).collect::<Result<_, _>>()?,
         allow_writes: args.allow_writes,
         timeout: Duration::from_secs(args.timeout),
+        run_limit: Duration::from_secs(args.max_time),
     })
 }
 
@@ -95,7 +97,23 @@ fn target(args: &CheckArgs) -> Result<Target, Failure> {
     }
     let mut words = args.command.iter().cloned();
     let program = words.next().unwrap_or_default();
-    Ok(Target::Command { program, arguments: words.collect(), env: Vec::new(), cwd: None })
+    Ok(Target::Command { program, arguments: words.collect(), env: named_variables(args)?, cwd: None })
+}
+
+/// The variables of `--env`, as this process has them.
+fn named_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failure> {
+    let named = |name: &String| match std::env::var(name) {
+        Ok(value) => Ok((name.clone(), value)),
+        Err(_) => Err(wrong(format!("--env {name}: there is no such variable, or it is no text"))),
+    };
+    let named: Vec<_> = args.env.iter().map(named).collect::<Result<_, _>>()?;
+    let withheld = Inherited::from_process().withheld.into_iter();
+    for name in withheld.filter(|name| !args.env.contains(name)) {
+        remark(&format!(
+            "The server does not get {name}, since it holds a user or a password; --env {name} passes it."
+        ));
+    }
+    Ok(named)
 }
 
 fn of_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, Failure> {
@@ -114,10 +132,10 @@ fn configured(args: &CheckArgs, name: &str, more: Vec<(String, String)>) -> Resu
     })?;
     let plain = |(name, Secret(value)): (&String, &Secret)| (name.clone(), value.clone());
     match &found.target {
-        UpstreamTarget::Command { command, args, env, cwd } => Ok(Target::Command {
+        UpstreamTarget::Command { command, args: arguments, env, cwd } => Ok(Target::Command {
             program: command.clone(),
-            arguments: args.clone(),
-            env: env.iter().map(plain).collect(),
+            arguments: arguments.clone(),
+            env: named_variables(args)?.into_iter().chain(env.iter().map(plain)).collect(),
             cwd: cwd.clone(),
         }),
         UpstreamTarget::Url { urls, headers, .. } => {
@@ -194,7 +212,8 @@ fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), F
     let count = |status, level| report.count(status, level);
     let failed = count(Status::Failed, Some(Level::Must));
     let (style, verdict) = match failed {
-        0 => (Style::Green, "It complies".to_owned()),
+        0 if report.stopped.is_none() => (Style::Green, "It complies".to_owned()),
+        0 => (Style::Red, "Not everything was checked".to_owned()),
         failed => (Style::Red, format!("It does not comply: {}", failed_checks(failed, "required"))),
     };
     out.styled(style, &verdict)?;
@@ -205,6 +224,9 @@ fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), F
         count(Status::Skipped, None),
         report.milliseconds as f64 / 1000.0
     ))?;
+    if let Some(why) = &report.stopped {
+        out.line(&format!("The run was ended before all checks were over: {}.", one_line(why)))?;
+    }
     Ok(())
 }
 
@@ -241,6 +263,7 @@ mod tests {
             revision: "2025-11-25".to_owned(),
             server: String::new(),
             milliseconds: 1500,
+            stopped: None,
             checks,
         };
         let mut out = Output::memory(false);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Check, Outcome, Verdict, brief, check, code};
 use crate::{
     probe::{Conn, Probe},
-    wire::{Answer, Trouble},
+    wire::{Answer, Trouble, parse},
 };
 
 const LEGACY_HTTP: &str = "basic/transports#streamable-http";
@@ -247,7 +247,7 @@ fn told(answer: &Answer) -> String {
 }
 
 fn message_of(answer: &Answer) -> Value {
-    answer.messages().last().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    answer.messages().last().and_then(|text| parse(text)).unwrap_or_default()
 }
 
 async fn content_type(probe: Probe) -> Outcome {
@@ -418,7 +418,7 @@ async fn resumed(probe: Probe) -> Outcome {
     if answer.status >= 400 {
         return Ok(Verdict::Skipped(format!("it resumes nothing: HTTP {}", answer.status)));
     }
-    let messages: Vec<Value> = answer.messages().iter().filter_map(|text| serde_json::from_str(text).ok()).collect();
+    let messages: Vec<Value> = answer.messages().iter().filter_map(|text| parse(text)).collect();
     let foreign = messages.iter().find(|message| all.iter().skip(1).any(|(id, _)| message["id"] == *id));
     Ok(foreign.map_or(Verdict::Holds, |message| Verdict::Fails(format!("after {last:?} comes {}", brief(message)))))
 }

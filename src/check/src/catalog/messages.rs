@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Check, Outcome, Verdict, brief, check};
 use crate::{
     probe::{Conn, Probe, QUIET},
-    wire::{Trouble, Wire},
+    wire::{Trouble, Wire, parse},
 };
 
 const RESPONSES: (&str, &str) = ("basic/index#responses", "basic/index#responses");
@@ -125,6 +125,9 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
+/// The place of `messages/id-integer`.
+pub(super) const ID_INTEGER: usize = 1;
+
 /// What every server of the revision answers with a result.
 fn harmless(probe: &Probe) -> &'static str {
     if probe.is_modern() { "server/discover" } else { "ping" }
@@ -222,7 +225,7 @@ async fn concurrent(probe: Probe) -> Outcome {
         });
         for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
             let texts = answer?.messages();
-            let response: Value = texts.last().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let response: Value = texts.last().and_then(|text| parse(text)).unwrap_or_default();
             if response["id"] != message["id"] {
                 let asked = &message["id"];
                 return Ok(Verdict::Fails(format!("{asked} was answered with {}", brief(&response["id"]))));

@@ -205,6 +205,11 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     .flatten()
 }
 
+/// The check that finds a server which answers with other ids.
+pub(crate) fn other_id() -> &'static Check {
+    &messages::CHECKS[messages::ID_INTEGER]
+}
+
 /// One row of a table.
 macro_rules! check {
     ($id:literal, $group:ident, $level:ident, $era:ident $(($since:literal))?, $on:ident, $spec:expr, $says:literal, $advice:literal, $run:path) => {

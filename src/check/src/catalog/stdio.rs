@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use countersign_child::guard::Report;
 use serde_json::{Value, json};
 
 use super::{Check, Outcome, Verdict, brief, check};
 use crate::{
-    probe::{Conn, Probe, QUIET},
+    probe::{Conn, Probe, QUIET, is_same_id},
     wire::{Stdio, Trouble, Wire},
 };
 
@@ -165,8 +166,8 @@ async fn ids(conn: &mut Conn, probe: &Probe, expected: &[i64]) -> Outcome {
         let Some(received) = conn.next_answer(probe.limit()).await? else {
             return Ok(Verdict::Fails(format!("{} of {} stay without an answer", left.len(), expected.len())));
         };
-        let id = received.json().and_then(|message| message["id"].as_i64());
-        left.retain(|expected| Some(*expected) != id);
+        let message = received.json().unwrap_or_default();
+        left.retain(|expected| !is_same_id(&message["id"], &(*expected).into()));
     }
     Ok(Verdict::Holds)
 }
@@ -237,8 +238,10 @@ async fn exit_code(probe: Probe) -> Outcome {
     child.close();
     match child.ended(END).await {
         None => Ok(Verdict::Skipped("it does not end".to_owned())),
-        Some(status) => {
-            Ok(Verdict::of(status.success(), || format!("{status}; the end of its stderr: {}", child.errors())))
+        Some(Report::Exited { status: 0 }) => Ok(Verdict::Holds),
+        Some(Report::Exited { status }) => {
+            Ok(Verdict::Fails(format!("exit status {status}; the end of its stderr: {}", child.errors())))
         }
+        Some(report) => Ok(Verdict::Fails(format!("{report:?}; the end of its stderr: {}", child.errors()))),
     }
 }

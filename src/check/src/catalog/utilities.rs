@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn only_what_is_declared_is_listened_to() {
         let target = crate::Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
-        let mut probe = Probe::new(&target, &crate::Options::default(), crate::MODERN);
+        let mut probe = Probe::new(&target, &crate::Options::default());
         assert!(changes(&probe).is_empty());
         let opening =
             json!({ "capabilities": { "prompts": { "listChanged": true }, "tools": { "listChanged": false } } });

@@ -1,6 +1,6 @@
 //! WebSocket, which no revision has, as servers and clients speak it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Check, Outcome, Verdict, check};
 use crate::{
@@ -97,7 +97,7 @@ async fn origin(probe: Probe) -> Outcome {
     let Target::WebSocket { url, headers } = &probe.target else { return Ok(Verdict::Skipped(String::new())) };
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
-    match WebSocket::open(url, &headers, &["mcp"], probe.limit()).await {
+    match WebSocket::open(url, &headers, &["mcp"], probe.limit(), Arc::clone(&probe.budget)).await {
         Err(Trouble::Unreachable(_) | Trouble::Closed) => Ok(Verdict::Holds),
         Err(trouble) => Err(trouble),
         Ok(_) => Ok(Verdict::Fails("it is taken".to_owned())),

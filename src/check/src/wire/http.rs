@@ -1,14 +1,14 @@
 //! HTTP/1.1, one request on each connection: what is sent is what stands here.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use url::Url;
 
 use super::{
-    MAX, MAX_HEAD, Received, Trouble,
-    net::{Socket, authority, connect, target},
+    Budget, MAX, MAX_HEAD, Received, Trouble,
+    net::{Connection, authority, target},
+    parse,
 };
 
 const ACCEPT: &str = "application/json, text/event-stream";
@@ -62,10 +62,11 @@ pub(crate) struct Http {
     /// The stateless era names method and subject in headers.
     pub mirrors: bool,
     received: VecDeque<Received>,
+    budget: Arc<Budget>,
 }
 
 impl Http {
-    pub fn new(url: &Url, headers: &[(String, String)], limit: Duration) -> Self {
+    pub fn new(url: &Url, headers: &[(String, String)], limit: Duration, budget: Arc<Budget>) -> Self {
         Self {
             url: url.clone(),
             headers: headers.to_vec(),
@@ -74,6 +75,7 @@ impl Http {
             version: None,
             mirrors: false,
             received: VecDeque::new(),
+            budget,
         }
     }
 
@@ -148,16 +150,19 @@ impl Http {
 
     /// Sends the beginning of a request and goes away.
     pub async fn cut_off(&self, body: &[u8]) -> Result<(), Trouble> {
-        let mut socket = connect(&self.url, self.limit).await?;
+        let mut socket = self.connect().await?;
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             target(&self.url),
             authority(&self.url),
             body.len()
         );
-        socket.write_all(head.as_bytes()).await.map_err(|_| Trouble::Closed)?;
-        socket.write_all(body.get(..body.len() / 2).unwrap_or_default()).await.map_err(|_| Trouble::Closed)?;
-        socket.flush().await.map_err(|_| Trouble::Closed)
+        socket.write(head.as_bytes()).await?;
+        socket.write(body.get(..body.len() / 2).unwrap_or_default()).await
+    }
+
+    async fn connect(&self) -> Result<Connection, Trouble> {
+        Connection::open(&self.url, self.limit, Arc::clone(&self.budget)).await
     }
 
     async fn exchange(
@@ -167,7 +172,7 @@ impl Http {
         body: &[u8],
         answer: &mut Answer,
     ) -> Result<(), Trouble> {
-        let mut socket = connect(&self.url, self.limit).await?;
+        let mut socket = self.connect().await?;
         let mut head = format!("{method} {} HTTP/1.1\r\nConnection: close\r\n", target(&self.url));
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head.push_str(&format!("Host: {}\r\n", authority(&self.url)));
@@ -182,13 +187,12 @@ impl Http {
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body);
         // Whoever refuses a body may answer before all of it is there.
-        let _ = socket.write_all(&bytes).await;
-        let _ = socket.flush().await;
-        read(&mut *socket, answer).await
+        let _ = socket.write(&bytes).await;
+        read(&mut socket, answer).await
     }
 }
 
-async fn read(socket: &mut dyn Socket, answer: &mut Answer) -> Result<(), Trouble> {
+async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), Trouble> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = head(&bytes, answer)? {
@@ -197,7 +201,7 @@ async fn read(socket: &mut dyn Socket, answer: &mut Answer) -> Result<(), Troubl
         if bytes.len() > MAX_HEAD {
             return Err(Trouble::Garbled("headers without an end".to_owned()));
         }
-        if more(socket, &mut bytes).await? == 0 {
+        if socket.read(&mut bytes).await? == 0 {
             return Err(Trouble::Closed);
         }
     };
@@ -214,7 +218,7 @@ async fn read(socket: &mut dyn Socket, answer: &mut Answer) -> Result<(), Troubl
         let answered = answer.is_stream() && answer.events.iter().any(|event| is_response(&event.data));
         let over = answered || body.is_whole() || matches!(answer.status, 204 | 304) || body.text.len() > MAX;
         let mut came = Vec::new();
-        if over || more(socket, &mut came).await? == 0 {
+        if over || socket.read(&mut came).await? == 0 {
             answer.body = String::from_utf8_lossy(&body.text).into_owned();
             return Ok(());
         }
@@ -287,13 +291,6 @@ impl Body {
     }
 }
 
-async fn more(socket: &mut dyn Socket, into: &mut Vec<u8>) -> Result<usize, Trouble> {
-    let mut buffer = vec![0; 64 << 10];
-    let count = socket.read(&mut buffer).await.map_err(|_| Trouble::Closed)?;
-    into.extend_from_slice(buffer.get(..count).unwrap_or_default());
-    Ok(count)
-}
-
 /// Where the head ends, once it is there.
 fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, Trouble> {
     let mut headers = [httparse::EMPTY_HEADER; 128];
@@ -339,7 +336,7 @@ fn events(body: &str) -> Vec<Event> {
 }
 
 fn is_response(data: &str) -> bool {
-    let message: Value = serde_json::from_str(data).unwrap_or_default();
+    let message = parse(data).unwrap_or_default();
     message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
 }
 

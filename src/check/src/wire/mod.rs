@@ -1,23 +1,26 @@
 //! Bytes to a server and back, over stdio, HTTP or WebSocket. Nothing here knows what a message means, beyond what HTTP puts
 //! into headers, and none of it is shared with the gateway: what is checked by it may be the gateway itself.
 
+mod budget;
 mod http;
 mod net;
 mod stdio;
 mod websocket;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
+
+pub(crate) use budget::{Budget, MAX_WEIGHT, weight};
 
 pub(crate) use http::{Answer, Http};
 pub(crate) use stdio::Stdio;
 pub(crate) use websocket::{Frame, WebSocket};
 
-use crate::Target;
+use crate::{Target, redact::Redactor};
 
 /// Bytes of a message or body that are read.
-pub(crate) const MAX: usize = 16 << 20;
+pub(crate) const MAX: usize = 5 << 20;
 /// Bytes of the head of an HTTP answer that are read.
 pub(crate) const MAX_HEAD: usize = 256 << 10;
 
@@ -32,6 +35,24 @@ pub enum Trouble {
     Silent(Duration),
     #[error("what it says is not of this transport: {0}")]
     Garbled(String),
+    /// Only answers came that have another id than any request.
+    #[error("the request with the id {sent} has no answer, but one came with the id {id}")]
+    OtherId { sent: String, id: String, received: String },
+    /// Within the time or the bytes that the whole run has.
+    #[error("the run was ended: {0}")]
+    Ended(String),
+}
+
+impl Trouble {
+    /// The same without the secrets that the server was given.
+    pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
+        let redact = |text: String| redactor.redact(&text).into_owned();
+        match self {
+            Self::Unreachable(why) => Self::Unreachable(redact(why)),
+            Self::Garbled(why) => Self::Garbled(redact(why)),
+            other => other,
+        }
+    }
 }
 
 /// One message that came, or an HTTP answer without any.
@@ -44,8 +65,16 @@ pub(crate) struct Received {
 
 impl Received {
     pub fn json(&self) -> Option<Value> {
-        serde_json::from_str(&self.text).ok()
+        parse(&self.text)
     }
+}
+
+/// Returns what a text says, unless it is no JSON, or more of it than is taken from a server.
+pub(crate) fn parse(text: &str) -> Option<Value> {
+    if weight(text) > MAX_WEIGHT {
+        return None;
+    }
+    serde_json::from_str(text).ok()
 }
 
 /// A connection.
@@ -56,14 +85,15 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    pub async fn open(target: &Target, limit: Duration) -> Result<Self, Trouble> {
+    pub async fn open(target: &Target, limit: Duration, budget: &Arc<Budget>) -> Result<Self, Trouble> {
+        let budget = Arc::clone(budget);
         Ok(match target {
             Target::Command { program, arguments, env, cwd } => {
-                Self::Stdio(Box::new(Stdio::start(program, arguments, env, cwd.as_deref())?))
+                Self::Stdio(Box::new(Stdio::start(program, arguments, env, cwd.as_deref(), budget).await?))
             }
-            Target::Http { url, headers } => Self::Http(Box::new(Http::new(url, headers, limit))),
+            Target::Http { url, headers } => Self::Http(Box::new(Http::new(url, headers, limit, budget))),
             Target::WebSocket { url, headers } => {
-                Self::WebSocket(Box::new(WebSocket::open(url, headers, &["mcp"], limit).await?))
+                Self::WebSocket(Box::new(WebSocket::open(url, headers, &["mcp"], limit, budget).await?))
             }
         })
     }
@@ -79,10 +109,16 @@ impl Wire {
 
     /// The next message; none where nothing comes in that time.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
-        match self {
-            Self::Stdio(wire) => wire.receive(limit).await,
-            Self::Http(wire) => Ok(wire.receive()),
-            Self::WebSocket(wire) => wire.receive(limit).await,
+        let received = match self {
+            Self::Stdio(wire) => wire.receive(limit).await?,
+            Self::Http(wire) => wire.receive(),
+            Self::WebSocket(wire) => wire.receive(limit).await?,
+        };
+        match received {
+            Some(received) if weight(&received.text) > MAX_WEIGHT => {
+                Err(Trouble::Garbled("a message with more values than are read of one".to_owned()))
+            }
+            received => Ok(received),
         }
     }
 }

@@ -4,20 +4,46 @@ use std::{sync::Arc, time::Duration};
 
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
 };
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use super::Trouble;
+use super::{Budget, Trouble};
 
 /// What both kinds of sockets are.
-pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
-/// Connects to the host of a URL.
-pub(super) async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, Trouble> {
+/// A connection whose bytes count for the run.
+pub(super) struct Connection {
+    socket: Box<dyn Socket>,
+    budget: Arc<Budget>,
+}
+
+impl Connection {
+    /// Connects to the host of a URL.
+    pub async fn open(url: &Url, limit: Duration, budget: Arc<Budget>) -> Result<Self, Trouble> {
+        Ok(Self { socket: connect(url, limit).await?, budget })
+    }
+
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        self.socket.write_all(bytes).await.map_err(|_| Trouble::Closed)?;
+        self.socket.flush().await.map_err(|_| Trouble::Closed)
+    }
+
+    /// Appends what comes next; 0 bytes at the end.
+    pub async fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Trouble> {
+        let mut buffer = vec![0; 64 << 10];
+        let count = self.socket.read(&mut buffer).await.map_err(|_| Trouble::Closed)?;
+        into.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        self.budget.charge(count)?;
+        Ok(count)
+    }
+}
+
+async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, Trouble> {
     let unreachable = |why: &dyn std::fmt::Display| Trouble::Unreachable(why.to_string());
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = url.port_or_known_default().unwrap_or(80);

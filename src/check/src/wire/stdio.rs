@@ -2,54 +2,46 @@
 
 use std::{
     path::Path,
-    process::{ExitStatus, Stdio as Pipe},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use countersign_child::{Guard, Spec, Started, environment::Inherited, guard::Report, start, this_program};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    net::unix::pipe,
 };
 
-use super::{MAX, Received, Trouble};
+use super::{Budget, MAX, Received, Trouble};
 
 /// Bytes of stderr that are kept, of its end.
 const KEPT: usize = 8 << 10;
 
 /// Dropped, it is killed, and so is what it has started.
 pub(crate) struct Stdio {
-    child: Child,
-    group: Option<Pid>,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
+    guard: Guard,
+    stdin: Option<pipe::Sender>,
+    stdout: BufReader<pipe::Receiver>,
     /// What was read of a line that is not at its end yet.
     partial: Vec<u8>,
     errors: Arc<Mutex<Vec<u8>>>,
+    budget: Arc<Budget>,
 }
 
 impl Stdio {
-    pub fn start(
+    pub async fn start(
         program: &str,
         arguments: &[String],
         env: &[(String, String)],
         cwd: Option<&Path>,
+        budget: Arc<Budget>,
     ) -> Result<Self, Trouble> {
-        let mut command = Command::new(program);
-        command.args(arguments).envs(env.iter().map(|(name, value)| (name, value)));
-        if let Some(cwd) = cwd {
-            command.current_dir(cwd);
-        }
-        // A group of its own: what it starts goes with it.
-        command.process_group(0);
-        command.stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::piped()).kill_on_drop(true);
-        let unreachable = |why: String| Trouble::Unreachable(format!("{program}: {why}"));
-        let mut child = command.spawn().map_err(|error| unreachable(error.to_string()))?;
-        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(mut stderr)) = pipes else {
-            return Err(unreachable("it has no pipes".to_owned()));
-        };
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let inherited = Inherited::from_process().variables;
+        let guard = this_program();
+        let spec = Spec { guard: &guard, command: program, args: arguments, inherited: &inherited, env: &env, cwd };
+        let started = start(spec).await.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+        let Started { stdin, stdout, mut stderr, guard } = started;
         let errors = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&errors);
         // Read all the time, so that it never waits for us to read its log.
@@ -62,8 +54,7 @@ impl Stdio {
                 kept.drain(..over);
             }
         });
-        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        Ok(Self { child, group, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), errors })
+        Ok(Self { guard, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), errors, budget })
     }
 
     /// The end of what it wrote to stderr.
@@ -98,6 +89,7 @@ impl Stdio {
                 let taken = end.unwrap_or(read.len());
                 self.partial.extend_from_slice(read.get(..taken).unwrap_or_default());
                 self.stdout.consume(taken);
+                self.budget.charge(taken)?;
                 if end.is_some() {
                     return Ok(());
                 }
@@ -121,15 +113,21 @@ impl Stdio {
     }
 
     /// How it ended, if it does within that time.
-    pub async fn ended(&mut self, limit: Duration) -> Option<ExitStatus> {
-        tokio::time::timeout(limit, self.child.wait()).await.ok()?.ok()
+    pub async fn ended(&mut self, limit: Duration) -> Option<Report> {
+        let ended = async {
+            loop {
+                match self.guard.report().await? {
+                    report @ (Report::Exited { .. } | Report::Killed { .. }) => return Some(report),
+                    Report::Started { .. } | Report::Failed { .. } => {}
+                }
+            }
+        };
+        tokio::time::timeout(limit, ended).await.ok()?
     }
 }
 
 impl Drop for Stdio {
     fn drop(&mut self) {
-        if let Some(group) = self.group {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        self.guard.kill();
     }
 }

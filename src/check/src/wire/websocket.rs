@@ -1,14 +1,13 @@
 //! A WebSocket (RFC 6455): the upgrade and its frames as bytes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use url::Url;
 
 use super::{
-    MAX, MAX_HEAD, Received, Trouble,
-    net::{Socket, authority, connect, target},
+    Budget, MAX, MAX_HEAD, Received, Trouble,
+    net::{Connection, authority, target},
 };
 
 const TEXT: u8 = 1;
@@ -26,7 +25,7 @@ pub(crate) enum Frame {
 }
 
 pub(crate) struct WebSocket {
-    socket: Box<dyn Socket>,
+    socket: Connection,
     buffer: Vec<u8>,
     /// The subprotocol that the server has chosen.
     pub protocol: Option<String>,
@@ -39,9 +38,10 @@ impl WebSocket {
         headers: &[(String, String)],
         protocols: &[&str],
         limit: Duration,
+        budget: Arc<Budget>,
     ) -> Result<Self, Trouble> {
         let opening = async {
-            let mut socket = connect(url, limit).await?;
+            let mut socket = Connection::open(url, limit, budget).await?;
             let key = BASE64_STANDARD.encode(nanoid::nanoid!(16));
             let mut head = format!(
                 "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -56,7 +56,7 @@ impl WebSocket {
                 head.push_str(&format!("{name}: {value}\r\n"));
             }
             head.push_str("\r\n");
-            socket.write_all(head.as_bytes()).await.map_err(|_| Trouble::Closed)?;
+            socket.write(head.as_bytes()).await?;
             let mut buffer = Vec::new();
             let (status, protocol, end) = loop {
                 let mut parsed = [httparse::EMPTY_HEADER; 64];
@@ -76,7 +76,7 @@ impl WebSocket {
                     }
                     Err(error) => return Err(Trouble::Garbled(format!("no HTTP answer: {error}"))),
                 }
-                more(&mut *socket, &mut buffer).await?;
+                more(&mut socket, &mut buffer).await?;
             };
             if status != 101 {
                 return Err(Trouble::Unreachable(format!("it answers the upgrade with {status}")));
@@ -110,14 +110,12 @@ impl WebSocket {
         }
         bytes.extend_from_slice(&mask);
         bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-        self.socket.write_all(&bytes).await.map_err(|_| Trouble::Closed)?;
-        self.socket.flush().await.map_err(|_| Trouble::Closed)
+        self.socket.write(&bytes).await
     }
 
     /// Sends the beginning of a frame and goes away.
     pub async fn cut_off(mut self) -> Result<(), Trouble> {
-        self.socket.write_all(&[0x80 | TEXT, 0x80 | 100, 1, 2, 3, 4, b'{']).await.map_err(|_| Trouble::Closed)?;
-        self.socket.flush().await.map_err(|_| Trouble::Closed)
+        self.socket.write(&[0x80 | TEXT, 0x80 | 100, 1, 2, 3, 4, b'{']).await
     }
 
     /// The next message; a binary one counts as an empty text.
@@ -139,7 +137,7 @@ impl WebSocket {
                     if self.buffer.len() > MAX {
                         return Err(Trouble::Garbled("a frame without an end".to_owned()));
                     }
-                    more(&mut *self.socket, &mut self.buffer).await?;
+                    more(&mut self.socket, &mut self.buffer).await?;
                     continue;
                 };
                 match opcode {
@@ -183,13 +181,9 @@ impl WebSocket {
     }
 }
 
-async fn more(socket: &mut dyn Socket, into: &mut Vec<u8>) -> Result<(), Trouble> {
-    let mut buffer = vec![0; 64 << 10];
-    match socket.read(&mut buffer).await {
-        Ok(0) | Err(_) => Err(Trouble::Closed),
-        Ok(count) => {
-            into.extend_from_slice(buffer.get(..count).unwrap_or_default());
-            Ok(())
-        }
+async fn more(socket: &mut Connection, into: &mut Vec<u8>) -> Result<(), Trouble> {
+    match socket.read(into).await? {
+        0 => Err(Trouble::Closed),
+        _ => Ok(()),
     }
 }

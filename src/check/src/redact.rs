@@ -1,0 +1,126 @@
+//! Keeps credentials out of reports: a server may say what it was given.
+
+use std::borrow::Cow;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+
+use crate::Target;
+
+/// Shorter values are no secrets, and hiding them would make a report illegible (`1`, `no`).
+const SHORTEST: usize = 4;
+const MASK: &str = "[secret]";
+/// The end of a text that was cut off.
+const CUT: char = '…';
+
+/// Hides the values of headers and of the environment, and the credentials and the query of the address.
+#[derive(Debug, Default)]
+pub(crate) struct Redactor {
+    /// Longest first, so that none shows because a part of it was hidden before.
+    secrets: Vec<String>,
+}
+
+impl Redactor {
+    pub fn new(target: &Target) -> Self {
+        let mut found = Vec::new();
+        match target {
+            Target::Command { env, .. } => env.iter().for_each(|(_, value)| found.push(value.clone())),
+            Target::Http { url, headers } | Target::WebSocket { url, headers } => {
+                headers.iter().for_each(|(name, value)| of_header(name, value, &mut found));
+                found.extend(url.password().map(str::to_owned));
+                found.extend(url.query().map(str::to_owned));
+                found.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
+            }
+        }
+        // Where a message is shown as the text of another one, it is escaped once more.
+        let mut secrets = Vec::new();
+        for text in found.iter().flat_map(|value| value.lines()) {
+            let mut spelling = text.trim().to_owned();
+            for _ in 0..3 {
+                let escaped = serde_json::to_string(&spelling).unwrap_or_default();
+                let escaped = escaped.trim_matches('"').to_owned();
+                secrets.push(std::mem::replace(&mut spelling, escaped));
+            }
+        }
+        secrets.retain(|secret| secret.len() >= SHORTEST);
+        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        secrets.dedup();
+        Self { secrets }
+    }
+
+    /// Returns the text without the secrets, and without the beginning of one where the text was cut off.
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut text = Cow::Borrowed(text);
+        for secret in &self.secrets {
+            if text.contains(secret.as_str()) {
+                text = Cow::Owned(text.replace(secret.as_str(), MASK));
+            }
+            let begun = text.find(CUT).into_iter().flat_map(|_| text.match_indices(CUT)).find_map(|(at, _)| {
+                let before = text.get(..at)?;
+                let ends = |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
+                let length = (SHORTEST..secret.len()).rev().find(ends)?;
+                Some(at - length..at)
+            });
+            if let Some(begun) = begun {
+                text.to_mut().replace_range(begun, MASK);
+            }
+        }
+        text
+    }
+}
+
+/// The value, and what of it a server may repeat alone: the token after a scheme, a password, the value of a cookie.
+fn of_header(name: &str, value: &str, found: &mut Vec<String>) {
+    found.push(value.to_owned());
+    if let Some((scheme, token)) = value.trim().split_once(' ') {
+        found.push(token.trim().to_owned());
+        let plain = BASE64_STANDARD.decode(token.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        if let Some(plain) = plain.filter(|_| scheme.eq_ignore_ascii_case("basic")) {
+            found.extend(plain.split_once(':').map(|(_, password)| password.to_owned()));
+            found.push(plain);
+        }
+    }
+    if name.eq_ignore_ascii_case("cookie") {
+        found.extend(value.split(';').filter_map(|cookie| Some(cookie.split_once('=')?.1.trim().to_owned())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redactor(headers: &[(&str, &str)]) -> Redactor {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let url = "https://me:pass-word@a.example/mcp?key=query-key".parse().unwrap();
+        Redactor::new(&Target::Http { url, headers })
+    }
+
+    #[test]
+    fn secrets_are_hidden_however_they_are_written() {
+        let of = redactor(&[
+            ("Authorization", "Bearer tok-en-1"),
+            ("Proxy-Authorization", "Basic bWU6aHVudGVyMg=="),
+            ("Cookie", "a=1; session=abc-def"),
+            ("X-Odd", "a\"b\\c"),
+        ]);
+        for (text, expected) in [
+            ("nothing here", "nothing here"),
+            ("Bearer tok-en-1, tok-en-1", "[secret], [secret]"),
+            ("me:hunter2 and hunter2", "[secret] and [secret]"),
+            ("abc-def a=1", "[secret] a=1"),
+            (r#"a"b\c"#, "[secret]"),
+            (r#""a\"b\\c""#, r#""[secret]""#),
+            (r#""{\"x\":\"a\\\"b\\\\c\"}""#, r#""{\"x\":\"[secret]\"}""#),
+            ("pass-word key=query-key query-key", "[secret] [secret] [secret]"),
+            ("…and so on tok-e… (9 bytes)", "…and so on [secret]… (9 bytes)"),
+        ] {
+            assert_eq!(of.redact(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn environment_values_are_hidden() {
+        let env = vec![("TOKEN".to_owned(), "first-line\nsecond".to_owned()), ("N".to_owned(), "1".to_owned())];
+        let of = Redactor::new(&Target::Command { program: String::new(), arguments: Vec::new(), env, cwd: None });
+        assert_eq!(of.redact("first-line 1 second"), "[secret] 1 [secret]");
+    }
+}
