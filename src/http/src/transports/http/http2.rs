@@ -35,7 +35,10 @@ use h2::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::server::Io;
+use super::{
+    idle_frames::{FAREWELL, Metered},
+    server::Io,
+};
 use crate::connections::Connection;
 use countersign_config::HttpConfig;
 
@@ -75,6 +78,7 @@ pub async fn serve<S, B>(
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
+    let (io, flood) = Metered::new(io, &connection);
     let mut builder = Builder::new();
     if has_peers {
         // Another gateway gives up what many clients do, at a time.
@@ -103,6 +107,12 @@ pub async fn serve<S, B>(
         let accepted = tokio::select! {
             accepted = h2.accept() => accepted,
             () = &mut gone => return,
+            () = flood.notified() => {
+                tracing::warn!(peer = ?connection.peer, "a client of HTTP/2 floods its connection, which ends");
+                h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                let _ = timeout(FAREWELL, poll_fn(|cx| h2.poll_closed(cx))).await;
+                return;
+            }
             () = &mut ends, if !ending => {
                 ending = true;
                 h2.graceful_shutdown();

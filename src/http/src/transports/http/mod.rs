@@ -7,6 +7,7 @@ pub mod event_streams;
 pub mod forward;
 pub mod hand_on;
 pub mod http2;
+mod idle_frames;
 pub mod large;
 pub mod legacy_pair;
 pub mod mcp;
