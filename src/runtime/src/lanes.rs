@@ -17,6 +17,7 @@ use actix::{Arbiter, ArbiterHandle};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::reclaim;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Bytes above which a message, a body or a change is large: what is below costs less than a millisecond or so, and a
@@ -121,6 +122,7 @@ impl Lanes {
                         let _ = sender.send(done);
                     }
                 }
+                reclaim::after_large();
             });
         });
         let ended = || McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
@@ -131,9 +133,8 @@ impl Lanes {
     }
 }
 
-/// Something large that was made on one of these threads and is dropped there, wherever it was used meanwhile. What another
-/// thread drops stays taken until its own thread has allocated a hundred times more, and these threads mostly rest: thirty
-/// refused handshakes of 7 MiB held 230 MiB (`scripts/memory handshakes`).
+/// Something large that was made on one of these threads and is dropped there, wherever it was used meanwhile, so that its
+/// memory is free at once ([`reclaim`]): thirty refused handshakes of 7 MiB held 230 MiB (`scripts/memory handshakes`).
 pub struct Homebound<T: Default + Send + 'static> {
     value: T,
     home: ArbiterHandle,
@@ -171,7 +172,14 @@ pub async fn aside<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + S
     if bytes <= LARGE {
         return Ok(work());
     }
-    tokio::task::spawn_blocking(work).await.map_err(|_| McpError::new(ErrorKind::Internal, "the work broke off"))
+    let work = move || {
+        // What the thread made before is dropped by now.
+        reclaim::collect();
+        work()
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    reclaim::after_large();
+    done.map_err(|_| McpError::new(ErrorKind::Internal, "the work broke off"))
 }
 
 #[cfg(test)]

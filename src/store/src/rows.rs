@@ -6,8 +6,10 @@ use jiff::Timestamp;
 
 use super::StoreError;
 use countersign_domain::changes::{Change, ChangeState, audit::Hash};
+use countersign_runtime::reclaim;
 
 pub(crate) fn parse_change(body: &str) -> Result<Arc<Change>, StoreError> {
+    reclaim::made(body.len());
     serde_json::from_str(body).map(Arc::new).map_err(|e| StoreError::BadRecord(format!("a change: {e}")))
 }
 

@@ -20,7 +20,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::SessionClosed;
-use countersign_runtime::lanes::LARGE;
+use countersign_runtime::{lanes::LARGE, reclaim};
 use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 
 /// How a connection that closes is told why (RFC 6455 close codes).
@@ -93,6 +93,9 @@ impl Session {
     fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
         tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
         if let Channel::Outbox(outbox) = &self.shared.channel {
+            if outbox.overflowed() || outbox.bytes() > LARGE {
+                reclaim::after_large();
+            }
             outbox.close(code, reason);
         }
         self.shared.end();
@@ -233,6 +236,7 @@ pub async fn deliver(
     held: Option<Held>,
 ) -> Result<(), actix::MailboxError> {
     if frame.len() > LARGE {
+        reclaim::after_large();
         session.send(LargeInbound { frame, held }).await
     } else {
         session.send(Inbound { frame, held }).await
@@ -281,6 +285,9 @@ impl Handler<Disconnected> for Session {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.shared.channel {
+            if outbox.bytes() > LARGE {
+                reclaim::after_large();
+            }
             outbox.detach();
         }
         let window = RESUME_WINDOW.min(self.sessions.config.limits.session_idle);

@@ -4,7 +4,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
 };
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::open::open_reader;
 use crate::{StoreError, StoreFuture, health::Health};
+use countersign_runtime::reclaim;
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -86,10 +87,27 @@ impl Readers {
 }
 
 fn serve(conn: &Connection, queue: &Mutex<Receiver<Job>>) {
-    loop {
-        // The lock is held while waiting: one thread waits for a job, the others for the lock.
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
+    while let Some(job) = next(queue) {
         job(conn);
     }
+}
+
+fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
+    // What was read was large, and is dropped elsewhere.
+    while let Some(pause) = reclaim::pause() {
+        let job = match queue.try_lock() {
+            Ok(queue) => queue.recv_timeout(pause),
+            Err(_) => {
+                std::thread::sleep(pause);
+                Err(RecvTimeoutError::Timeout)
+            }
+        };
+        match job {
+            Ok(job) => return Some(job),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => reclaim::round(),
+        }
+    }
+    // The lock is held while waiting: one thread waits for a job, the others for the lock.
+    queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
