@@ -3,6 +3,11 @@
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
+
+use crate::{
+    http2::{Http2, frames},
+    load::serving,
+};
 use support::{
     Gateway, Options, eventually,
     http::Conn,
@@ -10,9 +15,9 @@ use support::{
     ws::Ws,
 };
 
-const NEWEST: &str = "2025-11-25";
+pub const NEWEST: &str = "2025-11-25";
 
-fn with(config: &str) -> Gateway {
+pub fn with(config: &str) -> Gateway {
     Gateway::with(&Options { config: Some(config), ..Options::default() })
 }
 
@@ -24,7 +29,7 @@ fn refused_as_too_long(answer: &Value, limit: u64) {
     assert_eq!(error["data"]["details"]["limit"], limit, "{answer}");
 }
 
-fn initialize(capabilities: Value, info: Value) -> String {
+pub fn initialize(capabilities: Value, info: Value) -> String {
     let mut params = initialize_params(NEWEST);
     params["capabilities"] = capabilities;
     params["clientInfo"] = info;
@@ -64,7 +69,7 @@ fn capabilities_over_16_kib_are_refused_at_every_endpoint() {
     assert!(answer.json()["result"].is_object(), "{}", answer.text());
 }
 
-fn info(name: &str) -> Value {
+pub fn info(name: &str) -> Value {
     json!({ "name": name, "version": "1" })
 }
 
@@ -292,14 +297,52 @@ fn messages_of_web_sockets_share_the_room_for_bodies() {
     assert!(!is_refused(&gateway, &large));
 }
 
-fn status_kib(gateway: &Gateway, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.process.0.id())).unwrap();
+#[test]
+fn unread_sockets_are_closed_before_those_that_are_read() {
+    // All of them are of one principal.
+    let gateway = serving(
+        "policy: {default: allow}\nlimits: {principal_memory: 2MiB, total_memory: 2MiB, rate_per_second: 0}",
+        "",
+    );
+    let answer = 500_000;
+    let call = |id| request(id, "tools/call", json!({ "name": "load__read", "arguments": { "answer": answer } }));
+    let open = || {
+        let mut ws = Ws::open(&gateway);
+        ws.initialize(NEWEST);
+        ws
+    };
+    let mut reads = open();
+    // More than the buffers of the system hold.
+    let answers = 40;
+    let silent: Vec<Ws> = (0..2)
+        .map(|_| {
+            let mut ws = open();
+            (1..=answers).for_each(|id| ws.send_json(&call(id)));
+            ws
+        })
+        .collect();
+    let mut id = 0;
+    eventually("the unread ones are closed", || {
+        id += 1;
+        let answered = reads.call(id, "tools/call", call(0)["params"].clone());
+        assert_eq!(answered["result"]["content"][0]["text"].as_str().map(str::len), Some(answer), "{answered:.300}");
+        (gateway.api("GET", "/api/sessions", None).1["total"] == 1).then_some(())
+    });
+    for mut ws in silent {
+        let whole = std::iter::from_fn(|| ws.any_frame()).filter(|frame| frame.payload.len() > answer).count();
+        assert!(whole < usize::try_from(answers).unwrap(), "{whole} came");
+    }
+}
+
+/// A field of the status that the system keeps of a process, in KiB.
+pub fn status_kib(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// So many connections at once, each with 8 MiB of body but for its last byte, or less where the gateway has enough.
-fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
+pub fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
     let address = gateway.address();
     let senders: Vec<_> = (0..connections)
         .map(|_| {
@@ -318,121 +361,15 @@ fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
 #[test]
 fn unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() {
     let gateway = with("transports:\n  http:\n    body_wait: 200ms\n");
-    let before = status_kib(&gateway, "VmRSS:");
+    let before = status_kib(gateway.process.0.id(), "VmRSS:");
     let conns = unfinished_bodies(&gateway, 40);
     // 40 bodies of 8 MiB are 320 MiB; 48 MiB of them are taken in.
-    let peak = status_kib(&gateway, "VmHWM:");
+    let peak = status_kib(gateway.process.0.id(), "VmHWM:");
     assert!(peak < before + (130 << 10), "from {before} to {peak} KiB");
     drop(conns);
-    eventually("the memory is given back", || (status_kib(&gateway, "VmRSS:") < before + (48 << 10)).then_some(()));
-}
-
-/// Frames of HTTP/2 over openssl's TLS, byte by byte: what no well-behaved client sends.
-struct Http2 {
-    openssl: support::Process,
-    sent: std::process::ChildStdin,
-    received: std::process::ChildStdout,
-}
-
-struct Frame {
-    kind: u8,
-    stream: u32,
-    payload: Vec<u8>,
-}
-
-impl Http2 {
-    /// Connects, and sends the preface and empty settings.
-    fn connect(tls: &support::tls::Tls) -> Self {
-        let address = tls.base.trim_start_matches("https://");
-        let mut openssl = std::process::Command::new("openssl")
-            .args(["s_client", "-quiet", "-verify_quiet", "-alpn", "h2", "-CAfile"])
-            .arg(&tls.cert)
-            .args(["-connect", address])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        let (sent, received) = (openssl.stdin.take().unwrap(), openssl.stdout.take().unwrap());
-        let mut conn = Self { openssl: support::Process(openssl), sent, received };
-        conn.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        conn.frame(4, 0, 0, &[]);
-        conn
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        std::io::Write::write_all(&mut self.sent, bytes).unwrap();
-        std::io::Write::flush(&mut self.sent).unwrap();
-    }
-
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let mut bytes = vec![length[1], length[2], length[3], kind, flags];
-        bytes.extend_from_slice(&stream.to_be_bytes());
-        bytes.extend_from_slice(payload);
-        self.send(&bytes);
-    }
-
-    /// Opens a stream with a POST of which the body is still to come.
-    fn post(&mut self, stream: u32, authority: &str) {
-        self.post_with(stream, authority, &[]);
-    }
-
-    /// With more headers.
-    fn post_with(&mut self, stream: u32, authority: &str, more: &[(&str, &str)]) {
-        let all = [
-            (":method", "POST"),
-            (":path", "/mcp"),
-            (":authority", authority),
-            ("content-type", "application/json"),
-            ("accept", "application/json, text/event-stream"),
-        ];
-        self.headers(stream, 4, &[&all, more].concat());
-    }
-
-    /// Opens a stream.
-    fn headers(&mut self, stream: u32, flags: u8, headers: &[(&str, &str)]) {
-        let mut block = Vec::new();
-        for (name, value) in [(":scheme", "https")].iter().chain(headers) {
-            block.push(0);
-            for text in [name, value] {
-                block.push(u8::try_from(text.len()).unwrap());
-                block.extend_from_slice(text.as_bytes());
-            }
-        }
-        self.frame(1, flags, stream, &block);
-    }
-
-    fn receive(&mut self) -> Frame {
-        let mut head = [0; 9];
-        std::io::Read::read_exact(&mut self.received, &mut head).unwrap();
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; usize::try_from(length).unwrap()];
-        std::io::Read::read_exact(&mut self.received, &mut payload).unwrap();
-        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        Frame { kind: head[3], stream, payload }
-    }
-
-    /// Why the server ends a stream.
-    fn reset(&mut self, stream: u32) -> [u8; 4] {
-        loop {
-            let frame = self.receive();
-            if (frame.kind, frame.stream) == (3, stream) {
-                return *frame.payload.first_chunk().unwrap();
-            }
-        }
-    }
-
-    /// The first data on a stream.
-    fn data(&mut self, stream: u32) -> String {
-        loop {
-            let frame = self.receive();
-            if (frame.kind, frame.stream) == (0, stream) {
-                return String::from_utf8(frame.payload).unwrap();
-            }
-            assert!(frame.kind != 0 || frame.payload.is_empty(), "{}", String::from_utf8_lossy(&frame.payload));
-        }
-    }
+    eventually("the memory is given back", || {
+        (status_kib(gateway.process.0.id(), "VmRSS:") < before + (48 << 10)).then_some(())
+    });
 }
 
 #[test]
@@ -461,6 +398,22 @@ fn http_2_is_told_how_many_streams_it_may_open_and_held_to_it() {
         assert!(answer.contains("result"), "{answer}");
     }
     drop(conn.openssl);
+    tls.stop();
+}
+
+#[test]
+fn http_2_connection_that_floods_frames_is_told_to_calm_down() {
+    const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
+    let tls = support::tls::Tls::start();
+    let authority = tls.base.trim_start_matches("https://").to_owned();
+    for (kind, stream, payload) in [(8, 0, &[0, 0, 0, 1][..]), (0, 1, &[]), (2, 3, &[0; 5])] {
+        let mut conn = Http2::connect(&tls);
+        conn.post(1, &authority);
+        conn.try_send(&frames(4000, kind, stream, payload));
+        let goodbye = std::iter::from_fn(|| Some(conn.receive())).find(|frame| frame.kind == 7).unwrap();
+        assert_eq!(goodbye.payload[4..8], ENHANCE_YOUR_CALM, "{kind}");
+    }
+    assert!(tls.run(&["/health"]).status.success(), "others are served");
     tls.stop();
 }
 
@@ -750,102 +703,4 @@ fn a_new_socket_takes_the_place_of_one_that_never_began() {
     assert_eq!(end, Some(1001));
     assert_eq!(third.call(1, "ping", json!({}))["result"], json!({}));
     assert_eq!(working.call(2, "ping", json!({}))["result"], json!({}));
-}
-
-/// Runs an attack on the memory of a gateway of its own, and prints what it took at its peak and 30 seconds later.
-fn attack(name: &str, gateway: &Gateway, attack: impl FnOnce(&Gateway)) {
-    let before = status_kib(gateway, "VmRSS:") / 1024;
-    attack(gateway);
-    std::thread::sleep(std::time::Duration::from_secs(30));
-    let (peak, after) = (status_kib(gateway, "VmHWM:") / 1024, status_kib(gateway, "VmRSS:") / 1024);
-    println!("{name}: {before} MiB before, {peak} MiB at its peak, {after} MiB 30 s after");
-    assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
-}
-
-#[test]
-#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
-fn attack_handshakes_with_much_to_say() {
-    attack("30 handshakes with 7 MiB of capabilities", &Gateway::start(), |gateway| {
-        let capabilities = json!({ "experimental": { "x": { "y": "z".repeat(7 << 20) } } });
-        let handshake = initialize(capabilities, info("raw"));
-        for _ in 0..30 {
-            gateway.post(&[], &handshake);
-        }
-    });
-    for member in ["title", "name"] {
-        attack(&format!("30 handshakes with 7 MiB of clientInfo.{member}"), &Gateway::start(), |gateway| {
-            let mut info = info("raw");
-            info[member] = "z".repeat(7 << 20).into();
-            let handshake = initialize(json!({}), info);
-            for _ in 0..30 {
-                gateway.post(&[], &handshake);
-            }
-            let (status, listed) = gateway.api("GET", "/api/sessions", None);
-            println!("  GET /api/sessions: {status}, {} bytes", listed.to_string().len());
-        });
-    }
-}
-
-#[test]
-#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
-fn attack_subscriptions_with_long_uris() {
-    for length in [8 << 10, 4 << 10] {
-        let name = format!("10 sessions with 1,000 subscriptions to URIs of {length} bytes");
-        attack(&name, &Gateway::start(), |gateway| {
-            for _ in 0..10 {
-                let session = gateway.session(NEWEST);
-                for n in 0..1000 {
-                    let begin = format!("tracker://{n}/");
-                    let uri = format!("{begin}{}", "x".repeat(length - begin.len()));
-                    session.call(n, "resources/subscribe", json!({ "uri": uri }));
-                }
-            }
-        });
-    }
-}
-
-#[test]
-#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
-fn attack_unfinished_bodies() {
-    attack("100 connections with 8 MiB each, unfinished", &Gateway::start(), |gateway| {
-        let conns = unfinished_bodies(gateway, 100);
-        println!("  while they are open: {} MiB", status_kib(gateway, "VmRSS:") / 1024);
-        drop(conns);
-    });
-}
-
-#[test]
-#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
-fn attack_many_streams_of_one_connection() {
-    let tls = support::tls::Tls::start();
-    let of = |field: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", tls.process.0.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
-    };
-    let before = of("VmRSS:");
-    // One connection, 80 uploads of 8 MiB that never end: curl multiplexes what it is given, and reads it from a pipe.
-    let body = tls.home.path().join("body");
-    std::fs::write(&body, vec![b' '; 7 << 20]).unwrap();
-    let data = format!("@{}", body.display());
-    let args = ["--parallel", "--parallel-immediate", "--parallel-max", "80", "--http2", "-o", "/dev/null"];
-    let mut command = std::process::Command::new("curl");
-    command.args(["-sS", "--cacert"]).arg(&tls.cert).args(args);
-    for at in 0..80 {
-        if at > 0 {
-            command.args(["--next", "-sS", "--cacert"]).arg(&tls.cert).args(["--http2", "-o", "/dev/null"]);
-        }
-        command.args(["-H", "Content-Type: application/json", "-H", "Accept: application/json, text/event-stream"]);
-        // More is announced than comes.
-        command.args(["-H", "Content-Length: 8388608", "--max-time", "20", "--data-binary", &data]);
-        command.arg(format!("{}/mcp", tls.base));
-    }
-    let _ = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(30));
-    let (peak, after) = (of("VmHWM:"), of("VmRSS:"));
-    println!(
-        "One HTTP/2 connection with 80 streams: {before} MiB before, {peak} MiB at its peak, {after} MiB 30 s after"
-    );
-    assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
-    tls.stop();
 }

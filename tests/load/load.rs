@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use crate::bounds::status_kib;
 use serde_json::{Value, json};
 use support::{
     Gateway, Options, command, command_on, eventually,
@@ -23,7 +24,7 @@ const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/load/load/server.py")
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// With the fixture as the server `load`, which is given `arguments`.
-fn serving(config: &str, arguments: &str) -> Gateway {
+pub fn serving(config: &str, arguments: &str) -> Gateway {
     let config = format!("{config}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\"{arguments}]}}\n");
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
     await_server(&gateway);
@@ -292,7 +293,7 @@ fn propose(gateway: &Gateway, bytes: usize) -> Response {
 }
 
 #[track_caller]
-fn proposed(gateway: &Gateway, bytes: usize) -> String {
+pub fn proposed(gateway: &Gateway, bytes: usize) -> String {
     let answer = propose(gateway, bytes);
     assert_eq!(answer.status, 202, "{:.500}", answer.text());
     answer.json()["structuredContent"]["changeId"].as_str().unwrap().to_owned()
@@ -337,6 +338,8 @@ fn what_is_large_and_came_to_nothing_shrinks_to_its_hashes_and_gives_its_room_ba
     let kept = proposed(&gateway, 100 << 10);
     let small = proposed(&gateway, 1000);
     gateway.decide(&small, "reject");
+    let pid = gateway.process.0.id();
+    let before = status_kib(pid, "VmRSS:");
     let large: Vec<String> = (0..5).map(|_| proposed(&gateway, 6 << 20)).collect();
     assert!(size("countersign.db") + size("countersign.db-wal") > 30 << 20);
     for (n, id) in large.iter().enumerate() {
@@ -346,6 +349,7 @@ fn what_is_large_and_came_to_nothing_shrinks_to_its_hashes_and_gives_its_room_ba
             assert_eq!(gateway.tool("withdraw_change", json!({"changeId": id}))["status"], "withdrawn");
         }
     }
+    eventually("the memory is given back", || (status_kib(pid, "VmRSS:") < before + (70 << 10)).then_some(()));
     for id in &large {
         let change = eventually("it shrinks", || Some(gateway.change(id)).filter(|c| c["redacted"].is_object()));
         assert_eq!((&change["arguments"], &change["diff"]["fields"]), (&json!({}), &json!([])));

@@ -4,4 +4,6 @@
 
 mod attacks;
 mod bounds;
+mod http2;
 mod load;
+mod memory;

@@ -426,6 +426,7 @@ fn open_endpoints(
         web_sockets: Arc::clone(&services.connections.web_sockets),
         reserved_web_sockets: Arc::clone(&services.connections.reserved),
         streams: Arc::clone(&services.state.streams),
+        memory: Arc::clone(&services.state.memory),
         sign_in_attempts: Attempts::default(),
     });
     let data = web::Data::from(Arc::clone(services));

@@ -269,6 +269,8 @@ pub struct LimitsConfig {
     pub max_uri: usize,
     /// Bytes that are kept for one principal beyond its requests.
     pub principal_memory: usize,
+    /// The same for all principals together; never less than what one may have.
+    pub total_memory: usize,
     /// How long running calls may take to end at shutdown.
     pub drain: Duration,
     /// Longest `wait_for_change`.

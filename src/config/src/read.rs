@@ -209,6 +209,7 @@ fn limits(r: &mut Reader) -> LimitsConfig {
         max_capabilities: r.size("limits.max_capabilities", KIB..=GIB),
         max_uri: r.size("limits.max_uri", 256..=GIB),
         principal_memory: r.size("limits.principal_memory", 64 * KIB..=16 * GIB),
+        total_memory: r.size("limits.total_memory", 64 * KIB..=1024 * GIB),
         drain: r.duration("limits.drain", Duration::ZERO..=HOUR),
         max_wait: r.duration("limits.max_wait", 10 * MS..=HOUR),
         first_connection: r.duration("limits.first_connection", Duration::ZERO..=HOUR),

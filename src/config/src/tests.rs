@@ -165,7 +165,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "log.format" => "json",
             "limits.max_depth" | "limits.max_batch" => "64",
             "limits.outbox_bytes" => "9MiB",
-            "limits.max_capabilities" | "limits.max_uri" | "limits.principal_memory" => "2MiB",
+            "limits.max_capabilities" | "limits.max_uri" | "limits.principal_memory" | "limits.total_memory" => "2MiB",
             _ if key.ends_with("_bytes") || key.ends_with("max_body") || key.ends_with("_size") => "2MiB",
             _ if key.starts_with("changes.retention") => "7 days",
             _ if key.starts_with("changes.expire") || key.ends_with("linger") || key.ends_with("idle") => "2 days",

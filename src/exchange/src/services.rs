@@ -89,7 +89,7 @@ impl State {
             ended,
             lanes: Lanes::new(config.limits.large_threads),
             inflow: Inflow::new(&config.transports),
-            memory: Memory::new(config.limits.principal_memory),
+            memory: Memory::new(config.limits.principal_memory, config.limits.total_memory),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
             listening: OnceLock::new(),
@@ -160,11 +160,7 @@ impl Services {
             replay_frames: replay.0,
             replay_bytes: replay.1,
         };
-        let outbox = if replay.0 > 0 {
-            Outbox::counted(limits, self.state.memory.share(&identity.principal.name))
-        } else {
-            Outbox::new(limits)
-        };
+        let outbox = Outbox::counted(limits, self.state.memory.share(&identity.principal.name));
         // Nobody else is asked for the session of a program on this machine, and so nobody says that it is gone.
         let ended = if transport == Transport::Stdio { self.state.ended.clone() } else { self.sessions_ended() };
         SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended).at_node(self.node().as_deref())

@@ -1,5 +1,5 @@
-"""A handshake-era server over stdio: two tools (read, write) that say how long the text was that they were given, and as
-many more as its arguments ask for: `many N` on one page, `endless` pages with a cursor of their own, `circle` for pages
+"""A handshake-era server over stdio: two tools (read, write) that say how long the text was that they were given, or
+answer with as much text as `answer` says, and as many more as its arguments ask for: `many N` on one page, `endless` pages with a cursor of their own, `circle` for pages
 whose cursors come again, `wide N` tools with a kilobyte of description each."""
 import json
 import sys
@@ -46,7 +46,8 @@ for line in sys.stdin:
     elif method == "tools/list":
         send({"id": id, "result": page(message.get("params", {}).get("cursor"))})
     elif method == "tools/call":
-        text = message["params"].get("arguments", {}).get("text", "")
-        send({"id": id, "result": {"content": [{"type": "text", "text": str(len(text))}]}})
+        arguments = message["params"].get("arguments", {})
+        text = "x" * arguments["answer"] if "answer" in arguments else str(len(arguments.get("text", "")))
+        send({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
     elif id is not None:
         send({"id": id, "error": {"code": -32601, "message": "no such method"}})

@@ -13,7 +13,11 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
-use crate::session::shared::{Channel, SessionShared};
+use crate::{
+    bounds::memory::{FREE, Memory, Share},
+    session::shared::{Channel, SessionShared},
+};
+use countersign_domain::principal::Principal;
 
 /// Where notifications that belong to one request go: always with the request, never to another stream.
 #[derive(Clone)]
@@ -109,11 +113,14 @@ impl PostStream {
 struct Waiting {
     messages: VecDeque<Bytes>,
     bytes: usize,
+    /// What they take of their principal's memory.
+    share: Option<Share>,
 }
 
 impl Waiting {
     fn take(&mut self) -> Vec<Bytes> {
         self.bytes = 0;
+        self.share = None;
         self.messages.drain(..).collect()
     }
 }
@@ -122,6 +129,8 @@ impl Waiting {
 pub struct ResponseQueue {
     max: usize,
     max_bytes: usize,
+    /// Whose they are, where they count.
+    owner: Option<(Arc<Memory>, Arc<Principal>)>,
     messages: Mutex<Waiting>,
     reader: AtomicWaker,
 }
@@ -129,7 +138,13 @@ pub struct ResponseQueue {
 impl ResponseQueue {
     #[must_use]
     pub fn new(max: usize, max_bytes: usize) -> Self {
-        Self { max, max_bytes, messages: Mutex::default(), reader: AtomicWaker::new() }
+        Self { max, max_bytes, owner: None, messages: Mutex::default(), reader: AtomicWaker::new() }
+    }
+
+    /// As [`Self::new`]; what waits counts as that principal's.
+    #[must_use]
+    pub fn counted(max: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
+        Self { owner: Some((memory, principal)), ..Self::new(max, max_bytes) }
     }
 
     fn push(&self, message: Bytes) -> bool {
@@ -138,6 +153,12 @@ impl ResponseQueue {
             let bytes = waiting.bytes + message.len();
             if waiting.messages.len() >= self.max || (bytes > self.max_bytes && waiting.bytes > 0) {
                 return false;
+            }
+            if let (Some((memory, principal)), more @ 1..) = (&self.owner, bytes.saturating_sub(FREE)) {
+                let share = waiting.share.get_or_insert_with(|| memory.share(&principal.name));
+                if !share.grow(more.saturating_sub(share.bytes())) {
+                    return false;
+                }
             }
             waiting.bytes = bytes;
             waiting.messages.push_back(message);
@@ -200,6 +221,20 @@ mod tests {
         queue.put_back(taken);
         assert!(!queue.push(text(1)), "what was put back counts");
         assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "and comes first");
+    }
+
+    #[test]
+    fn response_queue_counts_as_its_principals_memory_until_taken() {
+        let memory = Memory::new(40 << 10, 40 << 10);
+        let principal = identity("ann", Role::Agent).principal;
+        let queue = ResponseQueue::counted(100, 1 << 20, Arc::clone(&memory), principal);
+        let message = || Bytes::from(vec![b'x'; 30 << 10]);
+        assert!(queue.push(message()));
+        assert_eq!(memory.of("ann"), (30 << 10) - FREE);
+        assert!(!queue.push(message()), "there is no memory for another one");
+        assert_eq!(queue.take().len(), 1);
+        assert_eq!(memory.of("ann"), 0);
+        assert!(queue.push(message()));
     }
 
     #[test]

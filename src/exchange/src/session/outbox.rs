@@ -1,14 +1,25 @@
 //! A connection's bounded queue of outgoing messages, and the ring it replays from when a client comes back.
 //!
 //! Anyone on any thread may push; one pump drains. The outbox never wakes a pump that was already woken,
-//! so a peer that stops reading costs no more than the bound.
+//! so a peer that stops reading costs no more than the bound. What it holds counts as its principal's memory
+//! ([`crate::bounds::memory`]), and where there is no room the connection that was left unread for longest ends.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
 
-use crate::bounds::memory::Share;
+use crate::bounds::{
+    eviction,
+    memory::{FREE, Share, Unread},
+};
+
+/// More bytes than that, drained at a time, count until the next drain, or until they are [`Outbox::taken`].
+pub const LARGE_HANDOVER: usize = 32 << 10;
 
 /// Wakes the pump that drains an outbox. Called at most once between two drains.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -23,7 +34,7 @@ pub struct Drained {
     pub close: Option<(u16, &'static str)>,
 }
 
-/// The queue is full: the peer does not read.
+/// The queue is full, or there is no memory for it: the peer does not read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Overflow;
 
@@ -55,6 +66,10 @@ struct State {
     sent: u64,
     queued_bytes: usize,
     replay_bytes: usize,
+    /// Handed to the connection, which has not asked for more since.
+    handed_bytes: usize,
+    /// When the peer last took something of what waits, or when it began to wait, by [`eviction::now`].
+    since: u64,
     wake: Option<Wake>,
     /// The connection was lost; its client may come back.
     away: bool,
@@ -64,32 +79,39 @@ struct State {
     overflowed: bool,
     /// Counts the clients that came back; only the pump of the latest turn drains.
     turn: u64,
-    /// What the frames that are kept take of their principal's memory.
+    /// What it takes of its principal's memory.
     share: Option<Share>,
+    /// Ends the session.
+    end: Option<CancellationToken>,
 }
 
 /// See the module's page.
 pub struct Outbox {
     limits: OutboxLimits,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Outbox {
     #[must_use]
     pub fn new(limits: OutboxLimits) -> Self {
-        Self { limits, state: Mutex::default() }
+        Self { limits, state: Arc::default() }
     }
 
-    /// As [`Self::new`]; what is kept for a client that comes back counts.
+    /// As [`Self::new`]; what it holds counts.
     #[must_use]
     pub fn counted(limits: OutboxLimits, share: Share) -> Self {
-        Self { limits, state: Mutex::new(State { share: Some(share), ..State::default() }) }
+        Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }
+    }
+
+    /// Cancels that token where the connection is closed to make room for others.
+    pub fn ends_with(&self, end: CancellationToken) {
+        self.state.lock().end = Some(end);
     }
 
     /// Queues one message.
     ///
     /// # Errors
-    /// `Overflow` once the bound is reached; the message is dropped and every later one too, until a pump is attached anew.
+    /// `Overflow` once a bound is reached; the message is dropped and every later one too, until a pump is attached anew.
     pub fn push(&self, frame: Bytes) -> Result<(), Overflow> {
         let mut state = self.state.lock();
         if state.overflowed || state.close.is_some() {
@@ -97,17 +119,19 @@ impl Outbox {
         }
         let queued = queued_len(&state);
         if queued >= self.limits.messages || (queued > 0 && state.queued_bytes + frame.len() > self.limits.bytes) {
-            state.overflowed = true;
+            give_up(&mut state);
             return Err(Overflow);
+        }
+        if queued == 0 && !state.away {
+            state.since = eviction::now();
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
-        // While nobody is there the ring's bound counts too.
         if state.away {
-            let count = self.limits.replay_frames.max(1);
-            while queued_len(&state) > count {
-                drop_front(&mut state);
-            }
+            self.trim_away(&mut state);
+        } else if !self.covers_messages(&mut state) {
+            give_up(&mut state);
+            return Err(Overflow);
         }
         wake(state);
         Ok(())
@@ -134,6 +158,7 @@ impl Outbox {
         state.frames.truncate(sent);
         state.frames.shrink_to_fit();
         state.queued_bytes = 0;
+        self.trim(&mut state);
         drop(state);
         self.close(code, reason);
     }
@@ -146,6 +171,7 @@ impl Outbox {
             return None;
         }
         state.woken = false;
+        state.handed_bytes = 0;
         let mut out = Drained { ping: std::mem::take(&mut state.ping), ..Drained::default() };
         let mut taken = 0;
         while let Some(frame) = usize::try_from(state.sent - state.base).ok().and_then(|i| state.frames.get(i)).cloned()
@@ -159,6 +185,12 @@ impl Outbox {
             state.replay_bytes += frame.len();
             out.frames.push(frame);
         }
+        if taken > 0 {
+            state.since = eviction::now();
+        }
+        if taken > LARGE_HANDOVER {
+            state.handed_bytes = taken;
+        }
         self.trim(&mut state);
         if queued_len(&state) == 0 {
             out.close = state.close;
@@ -168,6 +200,15 @@ impl Outbox {
             wake();
         }
         (out != Drained::default()).then_some(out)
+    }
+
+    /// The connection has taken what was drained last: it does not count any more.
+    pub fn taken(&self, turn: u64) {
+        let mut state = self.state.lock();
+        if state.turn == turn {
+            state.handed_bytes = 0;
+            self.trim(&mut state);
+        }
     }
 
     /// Attaches the pump of a turn; frames that wait are announced to it at once. `false` for one that came too
@@ -182,18 +223,21 @@ impl Outbox {
         state.away = false;
         state.woken = false;
         state.overflowed = false;
+        state.since = eviction::now();
         if queued_len(&state) > 0 || state.close.is_some() {
             self::wake(state);
         }
         true
     }
 
-    /// The connection is gone; frames are kept for a client that comes back.
+    /// The connection is gone; the newest frames are kept for a client that comes back, within the ring's bounds.
     pub fn detach(&self) {
         let mut state = self.state.lock();
         state.wake = None;
         state.away = true;
         state.woken = false;
+        state.handed_bytes = 0;
+        self.trim_away(&mut state);
     }
 
     /// There is no connection to send to.
@@ -260,16 +304,89 @@ impl Outbox {
         {
             drop_front(state);
         }
-        if let Some(mut share) = state.share.take() {
-            while state.base < state.sent && !share.cover(state.replay_bytes) {
-                drop_front(state);
-            }
-            state.share = Some(share);
+        forget_uncovered(state, state.sent);
+        shrink(state);
+    }
+
+    /// While nobody is there the ring's bounds hold for all that is kept.
+    fn trim_away(&self, state: &mut State) {
+        let count = self.limits.replay_frames.max(1);
+        while state.frames.len() > count || state.queued_bytes + state.replay_bytes > self.limits.replay_bytes {
+            drop_front(state);
         }
-        // An idle session keeps no spare room: ten thousand of them may sleep here.
-        if state.frames.capacity() > 32 && state.frames.len() * 4 < state.frames.capacity() {
-            state.frames.shrink_to_fit();
+        let end = state.base + state.frames.len() as u64;
+        forget_uncovered(state, end);
+        shrink(state);
+    }
+
+    /// Whether there is memory for what it holds, where frames that were sent are forgotten first.
+    fn covers_messages(&self, state: &mut State) -> bool {
+        let Some(mut share) = state.share.take() else { return true };
+        let weak = || {
+            let state: Weak<Mutex<State>> = Arc::downgrade(&self.state);
+            state as Weak<dyn Unread>
+        };
+        let mut covered = share.cover_messages(counted(state), state.since, weak);
+        while !covered && state.base < state.sent {
+            drop_front(state);
+            covered = share.cover_messages(counted(state), state.since, weak);
         }
+        state.share = Some(share);
+        covered
+    }
+}
+
+impl Unread for Mutex<State> {
+    fn since(&self) -> Option<u64> {
+        let state = self.try_lock()?;
+        (queued_len(&state) > 0 && !state.overflowed).then_some(state.since)
+    }
+
+    fn close(&self) -> bool {
+        let Some(mut state) = self.try_lock() else { return false };
+        tracing::warn!("a client does not read, and there is no memory for what waits for it: its session ends");
+        give_up(&mut state);
+        let end = state.end.clone();
+        drop(state);
+        if let Some(end) = end {
+            end.cancel();
+        }
+        true
+    }
+}
+
+/// What counts as its principal's memory.
+fn counted(state: &State) -> usize {
+    (state.queued_bytes + state.replay_bytes + state.handed_bytes).saturating_sub(FREE)
+}
+
+/// Forgets frames below that number for which there is no memory.
+fn forget_uncovered(state: &mut State, below: u64) {
+    if let Some(mut share) = state.share.take() {
+        while !share.cover(counted(state)) && state.base < below {
+            drop_front(state);
+        }
+        state.share = Some(share);
+    }
+}
+
+/// An idle session keeps no spare room: ten thousand of them may sleep here.
+fn shrink(state: &mut State) {
+    if state.frames.capacity() > 32 && state.frames.len() * 4 < state.frames.capacity() {
+        state.frames.shrink_to_fit();
+    }
+}
+
+/// Drops all frames: nobody gets them any more.
+fn give_up(state: &mut State) {
+    state.overflowed = true;
+    state.base += state.frames.len() as u64;
+    state.sent = state.base;
+    state.frames = VecDeque::new();
+    (state.queued_bytes, state.replay_bytes) = (0, 0);
+    let handed = state.handed_bytes.saturating_sub(FREE);
+    if let Some(share) = &mut state.share {
+        share.shrink_to(handed);
     }
 }
 
@@ -290,7 +407,7 @@ fn drop_front(state: &mut State) {
     }
 }
 
-fn wake(mut state: parking_lot::MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, State>) {
     if state.woken {
         return;
     }
@@ -307,6 +424,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::bounds::memory::Memory;
 
     const LIMITS: OutboxLimits = OutboxLimits { messages: 4, bytes: 100, replay_frames: 2, replay_bytes: 1000 };
 
@@ -372,16 +490,16 @@ mod tests {
 
     #[test]
     fn frames_that_its_principal_has_no_memory_for_are_forgotten_first() {
-        let memory = crate::bounds::memory::Memory::new(64 << 10);
+        let memory = Memory::new(64 << 10, 1 << 20);
         let limits = OutboxLimits { replay_frames: 100, replay_bytes: 1 << 20, bytes: 1 << 20, ..LIMITS };
         let outbox = Outbox::counted(limits, memory.take("alice", 0).unwrap());
         let (wake, _) = counted();
         assert!(outbox.attach(0, wake));
-        for _ in 0..3 {
+        for _ in 0..4 {
             outbox.push(Bytes::from(vec![b'x'; 15 << 10])).unwrap();
+            assert_eq!(outbox.drain(0, 1 << 20).unwrap().frames.len(), 1);
         }
-        assert_eq!(outbox.drain(0, 1 << 20).unwrap().frames.len(), 3);
-        // Half of what there is holds two of them.
+        // What is free holds one of them, and half of what there is two more.
         assert_eq!(memory.of("alice"), 32 << 10);
         assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
         assert_eq!(outbox.rewind(1), Ok(1));
@@ -485,5 +603,67 @@ mod tests {
         assert_eq!((last.frames, last.close), (vec![], Some((1013, "too slow"))));
         // What was sent before can be asked for again.
         assert_eq!(outbox.rewind(0), Ok(1));
+    }
+
+    #[test]
+    fn detached_outbox_keeps_at_most_what_may_be_replayed() {
+        let memory = Memory::new(1 << 20, 1 << 20);
+        let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 30_000 };
+        let outbox = Outbox::counted(limits, memory.share("alice"));
+        let (wake, _) = counted();
+        assert!(outbox.attach(0, wake));
+        let push = || outbox.push(Bytes::from(vec![b'x'; 10_000]));
+        (0..50).for_each(|_| push().unwrap());
+        assert_eq!(outbox.drain(0, 20_000).unwrap().frames.len(), 2);
+        assert!(memory.of("alice") > 400_000);
+        outbox.detach();
+        assert_eq!(outbox.bytes(), 30_000);
+        assert!(memory.of("alice") <= 32 << 10, "{}", memory.of("alice"));
+        push().unwrap();
+        assert_eq!(outbox.bytes(), 30_000);
+        assert_eq!(outbox.rewind(47), Err(ResumeFault::TooLate));
+        let turn = outbox.rewind(48).unwrap();
+        assert_eq!(outbox.drain(turn, 1 << 20).unwrap().frames.len(), 3);
+    }
+
+    #[test]
+    fn outboxes_that_nobody_reads_stay_within_the_total() {
+        let memory = Memory::new(256 << 10, 512 << 10);
+        let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 1 << 20 };
+        let (wake, _) = counted();
+        let outboxes: Vec<_> = (0..20)
+            .map(|n| {
+                let outbox = Outbox::counted(limits, memory.share(if n % 2 == 0 { "alice" } else { "bob" }));
+                let end = CancellationToken::new();
+                outbox.ends_with(end.clone());
+                assert!(outbox.attach(0, wake.clone()));
+                (outbox, end)
+            })
+            .collect();
+        for _ in 0..50 {
+            for (outbox, _) in &outboxes {
+                let _ = outbox.push(Bytes::from(vec![b'x'; 10_000]));
+                assert!(memory.of_all() <= 512 << 10);
+            }
+        }
+        let ended = |(outbox, end): &&(Outbox, CancellationToken)| outbox.overflowed() || end.is_cancelled();
+        assert!(outboxes.iter().filter(ended).count() >= 10);
+        assert!(outboxes.iter().filter(ended).all(|(outbox, _)| outbox.is_empty()), "what waited is dropped at once");
+        drop(outboxes);
+        assert_eq!(memory.of_all(), 0);
+    }
+
+    #[test]
+    fn bytes_handed_over_count_until_the_connection_took_them() {
+        let memory = Memory::new(1 << 20, 1 << 20);
+        let limits = OutboxLimits { replay_frames: 0, replay_bytes: 0, bytes: 1 << 20, ..LIMITS };
+        let outbox = Outbox::counted(limits, memory.share("alice"));
+        let (wake, _) = counted();
+        assert!(outbox.attach(0, wake));
+        outbox.push(Bytes::from(vec![b'x'; 200_000])).unwrap();
+        assert!(outbox.drain(0, 1).is_some() && outbox.is_empty());
+        assert!(memory.of("alice") >= 200_000 - FREE);
+        outbox.taken(0);
+        assert!(memory.of("alice") <= 16 << 10);
     }
 }

@@ -105,6 +105,10 @@ impl SessionShared {
     #[must_use]
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
+        let ended = parent.child_token();
+        if let Channel::Outbox(outbox) = &channel {
+            outbox.ends_with(ended.clone());
+        }
         Self {
             id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
             transport,
@@ -112,7 +116,7 @@ impl SessionShared {
             authorization: None,
             created: now,
             channel,
-            ended: parent.child_token(),
+            ended,
             questions: Questions::default(),
             notes: Arc::default(),
             facts: RwLock::new(None),
@@ -456,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_place_is_held_by_who_works_before_who_is_there_before_who_never_said_who_it_is() {
-        let (session, memory) = (session(outbox()), Memory::new(1000));
+        let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
         assert_eq!(session.hold(), Hold::Handshake);
         session.set_facts(facts(Revision::V2025_11_25, "{}").into(), memory.share("ann"));
         assert_eq!(session.hold(), Hold::Handshake, "it has not finished it");
@@ -471,7 +475,7 @@ mod tests {
 
     #[test]
     fn subscriptions_are_bounded_counted_once_and_given_back() {
-        let (session, memory) = (session(outbox()), Memory::new(100));
+        let (session, memory) = (session(outbox()), Memory::new(100, 100));
         let subscribe = |uri: &str, max| session.subscribe(uri, max, || memory.take("ann", 60));
         subscribe("a:1", 2).unwrap();
         subscribe("a:1", 2).unwrap();
@@ -487,7 +491,7 @@ mod tests {
 
     #[test]
     fn only_a_handshake_fixes_a_revision() {
-        let (session, memory) = (session(outbox()), Memory::new(1000));
+        let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
         session.set_facts(facts(Revision::MODERN, "{}").into(), memory.take("ann", 10).unwrap());
         assert_eq!((session.legacy_revision(), session.is_established()), (None, true));
         session.set_facts(facts(Revision::V2025_06_18, "{}").into(), memory.take("ann", 20).unwrap());

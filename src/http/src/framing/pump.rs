@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext, AsyncContext, Handler, Message, StreamHandler, WrapFuture};
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message, StreamHandler, WrapFuture};
 use actix_http::ws::Item;
 use actix_web::{Error, HttpRequest, HttpResponse, web};
 use actix_web_actors::ws::{self, CloseCode, CloseReason, ProtocolError, WebsocketContext};
@@ -19,7 +19,7 @@ use super::{
 };
 use countersign_exchange::{
     inflow::{Held, Intake},
-    outbox::{Drained, Wake},
+    outbox::{Drained, LARGE_HANDOVER, Wake},
 };
 
 /// About as many bytes are handed to the connection at a time.
@@ -36,6 +36,8 @@ pub trait Backend: Unpin + 'static {
     fn opened(&mut self, wake: Wake);
     /// What goes out next, about so many bytes of it.
     fn drain(&mut self, budget: usize) -> Option<Drained>;
+    /// The connection has taken what was drained last, if that was much.
+    fn taken(&mut self);
     /// A text message came in, with what it holds of the room for bodies.
     fn message(&mut self, text: Bytes, held: Option<Held>) -> Taken;
     /// A ping or a pong came in.
@@ -129,9 +131,9 @@ impl<B: Backend> Handler<Drain> for Pump<B> {
         }
         if let Some((code, reason)) = drained.close {
             close(ctx, CloseCode::from(code), reason);
-        } else if bytes > BUDGET / 2 {
+        } else if bytes > LARGE_HANDOVER {
             // The connection takes this first. What comes next stays in the outbox until it asks for more.
-            ctx.wait(tokio::task::yield_now().into_actor(self));
+            ctx.wait(tokio::task::yield_now().into_actor(self).map(|(), pump, _| pump.backend.taken()));
         }
     }
 }
@@ -252,6 +254,9 @@ mod tests {
         }
         fn drain(&mut self, budget: usize) -> Option<Drained> {
             self.outbox.drain(0, budget)
+        }
+        fn taken(&mut self) {
+            self.outbox.taken(0);
         }
         fn message(&mut self, text: Bytes, _: Option<Held>) -> Taken {
             if text == "unsupported" {

@@ -25,6 +25,7 @@ use crate::framing::{
 };
 use countersign_exchange::{
     inflow::Held,
+    memory::Share,
     outbox::{Drained, Outbox, OutboxLimits, Wake},
     slots::StreamSlot,
 };
@@ -50,10 +51,12 @@ pub async fn upgrade(
     })?;
     let slot = state.streams.take(&caller.principal.name)?;
     let limits = &state.config.limits;
-    let outgoing = Rc::new(Outgoing::new(limits.outbox_messages.clamp(1, MAX_FRAMES), limits.outbox_bytes));
+    let (frames, bytes) = (limits.outbox_messages.clamp(1, MAX_FRAMES), limits.outbox_bytes);
+    let outgoing = Rc::new(Outgoing::new(frames, bytes, state.memory.share(&caller.principal.name)));
     let (subscriber, hello) = Subscriber::new(&state, caller.credential, since)?;
     if let Some(hello) = hello {
-        outgoing.push(hello.json);
+        // There is always room for the first.
+        let _ = outgoing.push(hello.json);
     }
     let gone = CancellationToken::new();
     let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
@@ -82,11 +85,11 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(max_frames: usize, max_bytes: usize) -> Self {
+    fn new(max_frames: usize, max_bytes: usize, share: Share) -> Self {
         // Its own bound would end a subscriber that reads late; here the feed waits instead.
         let limits = OutboxLimits { messages: usize::MAX, bytes: usize::MAX, replay_frames: 0, replay_bytes: 0 };
         Self {
-            outbox: Outbox::new(limits),
+            outbox: Outbox::counted(limits, share),
             max_frames,
             max_bytes,
             room: Notify::new(),
@@ -98,9 +101,9 @@ impl Outgoing {
         self.outbox.len() >= self.max_frames || self.outbox.bytes() >= self.max_bytes
     }
 
-    fn push(&self, frame: Bytes) {
-        // Nothing is pushed to one that was closed.
-        let _ = self.outbox.push(frame);
+    /// `false` where there is no memory for it.
+    fn push(&self, frame: Bytes) -> bool {
+        self.outbox.push(frame).is_ok()
     }
 
     fn drain(&self, budget: usize) -> Option<Drained> {
@@ -131,7 +134,11 @@ impl Outgoing {
                 next = subscriber.next(!full) => next,
             };
             match next {
-                Next::Event(event) => self.push(event.json.clone()),
+                Next::Event(event) => {
+                    if !self.push(event.json.clone()) {
+                        return self.evict(CloseCode::Again, "no memory for what waits; reconnect with since");
+                    }
+                }
                 Next::ShuttingDown => return self.outbox.close(CloseCode::Away.into(), "the gateway is shutting down"),
                 Next::Ended => {
                     return self.outbox.close(CloseCode::Again.into(), "the feed ended; reconnect with since");
@@ -167,6 +174,10 @@ impl Backend for Socket {
         self.outgoing.drain(budget)
     }
 
+    fn taken(&mut self) {
+        self.outgoing.outbox.taken(0);
+    }
+
     fn message(&mut self, _: Bytes, _: Option<Held>) -> Taken {
         Taken::Unsupported
     }
@@ -181,18 +192,23 @@ impl Backend for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_exchange::memory::Memory;
+
+    fn outgoing(max_frames: usize, max_bytes: usize) -> Outgoing {
+        Outgoing::new(max_frames, max_bytes, Memory::new(1 << 20, 1 << 20).share("ann"))
+    }
 
     #[tokio::test(start_paused = true)]
     async fn reading_on_is_a_sign_of_life_only_where_much_was_waiting() {
-        let outgoing = Outgoing::new(2, 100);
+        let outgoing = outgoing(2, 100);
         let opened = outgoing.last_sign.get();
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
-        outgoing.push(Bytes::from_static(b"1"));
+        assert!(outgoing.push(Bytes::from_static(b"1")));
         assert!(!outgoing.is_full());
         assert_eq!(outgoing.drain(1000).unwrap().frames.len(), 1);
         assert_eq!(outgoing.last_sign.get(), opened, "the kernel may have taken that");
         for full in [&[1, 1][..], &[100], &[200]] {
-            full.iter().for_each(|bytes| outgoing.push(Bytes::from(vec![b'x'; *bytes])));
+            full.iter().for_each(|bytes| _ = outgoing.push(Bytes::from(vec![b'x'; *bytes])));
             assert!(outgoing.is_full(), "{full:?}");
             let before = outgoing.last_sign.get();
             tokio::time::advance(std::time::Duration::from_secs(1)).await;
@@ -204,10 +220,10 @@ mod tests {
 
     #[test]
     fn who_is_evicted_gets_the_reason_and_nothing_else() {
-        let outgoing = Outgoing::new(2, 100);
-        outgoing.push(Bytes::from_static(b"1"));
+        let outgoing = outgoing(2, 100);
+        assert!(outgoing.push(Bytes::from_static(b"1")));
         outgoing.evict(CloseCode::Policy, "no more");
-        outgoing.push(Bytes::from_static(b"2"));
+        assert!(!outgoing.push(Bytes::from_static(b"2")));
         let last = outgoing.drain(1000).unwrap();
         assert_eq!((last.frames.len(), last.close), (0, Some((1008, "no more"))));
     }

@@ -51,7 +51,7 @@ use crate::problem::Problem;
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore};
 use countersign_config::Config;
 use countersign_domain::policy::People;
-use countersign_exchange::slots::StreamSlots;
+use countersign_exchange::{memory::Memory, slots::StreamSlots};
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloads;
 use countersign_review::Changes;
@@ -84,6 +84,8 @@ pub struct RestState {
     /// More of them for reviewers, when agents have all the others (`transports.http.reserved_connections`).
     pub reserved_web_sockets: Arc<Semaphore>,
     pub streams: Arc<StreamSlots>,
+    /// What is kept for each principal.
+    pub memory: Arc<Memory>,
     pub sign_in_attempts: Attempts,
 }
 

@@ -230,6 +230,7 @@ impl Endpoints {
             web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
             reserved_web_sockets: Arc::new(Semaphore::new(0)),
             streams: StreamSlots::new(config.limits.max_streams),
+            memory: Memory::new(config.limits.principal_memory, config.limits.total_memory),
             sign_in_attempts: Attempts::default(),
             config,
         });

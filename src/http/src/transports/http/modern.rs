@@ -65,7 +65,10 @@ pub async fn serve(
         return refuse(Some(&request.id), &error);
     }
     let limits = &post.services.config.limits;
-    let queue = Arc::new(ResponseQueue::new(limits.outbox_messages, limits.outbox_bytes));
+    let memory = Arc::clone(&post.services.state.memory);
+    let principal = Arc::clone(&post.identity.principal);
+    let queue = ResponseQueue::counted(limits.outbox_messages, limits.outbox_bytes, memory, principal);
+    let queue = Arc::new(queue);
     let exchange = match exchange(&post, meta, &queue) {
         Ok(exchange) => exchange,
         Err(error) => return refuse(Some(&request.id), &error),

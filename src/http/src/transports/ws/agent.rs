@@ -52,6 +52,12 @@ impl Backend for Agent {
         outbox.drain(self.turn, budget)
     }
 
+    fn taken(&mut self) {
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.taken(self.turn);
+        }
+    }
+
     fn message(&mut self, text: Bytes, held: Option<Held>) -> Taken {
         if text.len() <= LARGE {
             self.session.do_send(Inbound { frame: text, held });

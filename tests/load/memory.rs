@@ -1,0 +1,216 @@
+//! Attacks on the memory and the processor time of a gateway, each with its bound. They take minutes, so that only
+//! `scripts/memory` runs them, on the release build. A new one is a test whose name begins with `attack_`.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use crate::{
+    bounds::{NEWEST, info, initialize, status_kib, unfinished_bodies},
+    http2::{Http2, frames},
+    load::{proposed, serving},
+};
+use support::{
+    Gateway,
+    mcp::{initialize_params, notification, request},
+    tls::Tls,
+    ws::Ws,
+};
+
+/// Runs an attack on the memory of a gateway of its own, and prints what it took at its peak and 30 seconds later.
+fn attack(name: &str, pid: u32, attack: impl FnOnce()) {
+    let before = status_kib(pid, "VmRSS:") / 1024;
+    attack();
+    thread::sleep(Duration::from_secs(30));
+    let (peak, after) = (status_kib(pid, "VmHWM:") / 1024, status_kib(pid, "VmRSS:") / 1024);
+    println!("{name}: {before} MiB before, {peak} MiB at its peak, {after} MiB 30 s after");
+    assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
+}
+
+/// The same of an attack on a gateway that plain HTTP reaches.
+fn attack_gateway(name: &str, gateway: &Gateway, run: impl FnOnce(&Gateway)) {
+    attack(name, gateway.process.0.id(), || run(gateway));
+}
+
+/// The processor time that a process has taken.
+fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    // In hundredths of a second; the fields are counted from the third one here.
+    let ticks = |field: usize| fields[field - 3].parse::<u64>().unwrap();
+    Duration::from_millis((ticks(14) + ticks(15)) * 10)
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_handshakes_with_much_to_say() {
+    attack_gateway("30 handshakes with 7 MiB of capabilities", &Gateway::start(), |gateway| {
+        let capabilities = json!({ "experimental": { "x": { "y": "z".repeat(7 << 20) } } });
+        let handshake = initialize(capabilities, info("raw"));
+        for _ in 0..30 {
+            gateway.post(&[], &handshake);
+        }
+    });
+    for member in ["title", "name"] {
+        attack_gateway(&format!("30 handshakes with 7 MiB of clientInfo.{member}"), &Gateway::start(), |gateway| {
+            let mut info = info("raw");
+            info[member] = "z".repeat(7 << 20).into();
+            let handshake = initialize(json!({}), info);
+            for _ in 0..30 {
+                gateway.post(&[], &handshake);
+            }
+            let (status, listed) = gateway.api("GET", "/api/sessions", None);
+            println!("  GET /api/sessions: {status}, {} bytes", listed.to_string().len());
+        });
+    }
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_subscriptions_with_long_uris() {
+    for length in [8 << 10, 4 << 10] {
+        let name = format!("10 sessions with 1,000 subscriptions to URIs of {length} bytes");
+        attack_gateway(&name, &Gateway::start(), |gateway| {
+            for _ in 0..10 {
+                let session = gateway.session(NEWEST);
+                for n in 0..1000 {
+                    let begin = format!("tracker://{n}/");
+                    let uri = format!("{begin}{}", "x".repeat(length - begin.len()));
+                    session.call(n, "resources/subscribe", json!({ "uri": uri }));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_unfinished_bodies() {
+    attack_gateway("100 connections with 8 MiB each, unfinished", &Gateway::start(), |gateway| {
+        let conns = unfinished_bodies(gateway, 100);
+        println!("  while they are open: {} MiB", status_kib(gateway.process.0.id(), "VmRSS:") / 1024);
+        drop(conns);
+    });
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_many_streams_of_one_connection() {
+    let tls = Tls::start();
+    // One connection, 80 uploads of 8 MiB that never end: curl multiplexes what it is given, and reads it from a pipe.
+    let body = tls.home.path().join("body");
+    std::fs::write(&body, vec![b' '; 7 << 20]).unwrap();
+    let data = format!("@{}", body.display());
+    let args = ["--parallel", "--parallel-immediate", "--parallel-max", "80", "--http2", "-o", "/dev/null"];
+    let mut command = std::process::Command::new("curl");
+    command.args(["-sS", "--cacert"]).arg(&tls.cert).args(args);
+    for at in 0..80 {
+        if at > 0 {
+            command.args(["--next", "-sS", "--cacert"]).arg(&tls.cert).args(["--http2", "-o", "/dev/null"]);
+        }
+        command.args(["-H", "Content-Type: application/json", "-H", "Accept: application/json, text/event-stream"]);
+        // More is announced than comes.
+        command.args(["-H", "Content-Length: 8388608", "--max-time", "20", "--data-binary", &data]);
+        command.arg(format!("{}/mcp", tls.base));
+    }
+    attack("One HTTP/2 connection with 80 streams", tls.process.0.id(), || {
+        let _ = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
+    });
+    tls.stop();
+}
+
+/// Sockets that send these messages, one after the other, and read nothing; they are open until they are dropped.
+fn unread_sockets(gateway: &Gateway, sockets: usize, key: &str, messages: &[String]) -> Vec<Ws> {
+    let headers = [("Sec-WebSocket-Protocol", "mcp"), ("Authorization", key)];
+    let headers = if key.is_empty() { &headers[..1] } else { &headers };
+    thread::scope(|scope| {
+        let senders: Vec<_> = (0..sockets)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut ws = Ws::try_open(gateway, "/ws", headers);
+                    messages.iter().for_each(|message| ws.send(message));
+                    ws
+                })
+            })
+            .collect();
+        senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+    })
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_unread_sockets_with_lists() {
+    attack_gateway("3 rounds of 40 sockets that list the tools and never read", &Gateway::start(), |gateway| {
+        let list: Vec<_> = (0..500).map(|id| request(id, "tools/list", json!({})).to_string()).collect();
+        for _ in 0..3 {
+            let sockets = unread_sockets(gateway, 40, "", &list);
+            thread::sleep(Duration::from_secs(3));
+            drop(sockets);
+            println!("  {} MiB", status_kib(gateway.process.0.id(), "VmRSS:") / 1024);
+        }
+    });
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_unread_sockets_with_large_answers() {
+    let gateway = serving("policy: {default: allow}\nlimits: {rate_per_second: 0}\n", "");
+    attack_gateway("3 rounds of 30 sockets with answers of 0.9 MB that nobody reads", &gateway, |gateway| {
+        let key = format!("Bearer {}", gateway.create_key("agent", "attacker"));
+        let handshake =
+            [request(0, "initialize", initialize_params(NEWEST)), notification("notifications/initialized")];
+        let call = json!({ "name": "load__read", "arguments": { "answer": 900_000 } });
+        let calls = (1..=25).map(|id| request(id, "tools/call", call.clone()));
+        let messages: Vec<_> = handshake.into_iter().chain(calls).map(|message| message.to_string()).collect();
+        for _ in 0..3 {
+            let sockets = unread_sockets(gateway, 30, &key, &messages);
+            thread::sleep(Duration::from_secs(5));
+            drop(sockets);
+            println!("  {} MiB", status_kib(gateway.process.0.id(), "VmRSS:") / 1024);
+        }
+    });
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_large_proposals() {
+    attack_gateway("35 proposals of 7 MiB, withdrawn", &serving("", ""), |gateway| {
+        for _ in 0..35 {
+            let id = proposed(gateway, 7 << 20);
+            assert_eq!(gateway.tool("withdraw_change", json!({ "changeId": id }))["status"], "withdrawn");
+        }
+    });
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_idle_frames_of_http_2() {
+    let tls = Tls::start();
+    let pid = tls.process.0.id();
+    let authority = tls.base.trim_start_matches("https://").to_owned();
+    // What each kind of frame carries, and on which stream it goes.
+    let floods: [(&str, u8, u32, &[u8]); 5] = [
+        ("WINDOW_UPDATE", 8, 0, &[0, 0, 0, 1]),
+        ("empty DATA", 0, 1, &[]),
+        ("PRIORITY", 2, 3, &[0, 0, 0, 0, 1]),
+        ("PING", 6, 0, &[0; 8]),
+        ("SETTINGS", 4, 0, &[]),
+    ];
+    for (name, kind, stream, payload) in floods {
+        let mut conn = Http2::connect(&tls);
+        conn.post(1, &authority);
+        let (began, before) = (Instant::now(), processor_time(pid));
+        let (mut sent, mut open) = (0, true);
+        while open && began.elapsed() < Duration::from_secs(5) {
+            open = conn.try_send(&frames(1000, kind, stream, payload));
+            sent += 1000;
+        }
+        let took = processor_time(pid) - before;
+        println!("{name}: {sent} frames sent, open until the end: {open}, {took:?} of processor time");
+        assert!(!open && took < Duration::from_secs(1), "it is to be ended");
+    }
+    tls.stop();
+}
