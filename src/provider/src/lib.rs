@@ -19,6 +19,7 @@ use std::{
     collections::BTreeMap,
     future::ready,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures_util::future::BoxFuture;
@@ -384,6 +385,12 @@ pub trait Provider: Send + Sync + 'static {
     /// `UPSTREAM_UNAVAILABLE`
     fn available(&self) -> Result<(), McpError> {
         Ok(())
+    }
+
+    /// How long a call of the tool may take once it is sent, where the provider bounds that itself. `tool` is the clients'
+    /// name.
+    fn call_timeout(&self, _tool: &str) -> Option<Duration> {
+        None
     }
 
     /// Whether it is compiled in: what it says of its tools is believed, and it previews its own calls.

@@ -30,6 +30,7 @@ mod upkeep;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::requests::{decide, edit, propose, refresh};
@@ -78,6 +79,15 @@ pub struct ChangeFilter {
     /// Only those of these principals; empty means any.
     pub principals: Vec<String>,
     pub narrow: Narrow,
+}
+
+/// The change that an approved one waits for, since both have one target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitsFor {
+    pub change: String,
+    /// None while that one runs. Of unknown outcome: until then, or until a person has settled it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
 }
 
 /// A page of a listing.
@@ -379,6 +389,25 @@ impl Changes {
         // A timeout is an answer here: the change as it is.
         let _ = tokio::time::timeout(timeout, news).await;
         Ok(Some(change))
+    }
+
+    /// What each of these changes waits for before it runs: an approved one, while another change has its target.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn waits_for(&self, changes: &[Arc<Change>]) -> Result<Vec<Option<WaitsFor>>, McpError> {
+        let target = |change: &Arc<Change>| (change.state == ChangeState::Approved).then(|| change.target_hash());
+        let targets: Vec<_> = changes.iter().map(target).collect();
+        let wanted: Vec<_> = targets.iter().flatten().cloned().collect();
+        if wanted.is_empty() {
+            return Ok(vec![None; changes.len()]);
+        }
+        let occupants = self.inner.store.occupants(wanted, self.inner.now()).await.map_err(|e| store_error(&e))?;
+        let waits = |target: &Option<String>| {
+            let occupant = occupants.iter().find(|occupant| Some(&occupant.target) == target.as_ref())?;
+            Some(WaitsFor { change: occupant.change.clone(), until: occupant.until })
+        };
+        Ok(targets.iter().map(waits).collect())
     }
 
     /// This gateway among those that serve the store.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{Draft, Store, WriteError, Written};
-use countersign_domain::changes::{Change, ChangeState, digest::body_hash, machine::EventKind, testing::change};
+use countersign_domain::changes::{Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change};
 
 /// A draft that replaces the version before, or creates.
 pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
@@ -47,4 +48,30 @@ pub(crate) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<
 
 pub(crate) async fn write(store: &dyn Store, draft: Draft) -> Result<Written, WriteError> {
     send(store, draft).await.unwrap()
+}
+
+/// Proposed and approved, acting on that target.
+pub(crate) async fn approved(store: &dyn Store, id: &str, target: &str) {
+    let mut new = created(id);
+    Arc::make_mut(&mut new.change).target.lock_key = target.into();
+    write(store, new).await.unwrap();
+    write(store, moved(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+}
+
+/// A step of a change that acts on that target, at this moment.
+pub(crate) fn step(id: &str, version: u64, from: ChangeState, to: ChangeState, by: Option<Claimant>, target: &str) -> Draft {
+    let mut after = change(id, "agent", version, to);
+    after.target.lock_key = target.into();
+    after.claimed_by = by;
+    after.updated_at = Timestamp::now();
+    let kind = match to {
+        ChangeState::Executing => EventKind::Executing,
+        ChangeState::OutcomeUnknown => EventKind::OutcomeUnknown,
+        _ => EventKind::Applied,
+    };
+    Draft { kind, ..draft(after, Some(from)) }
+}
+
+pub(crate) fn claim(id: &str, by: Option<Claimant>, target: &str) -> Draft {
+    step(id, 3, ChangeState::Approved, ChangeState::Executing, by, target)
 }

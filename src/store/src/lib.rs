@@ -100,15 +100,32 @@ pub struct Record {
     pub pins: Vec<PinWrite>,
     /// As they are from now on.
     pub rules: Vec<StandingRule>,
-    /// It tells what came of a call of the change after its node's lease had run out, claimed as this: nothing of that claim
-    /// can still go out.
-    pub late: Option<Claimant>,
+    /// It tells what came of a call of the change after its node's lease had run out.
+    pub late: Option<LateCall>,
     /// As `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
     pub actor: String,
     /// The audit entry's details: a JSON object.
     pub details: String,
+}
+
+/// A call whose node was taken for gone, and which has come back: nothing of that claim can still go out.
+#[derive(Clone, Debug)]
+pub struct LateCall {
+    pub by: Claimant,
+    /// Where its outcome is unknown all the same: until when the change's target stays taken.
+    pub taken_until: Option<Timestamp>,
+}
+
+/// A change that has a target to itself, so that others wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// See [`Change::target_hash`].
+    pub target: String,
+    pub change: String,
+    /// None while it runs. Of unknown outcome: until then, or until a person has settled it.
+    pub until: Option<Timestamp>,
 }
 
 /// A transition that is durable.
@@ -129,8 +146,8 @@ pub enum WriteError {
     /// There is a change with this id, or with this idempotency key of the same principal.
     #[error("there is such a change already")]
     Duplicate,
-    /// Another change to the same target is running, on whichever node.
-    #[error("another change to the same target is running")]
+    /// Another change has the target: it runs, on whichever node, or its outcome is unknown and its call may be running.
+    #[error("another change has the same target")]
     Busy,
     /// This node's lease has run out, or did since the change was claimed; or another node's has not yet.
     #[error("the claim does not hold")]
@@ -284,6 +301,8 @@ pub trait Store: Send + Sync + 'static {
     fn orphans(&self) -> StoreFuture<Vec<String>>;
     /// Until when, by the store's clock, a call of the change may still go out, by a node that is thought to be gone.
     fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>>;
+    /// Which changes have these targets ([`Change::target_hash`]) now; none of a target that is free.
+    fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>>;
     /// Tells the node that runs a change something of it, durably.
     fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()>;
     /// What other nodes have told this one: changes and texts, each once and in order.

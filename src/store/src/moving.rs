@@ -78,6 +78,7 @@ pub(crate) const TABLES: &[Table] = &[
         ],
         page: Some(500),
     },
+    Table { name: "claims", columns: &[("change_id", Text), ("target", Text), ("taken_ms", Int)], page: None },
     Table {
         name: "events",
         columns: &[("seq", Int), ("kind", Text), ("change_id", Text), ("data", Text)],
@@ -190,6 +191,8 @@ impl Table {
                 let at = said("data")["at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
                 vec![("at_ms", Cell::Int(at.map_or(0, jiff::Timestamp::as_millisecond)))]
             }
+            // No node has it: whatever runs is taken to be lost at the next start.
+            "claims" => vec![("node", Cell::Text(String::new())), ("epoch", Cell::Int(0))],
             "standing_rules" => {
                 let verdict = serde_json::from_value::<Says>(said("body")["verdict"].clone());
                 vec![("allows", Cell::Bool(verdict.is_ok_and(|verdict| verdict == Says::Allow)))]

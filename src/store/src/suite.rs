@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    drafts::{created, draft, moved, send, write},
+    drafts::{approved, claim, created, draft, moved, send, step, write},
     keys::{ApiKey, CodeOutcome, SecretHash, SignIn},
     webhooks::{DeliveryState, Tried, Waiting},
     *,
@@ -99,6 +99,59 @@ async fn ids_and_idempotency_keys_are_unique(at: At) {
     assert_eq!(store.find_idempotent("other", "k").await.unwrap().unwrap().id, "c");
     assert!(store.find_idempotent("agent", "l").await.unwrap().is_none());
     assert_eq!(store.heads().await.unwrap().event, 4);
+}
+
+async fn target_stays_taken_after_an_unknown_outcome(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || at(dir.path()).open().unwrap();
+    let store = open();
+    let by = store.nodes().claimant();
+    for id in ["a", "b", "c"] {
+        approved(&*store, id, "file").await;
+    }
+    let claimed = async |store: &dyn Store, id: &str, by: &Option<Claimant>| {
+        write(store, claim(id, by.clone(), "file")).await.map(drop)
+    };
+    let lost = |id: &str, by: &Option<Claimant>, until: Timestamp| {
+        let mut draft = step(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by.clone(), "file");
+        let after = Arc::make_mut(&mut draft.change);
+        after.target_taken_until = Some(until);
+        Draft { body: serde_json::to_string(after).unwrap(), ..draft }
+    };
+    let target = claim("a", None, "file").change.target_hash();
+    let occupant = async |store: &dyn Store| {
+        let found = store.occupants(vec![target.clone(), "another".into()], Timestamp::now()).await.unwrap();
+        found.into_iter().map(|occupant| (occupant.change, occupant.until)).next()
+    };
+    assert_eq!(occupant(&*store).await, None);
+    claimed(&*store, "a", &by).await.unwrap();
+    assert!(matches!(claimed(&*store, "b", &by).await, Err(WriteError::Busy)));
+    assert_eq!(occupant(&*store).await, Some(("a".into(), None)));
+    let hour = Timestamp::from_second(Timestamp::now().as_second() + 3600).unwrap();
+    write(&*store, lost("a", &by, hour)).await.unwrap();
+    assert!(matches!(claimed(&*store, "b", &by).await, Err(WriteError::Busy)));
+    store.close();
+    drop(store);
+
+    let store = open();
+    let by = store.nodes().claimant();
+    assert!(matches!(claimed(&*store, "b", &by).await, Err(WriteError::Busy)), "after a restart, too");
+    assert_eq!(occupant(&*store).await, Some(("a".into(), Some(hour))));
+    let settled = step("a", 5, ChangeState::OutcomeUnknown, ChangeState::Failed, None, "file");
+    write(&*store, settled).await.unwrap();
+    assert_eq!(occupant(&*store).await, None, "a person has settled it");
+    claimed(&*store, "b", &by).await.unwrap();
+    let soon = Timestamp::from_millisecond(Timestamp::now().as_millisecond() + 300).unwrap();
+    write(&*store, lost("b", &by, soon)).await.unwrap();
+    while matches!(claimed(&*store, "c", &by).await, Err(WriteError::Busy)) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(Timestamp::now() >= soon, "its time is over");
+    write(&*store, step("b", 5, ChangeState::OutcomeUnknown, ChangeState::Failed, None, "file")).await.unwrap();
+    assert_eq!(occupant(&*store).await, Some(("c".into(), None)), "what is settled late frees nothing of others");
+    write(&*store, step("c", 4, ChangeState::Executing, ChangeState::Applied, by, "file")).await.unwrap();
+    assert_eq!(occupant(&*store).await, None);
+    store.close();
 }
 
 /// Queued together, they are likely to share a transaction; whether they do must not matter.
@@ -886,7 +939,8 @@ macro_rules! suite {
                 answers_come_in_commit_order, of_many_at_once_one_wins, listings_are_filtered_paged_and_bounded,
                 what_is_live_and_how_many, the_trail_is_chained_and_paged, what_a_person_remembers_is_found,
                 a_name_may_hold_any_character, what_is_old_goes_once_and_nothing_else,
-                what_reviewers_said_is_kept_with_its_entry, the_policy_in_force_outlives_its_gateway);
+                what_reviewers_said_is_kept_with_its_entry, the_policy_in_force_outlives_its_gateway,
+                target_stays_taken_after_an_unknown_outcome);
             suite!(@plain $at;
                 it_behaves_as_the_model, a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked,
                 use_is_noted_once_a_minute, a_sign_in_is_kept_until_somebody_ends_it, a_code_is_taken_once_whoever_asks, what_becomes_of_keys_stands_in_the_trail,

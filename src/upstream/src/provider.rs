@@ -1,5 +1,7 @@
 //! An upstream as a provider: its lists for the router, its tools for the Executor.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
@@ -107,6 +109,10 @@ impl Provider for Upstream {
             let def = def?;
             aside(arguments.get().len(), move || preview::of(&name, &own, &def, &arguments)).await?
         })
+    }
+
+    fn call_timeout(&self, tool: &str) -> Option<Duration> {
+        Some(self.timeouts.of("tools/call", Some(self.names.own(tool).unwrap_or(tool))))
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {

@@ -3,7 +3,7 @@
 //! Pure: no I/O, and the clock is passed in. Every transition raises the version by one. Who may cause an event
 //! (roles, versions shown, expiry) is checked before; what may never be, whoever asks, is checked here.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
@@ -45,8 +45,9 @@ pub enum ChangeEvent {
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change; earlier votes are void.
     Refresh { preview: Preview, served_by: ServedBy },
-    /// The Executor takes it, before anything is sent; of which node, where there may be several.
-    Claim { by: Option<Claimant> },
+    /// The Executor takes it, before anything is sent; of which node, where there may be several, and how long the call may
+    /// take once it is sent.
+    Claim { by: Option<Claimant>, call_timeout: Duration },
     /// Its tool asks the proposer's client.
     Ask { question: Question },
     /// Questions that have ended, by whoever answered them or took the task back.
@@ -55,8 +56,8 @@ pub enum ChangeEvent {
     Succeed { result: Arc<RawValue> },
     /// It was not applied, for certain.
     Fail { fault: ChangeFault, result: Option<Arc<RawValue>> },
-    /// Nobody knows whether it was applied.
-    LoseTrack { fault: ChangeFault },
+    /// Nobody knows whether it was applied. Its call was sent no later than `sent_by`, and may still be running.
+    LoseTrack { fault: ChangeFault, sent_by: Timestamp },
     /// A person looked, and says how it ended.
     Settle { by: String, applied: bool, comment: Option<String> },
 }
@@ -168,6 +169,9 @@ pub struct Transition {
 
 /// What is left of a change's time when the grace period of its approval ends, however long a rule makes that.
 const RUN_BEFORE_EXPIRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// The time of a call that was claimed by a version which did not record it.
+const DEFAULT_CALL_TIMEOUT_MS: u64 = 120_000;
 
 /// Who causes what no person causes.
 pub const SYSTEM: &str = "system";
@@ -328,6 +332,13 @@ impl Change {
         Some(end.min(last)).filter(|end| *end > now)
     }
 
+    /// Returns when the time of its call is over, if it was sent at that moment.
+    #[must_use]
+    pub fn call_ends(&self, sent: Timestamp) -> Timestamp {
+        let timeout = i64::try_from(self.call_timeout_ms.unwrap_or(DEFAULT_CALL_TIMEOUT_MS)).unwrap_or(i64::MAX);
+        sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)
+    }
+
     /// The digest of what is shown now.
     #[must_use]
     pub fn shown_digest(&self) -> String {
@@ -475,8 +486,9 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.show(preview, served_by);
             after.state = ChangeState::Pending;
         }
-        ChangeEvent::Claim { by } => {
+        ChangeEvent::Claim { by, call_timeout } => {
             after.claimed_by = by;
+            after.call_timeout_ms = Some(u64::try_from(call_timeout.as_millis()).unwrap_or(u64::MAX));
             after.state = ChangeState::Executing;
         }
         ChangeEvent::Ask { question } => {
@@ -506,9 +518,10 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.result = result;
             after.state = ChangeState::Failed;
         }
-        ChangeEvent::LoseTrack { fault } => {
+        ChangeEvent::LoseTrack { fault, sent_by } => {
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
+            after.target_taken_until = Some(change.call_ends(sent_by)).filter(|end| *end > now);
             after.state = ChangeState::OutcomeUnknown;
         }
         ChangeEvent::Settle { by, applied, comment: said } => {
@@ -521,6 +534,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 let why = comment.as_deref().map_or_else(String::new, |comment| format!(": “{comment}”"));
                 fault.message = format!("{}. {actor} has looked: it was not applied{why}", fault.message);
             }
+            after.target_taken_until = None;
             after.state = if applied { ChangeState::Applied } else { ChangeState::Failed };
         }
     }

@@ -361,6 +361,13 @@ pub struct Change {
     /// Which node runs it, or ran it last, where several serve the store: what another one says of the call does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claimant>,
+    /// How long its call may take once it is sent, in milliseconds. Set by the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_timeout_ms: Option<u64>,
+    /// Of a change of unknown outcome: when its call is over at the latest. Until then no other change of its target runs,
+    /// unless a person settles this one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_taken_until: Option<Timestamp>,
     /// What its tool may ask the proposer's client while it runs, and what it asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,
@@ -373,4 +380,15 @@ pub struct Change {
     /// Its contents were taken out when they were old: what is missing, by hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redacted: Option<retention::Redacted>,
+}
+
+impl Change {
+    /// Returns a hash of what the change acts on. Changes with the same hash never run at the same time; two providers may
+    /// use the same key for different things.
+    #[must_use]
+    pub fn target_hash(&self) -> String {
+        let mut hasher = digest::PartHasher::new("countersign.target.1");
+        hasher.part(self.provider.as_bytes()).part(self.target.lock_key.as_bytes());
+        hasher.finish()
+    }
 }

@@ -42,6 +42,8 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         updated_at: now,
         expires_at: now,
         claimed_by: None,
+        call_timeout_ms: None,
+        target_taken_until: None,
         dialogue: None,
         result: None,
         fault: None,

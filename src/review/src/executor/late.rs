@@ -10,7 +10,7 @@ use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
 };
-use countersign_store::{Record, StoreError, WriteError, write_record};
+use countersign_store::{LateCall, Record, StoreError, WriteError, write_record};
 
 /// Bytes of what the tool answered.
 const MAX_ANSWER: usize = 16 << 10;
@@ -36,13 +36,17 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
         return false;
     }
     // An earlier try to say the same was written after all.
-    if matches!(event, ChangeEvent::LoseTrack { fault } if now.fault.as_ref() == Some(fault)) {
+    if matches!(event, ChangeEvent::LoseTrack { fault, .. } if now.fault.as_ref() == Some(fault)) {
         return false;
     }
+    let mut taken_until = None;
     let (outcome, message, answer) = match event {
         ChangeEvent::Succeed { result } => ("applied", None, Some(result)),
         ChangeEvent::Fail { fault, result } => ("failed", Some(&fault.message), result.as_ref()),
-        ChangeEvent::LoseTrack { fault } => ("unknown", Some(&fault.message), None),
+        ChangeEvent::LoseTrack { fault, sent_by } => {
+            taken_until = Some(claimed.call_ends(*sent_by));
+            ("unknown", Some(&fault.message), None)
+        }
         _ => return false,
     };
     let answer = answer.filter(|answer| answer.get().len() <= MAX_ANSWER);
@@ -59,7 +63,7 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
             server: String::new(),
             pins: Vec::new(),
             rules: Vec::new(),
-            late: Some(by.clone()),
+            late: Some(LateCall { by: by.clone(), taken_until }),
             event: "late_result",
             at: inner.now(),
             actor: SYSTEM.to_owned(),

@@ -10,11 +10,15 @@ mod late;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use futures_util::FutureExt;
+use jiff::Timestamp;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -109,17 +113,11 @@ const LEFT: Duration = Duration::from_secs(30);
 fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Ended>, approved: Approved) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
-        let slot = tokio::select! {
-            () = inner.stop.cancelled() => None,
-            slot = slots.acquire_owned() => slot.ok(),
-        };
         // The key must come back whatever happens, or its target would be blocked until the next start.
         let mut left = false;
-        if let Some(slot) = slot {
-            match AssertUnwindSafe(one(&inner, &approved, &mut Some(slot))).catch_unwind().await {
-                Ok(over) => left = !over,
-                Err(_) => tracing::error!(change = %approved.id, "the Executor panicked over a change"),
-            }
+        match AssertUnwindSafe(one(&inner, &approved, &slots)).catch_unwind().await {
+            Ok(over) => left = !over,
+            Err(_) => tracing::error!(change = %approved.id, "the Executor panicked over a change"),
         }
         let key = approved.lock_key.clone();
         let wait = approved.handed_over.filter(|_| left);
@@ -128,21 +126,37 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Ended
     });
 }
 
-/// A place among what runs at the same time. Whoever waits for a client gives it back.
+/// A place among what runs at the same time. Whoever waits for a client, or for another change to end, gives it back.
 type Slot = Option<OwnedSemaphorePermit>;
+
+/// Waits for a place. `None` once the gateway ends.
+async fn place(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
+    tokio::select! {
+        () = inner.stop.cancelled() => None,
+        slot = Arc::clone(slots).acquire_owned() => slot.ok(),
+    }
+}
 
 /// Takes one approved change as far as it can go. Whether it is over with it: what another node is to run does not hold up
 /// what waits here.
-async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) -> bool {
+async fn one(inner: &Inner, approved: &Approved, slots: &Arc<Semaphore>) -> bool {
     let mut tries = 0;
     let mut soon = SOON;
+    let mut slot = None;
     while !inner.stop.is_cancelled() {
+        if slot.is_none() {
+            slot = place(inner, slots).await;
+            continue;
+        }
         // Nothing has been sent: looking again is safe, from the beginning.
-        match attempt(inner, approved, &mut tries, slot).await {
+        match attempt(inner, approved, &mut tries, &mut slot).await {
             Ok(()) => return true,
             Err(_) if approved.handed_over.is_some() => return false,
             Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
-            Err(Retry::Soon) => {
+            Err(retry) => {
+                if matches!(retry, Retry::Taken) {
+                    slot = None;
+                }
                 pause(inner, soon.min(inner.config.retry_pause)).await;
                 soon = soon.saturating_mul(2);
             }
@@ -154,8 +168,10 @@ async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) -> bool {
 /// Not yet, and nothing was sent: again after a pause.
 enum Retry {
     Later,
-    /// The provider is on its way after the start, or another node runs a change to the same target.
+    /// The provider is on its way after the start.
     Soon,
+    /// Another change has the target: one that another node runs, or one of unknown outcome whose call may be running.
+    Taken,
 }
 
 async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
@@ -165,7 +181,9 @@ async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut
     if !inner.nodes.holds(by.as_ref()) {
         return Err(Retry::Later);
     }
-    let Some(claimed) = take(inner, &change, ChangeEvent::Claim { by }).await? else { return Ok(()) };
+    let own = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
+    let claim = ChangeEvent::Claim { by, call_timeout: own.min(inner.config.run_timeout) };
+    let Some(claimed) = take(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
     let (last, event) = call(inner, &claimed, provider, slot).await;
     crash_point("before_result");
@@ -197,6 +215,7 @@ async fn ready(
         take(inner, &change, expiry::event(&change)).await?;
         return Ok(None);
     }
+    wait_for_target(inner, &change).await?;
     match inner.recheck(&change).await {
         Recheck::Same(provider) => match votes::void(inner, &change) {
             Ok(None) => return Ok(Some((change, provider))),
@@ -228,6 +247,19 @@ async fn ready(
     Ok(None)
 }
 
+/// Returns once the change's target is free, as far as can be known before the claim: what has it would move it, and its
+/// provider is not asked meanwhile.
+async fn wait_for_target(inner: &Inner, change: &Change) -> Result<(), Retry> {
+    match inner.store.occupants(vec![change.target_hash()], inner.now()).await {
+        Ok(occupants) if occupants.is_empty() => Ok(()),
+        Ok(_) => Err(Retry::Taken),
+        Err(error) => {
+            tracing::error!(%error, change = %change.id, "it cannot be known whether a target is free; trying again");
+            Err(Retry::Later)
+        }
+    }
+}
+
 /// As [`ready`], of what another node is to run: this one does where its own target is what was approved. What it finds
 /// otherwise may be otherwise there, also where that node is gone at the moment: it may come back.
 async fn left_by_another(
@@ -237,6 +269,7 @@ async fn left_by_another(
     if inner.expired(&change) {
         return Ok(None);
     }
+    wait_for_target(inner, &change).await?;
     match inner.recheck(&change).await {
         Recheck::Same(provider) => match votes::void(inner, &change) {
             Ok(None) => Ok(Some((change, provider))),
@@ -277,7 +310,7 @@ async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result
             Err(Retry::Later)
         }
         Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
-        Err(StepError::Busy) => Err(Retry::Soon),
+        Err(StepError::Busy) => Err(Retry::Taken),
         // This node's lease ran out: it is on its way to another one.
         Err(StepError::Fenced) => Err(Retry::Later),
         // Its outcome is unknown only where the store or the actor has ended: the next start finds out.
@@ -303,8 +336,14 @@ async fn call(
     provider: Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
-    let (nodes, by) = (Arc::clone(&inner.nodes), change.claimed_by.clone());
-    let permit = Permit(Arc::new(move || nodes.holds(by.as_ref())));
+    let (nodes, by, clock) = (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
+    let sent = Arc::new(AtomicI64::new(inner.now().as_millisecond()));
+    let sending = Arc::clone(&sent);
+    // Asked just before the first byte of a call goes out.
+    let permit = Permit(Arc::new(move || {
+        sending.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
+        nodes.holds(by.as_ref())
+    }));
     // A renewal may be late, as long as it is of the same life.
     while !permit.holds() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
         tokio::time::sleep(LEASE_PAUSE).await;
@@ -327,8 +366,9 @@ async fn call(
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
-    let lost = |message: &str| ChangeEvent::LoseTrack {
-        fault: ChangeFault { code: ErrorKind::Timeout.code().into(), message: message.into() },
+    let lost = |code: ErrorKind, message: &str| ChangeEvent::LoseTrack {
+        fault: ChangeFault { code: code.code().into(), message: message.into() },
+        sent_by: last_sent(&sent),
     };
     let event = loop {
         let waits = inquiry.as_ref().is_some_and(Inquiry::waits);
@@ -341,19 +381,18 @@ async fn call(
         let happened = tokio::select! {
             biased;
             answer = &mut work => break match answer {
-                Ok(answer) => outcome(inner, answer),
+                Ok(answer) => outcome(inner, answer, last_sent(&sent)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
-                    ChangeEvent::LoseTrack {
-                        fault: ChangeFault {
-                            code: ErrorKind::Internal.code().into(),
-                            message: "The tool failed in a way that leaves open whether the change was applied".into(),
-                        },
-                    }
+                    lost(ErrorKind::Internal, "The tool failed in a way that leaves open whether the change was applied")
                 }
             },
-            () = tokio::time::sleep_until(deadline), if !waits => break lost("The tool did not answer in time"),
-            () = inner.kill.cancelled() => break lost("The gateway was stopped while the tool was running"),
+            () = tokio::time::sleep_until(deadline), if !waits => {
+                break lost(ErrorKind::Timeout, "The tool did not answer in time");
+            }
+            () = inner.kill.cancelled() => {
+                break lost(ErrorKind::Timeout, "The gateway was stopped while the tool was running");
+            }
             happened = happened => happened,
         };
         // To its end, whatever the tool does meanwhile: a step that is half taken helps nobody.
@@ -371,8 +410,13 @@ async fn call(
     (last, event)
 }
 
+/// When the call went out last, if it did.
+fn last_sent(sent: &AtomicI64) -> Timestamp {
+    Timestamp::from_millisecond(sent.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
+}
+
 /// What the provider's answer says about the change.
-fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>) -> ChangeEvent {
+fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
     match answer {
         Ok(result) if result.is_error => {
             let fault = ChangeFault {
@@ -386,7 +430,7 @@ fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>) -> ChangeEvent {
             let result = kept(inner, &ToolResult::error(&error));
             ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
         }
-        Err(error) => ChangeEvent::LoseTrack { fault: fault(&error) },
+        Err(error) => ChangeEvent::LoseTrack { fault: fault(&error), sent_by },
     }
 }
 

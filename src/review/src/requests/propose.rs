@@ -156,6 +156,8 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         twin_of: None,
         run_after: None,
         claimed_by: None,
+        call_timeout_ms: None,
+        target_taken_until: None,
         decisions: Vec::new(),
         created_at: now,
         updated_at: now,

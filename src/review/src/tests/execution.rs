@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::testing::*;
+use super::super::{WaitsFor, testing::*};
 use countersign_domain::changes::{ChangeState, Verdict, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::Place;
@@ -139,12 +139,12 @@ async fn a_result_that_is_too_large_is_replaced_by_a_note() {
 #[actix::test]
 async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
     let bench = Bench::new().await;
-    let (ran, waiting, pending) =
-        (bench.propose(r#"{"n":1}"#).await, bench.propose(r#"{"n":2}"#).await, bench.propose(r#"{"n":3}"#).await);
+    let propose = async |target| bench.propose(&format!(r#"{{"target":"{target}"}}"#)).await;
+    let (ran, waiting, pending, same) = (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // Taken there without the Executor, as if the process had ended right after the commit.
     bench.changes.inner.stop.cancel();
     let inner = &bench.changes.inner;
-    for change in [&ran, &waiting] {
+    for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::Decision {
             reviewer: "alice".into(),
             owner: None,
@@ -156,7 +156,7 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
         };
         let approved = inner.step(change, ChangeEvent::Decide(decision), None).await.unwrap();
         if change.id == ran.id {
-            inner.step(&approved, ChangeEvent::Claim { by: None }, None).await.unwrap();
+            inner.step(&approved, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, None).await.unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;
@@ -171,9 +171,42 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
     bench.until(&pending.id, ChangeState::Applied).await;
     let counts = bench.changes.counts();
     assert!(counts.contains(&(ChangeState::OutcomeUnknown, 1)) && counts.contains(&(ChangeState::Applied, 2)));
+    assert_eq!(bench.get(&same.id).await.state, ChangeState::Approved, "a call to its target may still be running");
+    // For as long as that call may take.
+    skew.fetch_add(30, Ordering::SeqCst);
+    bench.until(&same.id, ChangeState::Applied).await;
     let (dir, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 2);
+    assert_eq!(fake.calls(), 3);
     Place::directory(dir.path()).verify_audit(None).unwrap();
+}
+
+#[actix::test]
+async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
+    // One place: what waits takes none.
+    let bench = Bench::with(|config| config.concurrency = 1).await;
+    *bench.fake.ending.lock().unwrap() = Ending::Error(ErrorKind::UpstreamUnavailable);
+    let lost = bench.propose(r#"{"target":"a","n":1}"#).await;
+    bench.decide(&lost, Verdict::Approve).await.unwrap();
+    let lost = bench.until(&lost.id, ChangeState::OutcomeUnknown).await;
+    assert!(lost.target_taken_until.is_some_and(|until| until > lost.updated_at));
+    *bench.fake.ending.lock().unwrap() = Ending::Succeed;
+    let same = bench.propose(r#"{"target":"a","n":2}"#).await;
+    bench.decide(&same, Verdict::Approve).await.unwrap();
+    let moved = bench.propose(r#"{"target":"a","n":3}"#).await;
+    bench.decide(&moved, Verdict::Approve).await.unwrap();
+    let other = bench.propose(r#"{"target":"b"}"#).await;
+    bench.decide(&other, Verdict::Approve).await.unwrap();
+    bench.until(&other.id, ChangeState::Applied).await;
+    assert_eq!(bench.get(&same.id).await.state, ChangeState::Approved);
+    let waits = bench.changes.waits_for(&[bench.get(&same.id).await, bench.get(&other.id).await]).await.unwrap();
+    assert_eq!(waits, [Some(WaitsFor { change: lost.id.clone(), until: lost.target_taken_until }), None]);
+    let settled = bench.changes.settle(&lost.id, &reviewer("bob"), false, None, lost.version).await.unwrap();
+    assert_eq!(settled.target_taken_until, None);
+    bench.until(&same.id, ChangeState::Applied).await;
+    bench.until(&moved.id, ChangeState::Applied).await;
+    let calls = bench.fake.calls.lock().unwrap().clone();
+    assert!(calls[2].1.contains("2") && calls[3].1.contains("3"), "in the order of their approvals: {calls:?}");
+    bench.end().await;
 }
 
 #[actix::test]

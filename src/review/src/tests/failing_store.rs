@@ -90,6 +90,9 @@ impl Store for Flaky {
     fn held_until(&self, id: &str) -> StoreFuture<Option<jiff::Timestamp>> {
         self.store.held_until(id)
     }
+    fn occupants(&self, targets: Vec<String>, now: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Occupant>> {
+        self.store.occupants(targets, now)
+    }
     fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
         self.store.tell(node, change, body)
     }

@@ -38,7 +38,9 @@ async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() 
     assert_eq!(seen.state, ChangeState::Stale);
     assert!(seen.fault.as_ref().unwrap().message.starts_with("Restored from a backup"), "{seen:?}");
     assert_eq!(restored.get(&pending.id).await.state, ChangeState::Pending);
-    assert_eq!(restored.get(&running.id).await.state, ChangeState::OutcomeUnknown);
+    let lost = restored.get(&running.id).await;
+    assert_eq!(lost.state, ChangeState::OutcomeUnknown);
+    restored.changes.settle(&lost.id, &reviewer("bob"), true, None, lost.version).await.unwrap();
     // Looked at again, it may be approved again; and the next start is one like others.
     let refused = restored.decide(&seen, Verdict::Approve).await.unwrap_err();
     let fresh = refused.current.unwrap();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::turn;
 use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
@@ -27,7 +29,10 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
             code: ErrorKind::Internal.code().into(),
             message: "The gateway stopped while the change was running; whether it was applied is unknown".into(),
         };
-        match inner.step_for_orphan(&change, ChangeEvent::LoseTrack { fault }).await {
+        // Its last step was the claim, or a question or an answer since; its node has waited no longer before it sent.
+        let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
+        let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.now()) };
+        match inner.step_for_orphan(&change, event).await {
             Ok(_) => {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
                 tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");

@@ -72,6 +72,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_certificates_of_nodes.sql"),
     include_str!("migrations/0005_resigned_nodes.sql"),
     include_str!("migrations/0006_policies_of_nodes.sql"),
+    include_str!("migrations/0007_targets_taken.sql"),
 ];
 /// Gateways that know a schema below this one serve alone: they have to end before it is brought up to date.
 const SHARED_SINCE: i64 = 2;

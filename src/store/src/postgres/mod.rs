@@ -47,7 +47,7 @@ use tokio_postgres::Config;
 pub(crate) use self::connect::Ground;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
-    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
+    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old, OldBefore,
     PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent,
     Verified, VerifyError,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
@@ -365,6 +365,10 @@ impl Store for PostgresStore {
     fn held_until(&self, id: &str) -> StoreFuture<Option<Timestamp>> {
         let id = id.to_owned();
         self.read(move |client| async move { claims::held_until(&client, &id).await })
+    }
+
+    fn occupants(&self, targets: Vec<String>, _: Timestamp) -> StoreFuture<Vec<Occupant>> {
+        self.read(move |client| async move { claims::occupants(&client, targets).await })
     }
 
     fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    Ground,
+    Ground, claims,
     clock::{ServerClock, steady},
     connect::on_thread,
     error,
@@ -59,10 +59,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) const CHANNEL: &str = "countersign";
 /// After the node that has said something else of its servers, or leads no more.
 const SERVERS: &str = "servers";
-
-/// How long after the lease of its node a call may still go out, in seconds: a process that was stopped right between
-/// looking at its lease and sending wakes with the call in its hands. Nobody settles before.
-pub(super) const HOLD: i32 = 120;
 
 struct Life {
     epoch: u64,
@@ -338,6 +334,7 @@ impl Membership {
         ];
         let row = one(link, sql, &values).await?;
         let received = steady();
+        claims::begin_anew(link, &self.id).await?;
         self.agree(link).await?;
         link.batch_execute("COMMIT").await?;
         self.reach.lock().unwrap_or_else(PoisonError::into_inner).said = false;
@@ -674,7 +671,8 @@ fn read_reach(text: &str) -> Reach {
 pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
     let sql = "SELECT id, epoch, url, version, configuration, started_ms,
                       (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
-                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL), servers, resigned,
+                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL AND taken_ms IS NULL),
+                      servers, resigned,
                       certificate
                FROM nodes ORDER BY joined";
     let mut led = false;

@@ -7,8 +7,8 @@ use super::{
     *,
 };
 use crate::{
-    PinStore, WriteError,
-    drafts::{created, draft, moved, send, write},
+    LateCall, PinStore, WriteError,
+    drafts::{approved, claim, created, moved, send, step, write},
     nodes::Node,
     servers::proxy::{CLOSED, PASS, SILENT},
 };
@@ -26,30 +26,6 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         assert!(Instant::now() < end, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// Proposed and approved, acting on that target.
-async fn approved(store: &dyn Store, id: &str, target: &str) {
-    let mut new = created(id);
-    Arc::make_mut(&mut new.change).target.lock_key = target.into();
-    write(store, new).await.unwrap();
-    write(store, moved(id, 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
-}
-
-fn step(id: &str, version: u64, from: ChangeState, to: ChangeState, by: Option<Claimant>, target: &str) -> Draft {
-    let mut after = change(id, "agent", version, to);
-    after.target.lock_key = target.into();
-    after.claimed_by = by;
-    let kind = match to {
-        ChangeState::Executing => EventKind::Executing,
-        ChangeState::OutcomeUnknown => EventKind::OutcomeUnknown,
-        _ => EventKind::Applied,
-    };
-    Draft { kind, ..draft(after, Some(from)) }
-}
-
-fn claim(id: &str, by: Option<Claimant>, target: &str) -> Draft {
-    step(id, 3, ChangeState::Approved, ChangeState::Executing, by, target)
 }
 
 fn applied(id: &str, by: Option<Claimant>) -> Draft {
@@ -196,8 +172,9 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
     until("another leads", async || b.nodes().leads()).await;
     write(&*b, lost("one", by_a.clone())).await.unwrap();
     assert!(b.orphans().await.unwrap().is_empty());
-    // Others may run; what the first still has in its hands may yet go out.
-    write(&*b, claim("two", by_b.clone(), "file")).await.unwrap();
+    // What the first still has in its hands may yet go out: nobody settles it, and nothing else of its target runs.
+    let busy = write(&*b, claim("two", by_b.clone(), "file")).await;
+    assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");
     assert!(b.held_until("one").await.unwrap().is_some());
     let early = write(&*b, settled("one", by_a.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
@@ -223,7 +200,7 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
         server: String::new(),
         pins: Vec::new(),
         rules: Vec::new(),
-        late: by_a.clone(),
+        late: by_a.clone().map(|by| LateCall { by, taken_until: None }),
         event: "late_result",
         at: Timestamp::now(),
         actor: "gateway".into(),
@@ -232,7 +209,9 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
     a.submit_record(record, Box::new(|result, _| drop(reply.send(result))));
     answer.await.unwrap().unwrap();
     assert!(b.held_until("one").await.unwrap().is_none());
+    write(&*b, claim("two", by_b.clone(), "file")).await.unwrap();
     write(&*b, settled("one", by_a)).await.unwrap();
+    write(&*b, applied("two", by_b)).await.unwrap();
     a.close();
     b.close();
     at(dir.path()).verify_audit(None).unwrap();
@@ -251,7 +230,7 @@ async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_l
     write(&*store, lost("one", by.clone())).await.unwrap();
     let until = store.held_until("one").await.unwrap().unwrap();
     let left = until.duration_since(Timestamp::now()).as_secs();
-    assert!(left <= i64::from(nodes::HOLD), "{left}");
+    assert!(left <= i64::from(claims::HOLD), "{left}");
     let early = write(&*store, settled("one", by.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "{early:?}");
     run(dir.path(), "UPDATE claims SET lapsed_until = lapsed_until - interval '2 minutes'").await;

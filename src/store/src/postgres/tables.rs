@@ -155,7 +155,7 @@ impl Session {
     /// # Errors
     /// Those of the server.
     pub fn is_claimed(&self, change: &str) -> Result<bool, StoreError> {
-        let sql = "SELECT 1 FROM claims WHERE change_id = $1 AND lapsed_until IS NULL FOR SHARE";
+        let sql = "SELECT 1 FROM claims WHERE change_id = $1 AND lapsed_until IS NULL AND taken_ms IS NULL FOR SHARE";
         Ok(!self.query(sql.to_owned(), vec![Box::new(change.to_owned())])?.is_empty())
     }
 

@@ -396,7 +396,7 @@ async fn ending(
     }
     let stands = match Role::of(draft) {
         Role::Settles => claims::settle(link, id).await?,
-        _ => claims::lapse(link, id).await?,
+        _ => claims::lapse(link, &draft.change).await?,
     };
     if !stands {
         return Ok(Err(WriteError::Fenced));
@@ -405,8 +405,8 @@ async fn ending(
 }
 
 async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Result<Wrote, WriteError>, StoreError> {
-    if let Some(claimant) = &record.late {
-        claims::came_back(link, &record.change, claimant).await?;
+    if let Some(late) = &record.late {
+        claims::came_back(link, &record.change, late).await?;
     }
     // Another node may have been quicker, and a person may have decided on what it wrote.
     if !record.server.is_empty() && !pins::store(link, &record.server, &record.pins, record.event == FIRST_SEEN).await?

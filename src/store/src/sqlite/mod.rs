@@ -1,6 +1,7 @@
 //! The SQLite backend: one writing thread, a few reading ones, in WAL mode, so that neither waits for the other.
 
 pub mod backup;
+mod claims;
 mod error;
 #[cfg(test)]
 mod faults;
@@ -41,7 +42,7 @@ use self::{
     writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
-    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Old, OldBefore,
+    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old, OldBefore,
     PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
     identity::{STORE_ID, new_id},
@@ -247,6 +248,10 @@ impl Store for SqliteStore {
 
     fn held_until(&self, _: &str) -> StoreFuture<Option<Timestamp>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>> {
+        self.readers.read(move |conn| claims::occupants(conn, &targets, now))
     }
 
     fn tell(&self, _: &str, _: &str, _: String) -> StoreFuture<()> {

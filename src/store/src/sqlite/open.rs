@@ -34,6 +34,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009_trail_covers.sql"),
     include_str!("migrations/0010_large_changes.sql"),
     include_str!("migrations/0011_sign_ins.sql"),
+    include_str!("migrations/0012_claims.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).

@@ -20,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
-use super::{open::open_writer, pins, retention, rows, search, space, standing_rules, trail, witness::Witness};
+use super::{claims, open::open_writer, pins, retention, rows, search, space, standing_rules, trail, witness::Witness};
 use crate::{
     Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
     crash::crash_point,
@@ -241,6 +241,7 @@ impl Writer {
                 }
             }
             Some(expected) => {
+                claims::take(conn, draft)?;
                 let updated = conn
                     .prepare_cached(
                         "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
@@ -263,6 +264,7 @@ impl Writer {
             }
         }
         crash_point("within_transaction");
+        claims::give_back(conn, draft).map_err(sqlite)?;
         search::changes::follow(conn, draft).map_err(sqlite)?;
         let audit = self.append_audit(draft).map_err(sqlite)?;
         let seq = self.heads.event + 1;

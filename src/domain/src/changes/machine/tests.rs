@@ -107,7 +107,7 @@ fn questions_end_once_and_with_the_call_at_the_latest() {
     assert_eq!((step.actor.as_str(), step.after.state), ("agent", ChangeState::Executing));
     assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "once");
     assert_eq!(ask(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "nor after its answer");
-    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault() }, at(9)).unwrap().after;
+    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(9)).unwrap().after;
     let said = lost.dialogue.unwrap();
     assert_eq!(said.open().count(), 0);
     assert_eq!(
@@ -130,12 +130,12 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
-        ("claim", ChangeEvent::Claim { by: None }),
+        ("claim", ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { by: None, closed: Vec::new(), given_up: true }),
         ("succeed", ChangeEvent::Succeed { result: raw("{}") }),
         ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
-        ("lose", ChangeEvent::LoseTrack { fault: fault() }),
+        ("lose", ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }),
         ("settle_applied", ChangeEvent::Settle { by: by.clone(), applied: true, comment: None }),
         ("settle_failed", ChangeEvent::Settle { by, applied: false, comment: None }),
     ]
@@ -248,7 +248,7 @@ fn an_approval_taken_back_no_longer_counts() {
     assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
     let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
     assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
-    assert_eq!(apply(&again, ChangeEvent::Claim { by: None }, at(30)).unwrap().after.run_after, None);
+    assert_eq!(apply(&again, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, at(30)).unwrap().after.run_after, None);
 }
 
 #[test]
@@ -371,13 +371,27 @@ fn what_may_never_be_is_refused_whoever_asks() {
 
 #[test]
 fn the_history_of_a_change_never_goes_back_in_time() {
-    let step = apply(&change(ChangeState::Approved), ChangeEvent::Claim { by: None }, at(-100)).unwrap();
+    let step = apply(&change(ChangeState::Approved), ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, at(-100)).unwrap();
     assert_eq!(step.after.updated_at, at(0));
 }
 
 #[test]
+fn lost_call_keeps_its_target_until_its_time_or_a_settlement() {
+    let claim = ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) };
+    let claimed = apply(&change(ChangeState::Approved), claim, at(1)).unwrap().after;
+    let lose = |sent, now| {
+        let event = ChangeEvent::LoseTrack { fault: fault(), sent_by: at(sent) };
+        apply(&claimed, event, at(now)).unwrap().after
+    };
+    assert_eq!(lose(2, 5).target_taken_until, Some(at(32)));
+    assert_eq!(lose(2, 32).target_taken_until, None, "its time is over already");
+    let settle = ChangeEvent::Settle { by: "alice".into(), applied: true, comment: None };
+    assert_eq!(apply(&lose(2, 5), settle, at(6)).unwrap().after.target_taken_until, None);
+}
+
+#[test]
 fn a_settled_failure_keeps_its_fault_and_says_who_looked() {
-    let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault() }, at(1)).unwrap().after;
+    let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(1)).unwrap().after;
     let settle = |applied| ChangeEvent::Settle { by: "alice".into(), applied, comment: Some("looked".into()) };
     let told = ChangeFault { message: "why. alice has looked: it was not applied: “looked”".into(), ..fault() };
     assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(told));
