@@ -1,6 +1,6 @@
 //! A model of what several gateways do with one approved change: claim, look at the lease, call, record, lose track, settle.
 //! All interleavings of two nodes are explored, with processes that stand still anywhere, die and come back, and leases that
-//! run out at any moment.
+//! run out at any moment. Another change of the same target runs at either node as soon as the target is free.
 //!
 //! What the model is of: `src/store/src/postgres/claims.rs` (claims and fences), `src/store/src/postgres/nodes.rs` (leases, of
 //! which the node's own ends before the store's), `src/review/src/executor` (the look before the call, the late result). Time is
@@ -9,7 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
-use stateright::{Checker as _, Model, Property};
+use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
 const NODES: usize = 2;
 /// Lives of a node that are followed: each may lose its lease and die.
@@ -29,6 +29,10 @@ enum Bug {
     SettledAtOnce,
     /// A lease that ran out is renewed as if nothing had been.
     SameEpochAfterTheLease,
+    /// The target is free as soon as the outcome is unknown.
+    TargetFreeAtOnce,
+    /// The target is free once the call's time is over, counted from when its node was taken for gone.
+    TargetFreeWhileHeld,
 }
 
 type Claim = (usize, u8);
@@ -44,6 +48,14 @@ enum Change {
     Settled {
         applied: bool,
     },
+}
+
+/// Another change of the same target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Other {
+    Waits,
+    Works,
+    Done,
 }
 
 /// What a process has in its hands.
@@ -77,6 +89,13 @@ struct World {
     held: Option<Claim>,
     /// What was really done.
     calls: u8,
+    /// The call is at work at the upstream, whatever became of its node.
+    works: bool,
+    /// The time of a call whose outcome is unknown is not over.
+    taken: bool,
+    other: Other,
+    /// The other change of the target was at work while this one was.
+    overlapped: bool,
     late: bool,
     /// Somebody was told that its outcome is unknown.
     lost: bool,
@@ -98,6 +117,14 @@ enum Step {
     Sweep,
     HoldEnds,
     Settle,
+    /// The upstream is done with the call, and the time of a lost one is over: it is longer than any call takes.
+    Ends,
+    TimeEnds,
+    /// The connection of a call breaks, which goes on at the upstream.
+    Breaks(usize),
+    /// The other change is claimed and called, and is done.
+    OtherRuns,
+    OtherEnds,
 }
 
 struct Cluster(Bug);
@@ -116,15 +143,18 @@ impl Model for Cluster {
 
     fn init_states(&self) -> Vec<World> {
         let node = Node { alive: true, epoch: 1, began: 1, holds: true, leased: true, hands: Hands::Empty };
-        vec![World { nodes: [node; NODES], change: Change::Approved, held: None, calls: 0, late: false, lost: false }]
+        let (change, held, calls, late, lost) = (Change::Approved, None, 0, false, false);
+        let (works, taken, other, overlapped) = (false, false, Other::Waits, false);
+        vec![World { nodes: [node; NODES], change, held, calls, works, taken, other, overlapped, late, lost }]
     }
 
     fn actions(&self, _: &World, steps: &mut Vec<Step>) {
         for n in 0..NODES {
             steps.extend([Step::Claim(n), Step::Look(n), Step::Call(n), Step::Record(n), Step::EndsHere(n)]);
-            steps.extend([Step::EndsThere(n), Step::Renew(n), Step::Dies(n), Step::Begins(n)]);
+            steps.extend([Step::EndsThere(n), Step::Renew(n), Step::Dies(n), Step::Begins(n), Step::Breaks(n)]);
         }
-        steps.extend([Step::Sweep, Step::HoldEnds, Step::Settle]);
+        steps.extend([Step::Sweep, Step::HoldEnds, Step::Settle, Step::Ends, Step::TimeEnds]);
+        steps.extend([Step::OtherRuns, Step::OtherEnds]);
     }
 
     fn next_state(&self, before: &World, step: Step) -> Option<World> {
@@ -133,8 +163,14 @@ impl Model for Cluster {
         match step {
             Step::Claim(n) => {
                 let node = &mut world.nodes[n];
+                let free = world.other != Other::Works;
                 // In one transaction, by the store's clock.
-                if !(node.alive && node.leased && world.change == Change::Approved && node.hands == Hands::Empty) {
+                if !(node.alive
+                    && node.leased
+                    && free
+                    && world.change == Change::Approved
+                    && node.hands == Hands::Empty)
+                {
                     return None;
                 }
                 node.hands = Hands::Claimed(node.epoch);
@@ -157,10 +193,12 @@ impl Model for Cluster {
                 }
                 node.hands = Hands::Called(epoch);
                 world.calls += 1;
+                world.works = true;
+                world.overlapped |= world.other == Other::Works;
             }
             Step::Record(n) => {
                 let Hands::Called(epoch) = world.nodes[n].hands else { return None };
-                if !world.nodes[n].alive {
+                if !world.nodes[n].alive || (world.works && world.change == Change::Executing((n, epoch))) {
                     return None;
                 }
                 world.nodes[n].hands = Hands::Empty;
@@ -170,6 +208,8 @@ impl Model for Cluster {
                 } else {
                     world.late = true;
                     world.held = world.held.filter(|held| *held != (n, epoch));
+                    // With an answer the call is over; else its time counts from when it was sent.
+                    world.taken &= world.works;
                 }
             }
             Step::EndsHere(n) => {
@@ -221,6 +261,7 @@ impl Model for Cluster {
                     return None;
                 }
                 (world.change, world.lost) = (Change::Unknown(claim), true);
+                world.taken = bug != Bug::TargetFreeAtOnce;
                 // A process that was started anew has nothing in its hands.
                 world.held = Some(claim).filter(|(node, epoch)| world.nodes[*node].began <= *epoch);
                 if bug == Bug::LapsedIsApprovedAgain {
@@ -235,6 +276,48 @@ impl Model for Cluster {
                 }
                 world.held = None;
             }
+            Step::Ends => {
+                if !world.works {
+                    return None;
+                }
+                world.works = false;
+            }
+            Step::TimeEnds => {
+                // Longer than any call takes; it begins when nothing can go out any more.
+                let begun = world.held.is_none() || bug == Bug::TargetFreeWhileHeld;
+                if !world.taken || world.works || !begun {
+                    return None;
+                }
+                world.taken = false;
+            }
+            Step::Breaks(n) => {
+                let Hands::Called(epoch) = world.nodes[n].hands else { return None };
+                if !world.nodes[n].alive || !world.works || world.change != Change::Executing((n, epoch)) {
+                    return None;
+                }
+                world.nodes[n].hands = Hands::Empty;
+                (world.change, world.lost) = (Change::Unknown((n, epoch)), true);
+                world.taken = bug != Bug::TargetFreeAtOnce;
+            }
+            Step::OtherEnds => {
+                if world.other != Other::Works {
+                    return None;
+                }
+                world.other = Other::Done;
+            }
+            Step::OtherRuns => {
+                let free = match world.change {
+                    Change::Approved | Change::Applied | Change::Settled { .. } => true,
+                    Change::Executing(_) => false,
+                    Change::Unknown(_) => !world.taken,
+                };
+                if world.other != Other::Waits || !free {
+                    return None;
+                }
+                world.other = Other::Works;
+                // Whoever settles it has looked.
+                world.overlapped |= world.works && !matches!(world.change, Change::Settled { .. });
+            }
             Step::Settle => {
                 let Change::Unknown(claim) = world.change else { return None };
                 let anew = world.nodes[claim.0].began > claim.1;
@@ -243,6 +326,7 @@ impl Model for Cluster {
                 }
                 // They look at what was done, and say so.
                 world.change = Change::Settled { applied: world.calls > 0 };
+                world.taken = false;
             }
         }
         Some(world)
@@ -269,6 +353,10 @@ impl Model for Cluster {
                     world.nodes.iter().filter(|node| active(node)).count() <= 1
                 },
             ),
+            Property::always("two calls to one target never overlap", |_, world: &World| !world.overlapped),
+            Property::sometimes("the other change runs after a lost one's time", |_, world: &World| {
+                world.other == Other::Works && matches!(world.change, Change::Unknown(_))
+            }),
             Property::sometimes("it is applied", |_, world: &World| world.change == Change::Applied),
             Property::sometimes("a node is lost and a person settles it", |_, world: &World| {
                 world.change == Change::Settled { applied: false }
@@ -298,8 +386,10 @@ fn each_rule_that_is_left_out_is_missed() {
         (Bug::NoLookBeforeTheCall, "what a person has settled stays true"),
         (Bug::SettledAtOnce, "what a person has settled stays true"),
         (Bug::SameEpochAfterTheLease, "what a person has settled stays true"),
+        (Bug::TargetFreeAtOnce, "two calls to one target never overlap"),
+        (Bug::TargetFreeWhileHeld, "two calls to one target never overlap"),
     ] {
-        let checked = Cluster(bug).checker().spawn_bfs().join();
+        let checked = Cluster(bug).checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let found: Vec<_> = checked.discoveries().into_keys().collect();
         let violated = Cluster(bug).properties().into_iter().any(|property| {
             matches!(property.expectation, stateright::Expectation::Always) && found.contains(&property.name)

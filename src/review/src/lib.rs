@@ -30,14 +30,13 @@ mod upkeep;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::requests::{decide, edit, propose, refresh};
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict,
+        Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict, WaitsFor,
         audit::{AuditEntry, AuditHead},
     },
     policy::{Everybody, Reviewers},
@@ -79,15 +78,6 @@ pub struct ChangeFilter {
     /// Only those of these principals; empty means any.
     pub principals: Vec<String>,
     pub narrow: Narrow,
-}
-
-/// The change that an approved one waits for, since both have one target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WaitsFor {
-    pub change: String,
-    /// None while that one runs. Of unknown outcome: until then, or until a person has settled it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
 }
 
 /// A page of a listing.
@@ -391,23 +381,26 @@ impl Changes {
         Ok(Some(change))
     }
 
-    /// What each of these changes waits for before it runs: an approved one, while another change has its target.
+    /// Notes on these changes, to show them, what they wait for: an approved one, while another change has its target.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn waits_for(&self, changes: &[Arc<Change>]) -> Result<Vec<Option<WaitsFor>>, McpError> {
-        let target = |change: &Arc<Change>| (change.state == ChangeState::Approved).then(|| change.target_hash());
-        let targets: Vec<_> = changes.iter().map(target).collect();
-        let wanted: Vec<_> = targets.iter().flatten().cloned().collect();
-        if wanted.is_empty() {
-            return Ok(vec![None; changes.len()]);
+    pub async fn note_waits(&self, changes: &mut [Arc<Change>]) -> Result<(), McpError> {
+        let approved = |change: &Arc<Change>| change.state == ChangeState::Approved;
+        let targets: Vec<_> =
+            changes.iter().filter(|change| approved(change)).map(|change| change.target_hash()).collect();
+        if targets.is_empty() {
+            return Ok(());
         }
-        let occupants = self.inner.store.occupants(wanted, self.inner.now()).await.map_err(|e| store_error(&e))?;
-        let waits = |target: &Option<String>| {
-            let occupant = occupants.iter().find(|occupant| Some(&occupant.target) == target.as_ref())?;
-            Some(WaitsFor { change: occupant.change.clone(), until: occupant.until })
-        };
-        Ok(targets.iter().map(waits).collect())
+        let occupants = self.inner.store.occupants(targets, self.inner.now()).await.map_err(|e| store_error(&e))?;
+        for change in changes.iter_mut().filter(|change| !occupants.is_empty() && approved(change)) {
+            let target = change.target_hash();
+            if let Some(occupant) = occupants.iter().find(|occupant| occupant.target == target) {
+                let waits_for = WaitsFor { change: occupant.change.clone(), until: occupant.until };
+                Arc::make_mut(change).waits_for = Some(waits_for);
+            }
+        }
+        Ok(())
     }
 
     /// This gateway among those that serve the store.

@@ -7,7 +7,9 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{Draft, Store, WriteError, Written};
-use countersign_domain::changes::{Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change};
+use countersign_domain::changes::{
+    Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change,
+};
 
 /// A draft that replaces the version before, or creates.
 pub(crate) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
@@ -59,7 +61,14 @@ pub(crate) async fn approved(store: &dyn Store, id: &str, target: &str) {
 }
 
 /// A step of a change that acts on that target, at this moment.
-pub(crate) fn step(id: &str, version: u64, from: ChangeState, to: ChangeState, by: Option<Claimant>, target: &str) -> Draft {
+pub(crate) fn step(
+    id: &str,
+    version: u64,
+    from: ChangeState,
+    to: ChangeState,
+    by: Option<Claimant>,
+    target: &str,
+) -> Draft {
     let mut after = change(id, "agent", version, to);
     after.target.lock_key = target.into();
     after.claimed_by = by;

@@ -124,6 +124,12 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
             }
         }
     }
+    let overlaps = world.upstream.overlaps();
+    assert!(
+        overlaps.is_empty(),
+        "two at one target at the same time: {overlaps:?}\n{:#?}",
+        world.trace.lock().unwrap()
+    );
     for key in done.keys() {
         assert!(by_key.contains_key(key), "the upstream did something for {key}, of which there is no trace");
     }
@@ -183,7 +189,7 @@ fn one(key: &str, promise: &Promise, change: &Value, done: &[Done]) {
     }
     let mode = change["arguments"]["mode"].as_str().unwrap();
     match state {
-        "applied" => assert!(done.len() == 1 && ["ok", "slow"].contains(&mode), "{}", about()),
+        "applied" => assert!(done.len() == 1 && ["ok", "slow", "long"].contains(&mode), "{}", about()),
         // Or its gateway lost its lease between the claim and the call.
         "failed" if change["fault"]["message"].as_str().unwrap().contains("before anything was sent") => {
             assert!(done.is_empty(), "{}", about());

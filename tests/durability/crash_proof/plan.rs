@@ -78,7 +78,8 @@ impl Plan {
         match (self, chance.below(20)) {
             (Self::Settle, _) => "lost",
             (Self::Rule, _) | (_, 0..11) => "ok",
-            (_, 11..16) => "slow",
+            (_, 11..15) => "slow",
+            (_, 15) => "long",
             (_, 16..18) => "fail",
             _ => "lost",
         }

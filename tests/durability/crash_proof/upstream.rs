@@ -31,6 +31,9 @@ struct State {
     /// Each call.
     done: BTreeMap<String, Vec<Done>>,
     texts: BTreeMap<String, String>,
+    /// Which call works at each target now, by its key, and those that came while another one did.
+    working: BTreeMap<String, String>,
+    overlaps: Vec<String>,
     /// Calls that are held may be answered.
     released: bool,
 }
@@ -53,6 +56,16 @@ impl Upstream {
 
     pub fn done(&self) -> BTreeMap<String, Vec<Done>> {
         self.state.lock().unwrap().done.clone()
+    }
+
+    /// Whether the call with this key has not come to its end.
+    pub fn is_working_on(&self, key: &str) -> bool {
+        self.state.lock().unwrap().working.values().any(|working| working == key)
+    }
+
+    /// Calls that came while another one of their target was still at work: who came, and who was there.
+    pub fn overlaps(&self) -> Vec<String> {
+        self.state.lock().unwrap().overlaps.clone()
     }
 
     pub fn has_done(&self, key: &str) -> bool {
@@ -85,7 +98,23 @@ impl Upstream {
         state.done.entry(key.to_owned()).or_default().push(Done { value: value.to_owned(), base });
     }
 
-    fn react(&self, line: &str, body: &str) -> Reaction {
+    /// A call begins to work at a target, which nobody else may do before it ends.
+    fn begin(&self, target: &str, key: &str) {
+        let mut state = self.state.lock().unwrap();
+        if let Some(other) = state.working.insert(target.to_owned(), key.to_owned()) {
+            state.overlaps.push(format!("{key} while {other} was at {target}"));
+        }
+    }
+
+    fn end(&self, target: &str, key: &str) {
+        let mut state = self.state.lock().unwrap();
+        if state.working.get(target).is_some_and(|other| other == key) {
+            state.working.remove(target);
+        }
+    }
+
+    /// Runs on whatever becomes of the connection, and of the gateway.
+    fn react(self: &Arc<Self>, line: &str, body: &str) -> Reaction {
         if !line.starts_with("POST") {
             return Some((405, String::new()));
         }
@@ -96,7 +125,10 @@ impl Upstream {
             "tasks/get" | "tasks/cancel" => self.task(&message["params"]["taskId"]),
             _ if id.is_null() => return Some((202, String::new())),
             // Without an answer: it was done, and nobody hears of it.
-            "tools/call" => self.call(&message["params"])?,
+            "tools/call" => {
+                let server = line.split(' ').nth(1).and_then(|path| path.strip_prefix("/mcp/"));
+                self.work(server, &message["params"])?
+            }
             "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": capabilities}),
             "tools/list" => tools(),
             _ => json!({}),
@@ -122,6 +154,33 @@ impl Upstream {
         task
     }
 
+    /// A call, and the work that it does at its target: a text of `doc`, else the whole server. What a standing rule lets
+    /// through is not kept apart by anybody.
+    fn work(self: &Arc<Self>, server: Option<&str>, params: &Value) -> Option<Value> {
+        let key = params["arguments"]["key"].as_str().unwrap_or_default().to_owned();
+        let target = match server {
+            Some("doc") => key.clone(),
+            Some(server) if server != "ruled" => server.to_owned(),
+            _ => return self.call(params),
+        };
+        if params["name"] == "read" {
+            return self.call(params);
+        }
+        self.begin(&target, &key);
+        let said = self.call(params);
+        if said.is_some() {
+            self.end(&target, &key);
+        } else {
+            // The connection breaks, and the work goes on.
+            let upstream = Arc::clone(self);
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(400));
+                upstream.end(&target, &key);
+            });
+        }
+        said
+    }
+
     fn call(&self, params: &Value) -> Option<Value> {
         let text = |name: &str| params["arguments"][name].as_str().unwrap_or_default();
         let says = |text: &str| json!({"content": [{"type": "text", "text": text}]});
@@ -142,6 +201,8 @@ impl Upstream {
         match text("mode") {
             // Long enough that a kill often falls into the call.
             "slow" => std::thread::sleep(Duration::from_millis(60)),
+            // Longer than a gateway that is killed meanwhile takes to be there again.
+            "long" => std::thread::sleep(Duration::from_millis(1200)),
             "lost" => return None,
             "held" => drop(self.release.wait_while(self.state.lock().unwrap(), |state| !state.released).unwrap()),
             "fail" => {

@@ -281,8 +281,9 @@ fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
     panic!("{id} could never be edited: {}", world.change(id));
 }
 
-/// A person looks at the upstream and says how it ended.
+/// A person looks at the upstream, where the call has come to its end, and says how it ended.
 fn settle(world: &World, id: &str, key: &str) {
+    support::eventually("the upstream is done with it", || (!world.upstream.is_working_on(key)).then_some(()));
     let outcome = if world.upstream.has_done(key) { "applied" } else { "failed" };
     world.note(key, |promise| promise.settled = Some(outcome));
     for _ in 0..TRIES {

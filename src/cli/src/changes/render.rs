@@ -106,7 +106,10 @@ pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(),
         let (verb, rest) = title(change.operation, &change.summary);
         let verb = one_line(verb);
         out.styled(operation_style(change.operation), &verb)?;
-        let what = format!(" {}", one_line(rest));
+        let waits =
+            change.waits_for.as_ref().map_or_else(String::new, |waits| format!(" (waits for {})", waits.change));
+        let what = format!("{waits} {rest}");
+        let what = one_line(&what);
         match out.width() {
             Some(all) => {
                 let room = all.saturating_sub(used + columns(&verb)).max(20);
@@ -146,6 +149,10 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
         let mark = why.mark.as_deref().map_or(String::new(), |mark| format!("{}: ", one_line(mark)));
         let style = if why.mark.is_some() { Style::Yellow } else { Style::Dim };
         out.styled(style, &format!("{mark}reviewed because {}", one_line(&why.reason)))?;
+        out.line("")?;
+    }
+    if let Some(waits) = &change.waits_for {
+        out.styled(Style::Yellow, &one_line(&waits.sentence()))?;
         out.line("")?;
     }
     if let Some(fault) = &change.fault {
@@ -314,6 +321,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use countersign_domain::changes::WaitsFor;
 
     fn sample() -> Change {
         serde_json::from_str(
@@ -399,6 +407,24 @@ The target has changed since this was proposed; the diff below is the new one.
             .map(|c| text.matches(&format!("\x1b[{c}")).count())
             .sum();
         assert_eq!(escapes, ours);
+    }
+
+    #[test]
+    fn approved_change_says_what_it_waits_for() {
+        let mut waiting = sample();
+        waiting.state = ChangeState::Approved;
+        for (until, said) in [
+            (None, "waits for chg_other, which has the same target and is running"),
+            (Some("2027-01-01T00:06:00Z"), "until 00:06:00Z, or until somebody settles its outcome"),
+        ] {
+            let until = until.map(|until| until.parse().unwrap());
+            waiting.waits_for = Some(WaitsFor { change: "chg_other".into(), until });
+            let mut out = Output::memory(false);
+            change(&waiting, now(), &mut out).unwrap();
+            table(std::slice::from_ref(&waiting), now(), &mut out).unwrap();
+            let text = out.taken();
+            assert!(text.contains(said) && text.contains(" (waits for chg_other) "), "{text}");
+        }
     }
 
     #[test]

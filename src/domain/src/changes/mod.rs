@@ -292,6 +292,33 @@ pub struct Claimant {
     pub epoch: u64,
 }
 
+/// The change that an approved one waits for, since both have one target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsFor {
+    pub change: String,
+    /// None while that one runs. Of unknown outcome: it waits until then, or until a person has settled it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+impl WaitsFor {
+    /// What a reviewer is told: what it waits for, and what can be done about it.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let Self { change, until } = self;
+        match until {
+            None => format!("waits for {change}, which has the same target and is running"),
+            Some(until) => {
+                let until = until.strftime("%H:%M:%SZ");
+                format!(
+                    "waits for {change}, which has the same target and may still be running: until {until}, or until \
+                     somebody settles its outcome"
+                )
+            }
+        }
+    }
+}
+
 /// Why a change failed, went stale or expired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -368,6 +395,9 @@ pub struct Change {
     /// unless a person settles this one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_taken_until: Option<Timestamp>,
+    /// Of an approved change: what it waits for. Never stored: whoever shows the change asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<WaitsFor>,
     /// What its tool may ask the proposer's client while it runs, and what it asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,

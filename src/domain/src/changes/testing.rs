@@ -44,6 +44,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         claimed_by: None,
         call_timeout_ms: None,
         target_taken_until: None,
+        waits_for: None,
         dialogue: None,
         result: None,
         fault: None,

@@ -46,7 +46,8 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
             until: query.time("until")?,
         },
     };
-    let page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
+    let mut page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
+    state.changes.note_waits(&mut page.items).await?;
     let counts = state.changes.counts().into_iter().collect();
     let bytes = page.items.iter().map(|change| change.weight()).sum();
     json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
@@ -54,7 +55,8 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
 
 /// `GET /api/changes/{id}`
 pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let change = state.changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
+    let mut change = state.changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
+    state.changes.note_waits(std::slice::from_mut(&mut change)).await?;
     answer(change).await
 }
 

@@ -158,6 +158,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         claimed_by: None,
         call_timeout_ms: None,
         target_taken_until: None,
+        waits_for: None,
         decisions: Vec::new(),
         created_at: now,
         updated_at: now,

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::super::{WaitsFor, testing::*};
-use countersign_domain::changes::{ChangeState, Verdict, machine::ChangeEvent};
+use super::super::testing::*;
+use countersign_domain::changes::{ChangeState, Verdict, WaitsFor, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::Place;
 
@@ -140,7 +140,8 @@ async fn a_result_that_is_too_large_is_replaced_by_a_note() {
 async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
     let bench = Bench::new().await;
     let propose = async |target| bench.propose(&format!(r#"{{"target":"{target}"}}"#)).await;
-    let (ran, waiting, pending, same) = (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
+    let (ran, waiting, pending, same) =
+        (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // Taken there without the Executor, as if the process had ended right after the commit.
     bench.changes.inner.stop.cancel();
     let inner = &bench.changes.inner;
@@ -156,7 +157,10 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
         };
         let approved = inner.step(change, ChangeEvent::Decide(decision), None).await.unwrap();
         if change.id == ran.id {
-            inner.step(&approved, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, None).await.unwrap();
+            inner
+                .step(&approved, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, None)
+                .await
+                .unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;
@@ -198,7 +202,9 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     bench.decide(&other, Verdict::Approve).await.unwrap();
     bench.until(&other.id, ChangeState::Applied).await;
     assert_eq!(bench.get(&same.id).await.state, ChangeState::Approved);
-    let waits = bench.changes.waits_for(&[bench.get(&same.id).await, bench.get(&other.id).await]).await.unwrap();
+    let mut waits = [bench.get(&same.id).await, bench.get(&other.id).await];
+    bench.changes.note_waits(&mut waits).await.unwrap();
+    let waits = waits.map(|change| change.waits_for.clone());
     assert_eq!(waits, [Some(WaitsFor { change: lost.id.clone(), until: lost.target_taken_until }), None]);
     let settled = bench.changes.settle(&lost.id, &reviewer("bob"), false, None, lost.version).await.unwrap();
     assert_eq!(settled.target_taken_until, None);

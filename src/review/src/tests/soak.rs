@@ -4,9 +4,9 @@ use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::super::{ChangeFilter, WaitsFor, testing::*};
+use super::super::{ChangeFilter, testing::*};
 use countersign_domain::{
-    changes::{ChangeState, Verdict},
+    changes::{ChangeState, Verdict, WaitsFor},
     principal::{Principal, Role},
 };
 use countersign_store::Place;
@@ -70,9 +70,8 @@ async fn whatever_the_mix_nothing_runs_unapproved_or_twice() {
             let mut change = bench.get(id).await;
             while matches!(change.state, ChangeState::Approved | ChangeState::Executing | ChangeState::Stale) {
                 // It may wait for one whose outcome is unknown.
-                if let [Some(WaitsFor { change: other, until: Some(_) })] =
-                    &*bench.changes.waits_for(std::slice::from_ref(&change)).await.unwrap()
-                {
+                bench.changes.note_waits(std::slice::from_mut(&mut change)).await.unwrap();
+                if let Some(WaitsFor { change: other, until: Some(_) }) = &change.waits_for {
                     let other = bench.get(other).await;
                     drop(bench.changes.settle(&other.id, &reviewer("bob"), true, None, other.version).await);
                 }

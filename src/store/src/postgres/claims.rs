@@ -79,6 +79,8 @@ pub(super) async fn step(
             let claim = format!(
                 "INSERT INTO claims (change_id, target, node, epoch)
                  SELECT $1, $12, $10, $11 WHERE EXISTS (SELECT FROM here) AND EXISTS (SELECT FROM ready)
+                   -- Seen first, so that whoever comes in vain locks nothing of whoever has the target.
+                   AND NOT EXISTS (SELECT FROM claims WHERE target = $12 AND coalesce({TAKEN_MS} > {NOW_MS}, true))
                  ON CONFLICT (target) DO UPDATE SET change_id = excluded.change_id, node = excluded.node,
                      epoch = excluded.epoch, lapsed_until = NULL, taken_ms = NULL
                  WHERE {TAKEN_MS} <= {NOW_MS} RETURNING 1"

@@ -47,9 +47,9 @@ use tokio_postgres::Config;
 pub(crate) use self::connect::Ground;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
-    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old, OldBefore,
-    PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture, StoredEvent,
-    Verified, VerifyError,
+    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old,
+    OldBefore, PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Said, Store, StoreError, StoreFuture,
+    StoredEvent, Verified, VerifyError,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
     nodes::Name,

@@ -42,8 +42,8 @@ use self::{
     writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
-    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old, OldBefore,
-    PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
+    AuditSearch, Done, Draft, Followed, FoundEntries, Heads, ListQuery, Listing, LiveChange, Nodes, Occupant, Old,
+    OldBefore, PolicySnapshot, PolicySnapshots, Proposed, Pruning, Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
     identity::{STORE_ID, new_id},
     nodes::Alone,

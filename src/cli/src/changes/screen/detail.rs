@@ -221,6 +221,9 @@ fn notes(out: &mut Writer, change: &Change) {
     if change.preview.failed.is_none() && is_call(change) {
         out.say(paint.dim(), "No preview is available for this tool: its arguments are shown.".to_owned());
     }
+    if let Some(waits) = &change.waits_for {
+        out.say(paint.warn(), paint.safe(&waits.sentence()));
+    }
     if let Some(fault) = &change.fault {
         out.say(paint.warn(), paint.safe(&format!("{}: {}", fault.code, fault.message)));
     }

@@ -248,7 +248,13 @@ fn an_approval_taken_back_no_longer_counts() {
     assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
     let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
     assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
-    assert_eq!(apply(&again, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, at(30)).unwrap().after.run_after, None);
+    assert_eq!(
+        apply(&again, ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, at(30))
+            .unwrap()
+            .after
+            .run_after,
+        None
+    );
 }
 
 #[test]
@@ -371,7 +377,12 @@ fn what_may_never_be_is_refused_whoever_asks() {
 
 #[test]
 fn the_history_of_a_change_never_goes_back_in_time() {
-    let step = apply(&change(ChangeState::Approved), ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) }, at(-100)).unwrap();
+    let step = apply(
+        &change(ChangeState::Approved),
+        ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) },
+        at(-100),
+    )
+    .unwrap();
     assert_eq!(step.after.updated_at, at(0));
 }
 
@@ -391,7 +402,9 @@ fn lost_call_keeps_its_target_until_its_time_or_a_settlement() {
 
 #[test]
 fn a_settled_failure_keeps_its_fault_and_says_who_looked() {
-    let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(1)).unwrap().after;
+    let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(1))
+        .unwrap()
+        .after;
     let settle = |applied| ChangeEvent::Settle { by: "alice".into(), applied, comment: Some("looked".into()) };
     let told = ChangeFault { message: "why. alice has looked: it was not applied: “looked”".into(), ..fault() };
     assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(told));

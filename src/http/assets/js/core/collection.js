@@ -34,6 +34,7 @@ export class Collection {
   #cost = 0;
   #kept = null;
   #toppingUp = null;
+  #waitedFor = new Set();
   /** Versions of what left while a page was under way: the page may still hold it as it was before. */
   #left = new Map();
 
@@ -147,22 +148,24 @@ export class Collection {
   #take(change, live) {
     const known = this.#byId.get(change.id);
     // The feed says less than a page: what it leaves out is taken from the page, even if that is not newer.
-    if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isWhole(change))))) return false;
+    if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isWhole(change)) && (live || known.waitsFor === (change.waitsFor?.change ?? null))))) return false;
     if (this.status === 'loading') this.#left.set(change.id, change.version);
     const row = light(change, known);
     row.generation = this.#generation;
     row.fresh = !known && live;
     const applied = this.#put(row);
-    if (applied && !row.whole && live) this.#topUp();
+    if (row.waitsFor) this.#waitedFor.add(row.waitsFor);
+    // No event says that an approved change waits for another one, or for whom.
+    if (live && ((applied && !row.whole) || row.state === 'approved' || this.#waitedFor.delete(row.id))) this.#topUp();
     return applied;
   }
 
-  // What the feed leaves out (votes, twins, when it runs) is read from the newest page, for all events of a while at once.
+  // What the feed leaves out (votes, twins, when it runs, what it waits for) is read from the newest page, for all events of a while at once.
   #topUp() {
     this.#toppingUp ??= setTimeout(async () => {
       this.#toppingUp = null;
       let from = Math.min(PAGE, this.items.length) - 1;
-      while (from >= 0 && this.items[from].whole) from -= 1;
+      while (from >= 0 && this.items[from].whole && this.items[from].state !== 'approved') from -= 1;
       if (from === -1) return;
       try {
         const { changes } = await this.#load({ limit: Math.min(PAGE, from + 10), cursor: null });
@@ -260,6 +263,7 @@ function light(change, known = null) {
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
   row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;
+  row.waitsFor = change.waitsFor?.change ?? null;
   row.previewFailed = change.preview ? Boolean(change.preview.failed) : Boolean(known?.previewFailed);
   row.at = Date.parse(createdAt) || 0;
   // A burst is finer than the milliseconds of a Date.

@@ -15,6 +15,7 @@ import { jsonBlock } from './json.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 import { previewNote, quorumLine, termsLine } from './terms.js';
+import { waitsFor } from './timeline.js';
 
 const SOON = 3600_000;
 
@@ -69,6 +70,7 @@ export function outcome(change) {
   const others = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
+    change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, said(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', others.map((d) => [h('strong', null, said(d.reviewer, 60)), ', ']), h('strong', null, said(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));

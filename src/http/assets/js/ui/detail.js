@@ -19,6 +19,8 @@ import { isAsked, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
 const MOST_UNFOLDED = 60;
+// Milliseconds until an approved change is read again.
+const LOOK = 2000;
 
 export class Detail {
   element;
@@ -37,6 +39,7 @@ export class Detail {
   #cause = null;
   #fetching = null;
   #again = false;
+  #looking = null;
   #focusWanted = false;
   #open = new Set();
   #parts;
@@ -169,7 +172,9 @@ export class Detail {
   #show(current, { sudden = false, conflict = false, own = false } = {}) {
     const before = this.#shown;
     // What is on the screen already is not painted again, unless there is something to say about it.
-    if (before && (before.change.version > current.change.version || (before.change.version === current.change.version && !conflict && !own))) return;
+    const same = before && before.change.version === current.change.version && before.change.waitsFor?.change === current.change.waitsFor?.change;
+    this.#look(current.change);
+    if (before && (before.change.version > current.change.version || (same && !conflict && !own))) return;
     this.#shown = current;
     const { change } = current;
     this.#baseline ??= current;
@@ -189,6 +194,12 @@ export class Detail {
     this.#story(change.id);
     this.#decided(change);
     this.#saw(change);
+  }
+
+  // No event says for whom an approved change waits.
+  #look({ id, state }) {
+    clearTimeout(this.#looking);
+    if (state === 'approved') this.#looking = setTimeout(() => this.#id === id && this.#fetch(true), LOOK);
   }
 
   // What can be done beside deciding.

@@ -30,11 +30,12 @@ export function changeRow(change, href, quietState, old = null) {
   const failed = waits && change.previewFailed;
   part(link, 'glyph', `${change.operation}\n${change.summary}`, () => operationGlyph(change.operation, change.summary));
   part(link, 'title', change.summary, () => said(change.summary, 240));
-  part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.twinOf && 1, change.edited, failed, soon && change.expiresAt].join(), () => [
+  part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.twinOf && 1, change.edited, failed, change.waitsFor, soon && change.expiresAt].join(), () => [
     change.state !== quietState && stateBadge(change.state),
     voting && mark('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
     change.twinOf && mark('accent', 'twin', 'Duplicate', ' of another pending change'),
     change.edited && mark('grey', 'pencil', 'Edited', ' by a reviewer'),
+    change.waitsFor && mark('grey', 'clock', `Waits for ${change.waitsFor}`, ', which has the same target'),
     failed && mark('red', 'alert', 'No preview', ': it failed'),
     soon && h('span', { class: 'expiring' }, icon('clock'), 'expires ', time(change.expiresAt))]);
   part(link, 'who', `${change.proposer.principal}\n${change.proposer.clientName ?? ''}`, () => proposerLine(change.proposer));

@@ -40,9 +40,18 @@ function ahead(change) {
     return step('clock', change.state === 'stale' ? 'Waiting to be refreshed or rejected' : missing > 1 ? `Waiting for ${missing} approvals` : missing === 1 && change.terms.quorum > 1 ? 'Waiting for one more approval' : 'Waiting for a decision',
       change.terms.onExpiry === 'reject' ? '; is rejected ' : '; expires ', time(change.expiresAt));
   }
+  if (change.state === 'approved' && change.waitsFor) return step('clock', waitsFor(change.waitsFor));
   if (change.state === 'approved' && change.runAfter) return step('play', 'Runs ', time(change.runAfter, 'countdown'));
   if (change.state === 'outcome_unknown') return step('question', 'Waiting for somebody to settle the outcome');
   return null;
+}
+
+/** What an approved change waits for: one that has the same target. */
+export function waitsFor({ change, until }) {
+  const other = h('a', { class: 'mono', href: routeTo('inbox', change) }, visible(change));
+  return until
+    ? ['Waits for ', other, ', which has the same target and may still be running: until ', exact(until), ', or until somebody settles its outcome']
+    : ['Waits for ', other, ', which has the same target and is running'];
 }
 
 export const actor = (name) => (ACTORS[name] ? ACTORS[name] : said(name ?? '', 60));
