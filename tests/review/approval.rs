@@ -1,5 +1,7 @@
 //! What an approval is worth: whose word counts, what it is given to, and what an agent learns of what it may not read.
 
+use std::io::{Read as _, Write as _};
+
 use serde_json::{Value, json};
 use support::{
     Gateway, Options, command_on, eventually,
@@ -633,4 +635,84 @@ fn what_could_turn_a_dry_run_into_the_write_is_refused_before_anything_is_sent()
     let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t", "dryRun": false }));
     assert!(gateway.change(&id)["diff"].to_string().contains("it would be written"));
     assert_eq!(files.ledger(), Vec::<String>::new(), "it was a dry run");
+}
+
+// ------------------------------------------------------------------------------------------------- what waits for what
+
+#[test]
+fn change_waits_for_a_lost_call_of_its_target_until_settled() {
+    for (more, waits) in [("", true), (", serialize: tool", false)] {
+        let files = Files::new();
+        let gateway = start(&files.config("a", more, "  default: review_writes"));
+        let lost = propose(&gateway, "fs__die", &json!({}));
+        gateway.decide(&lost, "approve");
+        let unknown = gateway.reached(&lost, "outcome_unknown");
+        assert!(unknown["targetTakenUntil"].is_string(), "its call may be running: {unknown}");
+        let next = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
+        eventually("the server is there again", || {
+            (approve(&gateway, gateway.reviewer(), &next).0 == 200).then_some(())
+        });
+        if waits {
+            assert_eq!(gateway.change(&next)["state"], "approved");
+            assert_eq!(gateway.change(&next)["waitsFor"]["change"], lost.as_str());
+            let (_, page) = gateway.api("GET", "/api/changes?status=approved", None);
+            assert_eq!(page["changes"][0]["waitsFor"]["until"], unknown["targetTakenUntil"], "{page}");
+            assert_eq!(files.ledger(), ["a die"]);
+            let (status, settled) = act(&gateway, gateway.reviewer(), &lost, "settle", json!({ "outcome": "failed" }));
+            assert_eq!(status, 200, "{settled}");
+        }
+        gateway.reached(&next, "applied");
+        assert_eq!(files.ledger(), ["a die", "a write t"]);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- what nobody may repeat
+
+/// Refuses each request with an error that repeats its credential.
+fn echoing() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut text = String::new();
+            let mut bytes = [0; 4096];
+            let whole = |text: &str| text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
+            let message: Value = loop {
+                match stream.read(&mut bytes) {
+                    Ok(read @ 1..) => text += &String::from_utf8_lossy(&bytes[..read]),
+                    _ => break Value::Null,
+                }
+                if let Some(message) = whole(&text) {
+                    break message;
+                }
+            };
+            let key = text.lines().find(|line| line.to_lowercase().starts_with("authorization")).unwrap_or_default();
+            let error = json!({ "code": -32000, "message": format!("bad key: {key}") });
+            let body = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }).to_string();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let _ = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    port
+}
+
+#[test]
+fn configured_secret_that_a_server_repeats_is_shown_nowhere() {
+    let secret = "sk-do-not-repeat-me";
+    let config = format!(
+        "log: {{ filter: 'info,countersign=debug' }}\nmcpServers:\n  fs: {{ url: 'http://127.0.0.1:{}/mcp', headers: {{ \
+         Authorization: 'Bearer ${{MODEL_KEY}}' }} }}\n",
+        echoing()
+    );
+    let options = Options { config: Some(&config), env: vec![("MODEL_KEY", secret)], ..Options::default() };
+    let gateway = Gateway::with(&options);
+    let provider = eventually("what it says is told", || {
+        let (_, provider) = gateway.api("GET", "/api/providers", None);
+        provider.to_string().contains("bad key: ").then_some(provider)
+    });
+    assert!(provider.to_string().contains("[secret]"), "{provider}");
+    let called = called(&gateway, "fs__anything", &json!({}));
+    for text in [gateway.log(), provider.to_string(), called.to_string()] {
+        assert!(!text.contains(secret), "{text}");
+    }
 }

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Environment variables and the working directory.
@@ -12,6 +13,8 @@ pub struct Environment {
     vars: BTreeMap<String, OsString>,
     /// What relative paths in flags and variables count from.
     pub cwd: PathBuf,
+    /// Variables that were put into texts, with their values.
+    used: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 /// A variable that is set to something that is not Unicode.
@@ -25,13 +28,15 @@ impl Environment {
         Self {
             vars: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect(),
             cwd: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            used: Arc::default(),
         }
     }
 
     /// That of a test.
     #[must_use]
     pub fn of(cwd: &Path, vars: &[(&str, &str)]) -> Self {
-        Self { vars: vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect(), cwd: cwd.to_owned() }
+        let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect();
+        Self { vars, cwd: cwd.to_owned(), used: Arc::default() }
     }
 
     /// The value of a variable; an empty one counts as not set.
@@ -52,6 +57,16 @@ impl Environment {
     /// It is not Unicode.
     pub fn given(&self, name: &str) -> Result<Option<&str>, NotUnicode> {
         self.vars.get(name).map(|value| value.to_str().ok_or(NotUnicode)).transpose()
+    }
+
+    /// Notes that the value was put into a text.
+    pub(super) fn note_used(&self, name: &str, value: &str) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.to_owned());
+    }
+
+    /// The variables that were put into texts, with their values.
+    pub(super) fn used(&self) -> BTreeMap<String, String> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The names of all variables with that prefix that are set to something.

@@ -17,6 +17,7 @@ mod own_files;
 mod read;
 pub mod reader;
 mod rules;
+mod secrets;
 mod servers;
 pub mod show;
 mod terms;
@@ -43,7 +44,8 @@ pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
 pub use upstreams::{
-    Authorities, BreakerConfig, Isolation, ListsConfig, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
+    Authorities, BreakerConfig, Isolation, ListsConfig, Secret, Serialization, UpstreamConfig, UpstreamTarget,
+    UrlTransport,
 };
 pub use webhooks::{WebhookConfig, WebhookUrl};
 

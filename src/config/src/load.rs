@@ -12,11 +12,12 @@ use super::{
     error::{ConfigError, Origin, Problem, quoted, quoted_key},
     own_files, read,
     reader::{Placed, Reader, Setting},
-    show,
+    secrets, show,
     tree::{self, Node, Spot},
+    upstreams::Secret,
 };
 use countersign_domain::policy::PolicyConfig;
-use countersign_protocol::suggest;
+use countersign_protocol::{redact::keep_secret, suggest};
 use countersign_telemetry::logs::LogConfig;
 
 /// The commented default file, which is also the source of the defaults.
@@ -52,6 +53,8 @@ pub struct Loaded {
     pub settings: Vec<Setting>,
     /// What is allowed and probably not meant.
     pub warnings: Vec<String>,
+    /// Values that no text may repeat. They are kept out of errors and logs since it was loaded.
+    pub secrets: Vec<Secret>,
 }
 
 impl Loaded {
@@ -249,7 +252,10 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
     }
     let mut warnings = check::warnings(&config, &reader);
     warnings.append(&mut reader.warnings);
-    Ok(Loaded { config, file: file.map(|(path, _)| path), place, settings: reader.settings, warnings })
+    let secrets = secrets::of(&config, &reader.env);
+    // Here, so that nobody who uses them can forget it.
+    keep_secret(secrets.iter().map(|Secret(value)| value.clone()));
+    Ok(Loaded { config, file: file.map(|(path, _)| path), place, settings: reader.settings, warnings, secrets })
 }
 
 fn literal(path: &str) -> String {

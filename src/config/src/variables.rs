@@ -97,7 +97,10 @@ fn value<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Resu
     let set = env.given(name).map_err(|_| not_unicode())?;
     match (set, default) {
         (None | Some(""), Some(default)) => Ok(default),
-        (Some(value), _) => Ok(value),
+        (Some(value), _) => {
+            env.note_used(name, value);
+            Ok(value)
+        }
         (None, None) => Err((
             format!("the environment variable {name} is not set"),
             format!("Set it where the gateway is started, or give a default: ${{{name}:-…}}."),

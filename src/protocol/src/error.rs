@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::Revision;
+use super::{Revision, redact::redacted};
 
 macro_rules! error_table {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $code:literal, $status:literal;)*) => {
@@ -166,8 +166,16 @@ pub struct Foreign {
 }
 
 impl McpError {
+    /// An error of the gateway's own. Its message may repeat what another server said, but no configured secret.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self::boxed(kind, message.into())
+        let message = match message.into() {
+            Cow::Owned(text) => match redacted(&text) {
+                Cow::Owned(masked) => masked.into(),
+                Cow::Borrowed(_) => text.into(),
+            },
+            own @ Cow::Borrowed(_) => own,
+        };
+        Self::boxed(kind, message)
     }
 
     /// Cold, so that what leads here is kept out of the way of the calls that go well.
@@ -183,7 +191,7 @@ impl McpError {
     pub fn foreign(kind: ErrorKind, code: i64, message: impl Into<Cow<'static, str>>, data: Option<&str>) -> Self {
         // Raw line breaks stand only between tokens, and a message is one line.
         let data = data.map(|data| data.replace(['\n', '\r'], " ").into_boxed_str());
-        let mut error = Self::new(kind, message);
+        let mut error = Self::boxed(kind, message.into());
         error.foreign = Some(Foreign { code, data });
         error
     }

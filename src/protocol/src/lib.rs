@@ -24,6 +24,7 @@ pub mod negotiate;
 pub mod outline;
 pub mod param_headers;
 pub mod params;
+pub mod redact;
 pub mod revision;
 pub mod rpc_error;
 pub mod suggest;

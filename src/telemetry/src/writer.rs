@@ -2,6 +2,7 @@
 //! gateway: when the queue is full, lines are dropped and counted. Keeps a detached gateway's log file bounded.
 
 use std::{
+    borrow::Cow,
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -15,6 +16,8 @@ use std::{
 };
 
 use tracing_subscriber::fmt::MakeWriter;
+
+use countersign_protocol::redact::redacted;
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
@@ -137,8 +140,16 @@ impl Write for Line<'_> {
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         if !self.text.is_empty() {
-            self.writer.send(one_entry(std::mem::take(&mut self.text)));
+            self.writer.send(one_entry(without_secrets(std::mem::take(&mut self.text))));
         }
+    }
+}
+
+/// What others say is logged as it came, but for configured secrets.
+fn without_secrets(text: Vec<u8>) -> Vec<u8> {
+    match std::str::from_utf8(&text).map(redacted) {
+        Ok(Cow::Owned(masked)) => masked.into_bytes(),
+        _ => text,
     }
 }
 
@@ -169,6 +180,12 @@ impl<'a> MakeWriter<'a> for StderrWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn configured_secrets_are_not_logged() {
+        countersign_protocol::redact::keep_secret(["not-in-any-log".to_owned()]);
+        assert_eq!(without_secrets(b"401: not-in-any-log".to_vec()), b"401: [secret]");
+    }
 
     #[test]
     fn only_we_begin_lines() {

@@ -29,6 +29,7 @@ use countersign_domain::{
     changes::{digest::hex, visible::visible},
     webhooks::sign,
 };
+use countersign_protocol::redact::redacted;
 use countersign_store::Nodes;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -184,7 +185,7 @@ fn why(status: StatusCode, told: &[u8]) -> String {
 /// Somebody else's text, on one line and cut.
 fn line(text: &str) -> String {
     let text = visible(text.trim()).replace(['\n', '\t'], " ");
-    text.chars().take(MAX_TOLD).collect()
+    redacted(&text).chars().take(MAX_TOLD).collect()
 }
 
 /// `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).

@@ -1,7 +1,7 @@
 //! Why a recipe gave no preview.
 
 use countersign_domain::{changes::visible::visible, policy::ConditionFault};
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::{ErrorKind, McpError, redact::redacted};
 
 /// Characters of what a server says.
 const MAX_SAID: usize = 300;
@@ -64,5 +64,5 @@ pub fn said(text: &str) -> String {
         line.truncate(end);
         line.push('…');
     }
-    visible(&line).into_owned()
+    redacted(&visible(&line)).into_owned()
 }

@@ -34,7 +34,7 @@ use crate::{
     upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::{ErrorKind, McpError, redact::redacted};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider, ToolResult};
 use countersign_store::{StoreError, crash::crash_point};
 
@@ -465,7 +465,7 @@ fn first_text(result: &ToolResult) -> Option<String> {
     }
     let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
     let text = blocks.into_iter().find_map(|block| block.text)?;
-    Some(text.chars().take(1000).collect())
+    Some(redacted(&text).chars().take(1000).collect())
 }
 
 /// Records how it ended, for as long as it takes: the call is over, and is never made again.

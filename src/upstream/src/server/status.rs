@@ -14,7 +14,7 @@ use crate::{
     link::{LinkError, LinkKind},
 };
 use countersign_config::{UpstreamTarget, UrlTransport};
-use countersign_protocol::Era;
+use countersign_protocol::{Era, redact::redacted};
 use countersign_telemetry::metrics::{
     Breaker, ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS,
     UPSTREAM_UNATTRIBUTED, UPSTREAM_UP,
@@ -123,7 +123,7 @@ impl Meters {
 }
 
 fn shown(error: &LinkError) -> String {
-    error.to_string().chars().take(500).collect()
+    redacted(&error.to_string()).chars().take(500).collect()
 }
 
 /// How an upstream stands, for people.

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use super::frames::{Frames, Line};
 use crate::link::Stderr;
 use countersign_domain::changes::visible::visible;
+use countersign_protocol::redact::{MASK, redacted};
 
 /// What is read of one line; secrets are looked for in all of it.
 const READ: usize = 16 << 10;
@@ -29,7 +30,6 @@ const LINES: u32 = 200;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Shorter values are no secrets, and hiding them would make the log illegible (`1`, `no`).
 const SECRET: usize = 4;
-const MASK: &str = "[secret]";
 
 /// Characters of a line that are kept for whoever asks why a server is down.
 const KEPT: usize = 500;
@@ -168,7 +168,7 @@ impl ServerLog {
                 text = Cow::Owned(text.replace(secret.as_str(), MASK));
             }
         }
-        let mut text = visible(&text).into_owned();
+        let mut text = redacted(&visible(&text)).into_owned();
         if text.len() > LOGGED {
             text.truncate(text.floor_char_boundary(LOGGED));
             text.push('…');

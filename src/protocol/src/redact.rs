@@ -1,0 +1,75 @@
+//! Keeps configured secrets out of the texts that the gateway composes of what others said: error messages, log lines, what
+//! the dashboard shows. What a server answers to a call is not touched.
+//!
+//! The secrets are those of the process: errors and log lines come from everywhere.
+
+use std::{
+    borrow::Cow,
+    sync::{
+        PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Stands in place of a secret.
+pub const MASK: &str = "[secret]";
+/// The shortest secret that is kept out of texts, in bytes: shorter ones are part of too many words.
+pub const MIN_SECRET: usize = 6;
+
+/// Longest first, so that none shows because a part of it was hidden before.
+static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Keeps these values out of texts for as long as the process lives, as they are and as they stand in JSON.
+pub fn keep_secret(values: impl IntoIterator<Item = String>) {
+    let mut all = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
+    for value in values {
+        // A secret of several lines (a private key) is seen one line at a time.
+        for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET) {
+            let quoted = crate::json::quoted(line);
+            let escaped = quoted.trim_matches('"');
+            all.extend([line, escaped].map(str::to_owned));
+        }
+    }
+    all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    all.dedup();
+    ANY.store(!all.is_empty(), Ordering::Release);
+}
+
+/// Returns the text without the secrets in it.
+#[must_use]
+pub fn redacted(text: &str) -> Cow<'_, str> {
+    let mut out = Cow::Borrowed(text);
+    if !ANY.load(Ordering::Acquire) {
+        return out;
+    }
+    for secret in &*SECRETS.read().unwrap_or_else(PoisonError::into_inner) {
+        if out.contains(secret.as_str()) {
+            out = Cow::Owned(out.replace(secret.as_str(), MASK));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, McpError};
+
+    #[test]
+    fn secrets_are_masked_in_texts_and_errors_but_not_in_foreign_ones() {
+        keep_secret(["redact-me-1".to_owned(), "redact-me-1-and-more".to_owned(), "quo\"te-me-1".to_owned()]);
+        keep_secret(["short".to_owned(), "first-line-1\nsecond-line-1".to_owned()]);
+        for (text, expected) in [
+            ("a redact-me-1 b redact-me-1-and-more", "a [secret] b [secret]"),
+            (r#"quo"te-me-1 and {"x":"quo\"te-me-1"}"#, r#"[secret] and {"x":"[secret]"}"#),
+            ("short; first-line-1, second-line-1", "short; [secret], [secret]"),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(redacted(text), expected);
+        }
+        let said = || "bad key: Bearer redact-me-1".to_owned();
+        assert_eq!(McpError::new(ErrorKind::UpstreamUnavailable, said()).message, "bad key: Bearer [secret]");
+        assert_eq!(McpError::foreign(ErrorKind::UpstreamError, -1, said(), None).message, said());
+    }
+}
