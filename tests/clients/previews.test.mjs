@@ -124,7 +124,15 @@ for (const era of ['legacy', 'modern']) {
         await t.test('an edit: the dry run of the tool', async () => {
             await writeFile(file('d.txt'), `${Array.from({ length: 20 }, (_, n) => `line ${n}`).join('\n')}\n`);
             const edits = [{ oldText: 'line 10', newText: 'LINE 10' }];
-            const { change } = await propose('edit_file', { path: file('d.txt'), edits });
+            const edit = () => propose('edit_file', { path: file('d.txt'), edits });
+            // That it does nothing in a dry run is the server's own word, until somebody has accepted the tool.
+            const { change: early } = await edit();
+            assert.match(early.preview.failed, /nobody has accepted its definition/);
+            const { tools } = (await gateway.api('GET', '/servers/filesystem')).body;
+            const { name: tool, hash } = tools.find(({ name }) => name === 'edit_file');
+            const accepted = await gateway.api('POST', '/servers/filesystem/accept', { tools: [{ name: tool, hash }] });
+            assert.equal(accepted.status, 200, JSON.stringify(accepted.body));
+            const { change } = await edit();
             assert.equal(change.preview.kind, 'dry_run');
             const seen = shown(change, 'Content');
             assert.ok(seen.includes('-line 10') && seen.includes('+LINE 10') && seen.includes(' line 9') && seen.includes('@6'), seen.join('\n'));
@@ -198,7 +206,7 @@ test('the agent is shown nothing that it could not have read', async t => {
     const start = options => behind(t, ['filesystem'], options);
     await t.test('where reads are reviewed, reviewers see the text and the agent does not', async t => {
         // Nobody vouches for what the server says of its tools, so reading is reviewed too.
-        const { folder, peer, gateway, propose, applied } = await start({ trust_annotations: false });
+        const { folder, peer, gateway, propose, applied } = await start({ trust_annotations: false, previews: 'filesystem' });
         const file = path.join(folder, 'a.txt');
         const { answer, change } = await propose('write_file', { path: file, content: 'mine\n' });
         assert.deepEqual(shown(change, 'Content'), ['-one', '-two', '-three', '+mine']);

@@ -30,7 +30,8 @@ before(async () => {
     ];
   };
   gateway = await startBehind({
-    filesystem: {}, git: {},
+    // Named for the server, its dry run needs no acceptance.
+    filesystem: { previews: 'filesystem' }, git: {},
     // Nobody vouches for what this one says of its tools.
     closed: { kind: 'filesystem', trust_annotations: false, previews: ['auto', { create_directory: 'none' }] },
   }, { rules, policy: { review: { preview: 'required' } } });

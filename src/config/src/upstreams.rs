@@ -36,6 +36,7 @@ pub struct UpstreamConfig {
     pub prefix: String,
     /// `None`: shared for stdio, WebSocket and stateless servers, by session for handshake-era HTTP.
     pub isolation: Option<Isolation>,
+    pub serialize: Serialization,
     /// How long one call may take, not counting the time that a person or a client takes to answer a question.
     pub timeout: Duration,
     /// Other times by the tool's own name (a glob), first match.
@@ -204,6 +205,15 @@ pub enum Isolation {
     Session,
 }
 
+/// Which approved calls of a server's tools run one after another, where no recipe says what they act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serialization {
+    /// Those of all its tools.
+    Server,
+    /// Those of each tool by itself.
+    Tool,
+}
+
 /// How much is read of what a server lists; what is beyond is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListsConfig {
@@ -242,6 +252,7 @@ impl UpstreamConfig {
             target,
             prefix: format!("{name}__"),
             isolation: None,
+            serialize: Serialization::Server,
             timeout: Duration::from_secs(60),
             tool_timeouts: Vec::new(),
             max_in_flight: 256,

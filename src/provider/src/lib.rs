@@ -491,6 +491,10 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn is_pinned(&self, _provider: &str, _tool: &str) -> bool {
         false
     }
+    /// Whether a reviewer has accepted the tool's definition as it is now.
+    fn is_accepted(&self, _provider: &str, _tool: &str) -> bool {
+        false
+    }
     /// Checks a call's arguments against the tool's input schema as it is now.
     ///
     /// # Errors

@@ -79,6 +79,7 @@ pub struct Fake {
     pub judged: Mutex<Vec<Principal>>,
     pub judgement: Mutex<Option<Decision>>,
     pub pinned: AtomicBool,
+    pub accepted: AtomicBool,
     /// Calls are noted here too, durably enough to outlive a crash of the process.
     pub ledger: Mutex<Option<PathBuf>>,
 }
@@ -114,6 +115,7 @@ impl Fake {
             judged: Mutex::default(),
             judgement: Mutex::new(None),
             pinned: AtomicBool::new(true),
+            accepted: AtomicBool::new(true),
             ledger: Mutex::new(None),
         }
     }
@@ -295,6 +297,9 @@ impl ProviderDirectory for Directory {
     }
     fn is_pinned(&self, _: &str, _: &str) -> bool {
         self.0.pinned.load(Ordering::SeqCst)
+    }
+    fn is_accepted(&self, _: &str, _: &str) -> bool {
+        self.0.accepted.load(Ordering::SeqCst)
     }
     /// It takes any arguments but `wrong`.
     fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {

@@ -3,7 +3,7 @@
 use globset::Glob;
 
 use super::waiting::Loosening;
-use countersign_config::UpstreamConfig;
+use countersign_config::{Serialization, UpstreamConfig};
 
 const KEY: &str = "mcpServers";
 
@@ -46,6 +46,7 @@ pub(super) fn hold(
         trust_annotations: _,
         allow_own_files: _,
         previews: _,
+        serialize: _,
     } = new;
     let mut held = new.clone();
     let mut loosen = |key: &str, from: String, to: String| {
@@ -72,6 +73,11 @@ pub(super) fn hold(
         loosen("previews", written(recipes.map_or(&[], |old| &old.written)), written(&new.previews.written));
         held.previews = recipes.cloned().unwrap_or_default();
     }
+    let by_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
+    if by_tool(new) && !old.is_some_and(by_tool) {
+        loosen("serialize", "server".to_owned(), "tool: approved calls of different tools run side by side".to_owned());
+        held.serialize = Serialization::Server;
+    }
     if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
         loosen("allow_own_files", "false".to_owned(), "true".to_owned());
         // What it is started with may need this: what runs goes on, and what is new is not started.
@@ -82,6 +88,9 @@ pub(super) fn hold(
     let Some(old) = old else { return Some(held) };
     if trusted && !new.trust_annotations {
         tightened.push(format!("{KEY}.{}.trust_annotations is false", new.name));
+    }
+    if by_tool(old) && !by_tool(new) {
+        tightened.push(format!("{KEY}.{}.serialize is server", new.name));
     }
     if old.prefix != new.prefix && judged {
         held.prefix.clone_from(&old.prefix);
@@ -218,6 +227,16 @@ mod tests {
         assert_eq!(hold(None, &own, false, &mut loosened, &mut tightened), None);
         assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
         assert_eq!(held(None, &plain, true), (vec![], 0, plain));
+    }
+
+    #[test]
+    fn calls_that_run_side_by_side_wait() {
+        let (server_wide, by_tool) = (server(|_| {}), server(|s| s.serialize = Serialization::Tool));
+        for old in [None, Some(&server_wide)] {
+            assert_eq!(held(old, &by_tool, false), (vec!["mcpServers.a.serialize".into()], 0, server_wide.clone()));
+        }
+        assert_eq!(held(Some(&by_tool), &by_tool, false), (vec![], 0, by_tool.clone()));
+        assert_eq!(held(Some(&by_tool), &server_wide, false), (vec![], 1, server_wide.clone()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{diff::compare, digest::target_digest, shown::InForce};
 use countersign_config::{
-    Config, UpstreamConfig, UpstreamTarget,
+    Config, Serialization, UpstreamConfig, UpstreamTarget,
     load::{keys, policy_of},
     reader::Setting,
     show,
@@ -33,8 +33,12 @@ struct Server {
     tools_deny: Vec<String>,
     trust_annotations: bool,
     allow_own_files: bool,
+    /// See [`Serialization`].
+    by_tool: bool,
     previews: String,
     written: Vec<String>,
+    /// The tools whose dry run needs no acceptance; none said of a version before, where no dry run needed one.
+    vouched: Option<Vec<String>>,
 }
 
 /// The configuration that was in force, as far as it is judged: all else is as it is now.
@@ -91,8 +95,10 @@ fn server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
         tools_deny: config.tools_deny.clone(),
         trust_annotations: config.trust_annotations,
         allow_own_files: config.allow_own_files,
+        by_tool: config.serialize == Serialization::Tool,
         previews: recipes(config),
         written: config.previews.written.clone(),
+        vouched: Some(config.previews.vouched()),
     }
 }
 
@@ -117,7 +123,12 @@ pub(super) fn past(body: &str, now: &Config, salt: &[u8; 16]) -> Result<Past, se
         }
         // Recipes that are shipped call nothing that waits; what else was written then is not known any more.
         was.previews.written = old.written;
+        if let Some(vouched) = old.vouched {
+            was.previews.vouch_only_for(&vouched);
+        }
+        let serialize = if old.by_tool { Serialization::Tool } else { Serialization::Server };
         UpstreamConfig {
+            serialize,
             prefix: old.prefix,
             tools_allow: old.tools_allow,
             tools_deny: old.tools_deny,

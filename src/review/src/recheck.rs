@@ -103,7 +103,9 @@ impl Inner {
             Ok((provider, preview)) => {
                 let served_by = provider.served_by();
                 let known = change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == served_by.fingerprint);
-                if known && preview.fingerprint == change.fingerprint {
+                let same =
+                    preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
+                if known && same {
                     return Recheck::Same(provider);
                 }
                 let fault = moved_fault(change, &served_by);

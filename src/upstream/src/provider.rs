@@ -11,6 +11,7 @@ use crate::{
     calls::actor::Execute,
     server::{Phase, Upstream},
 };
+use countersign_config::Serialization;
 use countersign_domain::changes::{Preview, ServedBy};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -101,13 +102,21 @@ impl Provider for Upstream {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         let def = self.tool(tool);
         let own = self.names.own(tool).unwrap_or(tool);
+        let by_tool = self.config.serialize == Serialization::Tool;
+        let keyed = move |mut preview: Preview| {
+            if by_tool {
+                preview.target.lock_key.clone_from(&preview.target.label);
+            }
+            preview
+        };
         if arguments.get().len() <= LARGE {
-            return Box::pin(std::future::ready(def.and_then(|def| preview::of(self.name(), own, &def, arguments))));
+            let preview = def.and_then(|def| preview::of(self.name(), own, &def, arguments)).map(keyed);
+            return Box::pin(std::future::ready(preview));
         }
         let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
         Box::pin(async move {
             let def = def?;
-            aside(arguments.get().len(), move || preview::of(&name, &own, &def, &arguments)).await?
+            aside(arguments.get().len(), move || preview::of(&name, &own, &def, &arguments).map(keyed)).await?
         })
     }
 

@@ -16,7 +16,7 @@ mod tests;
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    BreakerConfig, Isolation, ListsConfig, UpstreamConfig,
+    BreakerConfig, Isolation, ListsConfig, Serialization, UpstreamConfig,
     error::{Problem, quoted, quoted_key},
     fields::Fields,
     reader::{Reader, Setting},
@@ -29,7 +29,7 @@ use countersign_provider::BUILT_IN;
 pub(super) const KEY: &str = "mcpServers";
 
 /// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
-pub(super) const KEYS: [&str; 35] = [
+pub(super) const KEYS: [&str; 36] = [
     "command",
     "args",
     "env",
@@ -41,6 +41,7 @@ pub(super) const KEYS: [&str; 35] = [
     "disabled",
     "prefix",
     "isolation",
+    "serialize",
     "timeout",
     "tool_timeouts",
     "max_in_flight",
@@ -164,6 +165,8 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     let isolations = [("shared", Isolation::Shared), ("session", Isolation::Session)];
     server.previews = recipes;
     server.isolation = f.choice("isolation", &isolations);
+    let serialized = [("server", Serialization::Server), ("tool", Serialization::Tool)];
+    server.serialize = f.choice("serialize", &serialized).unwrap_or(server.serialize);
     f.duration("timeout", 10 * MS..=DAY, &mut server.timeout);
     server.tool_timeouts = f.durations("tool_timeouts", 10 * MS..=DAY);
     f.count("max_in_flight", 1..=100_000, &mut server.max_in_flight);

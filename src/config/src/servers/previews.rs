@@ -75,12 +75,16 @@ impl Layers {
         if let Some(UpstreamTarget::Command { command, args, .. }) = target
             && let Some(set) = shipped::recognised(command, args)
         {
-            self.ship(set);
+            self.ship(set, false);
         }
     }
 
-    fn ship(&mut self, set: &'static Shipped) {
-        self.by_tool.extend(of_set(set));
+    /// `named` is whether the operator named the set for this server.
+    fn ship(&mut self, set: &'static Shipped, named: bool) {
+        let vouched = named || self.sets.contains(&set.name);
+        let mut recipes = of_set(set);
+        recipes.values_mut().filter_map(|recipe| recipe.dry_run.as_mut()).for_each(|dry| dry.vouched = vouched);
+        self.by_tool.extend(recipes);
         self.sets.push(set.name);
     }
 
@@ -113,7 +117,7 @@ impl Parser {
             Node::Text(word) => match (word.as_str(), shipped::named(word)) {
                 ("auto", _) => layers.automatic(target),
                 ("none", _) => {}
-                (_, Some(set)) => layers.ship(set),
+                (_, Some(set)) => layers.ship(set, true),
                 (other, None) => {
                     let remedy = format!("Write one of {}, or recipes by tool.", names());
                     self.wrong(spot, KEY, format!("there is no set of previews {}", quoted(other)), remedy);
@@ -200,7 +204,8 @@ impl Parser {
 
     fn dry_run(&mut self, spot: &Spot, path: &str) -> Option<DryRun> {
         let faults = self.faults.len();
-        let mut dry = DryRun { arguments: Vec::new(), label: None, pick: Pick::default(), shown: Shown::Text };
+        let (label, pick, shown) = (None, Pick::default(), Shown::Text);
+        let mut dry = DryRun { arguments: Vec::new(), label, pick, shown, vouched: true };
         for KeyValue { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
             let path = below(path, key);
             match key.as_str() {
@@ -472,6 +477,10 @@ mod tests {
         let none = Recipes::default();
         assert!(!automatic.calls_more_than(&none) && !none.calls_more_than(&mine));
         assert!(mine.calls_more_than(&automatic) && other.calls_more_than(&mine) && !mine.calls_more_than(&mine));
+        // A set that is named for the server vouches for its dry runs.
+        let (named, _) = parsed("filesystem");
+        let (both, _) = parsed("[filesystem, auto]");
+        assert!(named.calls_more_than(&none) && !both.calls_more_than(&named) && !automatic.calls_more_than(&named));
     }
 
     #[test]

@@ -82,6 +82,10 @@ fn recipe(yaml: &str) -> Recipe {
 }
 
 async fn made(server: &Server, rules: &Rules, yaml: &str, arguments: &Value) -> Made {
+    made_by(server, rules, &recipe(yaml), arguments).await
+}
+
+async fn made_by(server: &Server, rules: &Rules, recipe: &Recipe, arguments: &Value) -> Made {
     let fake = &server.0;
     *fake.verdict.lock().unwrap() = rules.0;
     fake.pinned.store(rules.1, Ordering::SeqCst);
@@ -91,7 +95,7 @@ async fn made(server: &Server, rules: &Rules, yaml: &str, arguments: &Value) -> 
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
     let expose = |own: &str| format!("s__{own}");
     let directory = Directory(Arc::clone(fake));
-    let made = Maker::new(&directory, &provider, &expose, &context).make(&recipe(yaml), "s__write", &raw, plain).await;
+    let made = Maker::new(&directory, &provider, &expose, &context).make(recipe, "s__write", &raw, plain).await;
     let judged = fake.judged.lock().unwrap();
     let callers = fake.callers.lock().unwrap();
     assert!(callers.iter().all(|by| by.name == "ann"), "on behalf of its proposer");
@@ -201,6 +205,30 @@ async fn a_dry_run_is_never_made_where_it_might_be_the_write_itself() {
     assert_eq!((seen.note.kind, seen.note.failed.as_deref()), (PreviewKind::BeforeAfter, None));
     assert!(lines(&seen, 1)[0].contains("has no argument `simulate`") && seen.diff.fields[1].restricted);
     assert_eq!(server.calls().iter().map(|(tool, _)| tool.as_str()).collect::<Vec<_>>(), ["s__read"]);
+}
+
+#[tokio::test]
+async fn dry_run_needs_an_accepted_tool_or_a_named_recipe() {
+    let vouched = |server: &str| recipes(server).get("edit_file").unwrap().dry_run.as_ref().unwrap().vouched;
+    let command = "command: npx, args: ['@modelcontextprotocol/server-filesystem', /tmp]";
+    assert!(!vouched(&format!("{{ {command} }}")) && !vouched(&format!("{{ {command}, previews: auto }}")));
+    for named in ["filesystem", "[filesystem, auto]", "[auto, {edit_file: {dry_run: {arguments: {dryRun: true}}}}]"] {
+        assert!(vouched(&format!("{{ {command}, previews: {named} }}")), "{named}");
+    }
+
+    let server = Server::holding("done!");
+    let arguments = json!({ "path": "p", "text": "t" });
+    let mut recognised = recipe("{dry_run: {arguments: {dryRun: true}}}");
+    recognised.dry_run.as_mut().unwrap().vouched = false;
+    server.0.accepted.store(false, Ordering::SeqCst);
+    let seen = made_by(&server, &OPEN, &recognised, &arguments).await.preview;
+    let why = seen.note.failed.unwrap();
+    assert!(why.contains("accept") && why.contains("`mcpServers.s.previews`"), "{why}");
+    assert!(seen.diff.fields.iter().any(|field| field.field == "text"), "the arguments are shown");
+    assert_eq!(server.calls().len(), 0, "nothing was called");
+    server.0.accepted.store(true, Ordering::SeqCst);
+    let seen = made_by(&server, &OPEN, &recognised, &arguments).await.preview;
+    assert_eq!(seen.note.kind, PreviewKind::DryRun);
 }
 
 #[tokio::test]

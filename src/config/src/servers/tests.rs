@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use super::{BREAKER_KEYS, KEYS, LISTS_KEYS, TOOLS_KEYS, authorities};
 use crate::{
-    BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
+    BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, Serialization, UpstreamConfig,
+    UpstreamTarget, UrlTransport,
     error::ConfigError,
     load::{DEFAULTS, load},
     show,
@@ -153,7 +154,7 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
 
 #[test]
 fn what_the_gateway_adds_per_server() {
-    let yaml = "mcpServers:\n  a:\n    command: ./run\n    cwd: ~/work\n    prefix: ''\n    isolation: session\n    \
+    let yaml = "mcpServers:\n  a:\n    command: ./run\n    cwd: ~/work\n    prefix: ''\n    isolation: session\n    serialize: tool\n    \
                 timeout: 2m\n    tool_timeouts: { 'slow_*': 10m, '*': 5s }\n    max_in_flight: 3\n    max_queue: 0\n    \
                 required: true\n    tools: { allow: ['get_*'], deny: [get_x] }\n    trust_annotations: true\n    \
                 sampling: deny\n    elicitation: deny\n    breaker: { threshold: 0, window: 1s }\n    fallback: b\n    \
@@ -166,6 +167,7 @@ fn what_the_gateway_adds_per_server() {
         label: "./run".into(),
         prefix: String::new(),
         isolation: Some(Isolation::Session),
+        serialize: Serialization::Tool,
         timeout: s(120),
         tool_timeouts: vec![("slow_*".into(), s(600)), ("*".into(), s(5))],
         max_in_flight: 3,
@@ -295,6 +297,7 @@ fn wrong_servers_name_place_key_and_remedy() {
         ("command: x, cwd: ~bob/x", &["mcpServers.a.cwd", "another user's home"]),
         ("command: x, prefix: 'a b'", &["cannot begin a tool's name"]),
         ("command: x, isolation: none", &["`none` is not one of shared, session"]),
+        ("command: x, serialize: none", &["`none` is not one of server, tool"]),
         ("command: x, timeout: 60", &["60 has no unit"]),
         ("command: x, tool_timeouts: { 'a[': 5s }", &["`a[` is not a pattern"]),
         ("command: x, tool_timeouts: { a: 0s }", &["tool_timeouts.a: 0s is out of range"]),

@@ -66,6 +66,7 @@ mod tests {
             label: None,
             pick: Default::default(),
             shown: Default::default(),
+            vouched: true,
         };
         let check = |name: &str, raw: &str| check(&dry(name), &RawValue::from_string(raw.into()).unwrap());
         for bad in [

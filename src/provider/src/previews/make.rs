@@ -119,6 +119,16 @@ impl<'a> Maker<'a> {
         arguments: &cel::Value,
     ) -> Result<Seen, Fault> {
         let def = self.offered(tool, tools)?;
+        if !dry.vouched && !self.directory.is_accepted(self.provider.name(), tool) {
+            let server = self.provider.name();
+            return Err(Fault::new(
+                "acceptance",
+                format!(
+                    "a dry run calls {tool} itself, and nobody has accepted its definition: accept it, or name its \
+                     recipe in `mcpServers.{server}.previews`"
+                ),
+            ));
+        }
         let has = |name: &str| def.input_schema.get("properties").is_some_and(|all| all.get(name).is_some());
         if let Some((name, _)) = dry.arguments.iter().find(|(name, _)| !has(name)) {
             return Err(Fault::new("schema", format!("there is no dry run: {tool} has no argument `{name}`")));

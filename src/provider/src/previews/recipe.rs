@@ -1,6 +1,6 @@
 //! How to preview calls of one tool of an upstream, as the configuration says it (`mcpServers.<name>.previews`).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use regex::Regex;
 use serde_json::Value;
@@ -40,13 +40,31 @@ pub struct Recipe {
     pub reads: Vec<Read>,
 }
 
-/// The tool itself with these arguments added, which must stand in its input schema.
-#[derive(Clone, Debug, PartialEq)]
+impl Recipe {
+    fn is_vouched(&self) -> bool {
+        self.dry_run.as_ref().is_some_and(|dry| dry.vouched)
+    }
+}
+
+/// The tool itself with these arguments added, which must stand in its input schema. Its `Debug` tells how it is made, and
+/// not who vouches for it.
+#[derive(Clone, PartialEq)]
 pub struct DryRun {
     pub arguments: Vec<(String, Value)>,
     pub label: Option<String>,
     pub pick: Pick,
     pub shown: Shown,
+    /// The operator wrote the recipe, or named its set, for this server. Else only a tool whose definition was accepted is
+    /// called: that it does nothing in a dry run is the server's own word.
+    pub vouched: bool,
+}
+
+impl fmt::Debug for DryRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { arguments, label, pick, shown, vouched: _ } = self;
+        let mut all = f.debug_struct("DryRun");
+        all.field("arguments", arguments).field("label", label).field("pick", pick).field("shown", shown).finish()
+    }
 }
 
 /// A call of a tool of the same server that reads.
@@ -125,9 +143,27 @@ impl Recipes {
         self.by_tool.is_empty()
     }
 
-    /// Whether calls are made by these that `old` does not make: recipes that the operator wrote since, or others.
+    /// The tools whose dry run needs no acceptance of the tool.
+    #[must_use]
+    pub fn vouched(&self) -> Vec<String> {
+        let vouched = self.by_tool.iter().filter(|(_, recipe)| recipe.is_vouched());
+        vouched.map(|(tool, _)| tool.clone()).collect()
+    }
+
+    /// Makes all other dry runs need it.
+    pub fn vouch_only_for(&mut self, tools: &[String]) {
+        for (tool, recipe) in Arc::make_mut(&mut self.by_tool) {
+            if let Some(dry) = &mut recipe.dry_run {
+                dry.vouched = tools.contains(tool);
+            }
+        }
+    }
+
+    /// Whether calls are made by these that `old` does not make: recipes that the operator wrote since, or others, and dry
+    /// runs of tools that nobody has accepted.
     #[must_use]
     pub fn calls_more_than(&self, old: &Self) -> bool {
-        self.written.iter().any(|tool| self.get(tool) != old.get(tool))
+        let unasked = |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.is_vouched();
+        self.by_tool.iter().filter(unasked).any(|(tool, recipe)| old.get(tool) != Some(recipe))
     }
 }

@@ -682,6 +682,10 @@ impl ProviderDirectory for Directory {
         self.0.load().served_by(tool, provider).is_some_and(|route| route.standing.mark().is_none())
     }
 
+    fn is_accepted(&self, provider: &str, tool: &str) -> bool {
+        self.0.load().served_by(tool, provider).is_some_and(|route| route.standing == Standing::Accepted)
+    }
+
     fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
         let route = self.0.load().served_by(tool, provider);
         let route = route.ok_or_else(|| match self.has_tools(provider) {
