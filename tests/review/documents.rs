@@ -295,6 +295,23 @@ fn documents_are_deleted_by_name_and_a_dry_run_needs_nobody() {
 }
 
 #[test]
+fn deletion_is_refused_if_the_file_was_rewritten_since() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    ready(&gateway);
+    let change = tool(&gateway, "delete_documents", json!({ "paths": ["notes/deploy.md"] }));
+    let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}"));
+    fs::write(team.file("notes/deploy.md"), "# Deployments\n\nWhat nobody approved to go.\n").unwrap();
+    // At once, before any index hears of it.
+    let (status, stale) = gateway.try_decide(id, "approve", "by a test");
+    assert_eq!((status, &stale["code"]), (409, &json!("CHANGE_STALE")), "{stale}");
+    assert!(fs::read_to_string(team.file("notes/deploy.md")).unwrap().contains("nobody approved"));
+    gateway.decide(id, "approve");
+    gateway.reached(id, "applied");
+    assert!(!team.file("notes/deploy.md").exists(), "what was shown since is what goes");
+}
+
+#[test]
 fn every_error_has_its_code_on_the_wire() {
     let team = Team::new();
     let gateway = team.gateway();

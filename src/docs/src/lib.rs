@@ -83,10 +83,10 @@ impl Docs {
         }))
     }
 
-    async fn look(&self, look: Look) -> Result<ToolResult, McpError> {
+    async fn look(&self, look: Look, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match look {
             Look::Refresh { whose, path } => self.reader.refresh(&whose, &path).await,
-            Look::DryRun(delete) => self.reader.dry_run(delete).await,
+            Look::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
         }
     }
 }
@@ -136,10 +136,9 @@ impl Provider for Docs {
                 "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
                 "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
                 _ => match Change::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                    Change::Looks(look) => self.look(look).await,
+                    Change::Looks(look) => self.look(look, ctx).await,
                     Change::Writes(write) => {
-                        let permit = ctx.permit.clone();
-                        run::run(&self.reader.library, write, permit, self.reader.embedder.is_some()).await
+                        run::run(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
                     }
                 },
             }
@@ -159,12 +158,20 @@ impl Provider for Docs {
         &'a self,
         tool: &'a str,
         arguments: &'a RawValue,
-        _ctx: &'a CallContext,
+        ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         Box::pin(async move {
             let library = Arc::clone(&self.reader.library);
             match Change::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                Change::Writes(write) => blocking(move || plan::plan(&library, &write).map(plan::Plan::preview)).await,
+                Change::Writes(write) => {
+                    let turn = whose::project(&library, write.project())?.writing().await;
+                    let cancel = ctx.cancel.clone();
+                    blocking(move || {
+                        let _turn = turn;
+                        plan::plan(&library, &write, &cancel).map(plan::Plan::preview)
+                    })
+                    .await
+                }
                 Change::Looks(look) => Ok(plan::nothing(&look)),
             }
         })

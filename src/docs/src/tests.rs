@@ -23,7 +23,15 @@ const TOOL: &str = "---\ndoc_type: tool\ntitle: Driver\ndate: 2026-11-23\nsummar
 
 impl Bench {
     async fn new() -> Self {
+        Self::with(false).await
+    }
+
+    /// With the branch `main` checked out, where branches are told apart.
+    async fn with(by_branch: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let git = dir.path().join("root/.git");
+        fs::create_dir_all(&git).unwrap();
+        fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
         for (path, text) in [
             ("know/tools/driver.md", TOOL),
             ("know/note.md", "# Note\n\nA zebra.\n"),
@@ -38,13 +46,17 @@ impl Bench {
             root: dir.path().join("root"),
             folder: "know".into(),
             external_docs: Some("ref".into()),
-            by_branch: false,
+            by_branch,
         };
         let config = DocsConfig { enabled: true, projects: vec![project], embeddings: None, generation: None };
         let docs = Docs::open(&dir.path().join("data"), &config).unwrap();
         let bench = Self { docs, dir };
         bench.call("activate_project", json!({})).await.unwrap();
         bench
+    }
+
+    fn check_out(&self, branch: &str) {
+        fs::write(self.dir.path().join("root/.git/HEAD"), format!("ref: refs/heads/{branch}\n")).unwrap();
     }
 
     fn file(&self, path: &str) -> PathBuf {
@@ -58,6 +70,15 @@ impl Bench {
 
     async fn preview(&self, tool: &str, arguments: Value) -> Result<Preview, McpError> {
         self.docs.preview(tool, &named(arguments), &context()).await
+    }
+}
+
+/// Waits until it is so, within what no machine needs.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed().as_secs() < 60, "{what}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 
@@ -76,6 +97,7 @@ fn context() -> CallContext {
         inquirer: None,
         session: None,
         permit: None,
+        approved_state: None,
     }
 }
 
@@ -178,6 +200,86 @@ async fn a_fingerprint_moves_with_the_file_and_with_nothing_else() {
     for ((tool, arguments), print) in calls.iter().zip(&prints) {
         assert_ne!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *print, "{tool}");
     }
+}
+
+#[actix::test]
+async fn fingerprint_of_a_deletion_is_that_of_the_live_file() {
+    let bench = Bench::new().await;
+    let arguments = json!({ "paths": ["note.md"] });
+    let print = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
+    // Nobody waits for the index to hear of it.
+    fs::write(bench.file("note.md"), "# Note\n\nA zebrA.\n").unwrap();
+    assert_ne!(bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint, print);
+    fs::write(bench.file("new.md"), "# New\n").unwrap();
+    let all = bench.call("delete_documents", json!({ "dry_run": true })).await.unwrap();
+    assert_eq!((&all["deleted_count"], &all["deleted_chunks"]), (&json!(3), &json!(3)), "{all}");
+    fs::remove_file(bench.file("note.md")).unwrap();
+    let gone = bench.preview("delete_documents", arguments).await.unwrap_err();
+    assert_eq!(gone.kind, ErrorKind::DocumentNotFound);
+}
+
+#[actix::test]
+async fn write_is_refused_as_soon_as_another_branch_is_checked_out() {
+    let bench = Bench::with(true).await;
+    for (tool, arguments) in [
+        ("index_document", json!({ "path": "note.md", "content": "# Other\n" })),
+        ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
+        ("delete_documents", json!({ "paths": ["note.md"] })),
+    ] {
+        let approved = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
+        let ctx = CallContext { approved_state: Some(approved), ..context() };
+        // The file is the same there; nobody waits for the branch to be noticed.
+        bench.check_out("dev");
+        let error = bench.docs.call(tool, &named(arguments), &ctx).await.unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::TenantMismatch | ErrorKind::ChangeStale), "{tool}: {error}");
+        assert_eq!(fs::read_to_string(bench.file("note.md")).unwrap(), "# Note\n\nA zebra.\n", "{tool}");
+        bench.check_out("main");
+        until("it is back", || bench.docs.reader.library.projects()[0].branch() == "main").await;
+    }
+}
+
+#[actix::test]
+async fn deletion_of_an_index_is_another_one_than_that_of_files() {
+    let bench = Bench::with(true).await;
+    let project = Arc::clone(&bench.docs.reader.library.projects()[0]);
+    bench.check_out("dev");
+    until("it is followed", || project.branch() == "dev").await;
+    let arguments = json!({ "branch_name": "main" });
+    let index = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
+    bench.check_out("main");
+    until("it is back", || project.branch() == "main").await;
+    assert_ne!(bench.preview("delete_documents", arguments).await.unwrap().fingerprint, index);
+}
+
+#[actix::test]
+async fn run_is_refused_where_the_state_is_not_the_approved_one() {
+    let bench = Bench::new().await;
+    for (tool, arguments) in [
+        ("index_document", json!({ "path": "note.md", "content": "# Other\n" })),
+        ("index_document", json!({ "path": "new.md", "content": "# Other\n" })),
+        ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
+        ("delete_documents", json!({ "paths": ["note.md", "tools/driver.md"] })),
+    ] {
+        let approved = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
+        let ctx = CallContext { approved_state: Some(approved), ..context() };
+        let before: Vec<_> = ["note.md", "new.md"].map(|path| fs::read(bench.file(path)).ok()).into();
+        for path in ["note.md", "new.md"] {
+            fs::write(bench.file(path), format!("# By somebody else, for {tool}\n")).unwrap();
+        }
+        let error = bench.docs.call(tool, &named(arguments.clone()), &ctx).await.unwrap_err();
+        assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::ChangeStale, &json!("not_applied")), "{tool}");
+        assert!(bench.file("note.md").exists() && bench.file("tools/driver.md").exists(), "{tool}");
+        for (path, before) in ["note.md", "new.md"].into_iter().zip(before) {
+            assert!(fs::read_to_string(bench.file(path)).unwrap().contains("somebody else"), "{tool}");
+            match before {
+                Some(bytes) => fs::write(bench.file(path), bytes).unwrap(),
+                None => fs::remove_file(bench.file(path)).unwrap(),
+            }
+        }
+        // As it was approved it runs.
+        bench.docs.call(tool, &named(arguments), &ctx).await.unwrap_or_else(|error| panic!("{tool}: {error}"));
+    }
+    assert!(!bench.file("note.md").exists());
 }
 
 #[actix::test]

@@ -207,6 +207,25 @@ pub struct CallContext {
     pub session: Option<Arc<SessionNotes>>,
     /// Whether the call may still go out, of the run of an approved change: to be asked just before its first byte does.
     pub permit: Option<Permit>,
+    /// The fingerprint that was approved, of the run of an approved change: a module compares it where it writes.
+    pub approved_state: Option<String>,
+}
+
+impl CallContext {
+    /// Compares the live state with the one that was approved, if this is the run of an approved change. A module calls
+    /// this under the lock or in the transaction that it writes in.
+    ///
+    /// # Errors
+    /// `CHANGE_STALE`, with `not_applied`.
+    pub fn check_state(&self, fingerprint: &str) -> Result<(), McpError> {
+        match &self.approved_state {
+            Some(approved) if approved != fingerprint => {
+                let message = "The target has changed since it was approved, so nothing was written; propose it again";
+                Err(McpError::new(ErrorKind::ChangeStale, message).with("outcome", "not_applied"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// See [`CallContext::permit`]. Cheap, and never blocks.

@@ -343,6 +343,7 @@ pub fn context(principal: Principal) -> CallContext {
         inquirer: None,
         session: None,
         permit: None,
+        approved_state: None,
     }
 }
 

@@ -153,6 +153,7 @@ impl Inner {
             inquirer: None,
             session: None,
             permit: None,
+            approved_state: None,
         };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =

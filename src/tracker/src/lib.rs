@@ -155,25 +155,27 @@ impl Tracker {
     /// Runs a write: checks it against the live state once more, does it, and commits, all in one transaction.
     async fn write(&self, tool: &str, write: Write, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let workflow = Arc::clone(&self.workflow);
-        let (tool, principal, change_id) = (tool.to_owned(), Arc::clone(&ctx.principal), ctx.change_id.clone());
-        let permit = ctx.permit.clone();
+        let (tool, ctx) = (tool.to_owned(), ctx.clone());
         let run = move |db: Db<'_>| {
-            if let Some(id) = &change_id
+            let CallContext { principal, change_id, permit, .. } = &ctx;
+            if let Some(id) = change_id
                 && let Some(result) = writes::earlier_run(db, id)?
             {
                 return Ok((result, Touched::default()));
             }
-            if let Some(permit) = &permit {
+            if let Some(permit) = permit {
                 Permit::check(Some(permit))?;
-                if let Some(id) = &change_id
+                if let Some(id) = change_id
                     && !db.is_claimed(id).map_err(|error| not_written(&error))?
                 {
                     return Err(Permit::lapsed());
                 }
             }
-            let actor = Actor { name: principal.name.clone(), change_id, at: now_text(Timestamp::now()) };
+            let actor =
+                Actor { name: principal.name.clone(), change_id: change_id.clone(), at: now_text(Timestamp::now()) };
             let plan = plan::plan(db, &workflow, &write)?;
-            let applied = writes::apply(db, &workflow, &plan, &principal, &actor)?;
+            ctx.check_state(&plan.fingerprint())?;
+            let applied = writes::apply(db, &workflow, &plan, principal, &actor)?;
             writes::remember_run(db, &tool, &actor, &applied.result)?;
             Ok((applied.result, applied.touched))
         };

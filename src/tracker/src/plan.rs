@@ -62,7 +62,6 @@ impl Plan {
         for change in &self.changes {
             diff.add(change.field, change.label, change.before.as_deref(), change.after.as_deref());
         }
-        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
         Preview {
             note: PreviewNote::default(),
             operation: self.operation,
@@ -74,8 +73,14 @@ impl Plan {
             },
             summary: self.summary.clone(),
             diff: diff.finish(),
-            fingerprint: fingerprint(&parts),
+            fingerprint: self.fingerprint(),
         }
+    }
+
+    /// Hash of the state that the plan rests on.
+    pub fn fingerprint(&self) -> String {
+        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        fingerprint(&parts)
     }
 
     fn of_issue(

@@ -12,7 +12,7 @@ use cap_std::{
 };
 use rustix::fs::OFlags;
 
-use super::paths::{self, MAX_DEPTH, failed, is_document};
+use super::paths::{self, MAX_DEPTH, failed, is_document, moved};
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
 
@@ -50,6 +50,9 @@ pub(crate) struct Walked {
     /// There were more than are looked at.
     pub cut: bool,
 }
+
+/// Whether these bytes may be replaced or removed; `None` is that nothing is there.
+pub(crate) type Expected<'a> = &'a dyn Fn(Option<&[u8]>) -> bool;
 
 fn mtime_ns(metadata: &Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
@@ -138,30 +141,35 @@ impl Files {
     pub(super) fn attempt_read(&self, path: &str) -> std::io::Result<(Vec<u8>, Found)> {
         let folder = self.open()?;
         no_links(&folder, path)?;
-        let file = folder.open_with(path, &plain())?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(Error::new(Io::InvalidInput, "it is no regular file"));
-        }
-        let mut bytes = Vec::new();
-        // It may grow while it is read.
-        file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
-        if bytes.len() > MAX_FILE {
-            return Err(Error::from(Io::FileTooLarge));
-        }
+        let (bytes, metadata) = read_within(&folder, path)?;
         Ok((bytes, Found { path: path.to_owned(), size: metadata.len(), mtime_ns: mtime_ns(&metadata) }))
     }
 
-    /// Writes a document as a whole: whoever reads it sees it as it was or as it is, also after the machine has stopped in
-    /// between. Makes the folders that it lies in.
+    /// The paths of all documents of the folder, in order.
     ///
     /// # Errors
-    /// `FILE_SYSTEM_ERROR`; the file is as it was then.
-    pub fn write(&self, path: &str, bytes: &[u8]) -> Result<(), McpError> {
-        self.attempt_write(path, bytes).map_err(|error| failed("written", path, &error))
+    /// `FILE_SYSTEM_ERROR`
+    pub fn documents(&self) -> Result<Vec<String>, McpError> {
+        let walked = self.walk().map_err(|error| failed("read", "the folder", &error))?;
+        Ok(walked.files.into_iter().map(|found| found.path).collect())
     }
 
-    fn attempt_write(&self, path: &str, bytes: &[u8]) -> std::io::Result<()> {
+    /// Writes a document as a whole: whoever reads it sees it as it was or as it is, also after the machine has stopped in
+    /// between. Makes the folders that it lies in. `is_expected` is asked about what the new bytes are about to replace, just
+    /// before they do.
+    ///
+    /// # Errors
+    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` where that is not what was expected; the file is as it was then.
+    pub fn write(&self, path: &str, bytes: &[u8], is_expected: Expected<'_>) -> Result<(), McpError> {
+        match self.attempt_write(path, bytes, is_expected) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(moved(path)),
+            Err(error) => Err(failed("written", path, &error)),
+        }
+    }
+
+    /// Whether it was written: it was not if something else was there than was expected.
+    fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: Expected<'_>) -> std::io::Result<bool> {
         let folder = self.open_or_make()?;
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if !parent.is_empty() {
@@ -177,7 +185,7 @@ impl Files {
             Err(error) => return Err(error),
         };
         let temporary = format!("{}{}{}", TEMPORARY.0, nanoid::nanoid!(), TEMPORARY.1);
-        let written = || -> std::io::Result<()> {
+        let written = || -> std::io::Result<bool> {
             let mut options = OpenOptions::new();
             let mut file = within.open_with(&temporary, options.write(true).create_new(true))?;
             if let Some(permissions) = permissions {
@@ -185,32 +193,50 @@ impl Files {
             }
             file.write_all(bytes)?;
             file.sync_all()?;
-            within.rename(&temporary, &within, name)
+            let present = match read_within(&within, name) {
+                Ok((bytes, _)) => Some(bytes),
+                Err(error) if error.kind() == Io::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            if !is_expected(present.as_deref()) {
+                return Ok(false);
+            }
+            within.rename(&temporary, &within, name).map(|()| true)
         };
-        if let Err(error) = written() {
-            let _ = within.remove_file(&temporary);
-            return Err(error);
+        let outcome = written();
+        match outcome {
+            Ok(true) => durable(&within).map(|()| true),
+            _ => {
+                let _ = within.remove_file(&temporary);
+                outcome
+            }
         }
-        durable(&within)
     }
 
-    /// Removes a document; one that is not there is removed.
+    /// Removes a document; one that is not there is removed. `is_expected` is asked about its bytes just before.
     ///
     /// # Errors
-    /// `FILE_SYSTEM_ERROR`
-    pub fn remove(&self, path: &str) -> Result<(), McpError> {
-        let attempt = || -> std::io::Result<()> {
+    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` where they are not what was expected; the file is there then.
+    pub fn remove(&self, path: &str, is_expected: Expected<'_>) -> Result<(), McpError> {
+        let attempt = || -> std::io::Result<bool> {
             let folder = self.open()?;
             no_links(&folder, path)?;
+            let (bytes, _) = read_within(&folder, path)?;
+            if !is_expected(Some(&bytes)) {
+                return Ok(false);
+            }
             folder.remove_file(path)?;
             match path.rsplit_once('/') {
-                Some((parent, _)) => durable(&folder.open_dir(parent)?),
-                None => durable(&folder),
+                Some((parent, _)) => durable(&folder.open_dir(parent)?)?,
+                None => durable(&folder)?,
             }
+            Ok(true)
         };
         match attempt() {
             Err(error) if error.kind() == Io::NotFound => Ok(()),
-            outcome => outcome.map_err(|error| failed("removed", path, &error)),
+            Ok(true) => Ok(()),
+            Ok(false) => Err(moved(path)),
+            Err(error) => Err(failed("removed", path, &error)),
         }
     }
 
@@ -287,6 +313,22 @@ impl Files {
         all.sort();
         all
     }
+}
+
+/// Reads a regular file of the folder, and what it was like when it was opened.
+fn read_within(folder: &Dir, path: &str) -> std::io::Result<(Vec<u8>, Metadata)> {
+    let file = folder.open_with(path, &plain())?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(Error::new(Io::InvalidInput, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    // It may grow while it is read.
+    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_FILE {
+        return Err(Error::from(Io::FileTooLarge));
+    }
+    Ok((bytes, metadata))
 }
 
 /// What the folder says of its files outlives a stop of the machine.

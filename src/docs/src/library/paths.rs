@@ -63,6 +63,12 @@ pub(super) fn failed(what: &str, path: &str, error: &std::io::Error) -> McpError
     McpError::new(ErrorKind::FileSystem, message).with("path", path)
 }
 
+/// A file that is not what it was when a write of it was planned.
+pub(super) fn moved(path: &str) -> McpError {
+    let message = format!("{} was changed by somebody else meanwhile, so it was left as it is", one_line(path, 200));
+    McpError::new(ErrorKind::ChangeStale, message).with("path", path).with("outcome", "not_applied")
+}
+
 /// Without the operating system's number, and without any path of the machine.
 fn reason(error: &std::io::Error) -> String {
     match error.kind() {

@@ -195,6 +195,19 @@ impl Project {
         self.branch.read().clone()
     }
 
+    /// As [`Project::branch`], read from the repository now. Where that is another one than was noted, it is followed soon.
+    pub fn checked_out(&self) -> String {
+        let noted = self.branch();
+        if !self.config.by_branch {
+            return noted;
+        }
+        let now = git::branch(&self.root);
+        if now != noted {
+            let _ = self.tasks.lock().send(Task::Look);
+        }
+        now
+    }
+
     pub fn types(&self) -> Arc<DocTypes> {
         Arc::clone(&self.types.read())
     }

@@ -74,6 +74,11 @@ impl Bench {
     }
 }
 
+/// Anything may be replaced or removed.
+fn whatever(_: Option<&[u8]>) -> bool {
+    true
+}
+
 async fn ready(project: &Project) {
     project.synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
 }
@@ -104,20 +109,39 @@ fn a_file_is_written_as_a_whole_and_read_back() {
     let bench = Bench::new();
     let files = bench.files();
     assert_eq!(files.read("a/b.md").unwrap(), None);
-    files.write("a/b.md", b"one").unwrap();
+    files.write("a/b.md", b"one", &whatever).unwrap();
     let path = bench.folder().join("a/b.md");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    files.write("a/b.md", b"two").unwrap();
+    files.write("a/b.md", b"two", &whatever).unwrap();
     assert_eq!(files.read("a/b.md").unwrap().unwrap(), b"two");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
-    files.remove("a/b.md").unwrap();
-    files.remove("a/b.md").unwrap();
+    files.remove("a/b.md", &whatever).unwrap();
+    files.remove("a/b.md", &whatever).unwrap();
     assert!(!path.exists());
     // Also where the folder of the documents is not there yet.
     fs::remove_dir_all(bench.folder()).unwrap();
-    files.write("x.md", b"new").unwrap();
+    files.write("x.md", b"new", &whatever).unwrap();
     assert_eq!(files.walk().unwrap().files.len(), 1);
+}
+
+#[test]
+fn file_is_kept_where_its_bytes_are_not_the_expected_ones() {
+    let bench = Bench::new();
+    bench.put("a.md", "by somebody else");
+    let files = bench.files();
+    let planned = |present: Option<&[u8]>| present == Some(b"as planned");
+    for outcome in [files.write("a.md", b"new", &planned), files.remove("a.md", &planned)] {
+        let error = outcome.unwrap_err();
+        assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::ChangeStale, &"not_applied".into()));
+    }
+    let error = files.write("none.md", b"new", &planned).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ChangeStale);
+    assert_eq!(files.read("a.md").unwrap().unwrap(), b"by somebody else");
+    assert_eq!(fs::read_dir(bench.folder()).unwrap().count(), 2, "no temporary file stays");
+    bench.put("a.md", "as planned");
+    files.remove("a.md", &planned).unwrap();
+    assert_eq!(files.read("a.md").unwrap(), None);
 }
 
 #[test]
@@ -134,10 +158,10 @@ fn no_link_leads_out_or_to_a_second_name() {
     symlink("nowhere.md", folder.join("dangling.md")).unwrap();
     let files = bench.files();
     for path in ["link.md", "out/secret.md", "up/secret.md", "inner/a.md", "dangling.md", "out/new.md", "up/x/new.md"] {
-        let error = files.write(path, b"x").unwrap_err();
+        let error = files.write(path, b"x", &whatever).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FileSystem, "{path}");
         assert!(!matches!(files.read(path), Ok(Some(_))), "{path}");
-        assert!(files.remove(path).is_err(), "{path}");
+        assert!(files.remove(path, &whatever).is_err(), "{path}");
     }
     assert_eq!(fs::read_to_string(outside.join("secret.md")).unwrap(), "secret");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
@@ -145,7 +169,7 @@ fn no_link_leads_out_or_to_a_second_name() {
     // The folder itself may be put in the place of a link, too.
     fs::remove_dir_all(&folder).unwrap();
     symlink(&outside, &folder).unwrap();
-    assert!(files.write("a.md", b"x").is_err() && files.walk().is_err());
+    assert!(files.write("a.md", b"x", &whatever).is_err() && files.walk().is_err());
 }
 
 #[test]
@@ -165,7 +189,7 @@ fn a_link_that_is_swapped_in_between_leads_nowhere() {
             }
         });
         for _ in 0..500 {
-            let _ = files.write("d/x.md", b"x");
+            let _ = files.write("d/x.md", b"x", &whatever);
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
@@ -192,7 +216,7 @@ fn what_is_no_document_is_left_alone() {
     // And nobody waits for the other end of a pipe.
     for path in ["fifo.md", "folder.md", "socket.md"] {
         assert!(bench.files().read(path).is_err(), "{path}");
-        assert!(bench.files().write(path, b"x").is_err(), "{path}");
+        assert!(bench.files().write(path, b"x", &whatever).is_err(), "{path}");
     }
     drop(socket);
     fs::write(folder.join("huge.md"), vec![b'x'; files::MAX_FILE + 1]).unwrap();
@@ -204,11 +228,11 @@ fn a_failing_write_says_so_and_leaves_the_file() {
     let bench = Bench::new();
     bench.put("a.md", "before");
     // Nobody writes below what is a file.
-    let error = bench.files().write("a.md/b.md", b"x").unwrap_err();
+    let error = bench.files().write("a.md/b.md", b"x", &whatever).unwrap_err();
     assert_eq!(error.kind, ErrorKind::FileSystem);
     assert!(!error.to_string().contains(bench.dir.path().to_str().unwrap()), "{error}");
     let long = format!("{}.md", "x".repeat(300));
-    assert!(bench.files().write(&long, b"x").is_err());
+    assert!(bench.files().write(&long, b"x", &whatever).is_err());
     assert_eq!(bench.files().read("a.md").unwrap().unwrap(), b"before");
 }
 
@@ -219,7 +243,7 @@ fn writes_until_it_is_killed() {
     let files = Files::new(Path::new(&root), "know", None);
     for round in 0_u64.. {
         let line = if round % 2 == 0 { "a" } else { "b" };
-        files.write("w.md", line.repeat(300_000).as_bytes()).unwrap();
+        files.write("w.md", line.repeat(300_000).as_bytes(), &whatever).unwrap();
     }
 }
 

@@ -108,6 +108,16 @@ pub(crate) enum Write {
     Delete(Delete),
 }
 
+impl Write {
+    /// The project that it is about, if it names one.
+    pub fn project(&self) -> Option<&str> {
+        match self {
+            Self::Put { whose, .. } | Self::Promote { whose, .. } => whose.project_name.as_deref(),
+            Self::Delete(delete) => Some(&delete.project),
+        }
+    }
+}
+
 /// The same tools' calls that only read.
 #[derive(Clone, Debug)]
 pub(crate) enum Look {

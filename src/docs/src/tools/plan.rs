@@ -1,16 +1,19 @@
 //! A write worked out against the live files: everything that can be refused is refused here.
 //!
-//! The preview shows a plan and the run carries one out, so that both check and mean the same. It blocks.
+//! The preview shows a plan and the run carries one out, so that both check and mean the same. What a plan rests on is read
+//! from the files and the repository themselves, never from an index, which may be behind. It blocks, and whoever compares
+//! its fingerprint holds the project's lock.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     args::{Delete, Look, Write},
     refusal,
-    whose::{live_place, project},
+    whose::{is_checked_out, live_place, project},
 };
 use crate::{
     index::IndexError,
@@ -41,9 +44,17 @@ pub(crate) struct Plan {
 }
 
 pub(crate) enum Action {
-    Put { path: String, content: String },
-    Promote { path: String, text: String, from: Level, to: Level },
+    Put { path: String, content: String, before: Option<Hash> },
+    Promote { path: String, text: String, before: Hash, from: Level, to: Level },
     Delete(Deletion),
+}
+
+/// SHA-256 of a file's bytes.
+pub(crate) type Hash = [u8; 32];
+
+/// Hashes the bytes of a file.
+pub(crate) fn hash(bytes: &[u8]) -> Hash {
+    Sha256::digest(bytes).into()
 }
 
 /// Documents that would go.
@@ -55,13 +66,21 @@ pub(crate) struct Deletion {
 
 pub(crate) struct FromShelf {
     pub shelf: Arc<Shelf>,
-    pub paths: Vec<String>,
+    /// Each document's path and the hash of its bytes: of the live file, or as it was indexed where the branch or root is
+    /// not there.
+    pub documents: Vec<(String, Hash)>,
     pub chunks: usize,
+}
+
+impl FromShelf {
+    pub fn paths(&self) -> impl Iterator<Item = &String> {
+        self.documents.iter().map(|(path, _)| path)
+    }
 }
 
 impl Deletion {
     pub fn documents(&self) -> usize {
-        self.shelves.iter().map(|shelf| shelf.paths.len()).sum()
+        self.shelves.iter().map(|shelf| shelf.documents.len()).sum()
     }
 
     pub fn chunks(&self) -> usize {
@@ -70,13 +89,13 @@ impl Deletion {
 
     /// The first of the paths, each once.
     pub fn named(&self) -> Vec<String> {
-        let all: BTreeSet<&String> = self.shelves.iter().flat_map(|shelf| &shelf.paths).collect();
+        let all: BTreeSet<&String> = self.shelves.iter().flat_map(FromShelf::paths).collect();
         all.into_iter().take(NAMED).cloned().collect()
     }
 }
 
-/// Works out a write, or says precisely why it cannot be.
-pub(crate) fn plan(library: &Library, write: &Write) -> Result<Plan, McpError> {
+/// Works out a write, or says precisely why it cannot be. Once `cancel` is cancelled, a deletion of many files is given up.
+pub(crate) fn plan(library: &Library, write: &Write, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
         Write::Put { whose, path, content } => {
             let place = live_place(library, whose)?;
@@ -86,33 +105,41 @@ pub(crate) fn plan(library: &Library, write: &Write) -> Result<Plan, McpError> {
             let place = live_place(library, whose)?;
             promote(&place.project, &place.shelf, path, *level)
         }
-        Write::Delete(delete) => remove(deletion(library, delete)?),
+        Write::Delete(delete) => remove(deletion(library, delete, cancel)?),
     }
 }
 
 impl Plan {
     /// As the gateway shows it to the agent and to whoever decides.
     pub fn preview(self) -> Preview {
-        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
         Preview {
             note: PreviewNote::default(),
             operation: self.operation,
-            fingerprint: fingerprint(&parts),
+            fingerprint: self.fingerprint(),
             target: self.target,
             summary: self.summary,
             diff: self.diff.finish(),
         }
     }
+
+    /// Hash of the state that the plan rests on.
+    pub fn fingerprint(&self) -> String {
+        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        fingerprint(&parts)
+    }
 }
 
-/// What every plan rests on: another root or branch under the same name is another target.
+/// What every plan rests on: another root or branch under the same name is another target, and so are files where only
+/// their index was shown.
 fn of_tenant(shelf: &Shelf) -> Vec<(&'static str, String)> {
     let tenant = &shelf.tenant;
-    vec![("project", tenant.project.clone()), ("branch", tenant.branch.clone()), ("root", tenant.path_hash.clone())]
-}
-
-fn hash(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
+    let what = if shelf.current { "files" } else { "index" };
+    vec![
+        ("project", tenant.project.clone()),
+        ("branch", tenant.branch.clone()),
+        ("root", tenant.path_hash.clone()),
+        ("of", what.to_owned()),
+    ]
 }
 
 /// `handbook/problems/pool.md`, and the branch where there are any.
@@ -160,7 +187,8 @@ fn put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<P
     }
     let mut state = of_tenant(shelf);
     state.push(("path", path.clone()));
-    state.push(("before", before.as_deref().map_or_else(|| "absent".to_owned(), hash)));
+    let hashed = before.as_deref().map(hash);
+    state.push(("before", hashed.map_or_else(|| "absent".to_owned(), |hash| hex(&hash))));
     // What is there may be no text; it is replaced all the same, once somebody has seen that.
     let before = before.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut diff = DiffBuilder::new();
@@ -180,7 +208,7 @@ fn put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<P
         summary: format!("{verb} the {kind} “{title}” ({}) in {}", one_line(&path, 200), shelf.tenant.project),
         diff,
         state,
-        action: Action::Put { path, content: content.to_owned() },
+        action: Action::Put { path, content: content.to_owned(), before: hashed },
     })
 }
 
@@ -214,7 +242,8 @@ fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<P
     }
     let mut state = of_tenant(shelf);
     state.push(("path", path.clone()));
-    state.push(("before", hash(text.as_bytes())));
+    let before = hash(text.as_bytes());
+    state.push(("before", hex(&before)));
     let mut diff = DiffBuilder::new();
     diff.add("promotion_level", "Promotion level", Some(from.as_str()), Some(to.as_str()));
     Ok(Plan {
@@ -223,7 +252,7 @@ fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<P
         summary: format!("Change the promotion level of {} from {from} to {to}", label(shelf, &path)),
         diff,
         state,
-        action: Action::Promote { text: front_matter::with_level(&text, to), path, from, to },
+        action: Action::Promote { text: front_matter::with_level(&text, to), path, before, from, to },
     })
 }
 
@@ -238,7 +267,7 @@ fn external(project: &Project, given: &str) -> Option<McpError> {
 }
 
 /// Which documents a deletion is about.
-pub(crate) fn deletion(library: &Library, asked: &Delete) -> Result<Deletion, McpError> {
+pub(crate) fn deletion(library: &Library, asked: &Delete, cancel: &CancellationToken) -> Result<Deletion, McpError> {
     let project = project(library, Some(&asked.project))?;
     let mut wanted: Option<BTreeSet<String>> = None;
     for path in asked.paths.iter().flatten() {
@@ -263,22 +292,73 @@ pub(crate) fn deletion(library: &Library, asked: &Delete) -> Result<Deletion, Mc
         {
             continue;
         }
-        let mut paths: Vec<String> = shelf.docs.stamps().map_err(|error| unindexed(&error))?.into_keys().collect();
-        paths.retain(|path| wanted.as_ref().is_none_or(|wanted| wanted.contains(path)));
-        paths.sort();
-        let mut chunks = 0;
-        for path in &paths {
-            chunks += shelf.docs.document(path).map_err(|error| unindexed(&error))?.map_or(0, |entry| entry.chunks);
-        }
-        if !paths.is_empty() {
-            shelves.push(FromShelf { shelf: Arc::clone(shelf), paths, chunks });
+        let from = if shelf.current {
+            is_checked_out(&project, shelf)?;
+            live_documents(&project, shelf, wanted.as_ref(), cancel)?
+        } else {
+            indexed_documents(shelf, wanted.as_ref())?
+        };
+        if !from.documents.is_empty() {
+            shelves.push(from);
         }
     }
-    let found = |path: &String| shelves.iter().any(|shelf: &FromShelf| shelf.paths.contains(path));
-    if let Some(path) = wanted.iter().flatten().find(|path| !found(path)) {
+    let found: BTreeSet<&String> = shelves.iter().flat_map(FromShelf::paths).collect();
+    if let Some(path) = wanted.iter().flatten().find(|path| !found.contains(path)) {
         return Err(missing(&asked.project, path));
     }
     Ok(Deletion { project, asked: asked.clone(), shelves })
+}
+
+/// The documents of the branch that is checked out, as their files are now. What is no text is no document.
+fn live_documents(
+    project: &Project,
+    shelf: &Arc<Shelf>,
+    wanted: Option<&BTreeSet<String>>,
+    cancel: &CancellationToken,
+) -> Result<FromShelf, McpError> {
+    let stamps = shelf.docs.stamps().map_err(|error| unindexed(&error))?;
+    let mut from = FromShelf { shelf: Arc::clone(shelf), documents: Vec::new(), chunks: 0 };
+    let paths = match wanted {
+        Some(wanted) => wanted.iter().cloned().collect(),
+        None => project.files().documents()?,
+    };
+    for path in paths {
+        if cancel.is_cancelled() {
+            return Err(McpError::new(ErrorKind::Cancelled, "The call was taken back.").with("outcome", "not_applied"));
+        }
+        let bytes = match project.files().read(&path) {
+            // One that cannot be read is in no index either, and stays unless it is named.
+            Err(_) if wanted.is_none() => continue,
+            read => read?,
+        };
+        let Some(bytes) = bytes else { continue };
+        let hash = hash(&bytes);
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        // The index counted them before, if it has these very bytes.
+        let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
+        let counted = known.map(|_| shelf.docs.document(&path).map_err(|error| unindexed(&error))).transpose()?;
+        from.chunks += match counted.flatten() {
+            Some(entry) => entry.chunks,
+            None => text::parse(&path, &text, &project.types()).chunks.len(),
+        };
+        from.documents.push((path, hash));
+    }
+    Ok(from)
+}
+
+/// The documents of a branch or root that is not there, of which nothing but the index would go.
+fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> Result<FromShelf, McpError> {
+    let stamps = shelf.docs.stamps().map_err(|error| unindexed(&error))?.into_iter();
+    let mut documents: Vec<(String, Hash)> = stamps
+        .filter(|(path, _)| wanted.is_none_or(|wanted| wanted.contains(path)))
+        .map(|(path, stamp)| (path, stamp.hash))
+        .collect();
+    documents.sort();
+    let mut chunks = 0;
+    for (path, _) in &documents {
+        chunks += shelf.docs.document(path).map_err(|error| unindexed(&error))?.map_or(0, |entry| entry.chunks);
+    }
+    Ok(FromShelf { shelf: Arc::clone(shelf), documents, chunks })
 }
 
 /// An index that cannot be read.
@@ -301,10 +381,9 @@ fn remove(deletion: Deletion) -> Result<Plan, McpError> {
     for from in &deletion.shelves {
         let tenant = &from.shelf.tenant;
         state.extend(of_tenant(&from.shelf));
-        let stamps = from.shelf.docs.stamps().map_err(|error| unindexed(&error))?;
-        for path in &from.paths {
+        for (path, hash) in &from.documents {
             state.push(("path", path.clone()));
-            state.push(("hash", stamps.get(path).map(|stamp| hex(&stamp.hash)).unwrap_or_default()));
+            state.push(("hash", hex(hash)));
         }
         let what = match (from.shelf.current, tenant.branch.as_str()) {
             (true, "-") => "Files".to_owned(),
@@ -312,7 +391,7 @@ fn remove(deletion: Deletion) -> Result<Plan, McpError> {
             (false, branch) => format!("Index of {} (root {})", one_line(branch, LABEL), tenant.path_hash),
         };
         let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, LABEL));
-        diff.add_lines(&field, &what, from.paths.iter().map(|path| (LineOp::Delete, path.as_str().into())));
+        diff.add_lines(&field, &what, from.paths().map(|path| (LineOp::Delete, path.as_str().into())));
     }
     let one = match (documents, deletion.named().first()) {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),

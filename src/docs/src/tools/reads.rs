@@ -231,9 +231,9 @@ impl Reader {
         result(&line, &answer)
     }
 
-    pub async fn dry_run(&self, delete: Delete) -> Result<ToolResult, McpError> {
-        let library = Arc::clone(&self.library);
-        let deletion = blocking(move || plan::deletion(&library, &delete)).await?;
+    pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let (library, cancel) = (Arc::clone(&self.library), ctx.cancel.clone());
+        let deletion = blocking(move || plan::deletion(&library, &delete, &cancel)).await?;
         deleted(&deletion, true)
     }
 

@@ -1,5 +1,6 @@
 //! Carries a plan out: one file is replaced as a whole, or files are removed one by one. The plan was made anew just
-//! before, under the project's lock.
+//! before, under the project's lock, and compared with what was approved; each file is compared once more just before it is
+//! replaced or removed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +9,7 @@ use serde_json::json;
 use super::{
     args::Write,
     blocking,
-    plan::{self, Action, Deletion},
+    plan::{self, Action, Deletion, FromShelf, NAMED, hash},
     reads::deleted,
     whose::project,
 };
@@ -18,7 +19,7 @@ use crate::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    Permit, ToolResult,
+    CallContext, Permit, ToolResult,
     text::{one_line, plural, tool_result},
 };
 
@@ -31,21 +32,19 @@ const LINE: usize = 200;
 pub(crate) async fn run(
     library: &Arc<Library>,
     write: Write,
-    permit: Option<Permit>,
+    ctx: &CallContext,
     embeds: bool,
 ) -> Result<ToolResult, McpError> {
-    let name = match &write {
-        Write::Put { whose, .. } | Write::Promote { whose, .. } => whose.project_name.clone(),
-        Write::Delete(delete) => Some(delete.project.clone()),
-    };
-    let project = project(library, name.as_deref())?;
+    let project = project(library, write.project())?;
     let turn = project.writing().await;
-    let planned = Arc::clone(library);
+    let (planned, ctx) = (Arc::clone(library), ctx.clone());
     // On the blocking pool from the check to the last file: whoever gives up waiting does not stop half-way.
     let action = blocking(move || {
         let _turn = turn;
-        let action = plan::plan(&planned, &write)?.action;
-        Permit::check(permit.as_ref())?;
+        let plan = plan::plan(&planned, &write, &ctx.cancel)?;
+        ctx.check_state(&plan.fingerprint())?;
+        let action = plan.action;
+        Permit::check(ctx.permit.as_ref())?;
         carry_out(&action, &project)?;
         Ok((action, project))
     });
@@ -58,8 +57,8 @@ pub(crate) async fn run(
             result(&format!("The level of {} is {to} now, and was {from}.", one_line(&path, LINE)), &answer)
         }
         Action::Delete(deletion) => {
-            let gone = deletion.shelves.iter().filter(|from| from.shelf.current).flat_map(|from| from.paths.clone());
-            told(&project, gone.collect()).await;
+            let gone = deletion.shelves.iter().filter(|from| from.shelf.current).flat_map(FromShelf::paths);
+            told(&project, gone.cloned().collect()).await;
             deleted(&deletion, false)
         }
     }
@@ -67,20 +66,48 @@ pub(crate) async fn run(
 
 fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
     match action {
-        Action::Put { path, content } => project.files().write(path, content.as_bytes()),
-        Action::Promote { path, text, .. } => project.files().write(path, text.as_bytes()),
-        Action::Delete(Deletion { project, shelves, asked }) => {
-            for from in shelves {
-                if from.shelf.current {
-                    from.paths.iter().try_for_each(|path| project.files().remove(path))?;
-                } else {
-                    let only = asked.paths.is_some().then_some(from.paths.as_slice());
-                    project.forget(&from.shelf, only)?;
-                }
-            }
-            Ok(())
+        Action::Put { path, content, before } => {
+            let is_expected = |present: Option<&[u8]>| present.map(hash) == *before;
+            project.files().write(path, content.as_bytes(), &is_expected)
+        }
+        Action::Promote { path, text, before, .. } => {
+            let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
+            project.files().write(path, text.as_bytes(), &is_expected)
+        }
+        Action::Delete(deletion) => {
+            let mut removed = Vec::new();
+            remove(deletion, &mut removed).map_err(|error| partly(error, &removed, deletion.documents()))
         }
     }
+}
+
+/// `removed` gets the paths of what is gone.
+fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
+    let Deletion { project, shelves, asked } = deletion;
+    for from in shelves {
+        if from.shelf.current {
+            for (path, before) in &from.documents {
+                let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
+                project.files().remove(path, &is_expected)?;
+                removed.push(path.clone());
+            }
+        } else {
+            let paths: Vec<String> = from.paths().cloned().collect();
+            project.forget(&from.shelf, asked.paths.is_some().then_some(paths.as_slice()))?;
+            removed.extend(paths);
+        }
+    }
+    Ok(())
+}
+
+/// The error of a deletion that ended half-way: a person has to look.
+fn partly(error: McpError, removed: &[String], all: usize) -> McpError {
+    if removed.is_empty() {
+        return error;
+    }
+    let message = format!("{} of {all} documents were deleted, and then: {}", removed.len(), error.message);
+    let named: Vec<&String> = removed.iter().take(NAMED).collect();
+    McpError::new(error.kind, message).with("deleted", json!(named)).with("outcome", "unknown")
 }
 
 /// The index hears of it at once. Where that fails the files are as they should be all the same, and what watches them finds

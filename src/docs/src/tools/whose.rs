@@ -54,10 +54,19 @@ pub(crate) fn place(library: &Library, whose: &Whose) -> Result<Place, McpError>
 /// As [`place`].
 pub(crate) fn live_place(library: &Library, whose: &Whose) -> Result<Place, McpError> {
     let place = place(library, whose)?;
-    if place.shelf.current {
-        return Ok(place);
+    is_checked_out(&place.project, &place.shelf)?;
+    Ok(place)
+}
+
+/// Checks that the files in the folder are those of this branch, by the repository and not by what was noted of it.
+///
+/// # Errors
+/// `TENANT_MISMATCH`
+pub(crate) fn is_checked_out(project: &Project, shelf: &Shelf) -> Result<(), McpError> {
+    let (asked, now) = (&shelf.tenant.branch, project.checked_out());
+    if shelf.current && *asked == now {
+        return Ok(());
     }
-    let (asked, now) = (&place.shelf.tenant.branch, place.project.branch());
     let message = format!(
         "The branch {asked} is not checked out, {now} is: documents are written to the branch that is checked out alone. \
          Call activate_project again."

@@ -81,6 +81,7 @@ impl Exchange {
             inquirer: None,
             session: self.notes().cloned(),
             permit: None,
+            approved_state: None,
         }
     }
 

@@ -94,6 +94,7 @@ async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
         inquirer: None,
         session: None,
         permit: None,
+        approved_state: None,
     };
     let mut infos = Vec::new();
     for provider in table.providers() {

@@ -204,6 +204,7 @@ impl<'a> Maker<'a> {
             inquirer: None,
             session: None,
             permit: None,
+            approved_state: None,
         };
         self.provider.call(tool, arguments, &context).await.map_err(CallError)
     }

@@ -361,6 +361,7 @@ async fn call(
         inquirer,
         session: None,
         permit: Some(permit),
+        approved_state: Some(change.fingerprint.clone()),
     };
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();

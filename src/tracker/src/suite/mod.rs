@@ -169,6 +169,7 @@ pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
         inquirer: None,
         session: None,
         permit: None,
+        approved_state: None,
     }
 }
 

@@ -341,6 +341,23 @@ async fn what_may_not_be_done_any_more_is_not() {
     store.close();
 }
 
+#[tokio::test]
+async fn write_is_refused_where_the_state_is_not_the_approved_one() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let write = json!({ "issueId": issue, "priority": "High" });
+    let approved = Some(t.preview("update_issue", write.clone()).await.unwrap().fingerprint);
+    let ctx = CallContext { approved_state: approved, ..context("alice", None) };
+    t.call("update_issue", json!({ "issueId": issue, "title": "Another bug" })).await.unwrap();
+    let before = t.dump().await;
+    let refused = t.call_as(&ctx, "update_issue", write.clone()).await.unwrap_err();
+    assert_eq!((refused.kind, &refused.data["outcome"]), (ErrorKind::ChangeStale, &json!("not_applied")));
+    assert_eq!(t.dump().await, before);
+    let approved = Some(t.preview("update_issue", write.clone()).await.unwrap().fingerprint);
+    t.call_as(&CallContext { approved_state: approved, ..ctx }, "update_issue", write).await.unwrap();
+}
+
 /// Of a server: what was committed before the connection ended was written, and what was not was not.
 #[tokio::test]
 async fn a_commit_that_nobody_answers_is_looked_up() {

@@ -248,6 +248,7 @@ fn context() -> CallContext {
         inquirer: None,
         session: None,
         permit: None,
+        approved_state: None,
     }
 }
 
