@@ -85,7 +85,7 @@ impl Docs {
 
     async fn look(&self, look: Look, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match look {
-            Look::Refresh { whose, path } => self.reader.refresh(&whose, &path).await,
+            Look::Refresh { whose, path } => self.reader.refresh(&whose, &path, ctx).await,
             Look::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
         }
     }
@@ -165,10 +165,10 @@ impl Provider for Docs {
             match Change::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
                 Change::Writes(write) => {
                     let turn = whose::project(&library, write.project())?.writing().await;
-                    let cancel = ctx.cancel.clone();
+                    let ctx = ctx.clone();
                     blocking(move || {
                         let _turn = turn;
-                        plan::plan(&library, &write, &cancel).map(plan::Plan::preview)
+                        ctx.charged(|| plan::plan(&library, &write, &ctx.cancel).map(plan::Plan::preview))
                     })
                     .await
                 }

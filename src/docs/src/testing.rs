@@ -49,7 +49,8 @@ pub async fn quality(documents: &Path, questions: &Path, endpoint: &ModelEndpoin
     for path in &files {
         let text = fs::read_to_string(documents.join(path))?;
         let stamp = Stamp { size: 0, mtime_ns: 0, read_at_ns: 0, hash: [0; 32] };
-        index.put(&[(stamp, parse(path, &text, &types))])?;
+        let document = parse(path, &text, &types).map_err(|_| format!("{path} takes too long to read"))?;
+        index.put(&[(stamp, document)])?;
     }
     let known = |path: &String| files.contains(path);
     if let Some(path) = questions.iter().flat_map(|question| &question.answers).find(|path| !known(path)) {

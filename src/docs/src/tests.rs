@@ -11,7 +11,7 @@ use countersign_domain::{
     changes::Operation,
     principal::{Principal, Role},
 };
-use countersign_provider::{NoProgress, Permit};
+use countersign_provider::{Meter, NoProgress, Permit};
 
 struct Bench {
     docs: Arc<Docs>,
@@ -98,6 +98,7 @@ fn context() -> CallContext {
         session: None,
         permit: None,
         approved_state: None,
+        meter: None,
     }
 }
 
@@ -249,6 +250,31 @@ async fn deletion_of_an_index_is_another_one_than_that_of_files() {
     bench.check_out("main");
     until("it is back", || project.branch() == "main").await;
     assert_ne!(bench.preview("delete_documents", arguments).await.unwrap().fingerprint, index);
+}
+
+#[actix::test]
+async fn reading_a_document_is_charged_to_its_caller() {
+    let bench = Bench::new().await;
+    let content = format!("# Long\n\n{}", "## h\n\nx\n\n".repeat(10_000));
+    for (tool, arguments) in [
+        ("index_document", json!({ "path": "long.md", "content": content })),
+        ("index_document", json!({ "path": "note.md" })),
+        ("delete_documents", json!({ "dry_run": true })),
+        ("delete_documents", json!({ "paths": ["note.md"] })),
+    ] {
+        let charges = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = Arc::clone(&charges);
+        let meter = Meter(Arc::new(move |_| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }));
+        let ctx = CallContext { meter: Some(meter), ..context() };
+        if arguments.get("content").is_some() || arguments.get("paths").is_some() {
+            bench.docs.preview(tool, &named(arguments), &ctx).await.unwrap();
+        } else {
+            bench.docs.call(tool, &named(arguments), &ctx).await.unwrap();
+        }
+        assert_eq!(charges.load(std::sync::atomic::Ordering::Relaxed), 1, "{tool}");
+    }
 }
 
 #[actix::test]

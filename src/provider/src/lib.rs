@@ -11,6 +11,7 @@
 
 pub mod previews;
 pub mod request;
+pub mod schema_cost;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
@@ -19,7 +20,7 @@ use std::{
     collections::BTreeMap,
     future::ready,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::BoxFuture;
@@ -209,9 +210,25 @@ pub struct CallContext {
     pub permit: Option<Permit>,
     /// The fingerprint that was approved, of the run of an approved change: a module compares it where it writes.
     pub approved_state: Option<String>,
+    /// Charges the time that a module's thread takes for the call to the rate of its caller; `None` where nobody is charged.
+    pub meter: Option<Meter>,
 }
 
+/// See [`CallContext::meter`].
+#[derive(Clone)]
+pub struct Meter(pub Arc<dyn Fn(Duration) + Send + Sync>);
+
 impl CallContext {
+    /// Does work that grows with what the caller sent or asked for, and charges its time to the caller.
+    pub fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = work();
+        if let Some(Meter(charge)) = &self.meter {
+            charge(began.elapsed());
+        }
+        done
+    }
+
     /// Compares the live state with the one that was approved, if this is the run of an approved change. A module calls
     /// this under the lock or in the transaction that it writes in.
     ///

@@ -344,6 +344,7 @@ pub fn context(principal: Principal) -> CallContext {
         session: None,
         permit: None,
         approved_state: None,
+        meter: None,
     }
 }
 

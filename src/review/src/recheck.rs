@@ -154,6 +154,7 @@ impl Inner {
             session: None,
             permit: None,
             approved_state: None,
+            meter: None,
         };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =

@@ -13,10 +13,12 @@ use crate::{
 };
 use countersign_bridge::Bridge;
 use countersign_config::Config;
+use countersign_domain::principal::Principal;
 use countersign_exchange::{
     services::Services,
     shared::{Channel, SessionShared, shown},
 };
+use countersign_provider::Meter;
 
 /// See the module's page.
 pub struct SessionServices {
@@ -54,6 +56,13 @@ impl SessionServices {
             local_tasks: Locals::default(),
             hand_on: None,
         }
+    }
+
+    /// Charges the time that a module takes for a call to the rate of that principal, also where the client is gone by then.
+    #[must_use]
+    pub fn meter(self: &Arc<Self>, principal: &Arc<Principal>) -> Meter {
+        let (services, principal) = (Arc::clone(self), Arc::clone(principal));
+        Meter(Arc::new(move |time| services.limiter.charge(&principal.name, time, services.changes.nodes().live())))
     }
 
     /// Prometheus text, with the gauges that are read rather than counted.

@@ -116,9 +116,9 @@ fn measure(dir: &Path, documents: usize, searches: usize, dimensions: usize) -> 
     for batch in texts.chunks(64) {
         let parsed: Vec<(Stamp, Document)> = batch
             .iter()
-            .map(|(path, text)| {
+            .filter_map(|(path, text)| {
                 let stamp = Stamp { size: text.len() as u64, mtime_ns: 0, read_at_ns: 0, hash: [0; 32] };
-                (stamp, parse(path, text, &types))
+                parse(path, text, &types).ok().map(|document| (stamp, document))
             })
             .collect();
         index.put(&parsed)?;

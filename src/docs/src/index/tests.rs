@@ -11,7 +11,7 @@ fn stamp(size: u64) -> Stamp {
 }
 
 fn document(path: &str, text: &str) -> (Stamp, Document) {
-    (stamp(text.len() as u64), parse(path, text, &DocTypes::built_in()))
+    (stamp(text.len() as u64), parse(path, text, &DocTypes::built_in()).unwrap())
 }
 
 struct Bench {

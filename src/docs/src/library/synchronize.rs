@@ -124,12 +124,17 @@ impl Pair<'_> {
                 same.push((path.clone(), stamp));
                 continue;
             }
+            let Ok(document) = text::parse(path, &text, self.types) else {
+                tracing::warn!(path, "a file is left out of the index: it takes too long to read");
+                gone.extend(before.is_some().then(|| path.clone()));
+                continue;
+            };
             match before {
                 Some(_) => changed.updated.push(path.clone()),
                 None => changed.added.push(path.clone()),
             }
             bytes += text.len();
-            read.push((stamp, text::parse(path, &text, self.types)));
+            read.push((stamp, document));
             if bytes > BATCH_BYTES {
                 self.index.put(&std::mem::take(&mut read))?;
                 bytes = 0;

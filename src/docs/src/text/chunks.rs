@@ -1,7 +1,10 @@
 //! Cuts a document into chunks and these into passages. Every line of the body that is not blank is in one chunk and in
 //! one passage of it, in order.
 
-use super::markdown::{Heading, Markdown};
+use super::{
+    budget::{Budget, TooSlow},
+    markdown::{Heading, Markdown},
+};
 use crate::model::{Chunk, Passage};
 
 /// Lines of a document up to which it is one chunk.
@@ -14,17 +17,32 @@ const PASSAGE: usize = 1500;
 const PASSAGE_MAX: usize = 6000;
 
 /// `lines` are those of the body, which begins after `before` lines of the file.
-pub(super) fn chunks(lines: &[&str], before: usize, markdown: &Markdown) -> Vec<Chunk> {
+///
+/// # Errors
+/// The budget is used up.
+pub(super) fn chunks(
+    lines: &[&str],
+    before: usize,
+    markdown: &Markdown,
+    budget: &mut Budget,
+) -> Result<Vec<Chunk>, TooSlow> {
     let mut sections = if before + lines.len() <= WHOLE {
         vec![Section { path: String::new(), from: 0, to: lines.len() }]
     } else {
         sections(lines.len(), &markdown.headings)
     };
     if sections.iter().any(|section| section.to - section.from > SECTION) {
-        sections = sections.into_iter().flat_map(|section| section.cut(lines, &markdown.boundaries)).collect();
+        let mut cut = Vec::new();
+        for section in sections {
+            cut.extend(section.cut(lines, &markdown.boundaries, budget)?);
+        }
+        sections = cut;
     }
-    let chunks = sections.iter().filter_map(|section| section.chunk(lines, before, markdown));
-    chunks.collect()
+    let mut all = Vec::new();
+    for section in &sections {
+        all.extend(section.chunk(lines, before, markdown, budget)?);
+    }
+    Ok(all)
 }
 
 /// Lines of the body, from 0, without the last.
@@ -58,49 +76,64 @@ fn is_blank(line: &str) -> bool {
 
 impl Section {
     /// Cuts a long section where a block begins, at the last place before it gets too long, if there is one.
-    fn cut(self, lines: &[&str], boundaries: &[bool]) -> Vec<Self> {
+    fn cut(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlow> {
         let mut all = Vec::new();
         let mut from = self.from;
         while self.to - from > SECTION {
-            let may = |line: &usize| {
-                boundaries.get(*line).copied().unwrap_or(true) && lines.get(line - 1).is_some_and(|line| is_blank(line))
-            };
             let end = from + SECTION;
-            let Some(at) = (from + 1..=end).rev().find(may).or_else(|| (end + 1..self.to).find(may)) else { break };
+            let mut found = None;
+            for line in (from + 1..=end).rev().chain(end + 1..self.to) {
+                budget.step()?;
+                let may = boundaries.get(line).copied().unwrap_or(true);
+                if may && lines.get(line - 1).is_some_and(|line| is_blank(line)) {
+                    found = Some(line);
+                    break;
+                }
+            }
+            let Some(at) = found else { break };
             all.push(Self { path: self.path.clone(), from, to: at });
             from = at;
         }
         all.push(Self { path: self.path, from, to: self.to });
-        all
+        Ok(all)
     }
 
-    fn chunk(&self, lines: &[&str], before: usize, markdown: &Markdown) -> Option<Chunk> {
-        let passages = self.passages(lines, before, markdown);
-        let (first, last) = (passages.first()?, passages.last()?);
+    fn chunk(
+        &self,
+        lines: &[&str],
+        before: usize,
+        markdown: &Markdown,
+        budget: &mut Budget,
+    ) -> Result<Option<Chunk>, TooSlow> {
+        let passages = self.passages(lines, before, markdown, budget)?;
+        let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Ok(None) };
         // A heading with nothing below it says nothing.
-        let is_heading = |line: usize| markdown.headings.iter().any(|heading| heading.line == line);
-        let says = (self.from..self.to).any(|at| !is_heading(at) && lines.get(at).is_some_and(|line| !is_blank(line)));
+        let says = (self.from..self.to)
+            .any(|at| !markdown.is_heading(at) && lines.get(at).is_some_and(|line| !is_blank(line)));
         let (first_line, last_line) = (first.first_line, last.last_line);
-        (says || self.path.is_empty()).then(|| Chunk {
-            header_path: self.path.clone(),
-            first_line,
-            last_line,
-            passages,
-        })
+        let header_path = self.path.clone();
+        Ok((says || self.path.is_empty()).then_some(Chunk { header_path, first_line, last_line, passages }))
     }
 
-    fn passages(&self, lines: &[&str], before: usize, markdown: &Markdown) -> Vec<Passage> {
+    fn passages(
+        &self,
+        lines: &[&str],
+        before: usize,
+        markdown: &Markdown,
+        budget: &mut Budget,
+    ) -> Result<Vec<Passage>, TooSlow> {
         let mut all = Vec::new();
         let mut from = self.from;
         let mut size = 0;
         for at in self.from..self.to {
+            budget.step()?;
             let line = lines.get(at).copied().unwrap_or_default();
             let begins = markdown.boundaries.get(at).copied().unwrap_or(true);
-            let heads = markdown.headings.iter().any(|heading| heading.line == at);
+            let heads = markdown.is_heading(at);
             // A heading begins a passage once there is something worth a passage before it.
             let full = (begins && size >= PASSAGE) || (heads && size >= PASSAGE / 3) || size >= PASSAGE_MAX;
             // What follows a heading stays with it.
-            let headed = at > from && markdown.headings.iter().any(|heading| heading.line + 1 == at) && size < PASSAGE;
+            let headed = at > from && markdown.is_heading(at - 1) && size < PASSAGE;
             if full && !headed && at > from {
                 all.extend(passage(lines, from, at, before));
                 from = at;
@@ -109,7 +142,7 @@ impl Section {
             size += line.len() + 1;
         }
         all.extend(passage(lines, from, self.to, before));
-        all
+        Ok(all)
     }
 }
 

@@ -1,8 +1,10 @@
-//! A document read from its file. Nothing about it is an error: what cannot be made out is left out.
+//! A document read from its file. Nothing about it is an error but that it takes too long: what cannot be made out is left
+//! out.
 
 use serde_json::{Map, Value};
 
 use super::{
+    budget::{Budget, TooSlow},
     chunks::chunks,
     front_matter::{fields, split},
     links,
@@ -18,33 +20,50 @@ const SUMMARY: usize = 300;
 const LINE: usize = 20_000;
 
 /// `path` is relative to the folder of the collection.
-pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Document {
+///
+/// # Errors
+/// A document that takes too long to read.
+pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document, TooSlow> {
     let fields = fields(text).unwrap_or_default();
-    read(path, text, types, &fields)
+    read(path, text, types, &fields, &mut Budget::new())
 }
 
 /// As [`parse`], with the front matter read.
-pub(super) fn read(path: &str, text: &str, types: &DocTypes, fields: &Map<String, Value>) -> Document {
+///
+/// # Errors
+/// The budget is used up.
+pub(super) fn read(
+    path: &str,
+    text: &str,
+    types: &DocTypes,
+    fields: &Map<String, Value>,
+    budget: &mut Budget,
+) -> Result<Document, TooSlow> {
     let start = split(text).body;
     let (head, body) = (text.get(..start).unwrap_or_default(), text.get(start..).unwrap_or(text));
-    let markdown = markdown::read(body);
+    let markdown = markdown::read(body, budget)?;
     let lines: Vec<&str> = body.lines().map(|line| cut(line, LINE)).collect();
     let said = |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
     let doc_type = match said("doc_type") {
         Some(name) => Some(one_line(name, TITLE)),
         None => types.of_path(path).map(|kind| kind.name.clone()),
     };
-    Document {
+    Ok(Document {
         path: path.to_owned(),
         title: title(path, said("title"), &markdown),
         summary: one_line(said("summary").or(markdown.first_paragraph.as_deref()).unwrap_or_default(), SUMMARY),
         doc_type,
         date: said("date").map(|date| one_line(date, 40)),
-        level: said("promotion_level").and_then(Level::parse).unwrap_or_default(),
+        level: level(fields),
         char_count: text.chars().count(),
         links: links::resolve(path, &markdown.links),
-        chunks: chunks(&lines, head.lines().count(), &markdown),
-    }
+        chunks: chunks(&lines, head.lines().count(), &markdown, budget)?,
+    })
+}
+
+/// The level that a front matter gives its document.
+pub(crate) fn level(fields: &Map<String, Value>) -> Level {
+    fields.get("promotion_level").and_then(Value::as_str).map(str::trim).and_then(Level::parse).unwrap_or_default()
 }
 
 fn title(path: &str, said: Option<&str>, markdown: &Markdown) -> String {

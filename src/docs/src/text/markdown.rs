@@ -2,6 +2,8 @@
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
+use super::budget::{Budget, TooSlow};
+
 /// A heading of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heading {
@@ -22,6 +24,15 @@ pub(super) struct Markdown {
     pub links: Vec<String>,
     /// For each line of the body: whether a chunk may begin there, since no block is cut in two by that.
     pub boundaries: Vec<bool>,
+    /// For each line of the body: whether a heading begins there.
+    heads: Vec<bool>,
+}
+
+impl Markdown {
+    /// Returns `true` if a heading begins on this line of the body.
+    pub fn is_heading(&self, line: usize) -> bool {
+        self.heads.get(line).copied().unwrap_or(false)
+    }
 }
 
 /// Characters of a heading or paragraph that are kept.
@@ -29,27 +40,35 @@ const MAX_TEXT: usize = 2000;
 /// Links that are kept.
 const MAX_LINKS: usize = 500;
 
-pub(super) fn read(body: &str) -> Markdown {
+/// # Errors
+/// The budget is used up.
+pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
     let starts: Vec<usize> = std::iter::once(0).chain(memchr_lines(body)).collect();
     let line_of = |offset: usize| starts.partition_point(|start| *start <= offset).saturating_sub(1);
-    let mut out = Markdown { boundaries: vec![true; starts.len()], ..Markdown::default() };
+    let mut out =
+        Markdown { boundaries: vec![true; starts.len()], heads: vec![false; starts.len()], ..Markdown::default() };
     let mut depth = 0_usize;
     let mut heading: Option<Heading> = None;
     let mut paragraph: Option<String> = None;
     let options = Options::ENABLE_TABLES | Options::ENABLE_FOOTNOTES | Options::ENABLE_STRIKETHROUGH;
     for (event, range) in Parser::new_ext(body, options).into_offset_iter() {
+        budget.step()?;
         match &event {
             Event::Start(tag) => {
                 if depth == 0 && is_whole(tag) {
                     let last = line_of(range.end.saturating_sub(1).max(range.start));
                     for inner in out.boundaries.iter_mut().take(last + 1).skip(line_of(range.start) + 1) {
+                        budget.step()?;
                         *inner = false;
                     }
                 }
                 match tag {
                     Tag::Heading { level, .. } if depth == 0 => {
-                        heading =
-                            Some(Heading { level: number(*level), text: String::new(), line: line_of(range.start) });
+                        let line = line_of(range.start);
+                        if let Some(heads) = out.heads.get_mut(line) {
+                            *heads = true;
+                        }
+                        heading = Some(Heading { level: number(*level), text: String::new(), line });
                     }
                     Tag::Paragraph if depth == 0 && out.first_paragraph.is_none() => paragraph = Some(String::new()),
                     Tag::Link { dest_url, .. } if out.links.len() < MAX_LINKS => out.links.push(dest_url.to_string()),
@@ -82,7 +101,7 @@ pub(super) fn read(body: &str) -> Markdown {
             _ => {}
         }
     }
-    out
+    Ok(out)
 }
 
 /// Where each line but the first begins.

@@ -1,5 +1,6 @@
 //! Documents as text: front matter, Markdown, chunks, types and their schemas. Pure.
 
+mod budget;
 pub(crate) mod capture;
 mod chunks;
 mod document;
@@ -9,5 +10,5 @@ mod markdown;
 mod schemas;
 mod types;
 
-pub(crate) use document::parse;
+pub(crate) use document::{level, parse};
 pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA, Refusal};

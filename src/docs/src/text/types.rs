@@ -3,8 +3,9 @@
 use jsonschema::{Validator, error::ValidationError};
 use serde_json::{Map, Value, json};
 
-use super::{document, front_matter, schemas};
+use super::{budget::Budget, document, front_matter, schemas};
 use crate::model::Document;
+use countersign_provider::schema_cost::is_bounded;
 
 /// Types of one project's own.
 const MAX_CUSTOM: usize = 50;
@@ -127,6 +128,9 @@ impl DocTypes {
         if let Some(other) = self.all.iter().find(|kind| kind.name == name || kind.folder == folder) {
             return Err(format!("its name or folder is that of the type {}", other.name));
         }
+        if !is_bounded(&schema) {
+            return Err("its schema is too intricate to be checked in a bounded time".to_owned());
+        }
         let validator = compile(&schema)?;
         let schema_path = Some(path.to_owned());
         self.all.push(DocType { name, description, folder, schema_path, schema, validator });
@@ -148,11 +152,24 @@ impl DocTypes {
         self.all.iter().filter(within).max_by_key(|kind| kind.folder.len())
     }
 
-    /// Checks a document that is proposed for this path.
+    /// Checks a document that is proposed for this path, and reads it.
     ///
     /// # Errors
     /// All that is wrong with it.
     pub fn check(&self, path: &str, text: &str) -> Result<Checked, Refusal> {
+        let fields = self.check_fields(path, text)?;
+        let document = document::read(path, text, self, &fields, &mut Budget::new());
+        let document = document.map_err(|_| Refusal::NotText {
+            why: "it takes too long to read; make it shorter, or its Markdown simpler".to_owned(),
+        })?;
+        Ok(Checked { document, fields })
+    }
+
+    /// Checks the front matter of a document at this path, and returns it.
+    ///
+    /// # Errors
+    /// As [`DocTypes::check`].
+    pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, Refusal> {
         if let Some(at) = text.find('\0') {
             return Err(Refusal::NotText { why: format!("it has a NUL character (byte {at})") });
         }
@@ -183,10 +200,7 @@ impl DocTypes {
                 format!("a document of the type {} lies in {}/, and this path does not", kind.name, kind.folder);
             faults.push(fault("/doc_type", "folder", &message));
         }
-        match faults.is_empty() {
-            true => Ok(Checked { document: document::read(path, text, self, &fields), fields }),
-            false => Err(Refusal::Schema { faults }),
-        }
+        if faults.is_empty() { Ok(fields) } else { Err(Refusal::Schema { faults }) }
     }
 }
 

@@ -236,7 +236,7 @@ fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<P
         }
         found => found?,
     };
-    let from = text::parse(&path, &text, &project.types()).level;
+    let from = text::level(&front_matter::fields(&text).unwrap_or_default());
     if from == to {
         return Err(invalid_argument("/promotion_level", "const", format!("The document's level is {to} already.")));
     }
@@ -339,7 +339,7 @@ fn live_documents(
         let counted = known.map(|_| shelf.docs.document(&path).map_err(|error| unindexed(&error))).transpose()?;
         from.chunks += match counted.flatten() {
             Some(entry) => entry.chunks,
-            None => text::parse(&path, &text, &project.types()).chunks.len(),
+            None => text::parse(&path, &text, &project.types()).map_or(0, |document| document.chunks.len()),
         };
         from.documents.push((path, hash));
     }

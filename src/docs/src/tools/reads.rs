@@ -190,7 +190,7 @@ impl Reader {
     }
 
     /// Brings the index up to date with one file.
-    pub async fn refresh(&self, whose: &Whose, path: &str) -> Result<ToolResult, McpError> {
+    pub async fn refresh(&self, whose: &Whose, path: &str, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let Place { project, shelf } = live_place(&self.library, whose)?;
         let path = project.files().check(path)?;
         let (of, at) = (Arc::clone(&project), path.clone());
@@ -204,8 +204,9 @@ impl Reader {
             None => None,
         };
         let (types, at) = (project.types(), path.clone());
+        let ctx = ctx.clone();
         let (checked, entry) = blocking(move || {
-            let checked = types.check(&at, &text).err();
+            let checked = ctx.charged(|| types.check_fields(&at, &text)).err();
             shelf.docs.document(&at).map(|entry| (checked, entry)).map_err(|error| plan::unindexed(&error))
         })
         .await?;
@@ -232,8 +233,13 @@ impl Reader {
     }
 
     pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let (library, cancel) = (Arc::clone(&self.library), ctx.cancel.clone());
-        let deletion = blocking(move || plan::deletion(&library, &delete, &cancel)).await?;
+        let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
+        let turn = self.turn().await?;
+        let deletion = blocking(move || {
+            let _turn = turn;
+            ctx.charged(|| plan::deletion(&library, &delete, &ctx.cancel))
+        })
+        .await?;
         deleted(&deletion, true)
     }
 

@@ -41,7 +41,7 @@ pub(crate) async fn run(
     // On the blocking pool from the check to the last file: whoever gives up waiting does not stop half-way.
     let action = blocking(move || {
         let _turn = turn;
-        let plan = plan::plan(&planned, &write, &ctx.cancel)?;
+        let plan = ctx.charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
         ctx.check_state(&plan.fingerprint())?;
         let action = plan.action;
         Permit::check(ctx.permit.as_ref())?;

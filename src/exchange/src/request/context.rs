@@ -82,6 +82,7 @@ impl Exchange {
             session: self.notes().cloned(),
             permit: None,
             approved_state: None,
+            meter: None,
         }
     }
 

@@ -95,6 +95,7 @@ async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
         session: None,
         permit: None,
         approved_state: None,
+        meter: None,
     };
     let mut infos = Vec::new();
     for provider in table.providers() {

@@ -205,6 +205,7 @@ impl<'a> Maker<'a> {
             session: None,
             permit: None,
             approved_state: None,
+            meter: None,
         };
         self.provider.call(tool, arguments, &context).await.map_err(CallError)
     }

@@ -362,6 +362,7 @@ async fn call(
         session: None,
         permit: Some(permit),
         approved_state: Some(change.fingerprint.clone()),
+        meter: None,
     };
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();

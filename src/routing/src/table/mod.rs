@@ -8,7 +8,6 @@ pub mod rendered;
 mod reserved;
 pub mod resources;
 mod revision_filter;
-mod schema_cost;
 mod server_instructions;
 mod template;
 pub mod validate;
@@ -19,6 +18,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use jsonschema::PatternOptions;
 use parking_lot::RwLock;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ use countersign_protocol::{
     param_headers::{ParamHeader, x_mcp_headers},
     suggest,
 };
-use countersign_provider::{Provider, ProviderDirectory, ToolDef};
+use countersign_provider::{Provider, ProviderDirectory, ToolDef, schema_cost};
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::{Upstream, names, server::Phase};
 
@@ -117,7 +117,7 @@ impl ToolRoute {
     }
 
     /// The input schema, compiled when it is first needed. Network `$ref`s are never followed. `None` for one of an
-    /// upstream's that would take too long ([`schema_cost`]).
+    /// upstream's that could take too long ([`schema_cost`], and patterns that look around or back).
     ///
     /// # Errors
     /// `TOOL_EXECUTION_ERROR` for a schema that is none; it concerns nobody but who calls the tool.
@@ -141,16 +141,29 @@ impl ToolRoute {
 }
 
 fn compile(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
-    if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
+    let unchecked = || {
         tracing::warn!(tool = %def.name, "its input schema is too intricate: only its server checks arguments against it");
-        return Ok(None);
+        Ok(None)
+    };
+    if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
+        return unchecked();
     }
     let options = jsonschema::options().should_validate_formats(true);
     // An upstream may write in another dialect and say so; 2020-12 is what is meant where nothing is said
     // (2025-11-25/basic/index#json-schema-usage).
     let options = if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
-    options.build(&def.input_schema).map(Some).map_err(|e| e.to_string().chars().take(500).collect())
+    // No pattern takes more than linear time.
+    let linear = PatternOptions::regex().size_limit(MAX_PATTERN);
+    match options.clone().with_pattern_options(linear).build(&def.input_schema) {
+        Ok(validator) => Ok(Some(validator)),
+        // Patterns that look around or back are patterns too.
+        Err(_) if def.raw.is_some() && options.build(&def.input_schema).is_ok() => unchecked(),
+        Err(error) => Err(error.to_string().chars().take(500).collect()),
+    }
 }
+
+/// Bytes of a compiled pattern of a schema.
+const MAX_PATTERN: usize = 1 << 20;
 
 /// Why a table cannot be built; the old one stays.
 #[derive(Debug, thiserror::Error)]

@@ -568,3 +568,17 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
     assert!(text.len() <= super::server_instructions::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
     assert!(!text.contains("`s7`"), "{}", text.len());
 }
+
+#[test]
+fn arguments_are_checked_only_where_that_takes_bounded_time() {
+    let def = |pattern: &str| {
+        let def = countersign_provider::testing::tool("t", &json!({ "a": { "items": { "pattern": pattern } } }));
+        ToolDef { raw: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())), ..def }
+    };
+    assert!(compile(&def("^(a+)+$")).unwrap().is_some());
+    // A validator tries these in every way there is, for each item anew.
+    for pattern in ["^((?=a)a|a)*$", "^(a|a)*\\1$"] {
+        assert!(compile(&def(pattern)).unwrap().is_none(), "{pattern}");
+    }
+    assert!(compile(&def("(")).is_err(), "what is no pattern is an error");
+}

@@ -442,7 +442,8 @@ async fn run(
     let route = admitted.route();
     let asking = route.def.long_running.then(|| Asking::of(exchange, call.responses)).flatten();
     let (inquirer, mut asking) = asking.unzip();
-    let context = CallContext { inquirer, ..exchange.call_context(cancel, call.progress_token) };
+    let meter = Some(exchange.sessions.meter(&exchange.identity.principal));
+    let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.

@@ -1,7 +1,7 @@
-//! Calls a second of one principal, of which a large one counts as several. Keyed by the authenticated name, of which
-//! there are as many as there are keys.
+//! Calls a second of one principal, of which a large one counts as several, and one that took a module's thread long too.
+//! Keyed by the authenticated name, of which there are as many as there are keys.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
@@ -11,6 +11,8 @@ use countersign_config::LimitsConfig;
 pub struct Limiter {
     /// None where there is no limit.
     limiter: Option<DefaultKeyedRateLimiter<String>>,
+    /// Calls a second.
+    rate: u32,
     /// Bytes for which a call counts as one more; 0 for none.
     bytes: usize,
     burst: NonZeroU32,
@@ -23,7 +25,22 @@ impl Limiter {
         let burst = NonZeroU32::new(limits.rate_burst).unwrap_or(NonZeroU32::MIN);
         let limiter = NonZeroU32::new(limits.rate_per_second)
             .map(|rate| RateLimiter::keyed(Quota::per_second(rate).allow_burst(burst)));
-        Self { limiter, bytes: limits.rate_bytes, burst }
+        Self { limiter, rate: limits.rate_per_second, bytes: limits.rate_bytes, burst }
+    }
+
+    /// Takes the calls that could have been made in that time, or as many of them as are left: nobody keeps more than one
+    /// thread of a module busy for longer than their burst.
+    pub fn charge(&self, principal: &String, time: Duration, nodes: usize) {
+        let Some(limiter) = &self.limiter else { return };
+        let calls = u128::from(self.rate) * time.as_micros() / 1_000_000 * nodes.max(1) as u128;
+        let mut left = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get());
+        let mut step = left;
+        while let Some(calls) = NonZeroU32::new(step.min(left)) {
+            match limiter.check_key_n(principal, calls) {
+                Ok(Ok(())) => left -= calls.get(),
+                _ => step /= 2,
+            }
+        }
     }
 
     /// Where several nodes share the limit, a call takes as many at once as there are nodes.
@@ -63,6 +80,17 @@ mod tests {
         assert!(limiter.admits(&a, 100, 1).is_ok());
         assert!(limiter.admits(&a, 100, 1).is_err_and(|wait| wait > 0));
         assert!(limiter.admits(&b, 100, 1).is_ok());
+    }
+
+    #[test]
+    fn time_counts_as_the_calls_that_could_be_made_in_it() {
+        let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, ..Config::default().limits };
+        let (limiter, a, b) = (Limiter::new(&limits), "a".to_owned(), "b".to_owned());
+        limiter.charge(&a, Duration::from_millis(4500), 1);
+        assert_eq!((0..10).filter(|_| limiter.admits(&a, 0, 1).is_ok()).count(), 6);
+        assert!(limiter.admits(&b, 0, 1).is_ok());
+        limiter.charge(&b, Duration::from_secs(1000), 1);
+        assert!(limiter.admits(&b, 0, 1).is_err(), "what is left is taken");
     }
 
     #[test]

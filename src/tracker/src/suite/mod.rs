@@ -170,6 +170,7 @@ pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
         session: None,
         permit: None,
         approved_state: None,
+        meter: None,
     }
 }
 

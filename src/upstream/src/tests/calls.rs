@@ -249,6 +249,7 @@ fn context() -> CallContext {
         session: None,
         permit: None,
         approved_state: None,
+        meter: None,
     }
 }
 

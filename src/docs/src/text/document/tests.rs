@@ -4,7 +4,7 @@ use super::*;
 use crate::text::front_matter::with_level;
 
 fn read(path: &str, text: &str) -> Document {
-    parse(path, text, &DocTypes::built_in())
+    parse(path, text, &DocTypes::built_in()).unwrap()
 }
 
 #[test]
@@ -74,6 +74,43 @@ fn hostile_documents_are_read_within_bounds() {
     assert!(document.summary.chars().count() <= 301);
     let links = "[a](b.md) ".repeat(5000);
     assert_eq!(read("a.md", &links).links, ["b.md"]);
+}
+
+/// The steps that reading a document takes.
+fn steps(text: &str) -> u64 {
+    let mut budget = Budget::new();
+    super::read("a.md", text, &DocTypes::built_in(), &Map::new(), &mut budget).unwrap();
+    budget.steps
+}
+
+#[test]
+fn reading_takes_twice_the_steps_for_twice_the_text() {
+    let deep: fn(usize) -> String = |n| (0..n).map(|at| format!("{}- a\n", " ".repeat(at % 200))).collect();
+    let cases: [(&str, fn(usize) -> String); 9] = [
+        ("headings", |n| "# h\n".repeat(n)),
+        ("sections", |n| "## h\n\nx\n\n".repeat(n)),
+        ("lines", |n| "a\n".repeat(n)),
+        ("blank lines", |n| "\n".repeat(n)),
+        ("paragraphs", |n| "a\n\n".repeat(n)),
+        ("code", |n| format!("```\n{}", "\nx\n".repeat(n))),
+        ("brackets", |n| "[".repeat(n) + &"](a)".repeat(n)),
+        ("lists", deep),
+        ("links", |n| (0..n).map(|at| format!("[r{at}]: /u\n\n[r{at}]\n\n")).collect()),
+    ];
+    for (name, text) in cases {
+        let (one, two) = (steps(&text(5_000)), steps(&text(10_000)));
+        assert!(two <= 2 * one + one / 10, "{name}: {one} and {two}");
+        assert!(one <= 60_000, "{name}: {one}");
+    }
+}
+
+#[test]
+fn document_that_takes_too_long_is_refused() {
+    let text = "# h\n".repeat(10_000);
+    let mut budget = Budget::until(std::time::Instant::now());
+    let read = super::read("a.md", &text, &DocTypes::built_in(), &Map::new(), &mut budget);
+    assert_eq!(read.unwrap_err(), TooSlow);
+    assert!(budget.steps < 10_000, "and it ends soon: {}", budget.steps);
 }
 
 fn line() -> impl Strategy<Value = String> {

@@ -81,6 +81,13 @@ fn a_project_adds_types_in_either_form() {
 #[test]
 fn a_type_that_cannot_be_is_left_out_with_the_reason() {
     let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+    // Each of forty definitions names the next one twice.
+    let twice = |n: usize| format!("  a{n}: {{allOf: [{{$ref: '#/$defs/a{0}'}}, {{$ref: '#/$defs/a{0}'}}]}}\n", n + 1);
+    let doubling = format!(
+        "type: object\nallOf: [{{$ref: '#/allOf/1/$defs/a0'}}]\n$defs:\n{}  a40: {{type: object}}\n",
+        (0..40).map(twice).collect::<String>()
+    )
+    .replace("'#/$defs", "'#/allOf/1/$defs");
     let cases = [
         ("schemas/problem.schema.yaml", "required_fields: []", "name or folder is that of the type problem"),
         ("schemas/mine.schema.yaml", "folder: tools\nrequired_fields: []", "that of the type tool"),
@@ -97,6 +104,7 @@ fn a_type_that_cannot_be_is_left_out_with_the_reason() {
         ("schemas/mine.schema.yaml", "properties: {a: {pattern: '(?<=a)b'}}", ""),
         ("schemas/mine.schema.yaml", "properties: {a: {pattern: 'x{100000}{100000}'}}", ""),
         ("schemas/mine.schema.yaml", &deep, ""),
+        ("schemas/mine.schema.yaml", &doubling, "too intricate"),
     ];
     for (path, text, why) in cases {
         let (types, left_out) = DocTypes::with_custom(vec![(path.to_owned(), text.to_owned())]);

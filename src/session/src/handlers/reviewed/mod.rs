@@ -26,7 +26,7 @@ use countersign_domain::{
 };
 use countersign_exchange::cancel::Cancel;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
-use countersign_provider::{ProgressSink, previews};
+use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::Proposal;
 use countersign_routing::{Directory, ToolRoute};
 use ending::{Ending, ending};
@@ -216,7 +216,8 @@ async fn propose(
     key: &retry_dedup::Key,
 ) -> Result<Arc<Change>, McpError> {
     let services = &exchange.services;
-    let context = exchange.call_context(cancel, None);
+    let meter = Some(exchange.sessions.meter(&exchange.identity.principal));
+    let context = CallContext { meter, ..exchange.call_context(cancel, None) };
     let preview = services
         .in_time(previews::preview(
             &Directory(Arc::clone(&services.routes)),

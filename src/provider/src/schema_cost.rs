@@ -1,9 +1,9 @@
 //! Whether arguments can be checked against a schema in a time that its text bounds.
 //!
-//! An upstream writes its schemas, and a short one can make a validator work for years: forty definitions that each
-//! name the next one twice, or a recursion that takes two ways into the same value. The gateway checks arguments only so
-//! that a mistake is found before a person is asked, and the upstream checks them anyway: what would take too long is
-//! left to it.
+//! An upstream writes its schemas, and a project its types of documents, and a short one can make a validator work for years:
+//! forty definitions that each name the next one twice, or a recursion that takes two ways into the same value. The gateway
+//! checks arguments only so that a mistake is found before a person is asked, and the upstream checks them anyway: what would
+//! take too long is left to it. A type of documents that would is left out.
 
 use std::collections::HashMap;
 
