@@ -83,9 +83,12 @@ impl Answerer {
         let user = prompt::user(query, sources);
         if let Some(generator) = &self.generator {
             match generator.answer(prompt::SYSTEM, &user, &ctx.cancel).await {
-                Ok(text) => {
-                    return Ok(Answered { text: citations::kept(&text, sources), mode: AnswerMode::Generated, note });
-                }
+                Ok(text) => match citations::kept(&text, sources) {
+                    Some(text) => return Ok(Answered { text, mode: AnswerMode::Generated, note }),
+                    None => {
+                        note = Some("The answer of the gateway's model was full of addresses and left out.".to_owned())
+                    }
+                },
                 Err(error) if ctx.cancel.is_cancelled() => {
                     return Err(McpError::new(ErrorKind::Cancelled, error.to_string()));
                 }
@@ -97,9 +100,12 @@ impl Answerer {
         }
         if let Some(inquirer) = ctx.inquirer.as_ref().filter(|inquirer| inquirer.capabilities().sampling) {
             match sampling::ask(&**inquirer, &user, &ctx.cancel).await {
-                Ok(text) => {
-                    return Ok(Answered { text: citations::kept(&text, sources), mode: AnswerMode::Sampled, note });
-                }
+                Ok(text) => match citations::kept(&text, sources) {
+                    Some(text) => return Ok(Answered { text, mode: AnswerMode::Sampled, note }),
+                    None => {
+                        note = Some("The answer of the client's model was full of addresses and left out.".to_owned())
+                    }
+                },
                 Err(why) => note = Some(format!("The client's model was not used: {}.", one_line(&why, 200))),
             }
         }

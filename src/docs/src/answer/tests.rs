@@ -29,7 +29,7 @@ fn sources() -> Vec<Source> {
 
 #[test]
 fn an_answer_cites_only_what_it_was_given() {
-    let of = |answer: &str| citations::kept(answer, &sources());
+    let of = |answer: &str| citations::kept(answer, &sources()).unwrap();
     assert_eq!(of("It is closed [1]. And open [3]."), "It is closed [1]. And open.");
     assert_eq!(of("So [1, 9] or [2][7] or [0]."), "So [1] or [2] or.");
     assert_eq!(
@@ -43,6 +43,103 @@ fn an_answer_cites_only_what_it_was_given() {
         "At https://example.com/pool, not at (address left out)."
     );
     assert_eq!(of("[]("), "[](");
+}
+
+/// Ways to write an address of `evil.example` that some client makes a link, or loads.
+const FORMS: [&str; 62] = [
+    "[t](https://evil.example/x)",
+    "[t](HTTPS://evil.example/x)",
+    "[t](//evil.example/x)",
+    "[t](/\\evil.example/x)",
+    "[t](\\\\evil.example/x)",
+    "[t](www.evil.example/x)",
+    "[t](evil.example/x)",
+    "[t](https:evil.example)",
+    "[t](https:/evil.example)",
+    "[t](<https://evil.example/a b>)",
+    "[t](https://evil.example/a(b)c)",
+    "[t](\nhttps://evil.example)",
+    "[t](https&colon;//evil.example)",
+    "[t](&#104;ttps://evil.example)",
+    "[t](https\\://evil.example)",
+    "[t](<h\tttps://evil.example>)",
+    "[t](mailto:a@evil.example)",
+    "[t](javascript:fetch('evil.example'))",
+    "[t](data:text/html,evil.example)",
+    "[t](ftp://evil.example)",
+    "[t](https://example.com/pool 'https://evil.example')",
+    "[a [b](https://evil.example) c](https://evil.example)",
+    "![i](https://evil.example/p.png)",
+    "![i](//evil.example/p.png)",
+    "[![i](https://evil.example/p.png)](https://evil.example)",
+    "[t][r]\n\n[r]: https://evil.example",
+    "[t][r]\n\n[r]: //evil.example",
+    "[t][r]\n\n[r]: <HTTPS://evil.example>\n  'title'",
+    "[r][]\n\n[r]: www.evil.example",
+    "[r]\n\n[r]: https&#58;//evil.example",
+    "[1]\n\n[1]: https://evil.example",
+    "![t][r]\n\n[r]: https://evil.example",
+    "Unused.\n\n[r]: https://evil.example",
+    "Note[^1].\n\n[^1]: https://evil.example",
+    "<https://evil.example>",
+    "<HTTPS://EVIL.EXAMPLE>",
+    "<mailto:a@evil.example>",
+    "<a@evil.example>",
+    "<a href=\"https://evil.example\">t</a>",
+    "<a href=//evil.example>t</a>",
+    "<A\nHREF='//evil.example'>t</A>",
+    "<img src=//evil.example/p.png>",
+    "<img src=//evil.example/p.png",
+    "<div>\n<a href=//evil.example>t</a>\n</div>",
+    "<style>@import '//evil.example/s.css';</style>",
+    "<!-- https://evil.example -->",
+    "ht<b>tps://evil.example</b>",
+    "htt[9]ps://evil.example",
+    "https://evil.example/x",
+    "HTTPS://evil.example/x",
+    "hTTp://EVIL.example/x",
+    "https:\\\\evil.example",
+    "https:\\/\\/evil.example",
+    "https&colon;//evil.example/x",
+    "https:&#x2F;&sol;evil.example",
+    "//evil.example/x",
+    "www.evil.example",
+    "(WWW.evil.example)",
+    "mailto:a@evil.example and a@evil.example",
+    "evil.example/x?q=secret",
+    "| a | b |\n|---|---|\n| https://evil.example | //evil.example |",
+    "```https://evil.example\nhttps://evil.example\n```\nand `https://evil.example`",
+];
+
+#[test]
+fn address_is_left_out_however_it_is_written() {
+    for form in FORMS {
+        for text in [form.to_owned(), format!("So it is [1].\n\n- **{form}**\n\n> {form}")] {
+            let kept = citations::kept(&text, &sources()).unwrap_or_default();
+            assert!(!kept.to_lowercase().contains("evil"), "{text}\n---\n{kept}");
+            assert_eq!(citations::kept(&kept, &sources()).as_deref(), Some(kept.as_str()), "it is clean: {text}");
+        }
+    }
+    let nested = format!("{}x{}", "[".repeat(20), "](//evil.example)".repeat(20));
+    assert!(citations::kept(&nested, &sources()).is_none_or(|kept| !kept.contains("evil")));
+}
+
+#[test]
+fn honest_answer_stays_as_it_is() {
+    let text = "See https://example.com/pool, [the page](https://Example.com/pool \"Pool\"), <HTTPS://example.com/pool> \
+                and [a](a.md) [1].\n\n```rust\n//todo: a < b && c::<T>()\n```\n\n1. `x.y/z` & *so* on: 3 < 4, \
+                Node.js, config.yaml? e.g./i.e. and/or\n2. key: value, std::io, ~~no~~ \\\\frac{1}{2} &amp; 10:30\n\n| a | b |\n|---|---|\n| 1 | 2 |";
+    assert_eq!(citations::kept(text, &sources()).as_deref(), Some(text));
+    let linked = source("c.md", "[x](https://a.example/wiki/B_(c)) and www.b.example, or mail to c@d.example.");
+    for text in
+        ["https://a.example/wiki/B_(c)", "[y](https://a.example/wiki/B_(c))", "http://www.b.example", "c@d.example"]
+    {
+        assert_eq!(citations::kept(text, std::slice::from_ref(&linked)).as_deref(), Some(text));
+    }
+    // A beginning of an address is another address.
+    for text in ["https://example.com", "https://example.co", "https://example.com/pool/x"] {
+        assert_eq!(citations::kept(text, &sources()).as_deref(), Some("(address left out)"), "{text}");
+    }
 }
 
 #[test]
