@@ -647,6 +647,42 @@ fn documents_are_resources_with_completion_and_a_changed_file_notifies() {
 }
 
 #[test]
+fn resources_of_other_projects_are_closed_by_session_and_by_rule() {
+    let team = Team::new();
+    let rules = "policy: { rules: [{ resources: 'docs://other/**', then: deny }] }\n";
+    let config = format!("{}{rules}", team.config);
+    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    ready(&gateway);
+    let read = |uri: &str| gateway.modern(1, "resources/read", json!({ "uri": uri })).json();
+    assert!(read("docs://handbook/problems/pool.md")["result"].is_object());
+    let refused = read("docs://other/secret.md");
+    assert_eq!(refused["error"]["data"]["code"], "POLICY_DENIED", "{refused}");
+    let listed = gateway.modern(1, "resources/list", json!({})).json().to_string();
+    assert!(listed.contains("docs://handbook/") && !listed.contains("docs://other/"), "{listed}");
+    let complete = json!({ "ref": { "type": "ref/resource", "uri": "docs://{project}/{+path}" }, "argument": { "name": "path", "value": "" },
+        "context": { "arguments": { "project": "other" } } });
+    let refused = gateway.modern(1, "completion/complete", complete).json();
+    assert_eq!(refused["error"]["data"]["code"], "POLICY_DENIED", "{refused}");
+
+    let session = team.gateway();
+    let session = session.session(LEGACY);
+    let uri = "docs://other/secret.md";
+    assert!(session.call(1, "resources/read", json!({ "uri": uri }))["result"].is_object());
+    let active = json!({ "project_name": "handbook", "branch_name": "main" });
+    session.call(2, "tools/call", call("activate_project", &active));
+    for method in ["resources/read", "resources/subscribe"] {
+        let refused = session.call(3, method, json!({ "uri": uri }));
+        assert_eq!(refused["error"]["data"]["code"], "TENANT_MISMATCH", "{method}: {refused}");
+    }
+    let listed = session.call(4, "resources/list", json!({})).to_string();
+    assert!(listed.contains("docs://handbook/") && !listed.contains("docs://other/"), "{listed}");
+    // A client that names its branch in each call is about the same documents.
+    let found =
+        session.call(5, "tools/call", call("semantic_search", &json!({ "query": "deploy", "branch_name": "main" })));
+    assert_eq!(paths(&found["result"]["structuredContent"]), ["notes/deploy.md"], "{found}");
+}
+
+#[test]
 fn a_kill_during_an_approved_write_leaves_the_file_whole_and_writes_at_most_once() {
     let team = Team::new();
     let big = |mark: &str| format!("# Deployments\n\n{}\n", format!("{mark} line\n").repeat(40_000));

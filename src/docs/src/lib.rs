@@ -41,8 +41,8 @@ use countersign_config::DocsConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,
-    ResourceTemplateDef, ResourceText, SessionNotes, ToolDef, ToolResult, text::one_line,
+    CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent, Report,
+    ResourceDef, ResourceTemplateDef, ResourceText, SessionNotes, ToolDef, ToolResult, text::one_line,
 };
 pub use library::DocsError;
 
@@ -105,8 +105,8 @@ impl Provider for Docs {
         definitions::tools()
     }
 
-    fn resources<'a>(&'a self, _ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(resources::list(&self.reader.library))
+    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+        Box::pin(resources::list(&self.reader.library, ctx))
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -143,6 +143,16 @@ impl Provider for Docs {
                 },
             }
         })
+    }
+
+    fn report(&self) -> Report {
+        let mut all = Report::default();
+        for project in self.reader.library.projects() {
+            let Report { details, warnings } = project.report();
+            all.details.extend(details);
+            all.warnings.extend(warnings);
+        }
+        all
     }
 
     fn in_session(
@@ -208,22 +218,22 @@ impl Module for Docs {
     fn read_resource<'a>(
         &'a self,
         uri: &'a str,
-        _ctx: &'a CallContext,
+        ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        Box::pin(resources::read(&self.reader.library, uri))
+        Box::pin(resources::read(&self.reader.library, uri, ctx))
     }
 
-    fn may_subscribe<'a>(&'a self, uri: &'a str, _ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(async move { resources::parse(&self.reader.library, uri).map(drop) })
+    fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(async move { resources::admit(&self.reader.library, uri, ctx).map(drop) })
     }
 
     fn get_prompt<'a>(
         &'a self,
         name: &'a str,
         arguments: &'a Map<String, Value>,
-        _ctx: &'a CallContext,
+        ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        Box::pin(async move { completion::get(&self.reader.library, name, arguments) })
+        Box::pin(async move { completion::get(&self.reader.library, name, arguments, ctx) })
     }
 
     fn complete<'a>(
@@ -231,8 +241,8 @@ impl Module for Docs {
         reference: &'a CompletionRef,
         argument: (&'a str, &'a str),
         context: &'a Map<String, Value>,
-        _ctx: &'a CallContext,
+        ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        Box::pin(completion::complete(&self.reader.library, reference, argument, context))
+        Box::pin(completion::complete(&self.reader.library, reference, argument, context, ctx))
     }
 }

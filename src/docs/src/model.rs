@@ -67,6 +67,9 @@ pub(crate) struct Document {
     /// As its front matter has it: `2026-11-23`.
     pub date: Option<String>,
     pub level: Level,
+    pub has_front_matter: bool,
+    /// What of its front matter does not fit its type, for people.
+    pub fault: Option<String>,
     /// Of the whole file.
     pub char_count: usize,
     /// Documents of the same folder that it links to, as their `path`, each once, in the order of the text. Whether

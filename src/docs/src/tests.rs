@@ -277,6 +277,86 @@ async fn reading_a_document_is_charged_to_its_caller() {
     }
 }
 
+/// A context with a session.
+fn in_session(notes: &Arc<SessionNotes>) -> CallContext {
+    CallContext { session: Some(Arc::clone(notes)), ..context() }
+}
+
+#[actix::test]
+async fn branch_name_is_accepted_where_branches_are_not_told_apart() {
+    let bench = Bench::new().await;
+    let notes = Arc::new(SessionNotes::default());
+    let arguments = named(json!({ "branch_name": "feature/x" }));
+    let answer = bench.docs.call("activate_project", &arguments, &in_session(&notes)).await.unwrap();
+    let answer: Value = serde_json::from_str(answer.structured_content.unwrap().get()).unwrap();
+    assert_eq!((&answer["branch_name"], &answer["branches"]), (&json!("-"), &json!("none")), "{answer}");
+    assert!(answer["note"].as_str().unwrap().contains("does not tell branches apart"), "{answer}");
+    let bench = Bench::with(true).await;
+    let answer = bench.call("activate_project", json!({ "branch_name": "main" })).await.unwrap();
+    assert_eq!((&answer["branch_name"], &answer["branches"]), (&json!("main"), &json!("git")), "{answer}");
+    let error = bench.call("activate_project", json!({ "branch_name": "never" })).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TenantMismatch);
+}
+
+#[actix::test]
+async fn session_has_no_resource_of_another_project_or_branch() {
+    let bench = Bench::with(true).await;
+    let notes = Arc::new(SessionNotes::default());
+    let (ctx, uri) = (in_session(&notes), "docs://handbook/note.md");
+    assert!(bench.docs.read_resource(uri, &ctx).await.is_ok(), "before it is about anything");
+    for (project, branch) in [("other", "main"), ("handbook", "dev")] {
+        whose::Active { project: project.into(), branch: branch.into(), called: None }.note(&notes);
+        let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
+        let subscribed = bench.docs.may_subscribe(uri, &ctx).await.unwrap_err();
+        assert_eq!((read.kind, subscribed.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch), "{project}");
+        assert!(bench.docs.resources(&ctx).await.unwrap().is_empty());
+        let known = serde_json::from_value(json!({ "project": "handbook", "type": "tool" })).unwrap();
+        let template = CompletionRef::ResourceTemplate("docs://{project}/{+path}".into());
+        let completed = bench.docs.complete(&template, ("path", ""), &known, &ctx).await.unwrap_err();
+        let prompted = bench.docs.get_prompt("capture", &known, &ctx).await.unwrap_err();
+        assert_eq!((completed.kind, prompted.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch));
+    }
+    whose::Active { project: "handbook".into(), branch: "main".into(), called: None }.note(&notes);
+    assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());
+    assert_eq!(bench.docs.resources(&ctx).await.unwrap().len(), 2);
+    assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "nothing is noted of who has no session");
+}
+
+#[actix::test]
+async fn report_counts_what_is_indexed_and_names_what_does_not_fit() {
+    let bench = Bench::new().await;
+    let of = |documents: &str| {
+        format!("handbook: {documents}, 1 without front matter, and 1 file of reference documentation")
+    };
+    assert_eq!(bench.docs.report(), Report { details: vec![of("2 documents")], warnings: Vec::new() });
+    fs::write(bench.file("tools/bad.md"), TOOL.replace("gotcha", "trick")).unwrap();
+    bench.call("index_document", json!({ "path": "tools/bad.md" })).await.unwrap();
+    let Report { details, warnings } = bench.docs.report();
+    assert_eq!(details.len(), 1);
+    assert!(
+        details[0].starts_with("handbook: 3 documents, 1 without front matter, 1 whose front matter"),
+        "{details:?}"
+    );
+    let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert!(warning.starts_with("handbook: tools/bad.md: /knowledge_type: \"trick\" is not one of "), "{warning}");
+    let active = bench.call("activate_project", json!({})).await.unwrap();
+    assert!(active["note"].as_str().unwrap().contains("tools/bad.md"), "{active}");
+
+    let bench = Bench::with(true).await;
+    assert!(bench.docs.report().details[0].starts_with("handbook on main: "));
+    fs::remove_dir_all(bench.dir.path().join("root/.git")).unwrap();
+    until("it is seen", || !bench.docs.report().warnings.is_empty()).await;
+    let warnings = bench.docs.report().warnings;
+    assert!(
+        warnings[0].contains("`branches: git` is configured, and its root lies in no git repository"),
+        "{warnings:?}"
+    );
+    let error = bench.call("activate_project", json!({ "branch_name": "main" })).await;
+    assert!(error.is_ok(), "it was indexed once");
+    let error = bench.call("activate_project", json!({ "branch_name": "dev" })).await.unwrap_err();
+    assert!(error.message.contains("lies in no git repository"), "{error}");
+}
+
 #[actix::test]
 async fn run_is_refused_where_the_state_is_not_the_approved_one() {
     let bench = Bench::new().await;

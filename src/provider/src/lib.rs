@@ -278,6 +278,15 @@ impl std::fmt::Debug for Permit {
     }
 }
 
+/// See [`Provider::report`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What it has, one line each.
+    pub details: Vec<String>,
+    /// What is not as it should be and stops nobody.
+    pub warnings: Vec<String>,
+}
+
 /// A text resource that was read. `json` and Markdown are both text.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -382,6 +391,11 @@ pub trait Provider: Send + Sync + 'static {
         arguments: &'a RawValue,
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>>;
+
+    /// What a module has to tell operators about its data.
+    fn report(&self) -> Report {
+        Report::default()
+    }
 
     /// Of a module: the arguments as they are meant in this session, where its notes say more than the arguments do;
     /// `None` where they stay as they are. They are completed before policy is asked, so that what a rule looks at, a

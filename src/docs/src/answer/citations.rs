@@ -12,6 +12,8 @@ use super::Source;
 
 /// How often an answer is cleaned. An honest one takes two rounds, the second of which finds nothing.
 const ROUNDS: usize = 8;
+/// Bytes of a list of passages that is looked at.
+const CITED: usize = 200;
 /// What stands in the place of an address.
 const LEFT_OUT: &str = "(address left out)";
 /// What may stand behind an address and is no part of it.
@@ -46,7 +48,8 @@ fn numbers(answer: &str, count: usize) -> String {
     while let Some(start) = rest.find('[') {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
-        let inner = from.find(']').and_then(|end| from.get(1..end));
+        let end = from.bytes().take(CITED).position(|byte| byte == b']');
+        let inner = end.and_then(|end| from.get(1..end));
         let parsed = inner.and_then(|inner| {
             let numbers: Option<Vec<u64>> = inner.split([',', ';']).map(|number| number.trim().parse().ok()).collect();
             numbers
@@ -190,7 +193,7 @@ fn cleaned(answer: &str, given: &Given<'_>, options: Options) -> String {
     }
     for (event, range) in parser.into_offset_iter() {
         if !matches!(event, Event::End(_)) {
-            for open in &mut open {
+            if let Some(open) = open.last_mut() {
                 let inner = open.inner.get_or_insert(range.clone());
                 *inner = inner.start.min(range.start)..inner.end.max(range.end);
             }
@@ -224,7 +227,10 @@ fn cleaned(answer: &str, given: &Given<'_>, options: Options) -> String {
     }
     flush(&mut run, given, true, &mut edits);
     // Also where nothing is read, such as behind the beginning of a block of code.
-    let is_code = |at: usize| code.iter().any(|code| code.contains(&at));
+    let is_code = |at: usize| {
+        let before = code.partition_point(|code| code.start <= at);
+        before.checked_sub(1).and_then(|last| code.get(last)).is_some_and(|code| code.contains(&at))
+    };
     let prose = given.others(answer, true).into_iter().filter(|range| !is_code(range.start));
     for range in given.others(answer, false).into_iter().chain(prose) {
         edits.push(Edit { range, text: LEFT_OUT });

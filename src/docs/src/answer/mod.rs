@@ -18,6 +18,8 @@ use countersign_provider::{CallContext, text::one_line};
 /// Characters of a passage that are quoted, and that a model is given.
 const QUOTED: usize = 1200;
 const GIVEN: usize = 4000;
+/// Characters of a model's answer.
+const ANSWER: usize = 20_000;
 
 /// What an answer rests on.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ impl Answerer {
         let user = prompt::user(query, sources);
         if let Some(generator) = &self.generator {
             match generator.answer(prompt::SYSTEM, &user, &ctx.cancel).await {
-                Ok(text) => match citations::kept(&text, sources) {
+                Ok(text) => match citations::kept(&cut(&text, ANSWER), sources) {
                     Some(text) => return Ok(Answered { text, mode: AnswerMode::Generated, note }),
                     None => {
                         note = Some("The answer of the gateway's model was full of addresses and left out.".to_owned())
@@ -100,7 +102,7 @@ impl Answerer {
         }
         if let Some(inquirer) = ctx.inquirer.as_ref().filter(|inquirer| inquirer.capabilities().sampling) {
             match sampling::ask(&**inquirer, &user, &ctx.cancel).await {
-                Ok(text) => match citations::kept(&text, sources) {
+                Ok(text) => match citations::kept(&cut(&text, ANSWER), sources) {
                     Some(text) => return Ok(Answered { text, mode: AnswerMode::Sampled, note }),
                     None => {
                         note = Some("The answer of the client's model was full of addresses and left out.".to_owned())

@@ -12,8 +12,6 @@ use countersign_provider::{
 };
 
 const MAX_TOKENS: u32 = 1024;
-/// Characters of an answer.
-const MAX: usize = 20_000;
 
 /// What it says, or why there is no answer.
 pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &CancellationToken) -> Result<String, String> {
@@ -42,7 +40,7 @@ pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &Cancellati
     let text = said(&answer["content"]);
     match text.trim() {
         "" => Err("it said nothing".to_owned()),
-        text => Ok(text.chars().take(MAX).collect()),
+        text => Ok(text.to_owned()),
     }
 }
 

@@ -35,6 +35,17 @@ pub(crate) struct Counts {
     pub by_type: BTreeMap<Option<String>, usize>,
 }
 
+/// What is to be said of the documents as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Health {
+    pub documents: usize,
+    pub without_front_matter: usize,
+    /// Documents whose front matter does not fit their type.
+    pub faulty: usize,
+    /// The first of these, by path, each with what is wrong.
+    pub faults: Vec<(String, String)>,
+}
+
 /// What is known of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -167,6 +178,22 @@ impl Index {
         })
     }
 
+    /// With so many faults at most.
+    pub fn health(&self, limit: usize) -> Result<Health, IndexError> {
+        self.read(|conn| {
+            let sql = "SELECT count(*), count(*) - coalesce(sum(front_matter), 0), count(fault) FROM documents";
+            let mut health = conn.prepare_cached(sql)?.query_row([], |row| {
+                let (documents, without_front_matter, faulty) = (row.get(0)?, row.get(1)?, row.get(2)?);
+                Ok(Health { documents, without_front_matter, faulty, faults: Vec::new() })
+            })?;
+            let sql = "SELECT path, fault FROM documents WHERE fault IS NOT NULL ORDER BY path LIMIT ?1";
+            let mut statement = conn.prepare_cached(sql)?;
+            let faults = statement.query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            health.faults = faults.collect::<rusqlite::Result<_>>()?;
+            Ok(health)
+        })
+    }
+
     pub fn document(&self, path: &str) -> Result<Option<Entry>, IndexError> {
         self.read(|conn| conn.prepare_cached(&format!("{ENTRY} WHERE path = ?1"))?.query_row([path], entry).optional())
     }
@@ -260,7 +287,7 @@ fn insert(tx: &Transaction<'_>, stamp: &Stamp, document: &Document) -> rusqlite:
     let level = rank(document.level);
     tx.prepare_cached(
         "INSERT INTO documents (path, title, summary, doc_type, date, level, char_count, links, size, mtime_ns, read_at_ns,
-         hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+         hash, front_matter, fault) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?
     .execute(params![
         document.path,
@@ -275,6 +302,8 @@ fn insert(tx: &Transaction<'_>, stamp: &Stamp, document: &Document) -> rusqlite:
         stamp.mtime_ns,
         stamp.read_at_ns,
         stamp.hash,
+        document.has_front_matter,
+        document.fault,
     ])?;
     let id = tx.last_insert_rowid();
     // The summary may say what the text does not, and the path what neither does.

@@ -16,6 +16,6 @@ mod tests;
 mod vectors;
 mod words;
 
-pub(crate) use documents::{Entry, Stamp};
+pub(crate) use documents::{Entry, Health, Stamp};
 pub(crate) use search::{Found, Query};
 pub(crate) use storage::{Index, IndexError};

@@ -8,6 +8,9 @@ CREATE TABLE documents (
     date TEXT,
     level INTEGER NOT NULL,
     char_count INTEGER NOT NULL,
+    front_matter INTEGER NOT NULL,
+    -- What of it does not fit the document's type.
+    fault TEXT,
     links TEXT NOT NULL,
     size INTEGER NOT NULL,
     mtime_ns INTEGER NOT NULL,

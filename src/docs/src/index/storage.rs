@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use super::vectors::Matrix;
 
 /// Rises with every change of `schema.sql`, or of how text is taken apart.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// Idle reading connections kept.
 const IDLE_READERS: usize = 4;
 const BUSY: Duration = Duration::from_secs(5);

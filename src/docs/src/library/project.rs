@@ -21,7 +21,7 @@ use super::{
     worker::{Task, Worker},
 };
 use crate::{
-    index::{Index, IndexError},
+    index::{Health, Index, IndexError},
     model::{Collection, Tenant},
     remote::Embedder,
     text::{DocTypes, MAX_SCHEMA},
@@ -29,8 +29,10 @@ use crate::{
 use countersign_config::DocsProject;
 use countersign_domain::changes::digest::hex;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{ProgressSink, ProviderEvent, text::one_line};
+use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 
+/// Documents that do not fit their type and are named.
+const FAULTS: usize = 20;
 /// Digits of the hash of a root.
 const HASH: usize = 16;
 /// What is encoded in a segment of a URI (RFC 3986, section 3.3).
@@ -96,6 +98,8 @@ pub(crate) struct Project {
     types: RwLock<Arc<DocTypes>>,
     branch: RwLock<String>,
     state: watch::Sender<State>,
+    /// What was found when its folders were looked at last.
+    report: RwLock<Report>,
     tasks: Mutex<mpsc::Sender<Task>>,
     /// Who writes to the files has it.
     turn: Arc<AsyncMutex<()>>,
@@ -132,6 +136,7 @@ impl Project {
             types: RwLock::new(Arc::new(DocTypes::built_in())),
             branch: RwLock::new(branch),
             state: watch::Sender::new(State::default()),
+            report: RwLock::default(),
             tasks: Mutex::new(tasks.clone()),
             turn: Arc::default(),
             embedder: embedder.clone(),
@@ -188,6 +193,11 @@ impl Project {
     /// Its path below the root.
     pub fn external_folder(&self) -> Option<&str> {
         self.config.external_docs.as_deref()
+    }
+
+    /// Returns `true` if each branch has documents of its own.
+    pub fn is_by_branch(&self) -> bool {
+        self.config.by_branch
     }
 
     /// The branch that is checked out; `-` where branches are not told apart.
@@ -248,7 +258,13 @@ impl Project {
             return self.shelf(tenant);
         }
         let asked = one_line(&tenant.branch, 80);
-        let message = if self.config.by_branch {
+        let message = if self.lacks_repository() {
+            format!(
+                "{} has no branch {asked}: `branches: git` is configured for it, and its root lies in no git repository. Leave \
+                 branch_name out, or have the operator correct the configuration.",
+                self.name
+            )
+        } else if self.config.by_branch {
             format!("{} has no documents of the branch {asked}: it was never checked out here.", self.name)
         } else {
             format!("{} does not tell branches apart, so there is no branch {asked}; leave branch_name out.", self.name)
@@ -414,7 +430,72 @@ impl Project {
 
     pub(super) fn finished(&self) {
         let State { done, total, .. } = self.state.borrow().clone();
+        self.take_stock();
         self.tell(State { finished: true, done, total });
+    }
+
+    /// What is indexed, and what of it is not as it should be.
+    pub fn report(&self) -> Report {
+        self.report.read().clone()
+    }
+
+    /// Notes what is indexed, and logs it where that is news.
+    fn take_stock(&self) {
+        let shelf = match self.tenant(None) {
+            Ok(shelf) => shelf,
+            Err(error) => return tracing::warn!(project = %self.name, %error, "what is indexed cannot be told"),
+        };
+        let external = shelf.external.as_ref().map(|index| index.health(0)).transpose();
+        let (docs, external) = match (shelf.docs.health(FAULTS), external) {
+            (Ok(docs), Ok(external)) => (docs, external),
+            (Err(error), _) | (_, Err(error)) => {
+                return tracing::warn!(project = %self.name, %error, "what is indexed cannot be told");
+            }
+        };
+        let mut report =
+            Report { details: vec![self.detail(&shelf.tenant, &docs, external.as_ref())], ..Report::default() };
+        if self.lacks_repository() {
+            report.warnings.push(format!(
+                "{}: `branches: git` is configured, and its root lies in no git repository, so branches are not told apart",
+                self.name
+            ));
+        }
+        let faults = docs.faults.iter().map(|(path, why)| format!("{}: {path}: {why}", self.name));
+        report.warnings.extend(faults);
+        if let Some(more) = docs.faulty.checked_sub(docs.faults.len()).filter(|more| *more > 0) {
+            report.warnings.push(format!("{}: the front matter of {more} more does not fit", self.name));
+        }
+        let before = std::mem::replace(&mut *self.report.write(), report.clone());
+        if before.details != report.details {
+            tracing::info!(
+                project = %self.name, branch = %shelf.tenant.branch, documents = docs.documents,
+                without_front_matter = docs.without_front_matter, not_fitting = docs.faulty,
+                external = external.as_ref().map(|external| external.documents), "documents are indexed"
+            );
+        }
+        for warning in report.warnings.iter().filter(|warning| !before.warnings.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    fn detail(&self, tenant: &Tenant, docs: &Health, external: Option<&Health>) -> String {
+        let branch = if tenant.branch == git::NONE { String::new() } else { format!(" on {}", tenant.branch) };
+        let mut detail = format!("{}{branch}: {}", self.name, counted(docs.documents, "document"));
+        if docs.without_front_matter > 0 {
+            detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
+        }
+        if docs.faulty > 0 {
+            detail.push_str(&format!(", {} whose front matter does not fit", docs.faulty));
+        }
+        if let Some(external) = external {
+            detail.push_str(&format!(", and {} of reference documentation", counted(external.documents, "file")));
+        }
+        detail
+    }
+
+    /// Returns `true` if branches are to be told apart and there is no repository to tell them by.
+    pub fn lacks_repository(&self) -> bool {
+        self.config.by_branch && *self.branch.read() == git::NONE
     }
 
     /// Tells whoever listens, once the first synchronization is over.
@@ -423,7 +504,11 @@ impl Project {
             return;
         }
         self.wake_embedding.notify_one();
-        if collection == Collection::External || !self.state.borrow().finished {
+        if !self.state.borrow().finished {
+            return;
+        }
+        self.take_stock();
+        if collection == Collection::External {
             return;
         }
         let Changed { updated, added, removed } = changed;
@@ -434,6 +519,10 @@ impl Project {
             let _ = self.events.send(ProviderEvent::ResourceListChanged);
         }
     }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn stopping() -> McpError {

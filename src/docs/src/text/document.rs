@@ -16,6 +16,8 @@ use crate::model::{Document, Level};
 /// Characters of a title, and of a summary.
 const TITLE: usize = 200;
 const SUMMARY: usize = 300;
+/// Characters of what is wrong with a document.
+const FAULT: usize = 3000;
 /// Characters of a line that are kept in a passage: one that is longer says nothing to anybody.
 const LINE: usize = 20_000;
 
@@ -24,8 +26,12 @@ const LINE: usize = 20_000;
 /// # Errors
 /// A document that takes too long to read.
 pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document, TooSlow> {
-    let fields = fields(text).unwrap_or_default();
-    read(path, text, types, &fields, &mut Budget::new())
+    let (fields, fault) = match types.check_fields(path, text) {
+        Ok(fields) => (fields, None),
+        Err(why) => (fields(text).unwrap_or_default(), Some(one_line(&why.told(), FAULT))),
+    };
+    let document = read(path, text, types, &fields, &mut Budget::new())?;
+    Ok(Document { fault, ..document })
 }
 
 /// As [`parse`], with the front matter read.
@@ -55,6 +61,8 @@ pub(super) fn read(
         doc_type,
         date: said("date").map(|date| one_line(date, 40)),
         level: level(fields),
+        has_front_matter: split(text).yaml.is_some(),
+        fault: None,
         char_count: text.chars().count(),
         links: links::resolve(path, &markdown.links),
         chunks: chunks(&lines, head.lines().count(), &markdown, budget)?,

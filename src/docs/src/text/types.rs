@@ -1,6 +1,9 @@
 //! Types of documents: where they lie and what their front matter has to say.
 
-use jsonschema::{Validator, error::ValidationError};
+use jsonschema::{
+    Validator,
+    error::{ValidationError, ValidationErrorKind},
+};
 use serde_json::{Map, Value, json};
 
 use super::{budget::Budget, document, front_matter, schemas};
@@ -13,8 +16,11 @@ const MAX_CUSTOM: usize = 50;
 pub(crate) const MAX_SCHEMA: usize = 64 << 10;
 /// Faults of one document that are named.
 const MAX_FAULTS: usize = 50;
-/// Characters of a fault's message.
+/// Those that are told in one line.
+const TOLD: usize = 3;
+/// Characters of a fault's message. The values that are allowed are listed whole, as far as the second goes.
 const MAX_MESSAGE: usize = 300;
+const MAX_CHOICES: usize = 2000;
 
 /// A type of documents.
 #[derive(Debug)]
@@ -62,6 +68,25 @@ pub(crate) enum Refusal {
     NotText {
         why: String,
     },
+}
+
+impl Refusal {
+    /// What is wrong, in one line.
+    pub fn told(&self) -> String {
+        match self {
+            Self::UnknownType { name, known } => format!("there is no type {name}; there are {}", known.join(", ")),
+            Self::NotText { why } => why.clone(),
+            Self::Schema { faults } => {
+                let told = faults.iter().take(TOLD).map(|fault| match fault.pointer.as_str() {
+                    "" => fault.message.clone(),
+                    pointer => format!("{pointer}: {}", fault.message),
+                });
+                let more = faults.len().checked_sub(TOLD).filter(|more| *more > 0);
+                let more = more.map(|more| format!("and {more} more"));
+                told.chain(more).collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
 }
 
 /// A document that fits its type.
@@ -208,6 +233,15 @@ fn fault(pointer: &str, rule: &str, message: &str) -> Fault {
     Fault { pointer: pointer.to_owned(), rule: rule.to_owned(), message: message.to_owned() }
 }
 
+/// What is wrong, with all values that may stand there.
+fn message(error: &ValidationError<'_>) -> String {
+    let cut = |text: String, max| text.chars().take(max).collect::<String>();
+    let ValidationErrorKind::Enum { options } = error.kind() else { return cut(error.to_string(), MAX_MESSAGE) };
+    let is = cut(error.instance().to_string(), MAX_MESSAGE / 3);
+    let all: Vec<String> = options.as_array().into_iter().flatten().map(ToString::to_string).collect();
+    cut(format!("{is} is not one of {}", all.join(", ")), MAX_CHOICES)
+}
+
 fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
     let value = json!(fields);
     if validator.is_valid(&value) {
@@ -216,7 +250,7 @@ fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
     let said = |error: ValidationError<'_>| Fault {
         pointer: error.instance_path().to_string(),
         rule: error.kind().keyword().to_owned(),
-        message: error.to_string().chars().take(MAX_MESSAGE).collect(),
+        message: message(&error),
     };
     validator.iter_errors(&value).take(MAX_FAULTS).map(said).collect()
 }

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{blocking, plan, resources::TEMPLATE, whose};
+use super::{
+    blocking, plan,
+    resources::{TEMPLATE, active},
+    whose,
+};
 use crate::{
     library::{Library, Project},
     text::capture,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    Completion, CompletionRef, PromptArgumentDef, PromptDef, PromptMessage, PromptResult, text::one_line,
+    CallContext, Completion, CompletionRef, PromptArgumentDef, PromptDef, PromptMessage, PromptResult, text::one_line,
 };
 
 const CAPTURE: &str = "capture";
@@ -49,24 +53,36 @@ fn invalid(message: String) -> McpError {
     McpError::new(ErrorKind::InvalidParams, message)
 }
 
-/// The project that is named, or the only one.
-fn project_of(library: &Library, name: Option<&str>) -> Result<Arc<Project>, McpError> {
-    match (name, library.projects()) {
-        (None, [only]) => Ok(Arc::clone(only)),
+/// The project that is named, that the session is about, or the only one.
+///
+/// # Errors
+/// `INVALID_PARAMS` where that is none; `TENANT_MISMATCH` for another one than the session is about.
+fn project_of(library: &Library, name: Option<&str>, ctx: &CallContext) -> Result<Arc<Project>, McpError> {
+    let active = active(ctx);
+    let name = name.or(active.as_ref().map(|active| active.project.as_str()));
+    let project = match (name, library.projects()) {
+        (None, [only]) => Arc::clone(only),
         (None, projects) => {
             let names: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();
-            Err(invalid(format!("Name the project: {}.", names.join(", "))))
+            return Err(invalid(format!("Name the project: {}.", names.join(", "))));
         }
-        (name, _) => whose::project(library, name).map_err(|error| invalid(error.message.to_string())),
-    }
+        (name, _) => whose::project(library, name).map_err(|error| invalid(error.message.to_string()))?,
+    };
+    active.map_or(Ok(()), |active| active.check(&project))?;
+    Ok(project)
 }
 
-pub(crate) fn get(library: &Library, name: &str, arguments: &Map<String, Value>) -> Result<PromptResult, McpError> {
+pub(crate) fn get(
+    library: &Library,
+    name: &str,
+    arguments: &Map<String, Value>,
+    ctx: &CallContext,
+) -> Result<PromptResult, McpError> {
     if name != CAPTURE {
         return Err(McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64))));
     }
     let of = |name: &str| arguments.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
-    let project = project_of(library, of("project"))?;
+    let project = project_of(library, of("project"), ctx)?;
     let asked = of("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
     let types = project.types();
     let kind = types.get(asked).ok_or_else(|| {
@@ -88,12 +104,13 @@ pub(crate) async fn complete(
     reference: &CompletionRef,
     (argument, typed): (&str, &str),
     context: &Map<String, Value>,
+    ctx: &CallContext,
 ) -> Result<Completion, McpError> {
     let of_context = context.get("project").and_then(Value::as_str);
     match (reference, argument) {
         (CompletionRef::Prompt(name), "type") if name == CAPTURE => {
             // Of all projects where none is known yet.
-            let chosen = project_of(library, of_context).ok();
+            let chosen = project_of(library, of_context, ctx).map(Some).or_else(unnamed)?;
             let all = chosen.iter().chain(library.projects().iter().filter(|_| chosen.is_none()));
             let mut names: Vec<String> = all
                 .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
@@ -103,10 +120,12 @@ pub(crate) async fn complete(
             Ok(beginning(names, typed))
         }
         (CompletionRef::Prompt(name), "subject") if name == CAPTURE => Ok(Completion::default()),
-        (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed)),
-        (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => Ok(projects(library, typed)),
+        (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed, ctx)),
+        (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => Ok(projects(library, typed, ctx)),
         (CompletionRef::ResourceTemplate(uri), "path") if uri == TEMPLATE => {
-            let Ok(project) = project_of(library, of_context) else { return Ok(Completion::default()) };
+            let Some(project) = project_of(library, of_context, ctx).map(Some).or_else(unnamed)? else {
+                return Ok(Completion::default());
+            };
             let typed = typed.to_owned();
             blocking(move || {
                 let shelf = project.tenant(None)?;
@@ -123,8 +142,15 @@ pub(crate) async fn complete(
     }
 }
 
-fn projects(library: &Library, typed: &str) -> Completion {
-    beginning(library.projects().iter().map(|project| project.name.clone()).collect(), typed)
+fn projects(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
+    let active = active(ctx);
+    let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.project == project.name);
+    beginning(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
+}
+
+/// Completes nothing where no project is known yet.
+fn unnamed(error: McpError) -> Result<Option<Arc<Project>>, McpError> {
+    if error.kind == ErrorKind::TenantMismatch { Err(error) } else { Ok(None) }
 }
 
 /// Those that begin with what was typed, whatever its case.

@@ -63,12 +63,17 @@ impl Reader {
                 project
             }
         };
+        // A client may always name its branch; where branches are not told apart there is only one, whatever its name.
+        let (branch, called) = match whose.branch_name {
+            Some(branch) if project.is_by_branch() => (Some(branch), None),
+            named => (None, named.filter(|named| *named != project.branch())),
+        };
         // Before the wait, so that a branch that is not known is refused at once.
-        if whose.branch_name.as_deref().is_some_and(|branch| branch != project.branch()) {
-            project.tenant(whose.branch_name.as_deref())?;
+        if branch.as_deref().is_some_and(|branch| branch != project.branch()) {
+            project.tenant(branch.as_deref())?;
         }
         project.synchronized(&*ctx.progress, &ctx.cancel).await?;
-        let shelf = project.tenant(whose.branch_name.as_deref())?;
+        let shelf = project.tenant(branch.as_deref())?;
         let (index, types) = (Arc::clone(&shelf.docs), project.types());
         let counts = blocking(move || index.counts().map_err(|error| plan::unindexed(&error))).await?;
         let types: Vec<Value> = types
@@ -83,6 +88,7 @@ impl Reader {
             "status": "activated",
             "project_name": tenant.project,
             "branch_name": tenant.branch,
+            "branches": if project.is_by_branch() { "git" } else { "none" },
             "path_hash": tenant.path_hash,
             "doc_types": types,
             "total_docs": counts.documents,
@@ -93,13 +99,26 @@ impl Reader {
             if tenant.branch == "-" { String::new() } else { format!(" on {}", text::one_line(&tenant.branch, 80)) },
             text::plural(counts.documents, "document")
         );
+        let mut notes = project.report().warnings;
+        if let Some(called) = &called {
+            notes.push(format!(
+                "{} does not tell branches apart (`branches` is none in the gateway's configuration): its documents are the \
+                 same on {} as on any other.",
+                tenant.project,
+                text::one_line(called, 80)
+            ));
+        }
         match &ctx.session {
-            Some(notes) => Active { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes),
-            None => {
-                let note = "Nothing is kept between calls without a session: name project_name in each of them.";
-                answer["note"] = note.into();
-                line = format!("{line} {note}");
+            Some(notes) => {
+                Active { project: tenant.project.clone(), branch: tenant.branch.clone(), called }.note(notes);
             }
+            None => notes
+                .push("Nothing is kept between calls without a session: name project_name in each of them.".to_owned()),
+        }
+        if !notes.is_empty() {
+            let note = notes.join(" ");
+            line = format!("{line} {note}");
+            answer["note"] = note.into();
         }
         result(&line, &answer)
     }

@@ -16,7 +16,7 @@ pub(crate) fn of(path: &str, why: Refusal) -> McpError {
         Refusal::Schema { faults } => {
             let first = faults.first().map_or_else(String::new, |fault| {
                 let at = if fault.pointer.is_empty() { "the front matter" } else { fault.pointer.as_str() };
-                format!(": {}: {}", one_line(at, 200), one_line(&fault.message, 300))
+                format!(": {}: {}", one_line(at, 200), one_line(&fault.message, 2000))
             });
             let many = match faults.len() {
                 0 | 1 => String::new(),

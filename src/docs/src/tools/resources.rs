@@ -1,13 +1,14 @@
-//! Documents as resources: `docs://{project}/{path}`, of the branch that is checked out.
+//! Documents as resources: `docs://{project}/{path}`, of the branch that is checked out. A session that is about one project
+//! has none of another.
 
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::{blocking, plan};
+use super::{blocking, plan, whose::Active};
 use crate::library::{Library, Project};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{ResourceDef, ResourceTemplateDef, ResourceText};
+use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText};
 
 pub(crate) const SCHEME: &str = "docs://";
 pub(crate) const TEMPLATE: &str = "docs://{project}/{+path}";
@@ -29,10 +30,12 @@ pub(crate) fn templates() -> Vec<ResourceTemplateDef> {
     }]
 }
 
-/// The first documents of all projects together.
-pub(crate) async fn list(library: &Arc<Library>) -> Result<Vec<ResourceDef>, McpError> {
+/// The first documents of all projects together, or of that which the session is about.
+pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
     let mut all = Vec::new();
-    for project in library.projects() {
+    let active = active(ctx);
+    let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.check(project).is_ok());
+    for project in library.projects().iter().filter(is_listed) {
         let (project, room) = (Arc::clone(project), LISTED - all.len());
         let defs = blocking(move || {
             let shelf = project.tenant(None)?;
@@ -56,7 +59,7 @@ pub(crate) async fn list(library: &Arc<Library>) -> Result<Vec<ResourceDef>, Mcp
 ///
 /// # Errors
 /// `RESOURCE_NOT_FOUND` for whatever is not exactly a document's.
-pub(crate) fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
+fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
     let found = || {
         let (project, path) = uri
             .get(..uri.len().min(URI_MAX))
@@ -85,8 +88,23 @@ pub(crate) fn unknown(uri: &str) -> McpError {
     McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", uri)
 }
 
-pub(crate) async fn read(library: &Library, uri: &str) -> Result<Vec<ResourceText>, McpError> {
-    let (project, path) = parse(library, uri)?;
+/// What the session is about, if it is about anything.
+pub(crate) fn active(ctx: &CallContext) -> Option<Active> {
+    ctx.session.as_deref().and_then(Active::of)
+}
+
+/// As [`parse`], for this client.
+///
+/// # Errors
+/// As [`parse`]; `TENANT_MISMATCH` for a document that is not of what its session is about.
+pub(crate) fn admit(library: &Library, uri: &str, ctx: &CallContext) -> Result<(Arc<Project>, String), McpError> {
+    let found = parse(library, uri)?;
+    active(ctx).map_or(Ok(()), |active| active.check(&found.0))?;
+    Ok(found)
+}
+
+pub(crate) async fn read(library: &Library, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
+    let (project, path) = admit(library, uri, ctx)?;
     let bytes = blocking(move || project.files().read(&path)).await?;
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown(uri))?;
     Ok(vec![ResourceText { uri: uri.to_owned(), mime_type: MARKDOWN.to_owned(), text }])

@@ -21,11 +21,26 @@ const NOTE: &str = "docs";
 pub(crate) struct Active {
     pub project: String,
     pub branch: String,
+    /// What its client calls the branch of a project that does not tell branches apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called: Option<String>,
 }
 
 impl Active {
     pub fn of(notes: &SessionNotes) -> Option<Self> {
         serde_json::from_str(&notes.get(NOTE)?).ok()
+    }
+
+    /// Checks that a resource of this project, as its files are now, is one of what the session is about.
+    ///
+    /// # Errors
+    /// `TENANT_MISMATCH`
+    pub fn check(&self, project: &Project) -> Result<(), McpError> {
+        if project.name != self.project {
+            return Err(mismatch(self, &format!("this is of {}", project.name)));
+        }
+        let now = project.checked_out();
+        if now == self.branch { Ok(()) } else { Err(mismatch(self, &format!("{now} is checked out"))) }
     }
 
     pub fn note(&self, notes: &SessionNotes) {
@@ -127,16 +142,21 @@ pub(crate) fn completed(
     let Some(active) = Active::of(notes) else { return Ok(None) };
     // Which branches are deleted is only ever what the call itself says.
     let branch = (tool != "delete_documents").then_some(("branch_name", &active.branch));
-    let mut missing: Vec<(&str, String)> = Vec::new();
+    let mut values: Vec<(&str, String)> = Vec::new();
     for (name, is) in [Some(("project_name", &active.project)), branch].into_iter().flatten() {
-        match member(arguments.get(), name) {
-            None => missing.push((name, Value::from(is.as_str()).to_string())),
-            Some(given) if string(given).is_some_and(|given| given != *is) => return Err(mismatch(&active, name)),
+        let given = member(arguments.get(), name).map(string);
+        match given {
+            None => values.push((name, Value::from(is.as_str()).to_string())),
+            Some(Some(given)) if given == *is => {}
+            Some(Some(given)) if name == "branch_name" && active.called.as_deref() == Some(&*given) => {
+                values.push((name, Value::from(is.as_str()).to_string()));
+            }
+            Some(Some(_)) => return Err(mismatch(&active, &format!("{name} says otherwise"))),
             // What is no text is for the input schema to refuse.
-            Some(_) => {}
+            Some(None) => {}
         }
     }
-    let edits: Vec<(&str, Op<'_>)> = missing.iter().map(|(name, value)| (*name, Op::Default(value))).collect();
+    let edits: Vec<(&str, Op<'_>)> = values.iter().map(|(name, value)| (*name, Op::Set(value))).collect();
     if edits.is_empty() {
         return Ok(None);
     }
@@ -145,9 +165,9 @@ pub(crate) fn completed(
         .map_err(|_| McpError::new(ErrorKind::ValidationFailed, "The arguments are not a JSON object."))
 }
 
-fn mismatch(active: &Active, name: &str) -> McpError {
+fn mismatch(active: &Active, but: &str) -> McpError {
     let message = format!(
-        "This session is about {} on the branch {}; {name} says otherwise. Call activate_project to change that.",
+        "This session is about {} on the branch {}; {but}. Call activate_project to change that.",
         active.project, active.branch
     );
     McpError::new(ErrorKind::TenantMismatch, message)
@@ -165,7 +185,7 @@ mod tests {
 
     fn active() -> SessionNotes {
         let notes = SessionNotes::default();
-        Active { project: "handbook".into(), branch: "main".into() }.note(&notes);
+        Active { project: "handbook".into(), branch: "main".into(), called: None }.note(&notes);
         notes
     }
 
@@ -187,6 +207,16 @@ mod tests {
         assert_eq!(of("semantic_search", r#"{"project_name":"handbook","branch_name":"main"}"#), None);
         assert_eq!(of("semantic_search", r#"{"project_name":7,"branch_name":null}"#), None, "the schema refuses it");
         assert!(completed("semantic_search", &raw("{}"), &SessionNotes::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn branch_that_was_named_at_activation_stands_for_the_only_one() {
+        let notes = SessionNotes::default();
+        Active { project: "handbook".into(), branch: "-".into(), called: Some("main".into()) }.note(&notes);
+        let of = |arguments: &str| completed("semantic_search", &raw(arguments), &notes);
+        let whole = r#"{"branch_name":"-","project_name":"handbook"}"#;
+        assert_eq!(of(r#"{"branch_name":"main"}"#).unwrap().unwrap().get(), whole);
+        assert_eq!(of(r#"{"branch_name":"dev"}"#).unwrap_err().kind, ErrorKind::TenantMismatch);
     }
 
     #[test]

@@ -52,7 +52,11 @@ pub struct ProviderInfo {
     pub tools: usize,
     pub resources: usize,
     pub prompts: usize,
-    /// What of it is not as it should be and stops nobody: names that clients refuse, or that others have.
+    /// What it has, of a module that tells.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
+    /// What of it is not as it should be and stops nobody: names that clients refuse, or that others have, and data that does
+    /// not fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// How an upstream stands; none for a module.
@@ -101,6 +105,7 @@ async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
     for provider in table.providers() {
         let resources = services.in_time(provider.resources(&context)).await;
         let upstream = provider.upstream().map(|upstream| upstream.status());
+        let Report { details, warnings } = provider.report();
         infos.push(ProviderInfo {
             name: provider.name().to_owned(),
             kind: if upstream.is_some() { "upstream" } else { "module" },
@@ -113,7 +118,8 @@ async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
             tools: count(provider),
             resources: resources.map_or(0, |r| r.len()),
             prompts: provider.prompts().len(),
-            warnings: table.warnings(provider.name()),
+            details,
+            warnings: table.warnings(provider.name()).into_iter().chain(warnings).collect(),
         });
     }
     infos

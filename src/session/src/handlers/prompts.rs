@@ -111,6 +111,11 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
         return Ok(Reply::new(NOTHING.into()));
     };
     admit(exchange, &exchange.services.routes.load(), &*provider, subject)?;
+    if let Subject::Resource(template) = subject {
+        // Whoever may not read what it would become is told nothing of it either.
+        let begun = begun(template, &params);
+        admit(exchange, &exchange.services.routes.load(), &*provider, Subject::Resource(&begun))?;
+    }
     let module = match &provider {
         Target::Upstream(upstream) => {
             return complete_upstream(exchange, request, upstream).await;
@@ -129,6 +134,25 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
         out["total"] = total.into();
     }
     Ok(Reply::new(json!({ "completion": out }).to_string()))
+}
+
+/// The template with what is known of its variables, and what was typed, in their places.
+fn begun(template: &str, params: &params::Complete<'_>) -> String {
+    let mut begun = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, from)) = rest.split_once('{') {
+        let Some((variable, after)) = from.split_once('}') else { break };
+        begun.push_str(before);
+        let name = variable.trim_start_matches(['+', '#', '/', '.', ';', '?', '&']);
+        match params.context.arguments.get(name).and_then(Value::as_str) {
+            Some(value) => begun.push_str(value),
+            None if name == params.argument.name => begun.push_str(&params.argument.value),
+            None => begun.extend(["{", variable, "}"]),
+        }
+        rest = after;
+    }
+    begun.push_str(rest);
+    begun
 }
 
 /// The upstream completes its own prompts and templates.

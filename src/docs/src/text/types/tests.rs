@@ -55,6 +55,16 @@ fn a_document_that_fits_passes_and_every_fault_of_one_that_does_not_is_named() {
 }
 
 #[test]
+fn value_that_is_not_allowed_is_told_with_all_that_are() {
+    let bad = GOOD.replace("integration", "huge").replace("gotcha", "trick");
+    let why = DocTypes::built_in().check("tools/x.md", &bad).unwrap_err().told();
+    let all = "\"huge\" is not one of \"architectural\", \"behavioral\", \"performance\", \"correctness\", \"convention\", \
+               \"integration\"";
+    assert!(why.contains(all) && why.contains("/knowledge_type: \"trick\" is not one of "), "{why}");
+    assert!(!why.contains("other candidates"), "{why}");
+}
+
+#[test]
 fn a_project_adds_types_in_either_form() {
     let lists = "name: api-contract\ndescription: Contracts\nfolder: api-contracts\nrequired_fields:\n  - name: endpoint\n    type: string\n  \
                  - name: change_type\n    type: enum\n    values: [new, breaking]\noptional_fields:\n  - {name: since, type: date}\n";

@@ -105,6 +105,21 @@ fn no_way_to_write_a_uri_leads_past_a_rule() {
 }
 
 #[test]
+fn rule_on_resources_names_a_project_of_a_module() {
+    let allow = Rule { resources: globs("docs://handbook/**"), principals: globs("a"), ..rule(Verdict::Allow) };
+    let deny = Rule { resources: globs("docs://**"), ..rule(Verdict::Deny) };
+    let policy = policy(PolicyDefault::ReviewWrites, vec![allow, deny]);
+    let ask =
+        |who: &str, uri| word(policy.passage(Subject::Resource(uri), Owner::Module("docs"), &asker(&principal(who))));
+    for uri in ["docs://handbook/a.md", "docs://handbook/problems/a%20b.md", "docs://handbook/"] {
+        assert_eq!((ask("a", uri), ask("b", uri)), ("allowed", "refused"), "{uri}");
+    }
+    for uri in ["docs://other/a.md", "docs://handbook2/a.md", "docs://other/../handbook/a.md"] {
+        assert_eq!(ask("a", uri), "refused", "{uri}");
+    }
+}
+
+#[test]
 fn a_condition_that_cannot_be_evaluated_makes_it_stricter() {
     let fails = Condition::compile("principal.name + 1 == session.client").unwrap();
     let denies = policy(PolicyDefault::Allow, vec![Rule { when: Some(fails.clone()), ..rule(Verdict::Deny) }]);

@@ -191,6 +191,7 @@ class Server {
         p.lastStderr && p.lastStderr !== p.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Last line on stderr: '), h('code', null, said(p.lastStderr, 500))),
         p.restarts > 0 && h('p', { class: 'quiet' }, `Restarted ${plural(p.restarts, 'time')} so far.`))),
       p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
+      p.details?.length > 0 && h('ul', { class: 'quiet server-line' }, p.details.slice(0, 100).map((text) => h('li', null, said(text, 300)))),
       p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(p.warnings.length, 'warning')), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
       h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts], ['In flight', p.inFlight], ['Restarts', p.restarts]]
         .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
