@@ -340,7 +340,10 @@ impl Project {
         let pending = index.without_vectors_of(path, embedder.model()).map_err(|error| unavailable(&error))?;
         let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
         if !texts.is_empty() {
-            let vectors = embedder.passages(&texts).await.map_err(|error| failed(error.to_string()))?;
+            let vectors = embedder.passages(&texts).await.map_err(|error| {
+                tracing::warn!(project = %self.name, path, %error, "a document is not embedded");
+                failed(error.for_agents())
+            })?;
             let all: Vec<_> = ids.into_iter().zip(vectors).collect();
             index.set_vectors(embedder.model(), &all).map_err(|error| unavailable(&error))?;
         }

@@ -7,7 +7,7 @@ use countersign_provider::text::one_line;
 /// Characters of a server's own words that are told.
 const TOLD: usize = 200;
 
-/// In one line, without the key and with no more of an answer than its beginning.
+/// In one line for the log, with no more of an answer than its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RemoteError {
     #[error("no connection: {0}")]
@@ -39,6 +39,16 @@ impl RemoteError {
 
     pub fn garbage(why: impl AsRef<str>) -> Self {
         Self::Garbage(one_line(why.as_ref(), TOLD).into_owned())
+    }
+
+    /// What agents are told: nothing that the server said, in which a key may stand.
+    pub fn for_agents(&self) -> String {
+        match self {
+            Self::Unreachable(_) => "it cannot be reached".to_owned(),
+            Self::Status { status, .. } => format!("it answered with the status {status}"),
+            Self::Garbage(_) => "its answer is not what was asked for".to_owned(),
+            Self::Late(_) | Self::TooLong(_) | Self::Open | Self::Cancelled => self.to_string(),
+        }
     }
 
     /// Whether another attempt may go better.

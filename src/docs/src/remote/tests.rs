@@ -177,6 +177,19 @@ async fn garbage_is_an_error_that_keeps_the_key_to_itself() {
 }
 
 #[actix::test]
+async fn agents_are_told_the_status_and_nothing_that_the_model_said() {
+    for (line, body, told) in [
+        ("401 Unauthorized", "bad key: Bearer very-secret", "it answered with the status 401"),
+        ("200 OK", "{\"data\": \"very-secret\"}", "its answer is not what was asked for"),
+    ] {
+        let answer = status(line, "", body);
+        let bench = Bench::new(move |_, _, _| Some(answer.clone())).await;
+        let error = bench.embedder("m").query("a").await.unwrap_err();
+        assert_eq!(error.for_agents(), told);
+    }
+}
+
+#[actix::test]
 async fn a_server_that_is_silent_or_away_is_left_alone_after_a_while() {
     let bench = Bench::new(|_, _, _| None).await;
     let mut slow = endpoint(&bench.url, "m");
