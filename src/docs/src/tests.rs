@@ -340,7 +340,7 @@ async fn report_counts_what_is_indexed_and_names_what_does_not_fit() {
     let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
     assert!(warning.starts_with("handbook: tools/bad.md: /knowledge_type: \"trick\" is not one of "), "{warning}");
     let active = bench.call("activate_project", json!({})).await.unwrap();
-    assert!(active["note"].as_str().unwrap().contains("tools/bad.md"), "{active}");
+    assert!(active["warnings"][0].as_str().unwrap().contains("tools/bad.md"), "{active}");
 
     let bench = Bench::with(true).await;
     assert!(bench.docs.report().details[0].starts_with("handbook on main: "));

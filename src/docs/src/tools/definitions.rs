@@ -104,6 +104,10 @@ fn activate_project() -> ToolDef {
                 "path_hash": { "type": "string", "description": "Of the project's root." },
                 "doc_types": { "type": "array", "items": object(&counted, &["name", "doc_count"]) },
                 "total_docs": { "type": "integer" },
+                "warnings": {
+                    "type": "array", "items": { "type": "string" },
+                    "description": "What of the documents is not as it should be.",
+                },
                 "note": { "type": "string" },
             }),
             &["status", "project_name", "branch_name", "branches", "path_hash", "doc_types", "total_docs"],

@@ -28,6 +28,8 @@ use countersign_provider::{CallContext, ToolResult, text};
 const CRITICAL: usize = 3;
 /// Documents that an answer's sources link to.
 const LINKED: usize = 20;
+/// What is not as it should be of a project's documents and is told when it is activated.
+const WARNINGS: usize = 3;
 /// Characters of a passage on one line of the text for models.
 const LINE: usize = 200;
 
@@ -99,7 +101,17 @@ impl Reader {
             if tenant.branch == "-" { String::new() } else { format!(" on {}", text::one_line(&tenant.branch, 80)) },
             text::plural(counts.documents, "document")
         );
-        let mut notes = project.report().warnings;
+        let warnings = project.report().warnings;
+        if !warnings.is_empty() {
+            let mut told: Vec<String> =
+                warnings.iter().take(WARNINGS).map(|warning| text::one_line(warning, LINE).into_owned()).collect();
+            if let Some(more) = warnings.len().checked_sub(WARNINGS).filter(|more| *more > 0) {
+                told.push(format!("{more} more, which the gateway's log has"));
+            }
+            line = format!("{line}\nWarnings:\n- {}\n", told.join("\n- "));
+            answer["warnings"] = told.into();
+        }
+        let mut notes = Vec::new();
         if let Some(called) = &called {
             notes.push(format!(
                 "{} does not tell branches apart (`branches` is none in the gateway's configuration): its documents are the \
@@ -253,7 +265,7 @@ impl Reader {
 
     pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
-        let turn = self.turn().await?;
+        let turn = project(&library, Some(&delete.project))?.writing().await;
         let deletion = blocking(move || {
             let _turn = turn;
             ctx.charged(|| plan::deletion(&library, &delete, &ctx.cancel))

@@ -11,7 +11,7 @@ use super::{Caller, Problem, Query, RestState, json_ok, page};
 use crate::services::HttpServices;
 use countersign_domain::principal::Principal;
 use countersign_exchange::shared::shown;
-use countersign_provider::{CallContext, NoProgress};
+use countersign_provider::{CallContext, NoProgress, Report};
 use countersign_routing::Target;
 use countersign_session::services::SessionInfo;
 use countersign_upstream::UpstreamStatus;
