@@ -104,6 +104,7 @@ impl ProvidersView for Nobody {
             tools: 1,
             resources: 0,
             prompts: 0,
+            details: vec!["one: 2 things".into()],
             warnings: vec!["<b>odd</b>".into()],
             upstream: None,
         };
