@@ -29,7 +29,10 @@ use crate::{
 use countersign_config::DocsProject;
 use countersign_domain::changes::digest::hex;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
+use countersign_provider::{
+    ProgressSink, ProviderEvent, Report,
+    text::{one_line, plural},
+};
 
 /// Documents that do not fit their type and are named.
 const FAULTS: usize = 20;
@@ -483,7 +486,7 @@ impl Project {
 
     fn detail(&self, tenant: &Tenant, docs: &Health, external: Option<&Health>) -> String {
         let branch = if tenant.branch == git::NONE { String::new() } else { format!(" on {}", tenant.branch) };
-        let mut detail = format!("{}{branch}: {}", self.name, counted(docs.documents, "document"));
+        let mut detail = format!("{}{branch}: {}", self.name, plural(docs.documents, "document"));
         if docs.without_front_matter > 0 {
             detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
         }
@@ -491,7 +494,7 @@ impl Project {
             detail.push_str(&format!(", {} whose front matter does not fit", docs.faulty));
         }
         if let Some(external) = external {
-            detail.push_str(&format!(", and {} of reference documentation", counted(external.documents, "file")));
+            detail.push_str(&format!(", and {} of reference documentation", plural(external.documents, "file")));
         }
         detail
     }
@@ -522,10 +525,6 @@ impl Project {
             let _ = self.events.send(ProviderEvent::ResourceListChanged);
         }
     }
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn stopping() -> McpError {
