@@ -351,13 +351,23 @@ async fn what_was_altered_in_the_database_is_found() {
     let store = place.open().unwrap();
     write(&*store, created("a")).await.unwrap();
     write(&*store, approved(2)).await.unwrap();
+    let policy = PolicySnapshot { digest: "d".into(), refused: None, body: "strict".into() };
+    store.save_policy(policy, false).await.unwrap();
     store.close();
     let head = place.verify_audit(None).unwrap().head;
     for (spoil, mend) in [
         ("UPDATE changes SET state = 'applied'", "UPDATE changes SET state = 'approved'"),
         ("UPDATE changes SET principal = 'b'", "UPDATE changes SET principal = 'agent'"),
         ("UPDATE audit SET actor = 'b' WHERE seq = 1", "UPDATE audit SET actor = 'alice' WHERE seq = 1"),
-        ("UPDATE heads SET audit = 1", "UPDATE heads SET audit = 2"),
+        ("UPDATE heads SET audit = 1", "UPDATE heads SET audit = 3"),
+        (
+            "UPDATE nodes SET policy = replace(policy, 'strict', 'loose')",
+            "UPDATE nodes SET policy = replace(policy, 'loose', 'strict')",
+        ),
+        (
+            "UPDATE facts SET value = replace(value, 'strict', 'loose')",
+            "UPDATE facts SET value = replace(value, 'loose', 'strict')",
+        ),
         ("INSERT INTO api_keys VALUES ('k', 'k', 'admin', NULL, '\\x00', '')", "DELETE FROM api_keys"),
     ] {
         run(dir.path(), spoil).await;
