@@ -243,7 +243,7 @@ test('a server that is down says why, with its last words and how often it was s
   await matches(() => broken.locator('.why-down').innerText(), /exited/);
   // The command with its arguments, of which one is a secret.
   await matches(() => broken.locator('.server-target').innerText(), /node -e 'console\.error\(.*process\.exit\(3\)' -- --api-key \[secret\]$/);
-  await matches(() => broken.locator('.stderr').innerText(), /Last line on stderr: Error: DATABASE_URL is not set/);
+  await matches(() => broken.locator('.stderr').innerText(), /Error on stderr: Error: DATABASE_URL is not set/);
   await matches(() => broken.locator('.why-down').innerText(), /Restarted \d+ times? so far/);
   assertClean(page);
   await page.context().close();

@@ -49,6 +49,49 @@ fn told(ws: &mut Ws, id: i64, method: &str) -> usize {
 }
 
 #[test]
+fn requests_wait_for_an_unprefixed_server_that_is_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    let script = format!("until [ -e {} ]; do sleep 0.02; done; exec python3 {SERVER}", gate.display());
+    let config = json!({
+        "policy": { "default": "allow" },
+        "modules": { "tracker": { "enabled": false } },
+        "limits": { "first_connection": "60s" },
+        "mcpServers": { "demo": { "command": "sh", "args": ["-c", script], "prefix": "" } },
+    });
+    let gateway = Gateway::with(&Options { config: Some(&config.to_string()), ..Options::default() });
+    let mut stateless = Ws::open(&gateway);
+    let listen = json!({ "notifications": { "resourceSubscriptions": ["note:///b"] } });
+    stateless.send_json(&mcp::request(1, "subscriptions/listen", mcp::with_meta(listen)));
+    let mut ws = opened(&gateway, "2025-11-25");
+    let requests = [
+        ("tools/call", json!({ "name": "lists", "arguments": {} })),
+        ("prompts/get", json!({ "name": "ask" })),
+        ("resources/read", json!({ "uri": "note:///a" })),
+        ("resources/subscribe", json!({ "uri": "note:///a" })),
+    ];
+    for (id, (method, params)) in (1..).zip(&requests) {
+        ws.send_json(&mcp::request(id, method, params.clone()));
+    }
+    // By then all have been taken up.
+    ws.send_json(&mcp::request(9, "ping", json!({})));
+    let (_, before) = ws.answer(&json!(9));
+    assert!(before.is_empty(), "{before:?}");
+    std::fs::write(&gate, "").unwrap();
+    let mut left: Vec<i64> = (1..=4).collect();
+    while !left.is_empty() {
+        let message: Value = serde_json::from_slice(&ws.frame().unwrap().payload).unwrap();
+        if message.get("method").is_none() {
+            assert!(message["result"].is_object(), "{message}");
+            left.retain(|id| message["id"] != *id);
+        }
+    }
+    let acknowledged: Value = serde_json::from_slice(&stateless.frame().unwrap().payload).unwrap();
+    let told = &acknowledged["params"]["notifications"]["resourceSubscriptions"];
+    assert_eq!(told, &json!(["note:///b"]), "{acknowledged}");
+}
+
+#[test]
 fn lists_are_the_servers_own_bytes_in_every_revision() {
     for prefix in ["demo__", ""] {
         let gateway = gateway(prefix);

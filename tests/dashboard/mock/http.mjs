@@ -181,7 +181,7 @@ export function serve(core, credentials, { host, port }) {
       const { clientInfo, protocolVersion } = message.params;
       mcpClients.set(id, { clientName: clientInfo.name, clientVersion: clientInfo.version, revision: protocolVersion, transport: 'http', session: id });
       const now = new Date().toISOString();
-      opened({ id: `${id.slice(0, 8)}…`, transport: 'http', revision: protocolVersion, clientName: clientInfo.name, clientVersion: clientInfo.version, principal: 'local-agent', createdAt: now, lastActiveAt: now, inFlight: 0 });
+      opened({ id: `${id.slice(0, 8)}…`, transport: 'http', revision: protocolVersion, clientName: clientInfo.name, clientVersion: clientInfo.version, principal: 'local-agent', createdAt: now, lastActiveAt: now, connected: true, inFlight: 0 });
       return answer({ protocolVersion, capabilities: { tools: {} }, serverInfo: { name: 'mock', version: '0' } }, { 'Mcp-Session-Id': id });
     }
     if (message.id === undefined) return void res.writeHead(202).end();

@@ -102,7 +102,7 @@ export function fill(core) {
   for (const n of [1, 2, 3, 4]) asked('add_comment', { issueId: login.id, content: `Checked browser ${n > 2 ? 3 : n}: it works with the patch.` }, cursor, 5 - n);
 
   for (const who of [claude, cursor, modern]) {
-    core.sessions.set(who.session + who.transport, { id: `${who.session.slice(0, 8)}…`, transport: who.transport, revision: who.revision, clientName: who.clientName, clientVersion: who.clientVersion, principal: who.principal, createdAt: ago(95).toISOString(), lastActiveAt: ago(1).toISOString(), inFlight: who === cursor ? 2 : 0 });
+    core.sessions.set(who.session + who.transport, { id: `${who.session.slice(0, 8)}…`, transport: who.transport, revision: who.revision, clientName: who.clientName, clientVersion: who.clientVersion, principal: who.principal, createdAt: ago(95).toISOString(), lastActiveAt: ago(1).toISOString(), connected: true, inFlight: who === cursor ? 2 : 0 });
   }
 }
 

@@ -62,6 +62,10 @@ def answer(method, params):
         return '{"resources":[%s]}' % ",".join(RESOURCES)
     if method == "resources/templates/list":
         return '{"resourceTemplates":[%s]}' % ",".join(TEMPLATES)
+    if method == "prompts/get":
+        return '{"messages":[]}'
+    if method == "resources/read":
+        return json.dumps({"contents": [{"uri": params["uri"], "text": "read"}]})
     if method == "resources/subscribe":
         subscribed.append(params["uri"])
         return "{}"

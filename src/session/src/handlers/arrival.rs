@@ -53,6 +53,11 @@ pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<Target>, 
     lookup(exchange, find).await
 }
 
+/// Waits for the server of a resource that is to be subscribed to. One that does not come has no say in what happens.
+pub async fn of_resource(exchange: &Handling, uri: &str) {
+    let _ = resource(exchange, uri).await;
+}
+
 /// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
 /// itself.
 pub async fn of_tool(services: &Services, principal: &Principal, name: &str) {

@@ -12,7 +12,7 @@ use std::{
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::{resources::remember, tasks::listen as tasks};
+use super::{arrival, resources::remember, tasks::listen as tasks};
 use crate::{Handling, policy::admit};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
@@ -48,11 +48,14 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         move || Hold::Idle(heard.load(Ordering::Relaxed))
     };
     let _slot = services.long_lived_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
-    let table = services.routes.load_full();
     let asked = params.notifications;
     for uri in &asked.resource_subscriptions {
         check_uri(&services.config.limits, "notifications.resourceSubscriptions", uri)?;
     }
+    for uri in &asked.resource_subscriptions {
+        arrival::of_resource(exchange, uri).await;
+    }
+    let table = services.routes.load_full();
     let mut uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()

@@ -140,6 +140,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     let params: params::Subscribe<'_> = params::parse(request.params)?;
     let services = &exchange.services;
     check_uri(&services.config.limits, "uri", &params.uri)?;
+    arrival::of_resource(exchange, &params.uri).await;
     let provider = {
         let table = services.routes.load();
         let provider = table.resource(&params.uri);

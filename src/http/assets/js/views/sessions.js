@@ -11,6 +11,10 @@ import { emptyState, errorState, skeleton } from '../ui/states.js';
 // Openings and closings come by the feed; activity is looked up while somebody looks.
 const LOOK = 10_000;
 
+// A client that closes need not end its session, which then waits for it a while. Between two requests none need be open.
+const PAUSE = 15_000;
+const isGone = (s) => s.connected === false && Date.now() - Date.parse(s.lastActiveAt) > PAUSE;
+
 export class SessionsView {
   element;
   #api;
@@ -63,9 +67,7 @@ export class SessionsView {
 
   #paint() {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
-    // A client that closes need not end its session, which then waits for it a while.
-    const gone = all.filter((s) => s.connected === false).length;
-    this.#parts.count.textContent = count(all.length + this.#others - gone);
+    this.#parts.count.textContent = count(all.length + this.#others - all.filter(isGone).length);
     const gateways = this.#gateways();
     if (!all.length) {
       fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'), gateways);
@@ -81,7 +83,7 @@ export class SessionsView {
           h('td', { data: { label: 'Principal' } }, said(s.principal ?? '', 60)),
           h('td', { data: { label: 'Through' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', said(s.revision, 20))),
           h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(s.createdAt)),
-          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt), s.connected === false && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
+          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt), isGone(s) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
           h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
       all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`),
