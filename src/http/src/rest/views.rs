@@ -167,6 +167,7 @@ mod tests {
             principal: "local-agent".into(),
             created_at: Timestamp::UNIX_EPOCH,
             last_active_at: Timestamp::UNIX_EPOCH,
+            connected: true,
             in_flight: 2,
         };
         let json = serde_json::to_value(&info).unwrap();

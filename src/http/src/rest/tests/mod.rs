@@ -89,6 +89,7 @@ impl SessionsView for Nobody {
             principal: "local-agent".into(),
             created_at: Timestamp::from_second(at).unwrap(),
             last_active_at: Timestamp::from_second(at).unwrap(),
+            connected: true,
             in_flight: 0,
         };
         vec![session("older-secret-session-id", 1), session("newer-secret-session-id", 2)]
