@@ -192,11 +192,11 @@ fn cleaned(answer: &str, given: &Given<'_>, options: Options) -> String {
         }
     }
     for (event, range) in parser.into_offset_iter() {
-        if !matches!(event, Event::End(_)) {
-            if let Some(open) = open.last_mut() {
-                let inner = open.inner.get_or_insert(range.clone());
-                *inner = inner.start.min(range.start)..inner.end.max(range.end);
-            }
+        if !matches!(event, Event::End(_))
+            && let Some(open) = open.last_mut()
+        {
+            let inner = open.inner.get_or_insert(range.clone());
+            *inner = inner.start.min(range.start)..inner.end.max(range.end);
         }
         if !matches!(event, Event::Text(_)) {
             flush(&mut run, given, !matches!(event, Event::End(TagEnd::CodeBlock)), &mut edits);

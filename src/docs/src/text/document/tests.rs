@@ -76,6 +76,9 @@ fn hostile_documents_are_read_within_bounds() {
     assert_eq!(read("a.md", &links).links, ["b.md"]);
 }
 
+/// Makes a document of so many parts.
+type Make = fn(usize) -> String;
+
 /// The steps that reading a document takes.
 fn steps(text: &str) -> u64 {
     let mut budget = Budget::new();
@@ -85,8 +88,8 @@ fn steps(text: &str) -> u64 {
 
 #[test]
 fn reading_takes_twice_the_steps_for_twice_the_text() {
-    let deep: fn(usize) -> String = |n| (0..n).map(|at| format!("{}- a\n", " ".repeat(at % 200))).collect();
-    let cases: [(&str, fn(usize) -> String); 9] = [
+    let deep: Make = |n| (0..n).map(|at| format!("{}- a\n", " ".repeat(at % 200))).collect();
+    let cases: [(&str, Make); 9] = [
         ("headings", |n| "# h\n".repeat(n)),
         ("sections", |n| "## h\n\nx\n\n".repeat(n)),
         ("lines", |n| "a\n".repeat(n)),
