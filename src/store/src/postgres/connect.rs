@@ -8,11 +8,7 @@ use std::{
     future::{Future, poll_fn},
     net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
@@ -31,7 +27,7 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::error;
+use super::{error, silence::Silence};
 use crate::{StoreError, StoreFuture, health::Health};
 
 /// Connections for reads and small writes, beside that of the writer.
@@ -43,8 +39,6 @@ pub(super) const ANSWER: Duration = Duration::from_secs(35);
 /// For both.
 pub(super) const LONG: Duration = PATIENCE.saturating_add(ANSWER);
 
-/// A server that a node asks each second and that has answered nothing for so long, on any connection, is silent.
-const SILENCE: Duration = Duration::from_secs(4);
 /// For the acknowledgment of what was sent to it: a connection on which none comes is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -120,31 +114,6 @@ impl Drop for Lent {
     }
 }
 
-/// When the server answered last, on any connection.
-struct Answered {
-    at: Mutex<Instant>,
-    regularly: AtomicBool,
-}
-
-impl Default for Answered {
-    fn default() -> Self {
-        Self { at: Mutex::new(Instant::now()), regularly: AtomicBool::new(false) }
-    }
-}
-
-impl Answered {
-    fn now(&self) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    /// When the server is silent for somebody who asked then, unless it answers anybody before. A slow statement is no
-    /// silence: others are answered meanwhile.
-    fn silent_at(&self, asked: Instant) -> Option<Instant> {
-        let last = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        self.regularly.load(Ordering::Acquire).then(|| last.max(asked) + SILENCE)
-    }
-}
-
 type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 fn failed(error: impl fmt::Display) -> StoreError {
@@ -192,7 +161,7 @@ pub(crate) struct Ground {
     pool: Pool,
     handle: Handle,
     pub health: Arc<Health>,
-    answered: Answered,
+    pub(super) silence: Silence,
     /// The schema is up to date.
     pub migrated: OnceCell<()>,
     _end: oneshot::Sender<()>,
@@ -241,7 +210,7 @@ impl Ground {
             pool,
             handle,
             health: Arc::default(),
-            answered: Answered::default(),
+            silence: Silence::default(),
             migrated: OnceCell::new(),
             _end: end,
         }))
@@ -387,27 +356,9 @@ impl Ground {
         result
     }
 
-    /// Waits for an answer until `end`; `None` then, or as soon as the server is silent.
+    /// See [`Silence::answer`].
     pub async fn answer<T, E>(&self, end: Instant, work: impl Future<Output = Result<T, E>>) -> Option<Result<T, E>> {
-        let asked = Instant::now();
-        let mut work = std::pin::pin!(work);
-        loop {
-            let give_up = self.answered.silent_at(asked).map_or(end, |silent| silent.min(end));
-            if let Ok(answer) = tokio::time::timeout_at(give_up, &mut work).await {
-                if answer.is_ok() {
-                    self.answered.now();
-                }
-                return Some(answer);
-            }
-            if self.answered.silent_at(asked).map_or(end, |silent| silent.min(end)) <= Instant::now() {
-                return None;
-            }
-        }
-    }
-
-    /// From now on somebody asks the server each second, so that its silence means something.
-    pub fn asks_regularly(&self) {
-        self.answered.regularly.store(true, Ordering::Release);
+        self.silence.answer(end, work).await
     }
 
     async fn dial(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {

@@ -13,6 +13,7 @@ mod error;
 mod faults;
 mod keys;
 mod moving;
+mod node_rows;
 mod nodes;
 mod pins;
 mod policies;
@@ -22,6 +23,7 @@ mod said;
 mod search;
 #[cfg(test)]
 mod side_by_side;
+mod silence;
 mod standing_rules;
 pub mod tables;
 mod trail;
@@ -373,12 +375,12 @@ impl Store for PostgresStore {
 
     fn tell(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
         let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.write(move |client| async move { nodes::tell(&client, &own, &node, &change, &body).await })
+        self.write(move |client| async move { node_rows::tell(&client, &own, &node, &change, &body).await })
     }
 
     fn heard(&self) -> StoreFuture<Vec<(String, String)>> {
         let (own, taken, ground) = (self.membership.id.clone(), Arc::clone(&self.words), Arc::clone(&self.ground));
-        let reading = self.read(move |client| async move { nodes::heard(&client, &own).await });
+        let reading = self.read(move |client| async move { node_rows::heard(&client, &own).await });
         Box::pin(async move {
             let told = reading.await?;
             if told.is_empty() {
@@ -391,7 +393,7 @@ impl Store for PostgresStore {
                 told.into_iter().filter(|(id, _)| taken.insert(*id)).map(|(_, word)| word).collect()
             };
             // It is known here by now: an answer that is lost loses nothing.
-            if let Err(error) = ground.ask(move |client| async move { nodes::forget(&client, ids).await }).await {
+            if let Err(error) = ground.ask(move |client| async move { node_rows::forget(&client, ids).await }).await {
                 tracing::debug!(%error, "what other nodes have told could not be taken out yet");
             }
             Ok(heard)

@@ -29,12 +29,13 @@ use super::{
     clock::{ServerClock, steady},
     connect::on_thread,
     error,
-    rows::{execute, followed, one, query, take_heads_and, write},
+    node_rows::{CHANNEL, list, read_reach},
+    rows::{execute, followed, one, query, take_heads_and},
 };
 use crate::{
     Followed, Heads, StoreError, StoreFuture,
     nodes::{Introduction, News, Node, Nodes, Peer, Reach},
-    rows::{parse_hash, parse_moment, signed, unsigned},
+    rows::{parse_hash, signed, unsigned},
 };
 use countersign_domain::changes::{
     Claimant,
@@ -55,8 +56,6 @@ const SPACING: Duration = Duration::from_millis(50);
 /// Before a connection is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is notified on: the number of the last event and of the last record, after the node that wrote them.
-pub(super) const CHANNEL: &str = "countersign";
 /// After the node that has said something else of its servers, or leads no more.
 const SERVERS: &str = "servers";
 
@@ -247,7 +246,7 @@ impl Membership {
             }
         };
         let link = self.ground.listen(hear).await?;
-        self.ground.asks_regularly();
+        self.ground.silence.asks_regularly();
         link.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
         if ready.is_some() {
             self.join(&link, true).await?;
@@ -533,33 +532,6 @@ async fn first(link: &ClientWrapper, joined: i64) -> Result<bool, StoreError> {
     Ok(one(link, sql, &[&joined]).await?.is_some_and(|row| !row.get::<_, bool>(0)))
 }
 
-/// Puts what one node has to tell where the other takes it out.
-pub(super) async fn tell(
-    client: &ClientWrapper,
-    own: &str,
-    node: &str,
-    change: &str,
-    body: &str,
-) -> Result<(), StoreError> {
-    let sql = "WITH told AS (INSERT INTO words (node, change_id, body) VALUES ($1, $2, $3))
-               SELECT pg_notify($4, $5)";
-    let hint = format!("{own} to {node}");
-    let values: [super::rows::Value<'_>; 5] = [&node, &change, &body, &CHANNEL, &hint];
-    write(client, sql, &values).await.map(drop)
-}
-
-/// What other nodes have told this one, with the numbers by which it is taken out.
-pub(super) async fn heard(client: &ClientWrapper, own: &str) -> Result<Vec<(i64, (String, String))>, StoreError> {
-    let sql = "SELECT id, change_id, body FROM words WHERE node = $1 ORDER BY id";
-    let rows = query(client, sql, &[&own]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
-}
-
-/// Takes out what was heard.
-pub(super) async fn forget(client: &ClientWrapper, ids: Vec<i64>) -> Result<(), StoreError> {
-    execute(client, "DELETE FROM words WHERE id = ANY($1)", &[&ids]).await.map(drop)
-}
-
 /// Wakes only those who do not know it yet.
 fn note(news: &watch::Sender<News>, event: u64, records: u64, words: bool) {
     news.send_if_modified(|known| {
@@ -660,45 +632,4 @@ impl Nodes for Membership {
         let here = self.id.clone();
         self.ground.ask(move |client| async move { list(&client, &here).await })
     }
-}
-
-/// As a node of whatever version wrote it.
-fn read_reach(text: &str) -> Reach {
-    serde_json::from_str(text).unwrap_or_default()
-}
-
-/// All nodes, oldest first.
-pub(super) async fn list(client: &ClientWrapper, here: &str) -> Result<Vec<Node>, StoreError> {
-    let sql = "SELECT id, epoch, url, version, configuration, started_ms,
-                      (extract(epoch FROM lease_until) * 1000)::bigint, lease_until > clock_timestamp(),
-                      (SELECT count(*) FROM claims WHERE node = nodes.id AND lapsed_until IS NULL AND taken_ms IS NULL),
-                      servers, resigned,
-                      certificate
-               FROM nodes ORDER BY joined";
-    let mut led = false;
-    let mut nodes = Vec::new();
-    for row in query(client, sql, &[]).await? {
-        let (live, resigned): (bool, bool) = (row.get(7), row.get(10));
-        let leads = live && !resigned && !led;
-        led |= leads;
-        let id: String = row.get(0);
-        nodes.push(Node {
-            here: id == here,
-            id,
-            epoch: unsigned(row.get(1))?,
-            says: Introduction {
-                url: row.get(2),
-                version: row.get(3),
-                configuration: row.get(4),
-                certificate: row.get(11),
-            },
-            reach: read_reach(row.get(9)),
-            started_at: parse_moment(row.get(5))?,
-            lease_until: Some(parse_moment(row.get(6))?),
-            live,
-            leads,
-            running: unsigned(row.get(8))?,
-        });
-    }
-    Ok(nodes)
 }
