@@ -186,6 +186,22 @@ test('what somebody looks at stays until they look away', () => {
   assert.deepEqual(collection.inStates, { pending: 2, applied: 0 });
 });
 
+test('an approved change shows what it waits for, for as long as it does', async () => {
+  const approved = (more) => change(1, { state: 'approved', terms: { quorum: 1 }, ...more });
+  let page = [approved({ waitsFor: { change: 'chg_9' } })];
+  const collection = new Collection({ accepts: () => true, load: async () => ({ changes: page, nextCursor: null }) });
+  const waits = () => collection.get('chg_1').waitsFor;
+  collection.apply(approved());
+  assert.equal(waits(), null, 'no event says it');
+  await collection.reload();
+  assert.equal(waits(), 'chg_9');
+  page = [approved({ waitsFor: { change: 'chg_8' } })];
+  await collection.reload();
+  assert.equal(waits(), 'chg_8', 'the one behind it has the target now');
+  collection.apply(approved({ version: 2, state: 'executing' }));
+  assert.equal(waits(), null);
+});
+
 test('a flood of events is a few repaints, what somebody does here is one at once', async () => {
   const collection = new Collection({ accepts: () => true, load: async () => ({ changes: [], nextCursor: null }) });
   collection.status = 'ready';
