@@ -239,6 +239,32 @@ async fn what_may_still_go_out_holds_up_whoever_settles_for_two_minutes_and_no_l
     store.close();
 }
 
+#[tokio::test]
+async fn node_that_begins_anew_frees_its_target_after_the_time_of_its_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    let by = store.nodes().claimant().unwrap();
+    approved(&*store, "one", "file").await;
+    let claimed = claim("one", Some(by.clone()), "file");
+    let target = claimed.change.target_hash();
+    write(&*store, claimed).await.unwrap();
+    run(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
+    until("its claim is nobody's", async || store.orphans().await.unwrap() == ["one"]).await;
+    write(&*store, lost("one", Some(by.clone()))).await.unwrap();
+    // Seconds from now on, of which a call has 120 where nothing else is known of it.
+    let taken = async |store: &dyn Store| {
+        let occupant = store.occupants(vec![target.clone()], Timestamp::now()).await.unwrap().pop().unwrap();
+        occupant.until.unwrap().duration_since(Timestamp::now()).as_secs()
+    };
+    let call = 120;
+    assert!(taken(&*store).await > call + i64::from(claims::HOLD) - 30, "the call may still go out");
+    store.close();
+    let again = PostgresStore::begin(at(dir.path()).migrated().unwrap(), by.node, Duration::ZERO).unwrap();
+    assert!(again.held_until("one").await.unwrap().is_none());
+    assert!((call - 30..=call).contains(&taken(&again).await), "it went out before");
+    again.close();
+}
+
 /// As after more than a day in which its machine stood still, and in which somebody has settled what it left.
 #[tokio::test]
 async fn a_node_whose_row_is_gone_holds_nothing_of_its_life_before() {

@@ -47,7 +47,7 @@ pub(super) fn give_back(conn: &Connection, draft: &Draft) -> rusqlite::Result<()
             let values = params![change.id, change.target_hash(), until.as_millisecond()];
             conn.prepare_cached(sql)?.execute(values).map(drop)
         }
-        (Some(ChangeState::Executing), state, _) if state == ChangeState::Executing => Ok(()),
+        (Some(ChangeState::Executing), ChangeState::Executing, _) => Ok(()),
         (Some(ChangeState::Executing | ChangeState::OutcomeUnknown), ..) => {
             conn.prepare_cached("DELETE FROM claims WHERE change_id = ?1")?.execute([&change.id]).map(drop)
         }
