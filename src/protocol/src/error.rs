@@ -249,3 +249,16 @@ impl std::fmt::Display for McpError {
 }
 
 impl std::error::Error for McpError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_error_repeats_no_secret_and_foreign_one_is_as_it_came() {
+        crate::redact::keep_secret(["error-secret-1".to_owned()]);
+        let said = || "bad key: Bearer error-secret-1".to_owned();
+        assert_eq!(McpError::new(ErrorKind::UpstreamUnavailable, said()).message, "bad key: Bearer [secret]");
+        assert_eq!(McpError::foreign(ErrorKind::UpstreamError, -1, said(), None).message, said());
+    }
+}
