@@ -2,6 +2,7 @@
 //! `scripts/memory` runs them, on the release build. A new one is a test whose name begins with `attack_`.
 
 use std::{
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use crate::{
     load::{proposed, serving},
 };
 use support::{
-    Gateway,
+    Gateway, Options, command,
     mcp::{initialize_params, notification, request},
     tls::Tls,
     ws::Ws,
@@ -213,4 +214,48 @@ fn attack_idle_frames_of_http_2() {
         assert!(!open && took < Duration::from_secs(1), "it is to be ended");
     }
     tls.stop();
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_documents_of_headings() {
+    let root = tempfile::tempdir().unwrap();
+    let projects = format!("{{ handbook: {{ root: '{}' }} }}", root.path().display());
+    let config = format!("modules: {{ docs: {{ enabled: true, projects: {projects} }} }}");
+    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let pid = gateway.process.0.id();
+    for headings in [80_000, 200_000] {
+        let before = processor_time(pid);
+        let content = format!("---\ntitle: Headings\n---\n{}", "# h\n".repeat(headings));
+        let arguments = json!({ "project_name": "handbook", "path": "notes/headings.md", "content": content });
+        let answer = gateway.modern(1, "tools/call", json!({ "name": "index_document", "arguments": arguments }));
+        // What goes on after the answer counts, too.
+        thread::sleep(Duration::from_secs(5));
+        let took = processor_time(pid) - before;
+        println!("A document of {headings} headings: status {}, {took:?} of processor time", answer.status);
+        assert!(took < Duration::from_secs(3), "{:.500}", answer.text());
+    }
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_on_check_with_long_answers() {
+    let server = "import sys, json\nfor line in sys.stdin:\n    asked = json.loads(line)\n    if 'id' in asked:\n        \
+                  print('{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":[%s[]]}' % (json.dumps(asked['id']), '[],' * (5 << 20)), \
+                  flush=True)\n";
+    let mut check = command(&[]);
+    check.args(["check", "--max-time", "60", "--", "python3", "-c", server]);
+    let mut check = check.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let (mut peak, began) = (0, Instant::now());
+    while check.try_wait().unwrap().is_none() {
+        if let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", check.id())) {
+            let high =
+                status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
+            peak = peak.max(high.unwrap_or(0) / 1024);
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "the run is not bounded; {peak} MiB by now");
+        thread::sleep(Duration::from_millis(20));
+    }
+    println!("check of a server that answers with 15 MiB: {peak} MiB at its peak, {:?}", began.elapsed());
+    assert!(peak < 190, "200 MB are 190 MiB");
 }

@@ -114,6 +114,7 @@ impl Lanes {
                 if sender.is_closed() {
                     return;
                 }
+                reclaim::before_large();
                 let work = make();
                 tokio::select! {
                     biased;

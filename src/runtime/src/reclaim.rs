@@ -59,6 +59,13 @@ pub fn after_large() {
     }
 }
 
+/// This thread is about to make something large: what it made before, if that was a moment ago, may be free by now.
+pub fn before_large() {
+    if LEFT.get() > 0 {
+        collect();
+    }
+}
+
 /// This thread, which runs no tasks, has made something of so many bytes.
 pub fn made(bytes: usize) {
     if bytes > LARGE {

@@ -103,7 +103,10 @@ fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
             }
         };
         match job {
-            Ok(job) => return Some(job),
+            Ok(job) => {
+                reclaim::before_large();
+                return Some(job);
+            }
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => reclaim::round(),
         }
