@@ -12,7 +12,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
-import { Gateway, binary, environment, eventually, startGateway, stopChild } from './gateway.mjs';
+import { Gateway, eventually, startGateway, stopChild } from './gateway.mjs';
 
 const run = promisify(execFile);
 const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
@@ -30,14 +30,6 @@ async function nginxConfiguration(folder, port, ports) {
 }
 
 class Cluster extends Gateway {
-    async createKey(role, name, owner) {
-        const whose = owner ? ['--owner', owner] : [];
-        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, ...whose, '--data', this.data], {
-            env: environment({ COUNTERSIGN_STORE__URL: this.database })
-        });
-        return stdout.trim();
-    }
-
     log() {
         return this.nodes.map(node => node.log()).join('\n--- the next node ---\n');
     }
@@ -68,9 +60,9 @@ export async function startCluster(size, { env = {}, config } = {}) {
     const cluster = new Cluster({ port: 0, folder, server, nodes: [] });
     try {
         await run('psql', ['--quiet', '--dbname', address, '--command', 'CREATE DATABASE cluster']);
-        cluster.database = address.replace(/postgres$/, 'cluster');
+        cluster.env = { ...env, COUNTERSIGN_STORE__URL: address.replace(/postgres$/, 'cluster') };
         for (let n = 0; n < size; n++) {
-            cluster.nodes.push(await startGateway({ env: { ...env, COUNTERSIGN_STORE__URL: cluster.database }, config, nodes: 1 }));
+            cluster.nodes.push(await startGateway({ env: cluster.env, config, nodes: 1 }));
         }
         // Clients on stdio are those of the first.
         cluster.data = cluster.nodes[0].data;

@@ -139,7 +139,8 @@ export class Gateway extends Reviewer {
     async createKey(role, name, owner) {
         const whose = owner ? ['--owner', owner] : [];
         const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, ...whose, '--data', this.data], {
-            env: environment()
+            // It names the store, where that is in PostgreSQL.
+            env: environment(this.env)
         });
         return stdout.trim();
     }
@@ -216,7 +217,7 @@ export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
     try {
         const ended = () => child.exitCode !== null && `the gateway ended with ${child.exitCode}\n--- stderr of the gateway ---\n${log}`;
         const port = await publishedPort(data, child.pid, ended);
-        const gateway = new Gateway({ port, data, home, file: file[1], child, log: () => log });
+        const gateway = new Gateway({ port, data, home, env, file: file[1], child, log: () => log });
         await gateway.waitHealthy();
         gateway.key = await gateway.createKey('reviewer', 'alice');
         return gateway;

@@ -704,7 +704,7 @@ fn configured_secret_that_a_server_repeats_is_shown_nowhere() {
          Authorization: 'Bearer ${{MODEL_KEY}}' }} }}\n",
         echoing()
     );
-    let options = Options { config: Some(&config), env: vec![("MODEL_KEY", secret)], ..Options::default() };
+    let options = Options { config: Some(&config), env: vec![("MODEL_KEY", secret)] };
     let gateway = Gateway::with(&options);
     let provider = eventually("what it says is told", || {
         let (_, provider) = gateway.api("GET", "/api/providers", None);

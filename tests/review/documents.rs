@@ -710,8 +710,14 @@ fn a_kill_during_an_approved_write_leaves_the_file_whole_and_writes_at_most_once
         let text = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
         match change["state"].as_str().unwrap() {
             "applied" => assert_eq!(text, after),
-            // A person looks, and nothing is tried again.
-            _ => assert!(text == before || text == after),
+            // A person looks, and nothing is tried again. The file stays taken until they have said what they saw.
+            _ => {
+                assert!(text == before || text == after);
+                let outcome = if text == after { "applied" } else { "failed" };
+                let settle = json!({ "outcome": outcome, "comment": "by a test", "version": change["version"] });
+                let (status, settled) = gateway.api("POST", &format!("/api/changes/{id}/settle"), Some(&settle));
+                assert_eq!(status, 200, "{settled}");
+            }
         }
         outcomes.push(change["state"].as_str().unwrap().to_owned());
         home = Some(gateway.kill());
