@@ -75,8 +75,8 @@ mod tests {
         let file = dir.path().join("c.yaml");
         std::fs::write(
             &file,
-            "mcpServers:\n  a: { command: x, args: ['--to', '${WHERE}', '${APP_HOST}'], env: { MODE: plain-one, API_TOKEN: \
-             literal-one } }\n  b:\n    url: https://u:pass-one@b.example/mcp?api_key=query-one&q=query-two\n    headers: \
+            "store: { url: 'postgres://u:pass-one@db.example/c' }\nmcpServers:\n  a: { command: x, args: ['--to', \
+             '${WHERE}', '${APP_HOST}'], env: { MODE: plain-one, API_TOKEN: literal-one } }\n  b:\n    url: https://b.example/mcp?api_key=query-one&q=query-two\n    headers: \
              { Authorization: 'Bearer ${KEY}', X-Tenant: tenant-one }\n",
         )
         .unwrap();

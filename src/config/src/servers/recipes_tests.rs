@@ -210,7 +210,7 @@ async fn a_dry_run_is_never_made_where_it_might_be_the_write_itself() {
 #[tokio::test]
 async fn dry_run_needs_an_accepted_tool_or_a_named_recipe() {
     let vouched = |server: &str| recipes(server).get("edit_file").unwrap().dry_run.as_ref().unwrap().vouched;
-    let command = "command: npx, args: ['@modelcontextprotocol/server-filesystem', /tmp]";
+    let command = "command: npx, args: ['@modelcontextprotocol/server-filesystem', /srv/files]";
     assert!(!vouched(&format!("{{ {command} }}")) && !vouched(&format!("{{ {command}, previews: auto }}")));
     for named in ["filesystem", "[filesystem, auto]", "[auto, {edit_file: {dry_run: {arguments: {dryRun: true}}}}]"] {
         assert!(vouched(&format!("{{ {command}, previews: {named} }}")), "{named}");

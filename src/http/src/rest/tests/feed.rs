@@ -7,6 +7,9 @@ use futures_util::{SinkExt as _, StreamExt as _};
 
 use super::*;
 
+/// How long a test waits for what must come, so that it fails and does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A subscriber by server-sent events.
 struct Sse {
     socket: TcpStream,
@@ -74,6 +77,10 @@ impl Sse {
 
     /// The next event, comments passed over; `None` at the end.
     async fn next(&mut self) -> Option<SseEvent> {
+        tokio::time::timeout(PATIENCE, self.next_event()).await.expect("an event or the end of the stream")
+    }
+
+    async fn next_event(&mut self) -> Option<SseEvent> {
         loop {
             let block = self.until("\n\n").await?;
             let mut event = SseEvent::default();
@@ -118,6 +125,7 @@ async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
     let session = sse.next().await.unwrap();
     assert_eq!((session.id, session.event.as_str()), (None, "session.opened"));
     endpoints.state.shutdown.cancel();
+    endpoints.changes.shutdown(Duration::from_secs(5)).await;
     assert_eq!(sse.next().await, None, "the stream ends with the gateway");
     endpoints.close().await;
 }
@@ -189,6 +197,10 @@ async fn connect(endpoints: &Endpoints, query: &str, key: &str) -> Socket {
 
 /// The next JSON frame; pings are answered.
 async fn frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
+    tokio::time::timeout(PATIENCE, next_frame(socket)).await.expect("a frame or the end of the socket")
+}
+
+async fn next_frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
     loop {
         match socket.next().await {
             Some(Ok(Frame::Text(text))) => return Ok(serde_json::from_slice(&text).unwrap()),
@@ -218,6 +230,7 @@ async fn the_socket_sends_what_the_stream_does() {
         assert_eq!((&event["seq"], event["change"]["id"].as_str()), (&json!(2), Some(second.id.as_str())));
     }
     endpoints.state.shutdown.cancel();
+    endpoints.changes.shutdown(Duration::from_secs(5)).await;
     assert_eq!(frame(&mut live).await, Err(Some(CloseCode::Away)));
     endpoints.close().await;
 }

@@ -291,7 +291,8 @@ impl Endpoints {
         let raw = |text: &str| RawValue::from_string(text.into()).unwrap();
         // Numbers that only survive as the text they are.
         let arguments = raw(r#"{"n":1.10,"big":123456789012345678901234567890}"#);
-        let preview = self.provider.preview_now(&raw(r#"{"target":"Thing 1"}"#));
+        let mut preview = self.provider.preview_now(&arguments);
+        (preview.target.id, preview.target.label) = (Some("Thing 1".into()), "Thing 1".into());
         let mut proposal = proposal(proposer, (self.provider.name, "write"), arguments, preview);
         adjust(&mut proposal);
         self.changes.propose(proposal).await.unwrap()
