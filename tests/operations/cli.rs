@@ -79,7 +79,7 @@ fn the_audit_trail_of_a_new_store_holds() {
     home.run(&["audit", "verify"]).ends(69);
     home.run(&["keys", "create", "--role", "agent", "--name", "a"]).ends(0);
     // The key is the first that it tells of.
-    let head = home.run(&["audit", "verify"]).ends(0).complains(&["1 entries, 0 changes, 1 keys"]).stdout();
+    let head = home.run(&["audit", "verify"]).ends(0).complains(&["1 entry, 0 changes, 1 key,"]).stdout();
     assert!(head.starts_with("1:") && head.len() == "1:\n".len() + 64, "{head}");
     home.run(&["audit", "verify", "--head", head.trim()]).ends(0);
     let beyond = format!("5:{}", "a".repeat(64));

@@ -356,7 +356,7 @@ fn an_altered_key_acceptance_or_principal_breaks_the_trail_and_is_named() {
     let (status, _home) = gateway.stop();
     assert!(status.success());
     let (code, told) = verify(&data);
-    assert!(code == Some(0) && told.contains("2 keys, 3 definitions and 1 standing rules"), "{told}");
+    assert!(code == Some(0) && told.contains("2 keys, 3 definitions and 1 standing rule"), "{told}");
 
     for (sql, part) in [
         ("UPDATE api_keys SET role = 'admin' WHERE name = 'bot'", "key "),

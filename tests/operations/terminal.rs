@@ -81,7 +81,7 @@ fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
         (Some("change.created"), Some(first.as_str()))
     );
 
-    gateway.changes(&["list"]).ends(0).says(&[&first, "pending", "local-agent", "CREATE", r"\u{202e}"]);
+    gateway.changes(&["list"]).ends(0).says(&[&first, "pending", "local-agent", "Create Story", r"\u{202e}"]);
     let shown = gateway.changes(&["show", &first]).ends(0).says(&["version 1", "+ First", "create_issue", "Arguments"]);
     assert!(!shown.stdout().contains('\u{202e}'));
     gateway.changes(&["approve", &first, "--version", "9"]).ends(4);
