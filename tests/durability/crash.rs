@@ -244,7 +244,7 @@ fn a_gateway_killed_under_load_keeps_every_promise() {
 
 /// Says of changes whose outcome is unknown what became of them: their target stays taken until somebody does.
 fn settle_unknown(gateway: &Gateway, key: &str) {
-    let listed = gateway.api_as(key, "GET", "/api/changes?state=outcome_unknown", None).1;
+    let listed = gateway.api_as(key, "GET", "/api/changes?status=outcome_unknown", None).1;
     for change in listed["changes"].as_array().unwrap() {
         let times = gateway.issues_titled(change["arguments"]["title"].as_str().unwrap());
         let outcome = if times == 1 { "applied" } else { "failed" };
