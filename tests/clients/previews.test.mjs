@@ -132,8 +132,11 @@ for (const era of ['legacy', 'modern']) {
             const { name: tool, hash } = tools.find(({ name }) => name === 'edit_file');
             const accepted = await gateway.api('POST', '/servers/filesystem/accept', { tools: [{ name: tool, hash }] });
             assert.equal(accepted.status, 200, JSON.stringify(accepted.body));
-            const { change } = await edit();
-            assert.equal(change.preview.kind, 'dry_run');
+            // The other nodes of a cluster hear of it a moment later.
+            const change = await eventually('a preview by a dry run', async () => {
+                const { change: next } = await edit();
+                return next.preview.kind === 'dry_run' && next;
+            });
             const seen = shown(change, 'Content');
             assert.ok(seen.includes('-line 10') && seen.includes('+LINE 10') && seen.includes(' line 9') && seen.includes('@6'), seen.join('\n'));
             assert.ok(!(await text('d.txt')).includes('LINE'), 'a dry run writes nothing');
