@@ -224,15 +224,22 @@ fn attack_documents_of_headings() {
     let config = format!("modules: {{ docs: {{ enabled: true, projects: {projects} }} }}");
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
     let pid = gateway.process.0.id();
-    for headings in [80_000, 200_000] {
+    let nested = |n: usize| format!("{}x\n{}", "+ ".repeat(n), "y\n".repeat(n));
+    let documents = [
+        ("80,000 headings", "# h\n".repeat(80_000)),
+        ("200,000 headings", "# h\n".repeat(200_000)),
+        ("7,000 nested lists", nested(7_000)),
+        ("80,000 nested lists", nested(80_000)),
+    ];
+    for (name, body) in documents {
         let before = processor_time(pid);
-        let content = format!("---\ntitle: Headings\n---\n{}", "# h\n".repeat(headings));
+        let content = format!("---\ntitle: Headings\n---\n{body}");
         let arguments = json!({ "project_name": "handbook", "path": "notes/headings.md", "content": content });
         let answer = gateway.modern(1, "tools/call", json!({ "name": "index_document", "arguments": arguments }));
         // What goes on after the answer counts, too.
         thread::sleep(Duration::from_secs(5));
         let took = processor_time(pid) - before;
-        println!("A document of {headings} headings: status {}, {took:?} of processor time", answer.status);
+        println!("A document of {name}: status {}, {took:?} of processor time", answer.status);
         assert!(took < Duration::from_secs(3), "{:.500}", answer.text());
     }
 }

@@ -39,10 +39,16 @@ impl Markdown {
 const MAX_TEXT: usize = 2000;
 /// Links that are kept.
 const MAX_LINKS: usize = 500;
+/// What [`nesting`] may be. The parser needs about a nanosecond for each.
+const MAX_NESTING: usize = 50_000_000;
 
 /// # Errors
-/// The budget is used up.
+/// The budget is used up, or the document is nested so deeply that the parser would use it up.
 pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
+    // The parser reads all blocks before its first event, so that counting events does not bound this.
+    if nesting(body, budget)? > MAX_NESTING {
+        return Err(TooSlow);
+    }
     let starts: Vec<usize> = std::iter::once(0).chain(memchr_lines(body)).collect();
     let line_of = |offset: usize| starts.partition_point(|start| *start <= offset).saturating_sub(1);
     let mut out =
@@ -102,6 +108,57 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
         }
     }
     Ok(out)
+}
+
+/// Returns the sum over all lines of the lists, quotes and footnotes that may be open there: on each line the parser looks
+/// at all of them.
+fn nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlow> {
+    let (mut deepest, mut sum) = (0_usize, 0_usize);
+    for line in body.lines() {
+        budget.step()?;
+        let (indent, markers) = containers(line);
+        // Indentation keeps open what is open, and only markers open more. Each list needs two columns.
+        deepest = deepest.max(deepest.min(indent / 2) + markers);
+        sum = sum.saturating_add(deepest);
+    }
+    Ok(sum)
+}
+
+/// Returns the columns of white space before and between the markers of containers that a line begins with, and the number
+/// of these markers.
+fn containers(line: &str) -> (usize, usize) {
+    let (mut indent, mut markers, mut rest) = (0, 0, line);
+    loop {
+        let trimmed = rest.trim_start_matches([' ', '\t']);
+        let (white, _) = rest.split_at(rest.len() - trimmed.len());
+        indent += white.len() + 3 * white.matches('\t').count();
+        let Some(len) = marker(trimmed) else { return (indent, markers) };
+        markers += 1;
+        rest = trimmed.get(len..).unwrap_or_default();
+    }
+}
+
+/// Returns the length of the marker of a quote, a list item or a footnote at the beginning of a text.
+fn marker(text: &str) -> Option<usize> {
+    let ends = |len: usize| text.get(len..).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
+    match text.bytes().next()? {
+        b'>' => Some(1),
+        b'-' | b'+' | b'*' => ends(1).then_some(1),
+        b'0'..=b'9' => {
+            let digits = text.bytes().take(10).take_while(u8::is_ascii_digit).count();
+            (text.get(digits..)?.starts_with(['.', ')']) && ends(digits + 1)).then_some(digits + 1)
+        }
+        b'[' => {
+            let mut escaped = false;
+            let (at, _) = text.strip_prefix("[^")?.char_indices().find(|(_, c)| {
+                let ends = !escaped && matches!(c, '[' | ']');
+                escaped = !escaped && *c == '\\';
+                ends
+            })?;
+            text.get(at + 2..)?.starts_with("]:").then_some(at + 4)
+        }
+        _ => None,
+    }
 }
 
 /// Where each line but the first begins.
