@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use countersign_domain::policy::standing::Standing;
 use countersign_http::services::HttpServices;
+use countersign_protocol::redact::redacted;
 use countersign_routing::table::RouteTable;
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::server::Phase;
@@ -127,7 +128,7 @@ fn servers(table: &RouteTable) -> BTreeMap<String, Seen> {
     let seen = upstreams.map(|upstream| {
         let phase = upstream.phase();
         let error = match &phase {
-            Phase::Down(error) => Some(error.to_string().chars().take(500).collect()),
+            Phase::Down(error) => Some(redacted(&error.to_string()).chars().take(500).collect()),
             _ => None,
         };
         let up = match phase {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use countersign_protocol::redact::redacted;
 use countersign_provider::text::one_line;
 
 /// Characters of a server's own words that are told.
@@ -33,12 +34,11 @@ pub(crate) enum RemoteError {
 
 impl RemoteError {
     pub fn status(status: u16, body: &[u8], after: Option<Duration>) -> Self {
-        let said = String::from_utf8_lossy(body);
-        Self::Status { status, said: one_line(said.trim(), TOLD).into_owned(), after }
+        Self::Status { status, said: told(String::from_utf8_lossy(body).trim()), after }
     }
 
     pub fn garbage(why: impl AsRef<str>) -> Self {
-        Self::Garbage(one_line(why.as_ref(), TOLD).into_owned())
+        Self::Garbage(told(why.as_ref()))
     }
 
     /// What agents are told: nothing that the server said, in which a key may stand.
@@ -63,5 +63,27 @@ impl RemoteError {
     /// Whether it says that the server is in trouble, and not the request.
     pub fn counts(&self) -> bool {
         self.passes() || matches!(self, Self::Garbage(_) | Self::TooLong(_))
+    }
+}
+
+/// Returns the beginning of a server's own words. Secrets go before the cut, which could leave the beginning of one.
+fn told(text: &str) -> String {
+    one_line(&redacted(text), TOLD).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_ends_within_no_secret() {
+        const SECRET: &str = "remote-secret-0123456789";
+        countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
+        for before in TOLD - SECRET.len()..=TOLD {
+            let text = format!("{}{SECRET} and more", "x".repeat(before));
+            for error in [RemoteError::status(500, text.as_bytes(), None), RemoteError::garbage(&text)] {
+                assert!(!error.to_string().contains("xr"), "{before}: {error}");
+            }
+        }
     }
 }

@@ -59,10 +59,27 @@ impl Fault {
 
 /// What somebody else wrote, for one line.
 pub fn said(text: &str) -> String {
+    // Before the cut, which could leave the beginning of a secret.
+    let text = redacted(text);
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = line.char_indices().nth(MAX_SAID) {
         line.truncate(end);
         line.push('…');
     }
-    redacted(&visible(&line)).into_owned()
+    visible(&line).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_ends_within_no_secret() {
+        const SECRET: &str = "fault-secret-0123456789";
+        countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
+        for before in MAX_SAID - SECRET.len()..=MAX_SAID {
+            let said = said(&format!("{}{SECRET} and more", "x".repeat(before)));
+            assert!(!said.contains("fau") && said.chars().count() <= MAX_SAID + 1, "{before}: {said}");
+        }
+    }
 }

@@ -40,6 +40,7 @@ use countersign_domain::{
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
     param_headers::{ParamHeader, x_mcp_headers},
+    redact::redacted,
     suggest,
 };
 use countersign_provider::{Provider, ProviderDirectory, ToolDef, schema_cost};
@@ -158,7 +159,7 @@ fn compile(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
         Ok(validator) => Ok(Some(validator)),
         // Patterns that look around or back are patterns too.
         Err(_) if def.raw.is_some() && options.build(&def.input_schema).is_ok() => unchecked(),
-        Err(error) => Err(error.to_string().chars().take(500).collect()),
+        Err(error) => Err(redacted(&error.to_string()).chars().take(500).collect()),
     }
 }
 

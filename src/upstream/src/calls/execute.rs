@@ -25,6 +25,7 @@ use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
     json::{Member, Op, add_members, member, merge_meta, quoted, string},
     param_headers::{of_call, x_mcp_headers},
+    redact::redacted,
     rpc_error::RpcError,
 };
 use countersign_provider::{
@@ -187,12 +188,13 @@ fn unreadable(why: &str) -> McpError {
 
 /// It answered that it did not do it.
 fn refused(error: &RpcError) -> McpError {
-    let message: String = error.message.chars().take(1000).collect();
+    // Secrets go before the cut, which could leave the beginning of one.
+    let message: String = redacted(&error.message).chars().take(1000).collect();
     McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code)
 }
 
 fn input_required(why: &str) -> McpError {
-    let why: String = why.chars().take(500).collect();
+    let why: String = redacted(why).chars().take(500).collect();
     McpError::new(
         ErrorKind::InputRequired,
         format!(

@@ -160,7 +160,7 @@ impl Attribution {
             Received::Request { id, method, params } => self.was_asked(id, method, params),
         });
         if let Err(unreadable) = outcome {
-            tracing::warn!(text = %received::shown(&text[..text.len().min(200)]), "not a message: {}", unreadable.why);
+            tracing::warn!(text = %received::beginning(text, 200), "not a message: {}", unreadable.why);
         }
     }
 

@@ -9,6 +9,7 @@ use super::{Response, UpstreamNotification};
 use countersign_protocol::{
     RequestId,
     envelope::{self, Incoming, Limits, Message},
+    redact::redacted,
     rpc_error::RpcError,
 };
 
@@ -108,10 +109,20 @@ fn error_object(raw: &RawValue) -> RpcError {
     }
 }
 
+/// Bytes of what an upstream wrote in which secrets are looked for. So much more than is shown that none is cut in two.
+const READ: usize = 64 << 10;
+
 /// The first kilobyte of what an upstream wrote, on one line and with nothing that a terminal would obey.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(1024)]);
+    beginning(bytes, 1024)
+}
+
+/// As [`shown`], of fewer bytes. Secrets go before the cut, which could leave the beginning of one.
+pub fn beginning(bytes: &[u8], max: usize) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(READ)]);
+    let text = redacted(&text);
+    let text = &text[..text.floor_char_boundary(max)];
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
@@ -169,5 +180,15 @@ mod tests {
     fn what_is_shown_is_short_and_harmless() {
         assert_eq!(shown(b"a\x1b[31m\nb\xff"), "a\\u{1b}[31m\\nb\u{fffd}");
         assert_eq!(shown(&[b'x'; 5000]).len(), 1024);
+    }
+
+    #[test]
+    fn what_is_shown_ends_within_no_secret() {
+        const SECRET: &str = "shown-secret-0123456789";
+        countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
+        for before in 1024 - SECRET.len()..=1024 {
+            let shown = shown(format!("{}{SECRET} and more", "x".repeat(before)).as_bytes());
+            assert!(!shown.contains("xs") && shown.len() <= 1024, "{before}: {shown}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use super::{
         answer::{body, is_stream, too_long},
         client::{self, Extra, Head, HttpAnswer},
     },
-    received::{MAX_MESSAGE, shown},
+    received::{self, MAX_MESSAGE, shown},
 };
 use countersign_protocol::Era;
 use countersign_protocol::event_stream::Events;
@@ -125,8 +125,7 @@ async fn beginning(response: &mut HttpAnswer) -> Vec<u8> {
 
 /// Where to POST: relative to the URL of the stream, and of the same origin.
 fn endpoint(stream: &Uri, data: &[u8]) -> Result<Uri, LinkError> {
-    let wrong =
-        |what: &str| LinkError::Protocol(format!("the endpoint {} {what}", shown(&data[..data.len().min(200)])));
+    let wrong = |what: &str| LinkError::Protocol(format!("the endpoint {} {what}", received::beginning(data, 200)));
     let base = Url::parse(&stream.to_string()).map_err(|_| wrong("has no base"))?;
     let text = std::str::from_utf8(data).map_err(|_| wrong("is no URL"))?.trim();
     let url = base.join(text).map_err(|_| wrong("is no URL"))?;
