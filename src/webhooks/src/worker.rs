@@ -269,7 +269,7 @@ impl Worker {
         let facts = Facts::of(&event.json);
         wanted.wants(&event.kind, &facts).then(|| Waiting {
             id: 0,
-            key: event.seq.map_or_else(|| format!("live_{}", nanoid::nanoid!(16)), |seq| seq.to_string()),
+            key: event.seq.map_or_else(new_live_key, |seq| seq.to_string()),
             seq: event.seq,
             kind: event.kind.clone().into_owned(),
             subject: facts.subject,
@@ -456,9 +456,25 @@ async fn until(at: Option<Instant>) {
     }
 }
 
+/// Returns a key for the delivery of an event that has no number: without `-`, so that a double click selects all of it.
+fn new_live_key() -> String {
+    format!("live_{}", nanoid::nanoid!(16, &nanoid::alphabet::SAFE[2..]))
+}
+
 fn share() -> u8 {
     let mut byte = [255];
     // Without randomness there is no jitter, which is no reason to fail.
     let _ = getrandom::fill(&mut byte);
     byte[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_live_events_have_no_dashes() {
+        let id = || new_live_key().trim_start_matches("live_").to_owned();
+        assert!((0..200).all(|_| id().bytes().all(|byte| byte.is_ascii_alphanumeric())));
+    }
 }

@@ -53,7 +53,7 @@ impl Task {
         // A little longer than the upstream keeps it: only there is the truth.
         let kept = ttl.map_or(LONGEST, |ttl| ttl.saturating_add(Duration::from_secs(60)).min(LONGEST));
         Self {
-            alias: nanoid::nanoid!(32),
+            alias: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]),
             own,
             upstream: Arc::downgrade(upstream),
             caller: Caller { pinned: caller.pinned.settled(), ..caller },
@@ -176,6 +176,11 @@ mod tests {
         let (tasks, upstream) = (Tasks::default(), upstream());
         let (first, second) = (tasks.insert(task(&upstream, "ann", None)), tasks.insert(task(&upstream, "ann", None)));
         assert!(first.alias != second.alias && first.alias != "own" && first.alias.len() == 32);
+        let aliases = (0..100).map(|_| task(&upstream, "ann", None).alias);
+        assert!(
+            aliases.flat_map(String::into_bytes).all(|byte| byte.is_ascii_alphanumeric()),
+            "selected by a double click"
+        );
         assert!(tasks.of("ann", &first.alias).is_ok());
         let (foreign, unknown) = (tasks.of("bob", &first.alias), tasks.of("ann", "none"));
         let said = |error: McpError| (error.kind, error.message.to_string());

@@ -89,7 +89,13 @@ impl History {
 /// Returns a hash of the line in which times, process ids and addresses make no difference.
 fn fingerprint(line: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
-    line.split(|c: char| c.is_ascii_digit()).filter(|part| !part.is_empty()).for_each(|part| part.hash(&mut hasher));
+    for (at, part) in line.split("0x").enumerate() {
+        // An address is a number whose digits may be letters.
+        let part = if at == 0 { part } else { part.trim_start_matches(|c: char| c.is_ascii_hexdigit()) };
+        part.split(|c: char| c.is_ascii_digit())
+            .filter(|part| !part.is_empty())
+            .for_each(|part| part.hash(&mut hasher));
+    }
     hasher.finish()
 }
 
@@ -351,7 +357,9 @@ mod tests {
         assert_eq!(logged(&["at 10:00:01", "Traceback", "Traceback"], true), 3);
         assert_eq!(logged(&["at 10:00:07", "Traceback", "Traceback", "and more"], true), 1);
         assert_eq!(logged(&["Traceback"], true), 0);
-        assert_eq!(history.lock().failures, 3);
+        assert_eq!(logged(&["<Handle object at 0x7f3a9c01beef>"], true), 1);
+        assert_eq!(logged(&["<Handle object at 0x7f51d0ff00>"], true), 0);
+        assert_eq!(history.lock().failures, 5);
         // One that has settled ends the loop.
         history.lock().failures = 3;
         let mut log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
