@@ -260,10 +260,10 @@ fn sprint_plan(db: Db<'_>, project: &Project, capacity: f64, goal: Option<&str>)
     let (carried, unknown) = hours_of(&under_way);
     let left = Hours((capacity - carried).max(0.0));
     let mut out = format!(
-        "Plan the next sprint of the project {}.\n\nThe sprint has {} hours. {} under way, estimated at {} h \
+        "Plan the next sprint of the project {}.\n\nThe sprint has {}. {} under way, estimated at {} h \
          together ({unknown} without an estimate), so about {left} h are left for new work.\n",
         title(project),
-        Hours(capacity),
+        plural(capacity, "hour"),
         plurals(under_way.len(), "issue is", "issues are"),
         Hours(carried)
     );

@@ -11,6 +11,7 @@ use countersign_domain::{
     changes::{LineOp, diff::compare_lines, visible::visible},
     policy::Globs,
 };
+use countersign_provider::text::plural;
 
 #[derive(Deserialize)]
 pub(super) struct Tools {
@@ -123,7 +124,7 @@ fn missing_tool(what: &str) -> Failure {
 pub(super) fn summary(tools: &[Tool], out: &mut Output) -> Result<(), Failure> {
     let names: Vec<String> = tools.iter().map(|tool| one_line(&tool.name).into_owned()).collect();
     let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
-    out.styled(Style::Bold, &format!("{} tools:", tools.len()))?;
+    out.styled(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
     out.line("")?;
     for (tool, name) in tools.iter().zip(&names) {
         out.text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
@@ -213,6 +214,17 @@ mod tests {
         // What is no JSON ends nothing.
         for odd in ["", "\"", "\"\\", "}}}", "[[["] {
             let _ = indented(odd);
+        }
+    }
+
+    #[test]
+    fn summary_counts_one_tool_in_the_singular() {
+        let one = || tool("{}", None);
+        for (tools, expected) in [(vec![one()], "1 tool:\n"), (vec![one(), one()], "2 tools:\n")] {
+            let mut out = Output::memory(false);
+            summary(&tools, &mut out).unwrap();
+            let shown = out.taken();
+            assert!(shown.starts_with(expected), "{shown}");
         }
     }
 

@@ -159,6 +159,8 @@ async fn prompts_hold_live_data() {
     {
         assert!(text.contains(part), "{part} is not in {text}");
     }
+    let plan = get("sprint_plan", json!({ "project": "CORE", "capacity_hours": "1" })).await.unwrap();
+    assert!(plan.messages[0].text.contains("The sprint has 1 hour."), "{}", plan.messages[0].text);
     let report = get("status_report", json!({ "project": "CORE", "since": "2020-01-01" })).await.unwrap();
     for part in ["## What happened", "status Todo → InProgress", "by Jonas Weber"] {
         assert!(report.messages[0].text.contains(part), "{part} is not in {}", report.messages[0].text);
