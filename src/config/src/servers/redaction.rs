@@ -31,6 +31,11 @@ const SECRET_ENDS: [&str; 5] = ["key", "pass", "auth", "-pat", "_pat"];
 /// What well-known credentials begin with.
 const CREDENTIALS: [&str; 13] =
     ["sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox", "AKIA", "eyJ", "whsec_"];
+/// Flags of which the value is a user with a password.
+const USER_FLAGS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
+/// What stands before `:` in the name of a package or an address, where `@` follows without a password between them.
+const PACKAGE_SCHEMES: [&str; 7] = ["npm", "jsr", "github", "gitlab", "gh", "docker", "mailto"];
+
 /// Characters behind such a beginning from which on it is one.
 const MIN_CREDENTIAL: usize = 8;
 /// Letters and digits in a row, both among them, that nobody chose to be read.
@@ -91,18 +96,100 @@ fn shown(argument: &str, before: &str) -> String {
     if is_secret_flag(before) && !argument.starts_with('-') {
         return HIDDEN.to_owned();
     }
-    for separator in ['=', ':'] {
-        if let Some((name, value)) = argument.split_once(separator)
-            && is_secret_name(name)
-            && !value.trim().is_empty()
-        {
-            let value =
-                if variables::tells_nothing(value.trim()) { variables::by_name(value) } else { HIDDEN.to_owned() };
-            return format!("{name}{separator}{value}");
-        }
+    if USER_FLAGS.contains(&before)
+        && let Some(user) = user_of(argument)
+    {
+        return format!("{user}:{HIDDEN}");
     }
-    let argument = variables::by_name(argument);
-    masked(&if argument.contains("://") { url(&argument) } else { argument })
+    let harmless = |text: &str| {
+        let text = variables::by_name(text);
+        masked(&without_password(&if text.contains("://") { url(&text) } else { text }))
+    };
+    let addresses = if argument.contains("://") { url(argument) } else { argument.to_owned() };
+    match before_secret(&addresses) {
+        Some(start) => format!("{}{HIDDEN}", harmless(start)),
+        None => harmless(argument),
+    }
+}
+
+/// Returns what stands before the first value that a name says to be secret: `--env=API_KEY=` of `--env=API_KEY=a b`,
+/// `{"apiKey":` of an object in JSON. What is behind it may belong to the secret.
+fn before_secret(text: &str) -> Option<&str> {
+    let mut from = 0;
+    while let Some(start) = text.get(from..)?.find(is_token).map(|at| from + at) {
+        let behind = text.get(start..)?;
+        let end = behind.find(|c: char| !is_token(c)).map_or(text.len(), |at| start + at);
+        let (token, before) = (text.get(start..end)?, text.get(..start)?);
+        if let Some(value) = secret_value(before, token, text.get(end..)?) {
+            return text.get(..text.len() - value.len());
+        }
+        from = end;
+    }
+    None
+}
+
+/// Returns the secret with all that follows, if this token names one or tells a user before it.
+fn secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&'a str> {
+    let unquoted = behind.trim_start_matches(['"', '\'', '\\']);
+    let spaced = unquoted.trim_start();
+    if USER_FLAGS.contains(&token) {
+        let value = spaced.strip_prefix('=').unwrap_or(spaced).trim_start_matches(['"', '\'', '\\']);
+        let end = value.find(char::is_whitespace).unwrap_or(value.len());
+        let user = user_of(value.get(..end)?)?;
+        return value.get(user.len() + 1..);
+    }
+    // The variable of a shell or of ours, of which only the name is there.
+    if !is_secret_name(token) || before.ends_with(['$', '{']) {
+        return None;
+    }
+    let value = match spaced.strip_prefix(['=', ':']) {
+        Some(value) => value,
+        None if unquoted.starts_with(char::is_whitespace)
+            && !spaced.starts_with(['-', '&', '|', ';', '<', '>'])
+            && !before.ends_with('/') =>
+        {
+            unquoted.get(1..)?
+        }
+        None => return None,
+    };
+    let said = value.trim();
+    (!said.is_empty() && !variables::tells_nothing(said) && !quotes_nothing(said)).then_some(value)
+}
+
+/// Returns `true` if the text begins with quotes that hold nothing, or nothing but variables.
+fn quotes_nothing(text: &str) -> bool {
+    let unquoted = |quote: char| text.strip_prefix(quote)?.split_once(quote);
+    let Some((inside, behind)) = unquoted('"').or_else(|| unquoted('\'')) else { return false };
+    variables::tells_nothing(inside) && !behind.starts_with(|c: char| !matches!(c, ' ' | ',' | '}' | ']'))
+}
+
+/// Returns the user of `user:password`, but not of two numbers, as containers are given.
+fn user_of(text: &str) -> Option<&str> {
+    let (user, password) = text.split_once(':')?;
+    let is_number = |text: &str| text.chars().all(|c| c.is_ascii_digit());
+    let is_plain = password.is_empty() || variables::tells_nothing(password) || is_number(user) && is_number(password);
+    (!is_plain).then_some(user)
+}
+
+/// The text without the password of `user:password@host` that no scheme precedes.
+fn without_password(text: &str) -> String {
+    let hidden = |word: &str| -> Option<String> {
+        let (start, host) = word.split_at(word.rfind('@')?);
+        let (user, password) = start.split_once(':')?;
+        let name = user.rsplit(|c| !is_token(c)).next().unwrap_or_default();
+        let is_plain = name.is_empty()
+            || password.is_empty()
+            || password.starts_with("//")
+            || host.starts_with("@sha256:")
+            || variables::tells_nothing(password)
+            || PACKAGE_SCHEMES.contains(&name);
+        (!is_plain).then(|| format!("{user}:{HIDDEN}{host}"))
+    };
+    text.split_inclusive(char::is_whitespace).map(|word| hidden(word).unwrap_or_else(|| word.to_owned())).collect()
+}
+
+const fn is_token(c: char) -> bool {
+    is_part(c) || c == '.'
 }
 
 /// `--api-key`, of which the next argument is the value.
@@ -195,6 +282,26 @@ mod tests {
     fn arguments_stay_as_written_where_nothing_is_secret() {
         let written = ["-y", "${A:-b}", "--token", "s3cret", "--token=${B:-s3cret}"];
         assert_eq!(arguments(&written), ["-y", "${A:-b}", "--token", "[secret]", "--token=[secret]"]);
+        let plain = [
+            "--config={\"a\":\"b\",\"key\":\"\"}",
+            "cd \"$PWD\" && pwd && exec node a.js --port 8080 --no-auth -v",
+            "Authorization: Bearer ${TOKEN}",
+            "--header=Authorization: Bearer ${TOKEN}",
+            "--env=API_KEY=${API_KEY}",
+            "--env=API_KEY",
+            "{\"token\": \"${TOKEN}\", \"b\": 1}",
+            "ghcr.io/x/y:1.2@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "npm:@scope/name@1.2.3",
+            "git@github.com:x/y",
+            "-u",
+            "1000:1000",
+            "--user=1000:1000",
+            "/a/server.key /b",
+            "host:8080",
+            "C:\\data",
+            "name@example.com",
+        ];
+        assert_eq!(arguments(&plain), plain);
     }
 
     #[test]
@@ -214,6 +321,22 @@ mod tests {
             (&["x", "ghp_16C7e42F292c6912E771", "sk-ant-s3cret-s3cret"], "x [secret] [secret]"),
             (&["x", "https://h/hooks/s3crets3crets3crets3cret/a"], "x https://h/hooks/[secret]/a"),
             (&["x", "0123456789abcdef0123456789abcdef01234567"], "x [secret]"),
+            (&["x", "--env=API_KEY=s3cret"], "x --env=API_KEY=[secret]"),
+            (&["x", "--header=Authorization: Bearer s3cret"], "x --header=Authorization:[secret]"),
+            (&["x", "--header=Authorization: Bearer ${T:-s3cret}"], "x --header=Authorization:[secret]"),
+            (&["x", "--config", r#"{"a":1,"apiKey": "s3cret"}"#], r#"x --config {"a":1,"apiKey":[secret]"#),
+            (&["x", "--config", r#"{\"apiKey\":\"s3cret\"}"#], r#"x --config {\"apiKey\":[secret]"#),
+            (&["x", "--config", r#"{"token":"","key":"s3cret"}"#], r#"x --config {"token":"","key":[secret]"#),
+            (&["sh", "-c", "TOKEN=''s3cret x"], "sh -c TOKEN=[secret]"),
+            (&["sh", "-c", "cd /x && TOKEN=s3cret exec y --password s3cret"], "sh -c 'cd /x && TOKEN=[secret]'"),
+            (&["sh", "-c", "cd $PWD && exec y --password s3cret"], "sh -c 'cd $PWD && exec y --password [secret]'"),
+            (&["sh", "-c", "a postgres://me:s3cret@db/x?b=s3cret"], "sh -c 'a postgres://[secret]@db/x?[secret]'"),
+            (&["x", "host=db password=s3cret"], "x 'host=db password=[secret]'"),
+            (&["x", "-u", "admin:s3cret"], "x -u admin:[secret]"),
+            (&["x", "--user=admin:s3cret"], "x --user=admin:[secret]"),
+            (&["sh", "-c", "curl -u admin:s3cret a"], "sh -c 'curl -u admin:[secret]'"),
+            (&["x", "me:s3cret@tcp(db)/x"], "x me:[secret]@tcp(db)/x"),
+            (&["x", "--dburl=me:s3@cret@tcp(db)/x"], "x --dburl=me:[secret]@tcp(db)/x"),
         ] {
             let line = line(words);
             assert!(line == shown && !line.contains("s3cret"), "{line}");
