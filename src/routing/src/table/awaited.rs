@@ -97,8 +97,13 @@ impl RouteTable {
                 }
             }
         }
-        if let Some(provider) = found {
-            return Expected::certainly(provider).filter(|_| self.awaited.has(provider));
+        let is_known_not_to_have = |provider: &Target| tool && !self.may_have_tool(provider, name);
+        match found {
+            Some(provider) if self.awaited.has(provider) && is_known_not_to_have(provider) => {
+                return self.awaited_by_routes(name).and_then(Expected::certainly);
+            }
+            Some(provider) => return Expected::certainly(provider).filter(|_| self.awaited.has(provider)),
+            None => {}
         }
         let known = |provider: &&Target| self.awaited.knows(provider.name(), name);
         let known = || self.providers().iter().filter(|provider| self.awaited.has(provider)).find(known);
@@ -107,6 +112,19 @@ impl RouteTable {
             let open = self.providers().iter().filter(|provider| self.awaited.may_have_any(provider, kind));
             Expected::possibly(open.filter_map(|provider| provider.upstream()))
         })
+    }
+
+    /// Returns `false` if the store knows the tools of the server, and none by this name or as `server.tool`.
+    fn may_have_tool(&self, provider: &Target, name: &str) -> bool {
+        let has = |name: &str| self.awaited.knows(provider.name(), name);
+        let dotted = || {
+            let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
+            Some(has(own) || has(&provider.upstream()?.names.expose(own)))
+        };
+        !self.awaited.pins.knows(provider.name())
+            || has(name)
+            || dotted().unwrap_or(false)
+            || self.aliases().patterns.iter().any(|rewrite| rewrite.pattern.is_match(name))
     }
 
     /// As the detours of the configuration lead.

@@ -418,6 +418,37 @@ fn any_name_waits_for_an_unprefixed_server_not_reached() {
 }
 
 #[test]
+fn unknown_name_of_a_pinned_server_not_reached_fails_at_once() {
+    use super::awaited::Kind;
+    let good = Stocked::new("good", "good__", LEGACY, Catalog::default());
+    testing::lose(&good.0);
+    let mut router = Router::new(&[&good]);
+    router.aliases = Aliases::new(&RoutesConfig {
+        prefixes: vec![("good__old-".to_owned(), "good".to_owned())],
+        categories: vec![],
+        patterns: vec![("good__was_(.*)".to_owned(), "good__$1".to_owned())],
+        priority: vec![],
+        fallback: None,
+    })
+    .unwrap();
+    let spellings = ["good__query", "good.query", "good.good__query", "good__old-query", "good__was_query"];
+    let unknown = ["good__quarry", "good.quarry", "good.good__quarry", "good__query.", "good."];
+    let table = router.table();
+    for name in spellings.iter().chain(&unknown) {
+        assert!(table.awaited(name, Kind::Tool).is_some(), "{name}: nothing is known yet");
+    }
+    router.pin("good", &["good__query"]);
+    let table = router.table();
+    for name in spellings {
+        assert!(table.awaited(name, Kind::Tool).is_some_and(|expected| expected.certain), "{name}");
+    }
+    for name in unknown {
+        assert!(table.awaited(name, Kind::Tool).is_none(), "{name}");
+    }
+    assert!(table.awaited("good__quarry", Kind::Prompt).is_some(), "prompts are not recorded");
+}
+
+#[test]
 fn ways_to_a_tool_of_a_prefixed_server() {
     let fs = Stocked::new("fs", "fs__", LEGACY, tools(&[&tool("read"), &tool("do_write")]));
     let web = Stocked::new("web", "w_", LEGACY, tools(&[&tool("read"), &tool("get")]));
