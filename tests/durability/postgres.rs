@@ -309,6 +309,13 @@ fn commands_refuse_another_store_than_that_of_the_directory() {
     // And what is in a directory's own store is not asked of a database.
     let gateway = Gateway::start();
     assert_eq!(run(Some(&url), &gateway.data(), &CREATE).0, Some(78));
+    // Nor left behind, where a key was made before the first start.
+    let home = tempfile::tempdir().unwrap();
+    assert_eq!(run(None, &home.path().join("data"), &CREATE).0, Some(0));
+    let status = Gateway::spawn(home.path(), &options(&other)).ended();
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(78), "{log}");
+    assert!(log.contains("the store in its own countersign.db") && log.contains("identity.json"), "{log}");
 }
 
 #[test]
@@ -328,6 +335,22 @@ fn commands_use_the_configuration_of_the_directory() {
     let (code, _, err) = run(Some(&server.database("postgres")), &gateway.data(), &CREATE);
     assert_eq!(code, Some(78), "{err}");
     assert!(err.contains("countersign.yaml"), "{err}");
+    // A file in the default place is of something else.
+    let default = gateway.home.path().join("default");
+    std::fs::create_dir_all(default.join("countersign")).unwrap();
+    std::fs::write(default.join("countersign/countersign.yaml"), "listen: 127.0.0.1:1\n").unwrap();
+    let list = || {
+        let mut list = support::command(&[("XDG_CONFIG_HOME", default.to_str().unwrap())]);
+        let output = list.args(["keys", "list", "--data"]).arg(gateway.data()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, listed) = list();
+    assert!(code == Some(0) && listed.contains("vera"), "{listed}");
+    std::fs::rename(gateway.home.path().join("countersign.yaml"), gateway.home.path().join("moved")).unwrap();
+    let (code, error) = list();
+    assert_eq!(code, Some(78), "{error}");
+    assert!(error.contains("data directory") && error.contains("--config FILE"), "{error}");
+    assert!(!error.contains("named by flag"), "{error}");
 }
 
 /// A certificate for this machine by its name, made by the openssl that comes with the system; and its key.

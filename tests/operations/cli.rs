@@ -68,7 +68,7 @@ fn keys_are_printed_once_listed_and_revoked() {
     let data = other.to_str().unwrap();
     let made = home.run(&["keys", "create", "--role", "agent", "--name", "ci", "--data", data]).ends(0);
     made.says(&["csk_"]).complains(&["of ci, for COUNTERSIGN_AGENT_KEY."]);
-    assert!(other.join("countersign.db").exists());
+    assert!(other.join("countersign.db").exists() && other.join("identity.json").exists());
     home.run(&["keys", "create", "--role", "agent", "--name", "system"]).ends(2).complains(&["system"]);
     home.run(&["keys", "create", "--role", "king", "--name", "x"]).ends(2).complains(&["reviewer"]);
 }

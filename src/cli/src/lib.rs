@@ -124,19 +124,30 @@ fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
     Ok(load::data_dir(&args.flags(), &Environment::of_process())?)
 }
 
-/// Finds the store: by the configuration that is named or found, else by that of the gateway which served the data
-/// directory last.
+/// Finds the store: by the configuration that a flag or a variable names, else by that of the gateway which served the
+/// data directory last, else by the one in its default place.
 fn store_location(args: &DataArgs) -> Result<StoreLocation, Failure> {
     let env = Environment::of_process();
     let found = load::store_location(&args.flags(), &env)?;
-    if found.file.is_none()
-        && found.server.is_none()
-        && let Some(config) = StoreIdentity::read(&found.data)?.and_then(|known| known.config)
-    {
-        let flags = Flags { config: Some(config), listen: None, data: Some(found.data) };
-        return Ok(load::store_location(&flags, &env)?);
+    if load::is_store_named(&args.flags(), &env) {
+        return Ok(found);
     }
-    Ok(found)
+    let Some(config) = StoreIdentity::read(&found.data)?.and_then(|known| known.config) else { return Ok(found) };
+    match std::fs::File::open(&config) {
+        Ok(_) => {
+            let flags = Flags { config: Some(config), listen: None, data: Some(found.data) };
+            Ok(load::store_location(&flags, &env)?)
+        }
+        Err(_) if found.server.is_some() => Ok(found),
+        Err(error) => {
+            let (data, config) = (found.data.display(), config.display());
+            let message = format!(
+                "the data directory {data} names {config} as the configuration with the address of its store, which cannot \
+                 be read: {error}. Name the configuration with --config FILE, or the database with COUNTERSIGN_STORE__URL"
+            );
+            Err(Failure::new(Exit::Config, message))
+        }
+    }
 }
 
 /// As [`store_location`], to be opened.

@@ -121,6 +121,13 @@ pub fn store_location(flags: &Flags, env: &Environment) -> Result<StoreLocation,
     Ok(StoreLocation { data, server, file: file.map(|(path, _)| path) })
 }
 
+/// Returns `true` if a flag or a variable names the configuration file or the server of the store.
+#[must_use]
+pub fn is_store_named(flags: &Flags, env: &Environment) -> bool {
+    let is_set = |name: &str| !matches!(env.var(name), Ok(None));
+    flags.config.is_some() || is_set("COUNTERSIGN_CONFIG") || is_set(&variable("store.url"))
+}
+
 /// Returns the members of all groups of the policy. Nothing else of the configuration is looked at.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! Which store a data directory belongs to: `identity.json`, written by the gateway that serves the store from it.
+//! Which store a data directory belongs to: `identity.json`, written by the gateway that serves the store from it,
+//! or by the command that creates the embedded store before.
 //!
 //! A store is known by a random id among its facts, which goes with it where it is moved. The file has that id, the kind
 //! of the store, and the configuration file that says where the store is: never an address, which may hold a password.
@@ -46,7 +47,7 @@ pub struct StoreIdentity {
 }
 
 impl StoreIdentity {
-    /// Reads the file of a data directory; `None` where no gateway has written one.
+    /// Reads the file of a data directory; `None` where it belongs to none yet.
     ///
     /// # Errors
     /// [`StoreError::DataDir`] where it cannot be read.

@@ -171,13 +171,20 @@ impl Place {
         }
     }
 
-    /// Keys and codes, also beside the gateway.
+    /// Keys and codes, also beside the gateway. A data directory that belongs to no store yet belongs to its own from then
+    /// on, so that no gateway leaves a key behind that was made before its first start.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         match self.own()? {
-            Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::Keys::open(dir)?)),
+            Kind::Directory(dir) => {
+                let keys = sqlite::keys::Keys::open(dir)?;
+                if StoreIdentity::read(dir)?.is_none() {
+                    self.claim_directory(None)?;
+                }
+                Ok(Arc::new(keys))
+            }
             Kind::Server(server) => server.credentials(),
         }
     }
