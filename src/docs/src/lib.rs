@@ -161,7 +161,9 @@ impl Provider for Docs {
         arguments: &RawValue,
         notes: &SessionNotes,
     ) -> Result<Option<Box<RawValue>>, McpError> {
-        whose::completed(tool, arguments, notes)
+        let by_branch =
+            |project: &str| self.reader.library.project(project).is_none_or(|project| project.is_by_branch());
+        whose::completed(tool, arguments, notes, by_branch)
     }
 
     fn preview<'a>(

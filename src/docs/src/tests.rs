@@ -163,7 +163,6 @@ async fn what_a_preview_refuses_a_run_refuses_and_nothing_is_written() {
         ("index_document", json!({ "path": "tools/x.md", "content": "# X" })),
         ("index_document", json!({ "path": "note.md", "content": "# Note\n\nA zebra.\n" })),
         ("index_document", json!({ "path": "note.md/x.md", "content": "# X" })),
-        ("index_document", json!({ "path": "x.md", "content": "# X", "branch_name": "dev" })),
         ("update_promotion_level", json!({ "document_path": "none.md", "promotion_level": "critical" })),
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "standard" })),
         ("update_promotion_level", json!({ "document_path": "page.md", "promotion_level": "critical" })),
@@ -291,7 +290,14 @@ async fn branch_name_is_accepted_where_branches_are_not_told_apart() {
     let answer: Value = serde_json::from_str(answer.structured_content.unwrap().get()).unwrap();
     assert_eq!((&answer["branch_name"], &answer["branches"]), (&json!("-"), &json!("none")), "{answer}");
     assert!(answer["note"].as_str().unwrap().contains("does not tell branches apart"), "{answer}");
+    let search = json!({ "query": "x", "branch_name": "main" });
+    assert!(bench.call("semantic_search", search.clone()).await.is_ok());
+    let delete = json!({ "branch_name": "main", "dry_run": true });
+    assert!(bench.call("delete_documents", delete).await.is_err(), "what is deleted is taken at its word");
     let bench = Bench::with(true).await;
+    assert!(bench.call("semantic_search", search).await.is_ok());
+    let search = json!({ "query": "x", "branch_name": "never" });
+    assert_eq!(bench.call("semantic_search", search).await.unwrap_err().kind, ErrorKind::TenantMismatch);
     let answer = bench.call("activate_project", json!({ "branch_name": "main" })).await.unwrap();
     assert_eq!((&answer["branch_name"], &answer["branches"]), (&json!("main"), &json!("git")), "{answer}");
     let error = bench.call("activate_project", json!({ "branch_name": "never" })).await.unwrap_err();
@@ -305,7 +311,7 @@ async fn session_has_no_resource_of_another_project_or_branch() {
     let (ctx, uri) = (in_session(&notes), "docs://handbook/note.md");
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok(), "before it is about anything");
     for (project, branch) in [("other", "main"), ("handbook", "dev")] {
-        whose::Active { project: project.into(), branch: branch.into(), called: None }.note(&notes);
+        whose::Active { project: project.into(), branch: branch.into() }.note(&notes);
         let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
         let subscribed = bench.docs.may_subscribe(uri, &ctx).await.unwrap_err();
         assert_eq!((read.kind, subscribed.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch), "{project}");
@@ -316,7 +322,7 @@ async fn session_has_no_resource_of_another_project_or_branch() {
         let prompted = bench.docs.get_prompt("capture", &known, &ctx).await.unwrap_err();
         assert_eq!((completed.kind, prompted.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch));
     }
-    whose::Active { project: "handbook".into(), branch: "main".into(), called: None }.note(&notes);
+    whose::Active { project: "handbook".into(), branch: "main".into() }.note(&notes);
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());
     assert_eq!(bench.docs.resources(&ctx).await.unwrap().len(), 2);
     assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "nothing is noted of who has no session");

@@ -122,7 +122,7 @@ impl Reader {
         }
         match &ctx.session {
             Some(notes) => {
-                Active { project: tenant.project.clone(), branch: tenant.branch.clone(), called }.note(notes);
+                Active { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes);
             }
             None => notes
                 .push("Nothing is kept between calls without a session: name project_name in each of them.".to_owned()),

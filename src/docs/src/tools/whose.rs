@@ -21,9 +21,6 @@ const NOTE: &str = "docs";
 pub(crate) struct Active {
     pub project: String,
     pub branch: String,
-    /// What its client calls the branch of a project that does not tell branches apart.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub called: Option<String>,
 }
 
 impl Active {
@@ -56,10 +53,10 @@ pub(crate) struct Place {
 
 /// # Errors
 /// `PROJECT_NOT_ACTIVE` where no project is named, `TENANT_MISMATCH` for one that is not configured or a branch that is not
-/// known.
+/// known. Where branches are not told apart, there is one whatever its name.
 pub(crate) fn place(library: &Library, whose: &Whose) -> Result<Place, McpError> {
     let project = project(library, whose.project_name.as_deref())?;
-    let shelf = project.tenant(whose.branch_name.as_deref())?;
+    let shelf = project.tenant(whose.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
     Ok(Place { project, shelf })
 }
 
@@ -127,7 +124,8 @@ fn names(library: &Library) -> Value {
     library.projects().iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
 }
 
-/// A call's arguments with the project and branch of its session; `None` where they stay as they are.
+/// A call's arguments with the project and branch of its session; `None` where they stay as they are. Only a project that is
+/// `by_branch` has branches of other names.
 ///
 /// # Errors
 /// `TENANT_MISMATCH` for a call about another project or branch than the active one.
@@ -135,6 +133,7 @@ pub(crate) fn completed(
     tool: &str,
     arguments: &RawValue,
     notes: &SessionNotes,
+    by_branch: impl Fn(&str) -> bool,
 ) -> Result<Option<Box<RawValue>>, McpError> {
     if tool == "activate_project" || !arguments.get().starts_with('{') {
         return Ok(None);
@@ -148,7 +147,7 @@ pub(crate) fn completed(
         match given {
             None => values.push((name, Value::from(is.as_str()).to_string())),
             Some(Some(given)) if given == *is => {}
-            Some(Some(given)) if name == "branch_name" && active.called.as_deref() == Some(&*given) => {
+            Some(Some(_)) if name == "branch_name" && !by_branch(&active.project) => {
                 values.push((name, Value::from(is.as_str()).to_string()));
             }
             Some(Some(_)) => return Err(mismatch(&active, &format!("{name} says otherwise"))),
@@ -185,14 +184,14 @@ mod tests {
 
     fn active() -> SessionNotes {
         let notes = SessionNotes::default();
-        Active { project: "handbook".into(), branch: "main".into(), called: None }.note(&notes);
+        Active { project: "handbook".into(), branch: "main".into() }.note(&notes);
         notes
     }
 
     #[test]
     fn a_call_is_completed_by_its_session_and_says_all_of_it_then() {
         let of = |tool: &str, arguments: &str| {
-            completed(tool, &raw(arguments), &active()).unwrap().map(|whole| whole.get().to_owned())
+            completed(tool, &raw(arguments), &active(), |_| true).unwrap().map(|whole| whole.get().to_owned())
         };
         assert_eq!(
             of("semantic_search", r#"{"query":"a"}"#).unwrap(),
@@ -206,17 +205,19 @@ mod tests {
         assert_eq!(of("activate_project", r#"{"project_name":"other"}"#), None);
         assert_eq!(of("semantic_search", r#"{"project_name":"handbook","branch_name":"main"}"#), None);
         assert_eq!(of("semantic_search", r#"{"project_name":7,"branch_name":null}"#), None, "the schema refuses it");
-        assert!(completed("semantic_search", &raw("{}"), &SessionNotes::default()).unwrap().is_none());
+        assert!(completed("semantic_search", &raw("{}"), &SessionNotes::default(), |_| true).unwrap().is_none());
     }
 
     #[test]
-    fn branch_that_was_named_at_activation_stands_for_the_only_one() {
+    fn branch_name_is_ignored_where_branches_are_not_told_apart() {
         let notes = SessionNotes::default();
-        Active { project: "handbook".into(), branch: "-".into(), called: Some("main".into()) }.note(&notes);
-        let of = |arguments: &str| completed("semantic_search", &raw(arguments), &notes);
-        let whole = r#"{"branch_name":"-","project_name":"handbook"}"#;
-        assert_eq!(of(r#"{"branch_name":"main"}"#).unwrap().unwrap().get(), whole);
-        assert_eq!(of(r#"{"branch_name":"dev"}"#).unwrap_err().kind, ErrorKind::TenantMismatch);
+        Active { project: "handbook".into(), branch: "-".into() }.note(&notes);
+        let of = |tool: &str| {
+            let whole = completed(tool, &raw(r#"{"branch_name":"main"}"#), &notes, |_| false).unwrap();
+            whole.unwrap().get().to_owned()
+        };
+        assert_eq!(of("semantic_search"), r#"{"branch_name":"-","project_name":"handbook"}"#);
+        assert_eq!(of("delete_documents"), r#"{"branch_name":"main","project_name":"handbook"}"#);
     }
 
     #[test]
@@ -227,9 +228,9 @@ mod tests {
             r#"{"branch_name":"dev"}"#,
             r#"{"project\u005fname":"other"}"#,
         ] {
-            let error = completed("semantic_search", &raw(arguments), &active()).unwrap_err();
+            let error = completed("semantic_search", &raw(arguments), &active(), |_| true).unwrap_err();
             assert_eq!(error.kind, ErrorKind::TenantMismatch, "{arguments}");
         }
-        assert!(completed("delete_documents", &raw(r#"{"project_name":"other"}"#), &active()).is_err());
+        assert!(completed("delete_documents", &raw(r#"{"project_name":"other"}"#), &active(), |_| false).is_err());
     }
 }
