@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Check, Outcome, Verdict, brief, check};
 use crate::{
-    probe::{Conn, Probe, QUIET},
+    probe::{Conn, Probe, QUIET, is_same_id},
     wire::{Trouble, Wire, parse},
 };
 
@@ -226,7 +226,7 @@ async fn concurrent(probe: Probe) -> Outcome {
         for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
             let texts = answer?.messages();
             let response: Value = texts.last().and_then(|text| parse(text)).unwrap_or_default();
-            if response["id"] != message["id"] {
+            if !is_same_id(&response["id"], &message["id"]) {
                 let asked = &message["id"];
                 return Ok(Verdict::Fails(format!("{asked} was answered with {}", brief(&response["id"]))));
             }
@@ -241,9 +241,11 @@ async fn concurrent(probe: Probe) -> Outcome {
             ids.push(received.json().unwrap_or_default()["id"].clone());
         }
     }
-    ids.sort_by_key(Value::as_i64);
-    let expected: Vec<Value> = messages.iter().map(|message| message["id"].clone()).collect();
-    Ok(Verdict::of(ids == expected, || format!("{} were sent, answered were {}", TOGETHER, brief(&json!(ids)))))
+    // All have as many digits.
+    ids.sort_by_key(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
+    let mut expected = messages.iter().map(|message| &message["id"]);
+    let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|asked| is_same_id(id, asked)));
+    Ok(Verdict::of(is_complete, || format!("{} were sent, answered were {}", TOGETHER, brief(&json!(ids)))))
 }
 
 async fn unknown_members(probe: Probe) -> Outcome {

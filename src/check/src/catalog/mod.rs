@@ -230,10 +230,14 @@ pub(crate) use check;
 
 /// A value on one line, for reasons.
 pub(crate) fn brief(value: &Value) -> String {
-    let text = value.to_string();
+    cut(&value.to_string())
+}
+
+/// A text for a report, cut where it is long.
+pub(crate) fn cut(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
+        None => text.to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check};
+use super::{Check, Outcome, Verdict, check, cut};
 use crate::{
     Target,
     probe::{Probe, QUIET},
@@ -153,7 +153,7 @@ async fn survives(probe: Probe, texts: &[&[u8]]) -> Outcome {
                     break;
                 }
                 Err(trouble) => {
-                    return Ok(Verdict::Fails(format!("{trouble}, after {}", String::from_utf8_lossy(text))));
+                    return Ok(Verdict::Fails(format!("{trouble}, after {}", cut(&String::from_utf8_lossy(text)))));
                 }
             }
         }
