@@ -68,6 +68,9 @@ struct Provider {
     restarts: u64,
     #[serde(default)]
     left_out: Vec<String>,
+    /// What a module says of what it holds.
+    #[serde(default)]
+    details: Vec<String>,
     #[serde(default)]
     warnings: Vec<String>,
 }
@@ -184,6 +187,9 @@ async fn show(
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(|part| one_line(part)).collect();
         out.styled(Style::Dim, &parts.join(" · "))?;
         out.line("")?;
+        for detail in &server.details {
+            out.line(&one_line(detail))?;
+        }
     }
     let rows = tools.iter().map(|tool| {
         let style = match tool.verdict.as_str() {

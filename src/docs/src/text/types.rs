@@ -16,7 +16,7 @@ const MAX_CUSTOM: usize = 50;
 pub(crate) const MAX_SCHEMA: usize = 64 << 10;
 /// Faults of one document that are named.
 const MAX_FAULTS: usize = 50;
-/// Those that are told in one line.
+/// Those that are told in one line, unless more name values that are allowed.
 const TOLD: usize = 3;
 /// Characters of a fault's message. The values that are allowed are listed whole, as far as the second goes.
 const MAX_MESSAGE: usize = 300;
@@ -77,11 +77,13 @@ impl Refusal {
             Self::UnknownType { name, known } => format!("there is no type {name}; there are {}", known.join(", ")),
             Self::NotText { why } => why.clone(),
             Self::Schema { faults } => {
-                let told = faults.iter().take(TOLD).map(|fault| match fault.pointer.as_str() {
+                let (choices, others): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.rule == "enum");
+                let most = TOLD.max(choices.len());
+                let told = choices.into_iter().chain(others).take(most).map(|fault| match fault.pointer.as_str() {
                     "" => fault.message.clone(),
                     pointer => format!("{pointer}: {}", fault.message),
                 });
-                let more = faults.len().checked_sub(TOLD).filter(|more| *more > 0);
+                let more = faults.len().checked_sub(most).filter(|more| *more > 0);
                 let more = more.map(|more| format!("and {more} more"));
                 told.chain(more).collect::<Vec<_>>().join("; ")
             }

@@ -62,6 +62,11 @@ fn value_that_is_not_allowed_is_told_with_all_that_are() {
                \"integration\"";
     assert!(why.contains(all) && why.contains("/knowledge_type: \"trick\" is not one of "), "{why}");
     assert!(!why.contains("other candidates"), "{why}");
+    // They come first, however much else is wrong.
+    let bad = "---\ndoc_type: tool\ndate: never\nsummary: 1\nsignificance: huge\n---\n";
+    let refusal = DocTypes::built_in().check("tools/x.md", bad).unwrap_err();
+    let why = refusal.told();
+    assert!(why.starts_with("/significance: \"huge\" is not one of ") && why.contains(" more"), "{why}");
 }
 
 #[test]
