@@ -21,7 +21,7 @@ import { told } from '../../src/http/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/http/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/http/assets/js/ui/export.js';
 import { isAsked } from '../../src/http/assets/js/ui/terms.js';
-import { hasRecipe } from '../../src/http/assets/js/ui/tools.js';
+import { hasRecipe, silentTools } from '../../src/http/assets/js/ui/tools.js';
 import { indented } from '../../src/http/assets/js/ui/definition.js';
 import { boundary } from '../../src/http/assets/js/ui/longtext.js';
 import { chain } from '../../src/http/assets/js/views/audit.js';
@@ -411,6 +411,14 @@ test('a tool has the recipe of its own name, behind the prefix of its server', (
   assert.equal(hasRecipe('fs__write_file', ['write_file']), true);
   assert.equal(hasRecipe('write_file', ['write_file']), true);
   assert.equal(hasRecipe('fs__overwrite_file', ['write_file']), false);
+});
+
+test('only tools that do not say whether they write are offered to run without review', () => {
+  const offered = (...hints) => silentTools(hints.map((hint, i) => ({ name: `${i}`, mayLetRun: i < 4, annotations: hint }))).map((tool) => tool.name);
+  assert.deepEqual(offered(undefined, null, {}, { readOnlyHint: null }, {}), ['0', '1', '2', '3']);
+  assert.deepEqual(offered({}, { readOnlyHint: false }, null), ['0', '2']);
+  assert.deepEqual(offered({ readOnlyHint: false }, { readOnlyHint: false }), []);
+  assert.deepEqual(offered({}, { readOnlyHint: true }), [], 'it says which of its tools only read');
 });
 
 test('no test asserts on what it read of a page once: pages paint later', () => {

@@ -109,14 +109,13 @@ export class ToolsPanel {
 
   // A server that does not say which of its tools only read has all of them reviewed: here is the way out.
   #silent() {
-    const may = this.#mayLetRun();
-    if (!this.#may || may.length === 0 || this.#tools.some((tool) => saysRead(tool) || tool.letRun)) return null;
-    return h('div', { class: 'silent' }, icon('info'), h('p', null, 'This server does not say which of its tools only read, so every call is reviewed. You can let tools that you trust run without review.'),
-      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(may) }, 'Let tools run without review…'));
-  }
-
-  #mayLetRun() {
-    return this.#tools.filter((tool) => tool.mayLetRun);
+    const silent = silentTools(this.#tools);
+    if (!this.#may || silent.length === 0) return null;
+    const why = silent.length === this.#tools.length
+      ? 'This server does not say which of its tools only read, so every call is reviewed.'
+      : 'Not every tool of this server says whether it only reads, so every call is reviewed.';
+    return h('div', { class: 'silent' }, icon('info'), h('p', null, `${why} You can let tools that you trust run without review.`),
+      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(silent) }, 'Let tools run without review…'));
   }
 
   #letRun(tools) {
@@ -224,6 +223,10 @@ export class ToolsPanel {
 
 /** Whether a tool has a recipe: clients may see its name behind a prefix of its server. Pure. */
 export const hasRecipe = (name, recipes) => recipes.some((own) => name === own || name.endsWith(`__${own}`));
+
+/** The tools to offer where none says that it only reads: one that says that it writes is not among them. Pure. */
+export const silentTools = (tools) =>
+  tools.some((tool) => saysRead(tool) || tool.letRun) ? [] : tools.filter((tool) => tool.mayLetRun && (tool.annotations?.readOnlyHint ?? null) === null);
 
 /** What a reviewer has to look at. */
 export const waits = (tool) => Boolean(tool.claimsRead || tool.mark);
