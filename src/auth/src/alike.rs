@@ -34,11 +34,12 @@ fn is_same_spelling(a: &str, b: &str) -> bool {
     lower(a) == lower(b)
 }
 
-/// As it is written, and without regard to case: `I` looks like `l`, and `i` does not. Both without accents.
+/// As it is written, and without regard to case: `I` looks like `l`, and `i` does not. Both without accents. What they
+/// look like is compared in lower case: UTS 39 has `O` for `0`.
 fn looks(name: &str) -> [String; 2] {
     let plain = |name: &str| -> String {
         let bare: String = name.nfd().filter(|c| !is_combining_mark(*c)).collect();
-        skeleton(&bare).collect()
+        skeleton(&bare).collect::<String>().to_lowercase()
     };
     [plain(name), plain(&folded(name))]
 }
@@ -56,6 +57,8 @@ mod tests {
             ("a1ice", "alice"),
             ("Iaura", "laura"),
             ("b\u{0585}b", "bob"),
+            ("0perator", "operator"),
+            ("b0b", "bob"),
             ("rnike", "mike"),
             ("systern", "ops"),
             ("loca1-agent", "ops"),
