@@ -368,9 +368,9 @@ async fn call(
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
-    let lost = |code: ErrorKind, message: &str| ChangeEvent::LoseTrack {
+    let lost = |code: ErrorKind, message: &str, sent_by| ChangeEvent::LoseTrack {
         fault: ChangeFault { code: code.code().into(), message: message.into() },
-        sent_by: last_sent(&sent),
+        sent_by,
     };
     let event = loop {
         let waits = inquiry.as_ref().is_some_and(Inquiry::waits);
@@ -386,14 +386,15 @@ async fn call(
                 Ok(answer) => outcome(inner, answer, last_sent(&sent)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
-                    lost(ErrorKind::Internal, "The tool failed in a way that leaves open whether the change was applied")
+                    let message = "The tool failed in a way that leaves open whether the change was applied";
+                    lost(ErrorKind::Internal, message, inner.now())
                 }
             },
             () = tokio::time::sleep_until(deadline), if !waits => {
-                break lost(ErrorKind::Timeout, "The tool did not answer in time");
+                break lost(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&sent));
             }
             () = inner.kill.cancelled() => {
-                break lost(ErrorKind::Timeout, "The gateway was stopped while the tool was running");
+                break lost(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.now());
             }
             happened = happened => happened,
         };
@@ -432,7 +433,12 @@ fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timesta
             let result = kept(inner, &ToolResult::error(&error));
             ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
         }
-        Err(error) => ChangeEvent::LoseTrack { fault: fault(&error), sent_by },
+        Err(error) => {
+            // Progress and questions may have kept the call alive for longer than its time-out: it may run on unless it
+            // was ended by that.
+            let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.now() };
+            ChangeEvent::LoseTrack { fault: fault(&error), sent_by }
+        }
     }
 }
 

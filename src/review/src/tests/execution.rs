@@ -215,6 +215,31 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     bench.end().await;
 }
 
+/// Progress and questions keep a call alive for longer than its time-out.
+#[actix::test]
+async fn long_call_that_breaks_still_holds_back_its_target() {
+    for (ending, held) in [
+        (Ending::Error(ErrorKind::UpstreamUnavailable), true),
+        (Ending::Panic, true),
+        (Ending::Error(ErrorKind::Timeout), false),
+    ] {
+        let bench = Bench::new().await;
+        *bench.fake.ending.lock().unwrap() = ending.clone();
+        bench.fake.gate.forget_permits(1_000_000);
+        let change = bench.propose("{}").await;
+        bench.decide(&change, Verdict::Approve).await.unwrap();
+        bench.until(&change.id, ChangeState::Executing).await;
+        while bench.fake.calls() == 0 {
+            tokio::task::yield_now().await;
+        }
+        bench.skew.store(3600, Ordering::SeqCst);
+        bench.fake.gate.add_permits(1);
+        let lost = bench.until(&change.id, ChangeState::OutcomeUnknown).await;
+        assert_eq!(lost.target_taken_until.is_some_and(|until| until > lost.updated_at), held, "{ending:?}");
+        bench.end().await;
+    }
+}
+
 #[actix::test]
 async fn after_a_restart_approved_work_waits_for_its_provider_to_appear() {
     let bench = Bench::new().await;
