@@ -1,6 +1,6 @@
 //! Keeps credentials out of reports: a server may say what it was given.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
@@ -34,12 +34,12 @@ impl Redactor {
         // Where a message is shown as the text of another one, it is escaped once more.
         let mut secrets = Vec::new();
         for text in found.iter().flat_map(|value| value.lines()) {
-            let mut spelling = text.trim().to_owned();
-            for _ in 0..3 {
-                let escaped = serde_json::to_string(&spelling).unwrap_or_default();
-                let escaped = escaped.trim_matches('"').to_owned();
-                secrets.push(std::mem::replace(&mut spelling, escaped));
+            let mut spellings = vec![text.trim().to_owned()];
+            for _ in 0..2 {
+                let escaped: BTreeSet<String> = spellings.iter().flat_map(|spelling| in_json(spelling)).collect();
+                secrets.extend(std::mem::replace(&mut spellings, escaped.into_iter().collect()));
             }
+            secrets.extend(spellings);
         }
         secrets.retain(|secret| secret.len() >= SHORTEST);
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -84,6 +84,27 @@ fn of_header(name: &str, value: &str, found: &mut Vec<String>) {
     }
 }
 
+/// The spellings of a text in JSON: some writers escape `/`, others what HTML or scripts take
+/// for markup.
+fn in_json(text: &str) -> Vec<String> {
+    let plain = serde_json::to_string(text).unwrap_or_default();
+    let plain = plain.trim_matches('"');
+    let mut all = Vec::new();
+    for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {
+        let spelling: String = plain
+            .chars()
+            .map(|c| match (escaped.contains(c), upper) {
+                (false, _) => c.to_string(),
+                (true, false) => format!("\\u{:04x}", u32::from(c)),
+                (true, true) => format!("\\u{:04X}", u32::from(c)),
+            })
+            .collect();
+        all.push(spelling.replace('/', "\\/"));
+        all.push(spelling);
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +122,7 @@ mod tests {
             ("Proxy-Authorization", "Basic bWU6aHVudGVyMg=="),
             ("Cookie", "a=1; session=abc-def"),
             ("X-Odd", "a\"b\\c"),
+            ("X-Markup", "a/b&c<d>e+f"),
         ]);
         for (text, expected) in [
             ("nothing here", "nothing here"),
@@ -110,6 +132,9 @@ mod tests {
             (r#"a"b\c"#, "[secret]"),
             (r#""a\"b\\c""#, r#""[secret]""#),
             (r#""{\"x\":\"a\\\"b\\\\c\"}""#, r#""{\"x\":\"[secret]\"}""#),
+            (r"a/b&c<d>e+f a\/b&c<d>e+f a/b\u0026c\u003cd\u003ee+f", "[secret] [secret] [secret]"),
+            (r"a\/b\u0026c\u003cd\u003ee+f a\/b\u0026c\u003Cd\u003Ee+f", "[secret] [secret]"),
+            (r"a/b\u0026c\u003Cd\u003Ee\u002Bf a\\/b\\u0026c\\u003cd\\u003ee+f", "[secret] [secret]"),
             ("pass-word key=query-key query-key", "[secret] [secret] [secret]"),
             ("…and so on tok-e… (9 bytes)", "…and so on [secret]… (9 bytes)"),
         ] {

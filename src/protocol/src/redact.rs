@@ -27,8 +27,8 @@ pub fn keep_secret(values: impl IntoIterator<Item = String>) {
         // A secret of several lines (a private key) is seen one line at a time.
         for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET) {
             let quoted = crate::json::quoted(line);
-            let escaped = quoted.trim_matches('"');
-            all.extend([line, escaped].map(str::to_owned));
+            all.push(line.to_owned());
+            all.extend(in_json(quoted.trim_matches('"')));
         }
     }
     all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -51,6 +51,27 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     out
 }
 
+/// The spellings of a text in JSON, of which this is the plain one: some writers escape `/`, others what HTML or scripts take
+/// for markup.
+fn in_json(plain: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {
+        let spelling: String = plain
+            .chars()
+            .map(|c| match (escaped.contains(c), upper) {
+                (false, _) => c.to_string(),
+                (true, false) => format!("\\u{:04x}", u32::from(c)),
+                (true, true) => format!("\\u{:04X}", u32::from(c)),
+            })
+            .collect();
+        all.push(spelling.replace('/', "\\/"));
+        all.push(spelling);
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,11 +79,15 @@ mod tests {
     #[test]
     fn secrets_are_masked_as_they_are_and_as_json_has_them() {
         keep_secret(["redact-me-1".to_owned(), "redact-me-1-and-more".to_owned(), "quo\"te-me-1".to_owned()]);
+        keep_secret(["a/b&c<d>e+f".to_owned()]);
         keep_secret(["short".to_owned(), "first-line-1\nsecond-line-1".to_owned()]);
         for (text, expected) in [
             ("a redact-me-1 b redact-me-1-and-more", "a [secret] b [secret]"),
             (r#"quo"te-me-1 and {"x":"quo\"te-me-1"}"#, r#"[secret] and {"x":"[secret]"}"#),
             ("short; first-line-1, second-line-1", "short; [secret], [secret]"),
+            (r"a/b&c<d>e+f a\/b&c<d>e+f a/b\u0026c\u003cd\u003ee+f", "[secret] [secret] [secret]"),
+            (r"a\/b\u0026c\u003cd\u003ee+f a\/b\u0026c\u003Cd\u003Ee+f", "[secret] [secret]"),
+            (r"a/b\u0026c\u003Cd\u003Ee+f a/b\u0026c\u003Cd\u003Ee\u002Bf", "[secret] [secret]"),
             ("nothing", "nothing"),
         ] {
             assert_eq!(redacted(text), expected);

@@ -1,7 +1,8 @@
 //! Ends HTTP/2 connections whose frames get nothing done: a flood of WINDOW_UPDATE, PRIORITY, PING, SETTINGS or empty DATA
 //! takes a whole core and is no request that a limit would count (CVE-2019-9511 to 9518).
 //!
-//! Each such frame takes one from a connection's allowance. Time, requests, and bodies in both directions add to it.
+//! Each such frame takes one from a connection's allowance, and so does each stream that is refused or broken off. Time,
+//! requests, and bodies in both directions add to it.
 
 use std::{
     io::{self, IoSlice},
@@ -25,6 +26,9 @@ const EACH_SECOND: u32 = 200;
 /// Bytes of a request's body for each of its DATA frames; one with less counts as a frame that gets nothing done.
 const DATA_BYTES: u32 = 256;
 
+/// The byte that says how much padding there is, and the padding.
+const MAX_PADDING: u32 = 256;
+
 /// Frames for each DATA frame of an answer: a window to update, of the stream and of the connection.
 const FOR_ANSWER: u32 = 2;
 
@@ -39,6 +43,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const PADDED: u8 = 8;
 
 /// Follows the heads of frames through a stream of bytes, however it is cut.
 #[derive(Default)]
@@ -98,7 +103,9 @@ impl Allowance {
         let (mut add, mut take) = (0, 0);
         self.received.pass(bytes, |Head { kind, flags, length }| match kind {
             DATA => {
-                add += length / DATA_BYTES + u32::from(flags & END_STREAM != 0);
+                // As much as that may be padding.
+                let padding = if flags & PADDED != 0 { MAX_PADDING } else { 0 };
+                add += length.saturating_sub(padding) / DATA_BYTES + u32::from(flags & END_STREAM != 0);
                 take += 1;
             }
             HEADERS => add += 1,
