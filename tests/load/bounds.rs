@@ -409,7 +409,7 @@ fn http_2_connection_that_floods_frames_is_told_to_calm_down() {
     for (kind, stream, payload) in [(8, 0, &[0, 0, 0, 1][..]), (0, 1, &[]), (2, 3, &[0; 5])] {
         let mut conn = Http2::connect(&tls);
         conn.post(1, &authority);
-        conn.try_send(&frames(4000, kind, stream, payload));
+        conn.try_send(&frames(4000, (kind, 0), stream, payload));
         let goodbye = std::iter::from_fn(|| Some(conn.receive())).find(|frame| frame.kind == 7).unwrap();
         assert_eq!(goodbye.payload[4..8], ENHANCE_YOUR_CALM, "{kind}");
     }

@@ -54,27 +54,18 @@ impl Http2 {
 
     /// With more headers.
     pub fn post_with(&mut self, stream: u32, authority: &str, more: &[(&str, &str)]) {
-        let all = [
-            (":method", "POST"),
-            (":path", "/mcp"),
-            (":authority", authority),
-            ("content-type", "application/json"),
-            ("accept", "application/json, text/event-stream"),
-        ];
-        self.headers(stream, 4, &[&all, more].concat());
+        self.send(&post(stream, authority, more));
     }
 
     /// Opens a stream.
     pub fn headers(&mut self, stream: u32, flags: u8, headers: &[(&str, &str)]) {
-        let mut block = Vec::new();
-        for (name, value) in [(":scheme", "https")].iter().chain(headers) {
-            block.push(0);
-            for text in [name, value] {
-                block.push(u8::try_from(text.len()).unwrap());
-                block.extend_from_slice(text.as_bytes());
-            }
-        }
-        self.frame(1, flags, stream, &block);
+        self.send(&opened(stream, flags, headers));
+    }
+
+    /// Takes whatever comes and forgets it.
+    pub fn forget_answers(&self) {
+        let answers = std::os::fd::AsFd::as_fd(&self.received).try_clone_to_owned().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut std::fs::File::from(answers), &mut std::io::sink()));
     }
 
     pub fn receive(&mut self) -> Frame {
@@ -117,7 +108,32 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// What opens a stream.
+fn opened(stream: u32, flags: u8, headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in [(":scheme", "https")].iter().chain(headers) {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    frame(1, flags, stream, &block)
+}
+
+/// The beginning of a POST of which the body is still to come, with more headers.
+pub fn post(stream: u32, authority: &str, more: &[(&str, &str)]) -> Vec<u8> {
+    let all = [
+        (":method", "POST"),
+        (":path", "/mcp"),
+        (":authority", authority),
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+    ];
+    opened(stream, 4, &[&all, more].concat())
+}
+
 /// So many equal frames.
-pub fn frames(count: usize, kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    frame(kind, 0, stream, payload).repeat(count)
+pub fn frames(count: usize, (kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
+    frame(kind, flags, stream, payload).repeat(count)
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     bounds::{NEWEST, info, initialize, status_kib, unfinished_bodies},
-    http2::{Http2, frames},
+    http2::{self, Http2, frames},
     load::{proposed, serving},
 };
 use support::{
@@ -186,33 +186,47 @@ fn attack_large_proposals() {
     });
 }
 
+/// A kind of frame with its flags, the stream on which it goes, and what it carries.
+type Flood<'a> = (&'a str, (u8, u8), u32, &'a [u8]);
+
+/// Sends thousand frames at a time until the gateway ends the connection, beside a request whose body never comes.
+fn flooded(tls: &Tls, name: &str, mut thousand: impl FnMut(&str) -> Vec<u8>) {
+    let pid = tls.process.0.id();
+    let authority = tls.base.trim_start_matches("https://");
+    let mut conn = Http2::connect(tls);
+    conn.forget_answers();
+    conn.post(1, authority);
+    let (began, before) = (Instant::now(), processor_time(pid));
+    let (mut sent, mut open) = (0, true);
+    while open && began.elapsed() < Duration::from_secs(5) {
+        open = conn.try_send(&thousand(authority));
+        sent += 1000;
+    }
+    let took = processor_time(pid) - before;
+    println!("{name}: {sent} frames sent, open until the end: {open}, {took:?} of processor time");
+    assert!(!open && took < Duration::from_secs(1), "it is to be ended");
+}
+
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_idle_frames_of_http_2() {
     let tls = Tls::start();
-    let pid = tls.process.0.id();
-    let authority = tls.base.trim_start_matches("https://").to_owned();
-    // What each kind of frame carries, and on which stream it goes.
-    let floods: [(&str, u8, u32, &[u8]); 5] = [
-        ("WINDOW_UPDATE", 8, 0, &[0, 0, 0, 1]),
-        ("empty DATA", 0, 1, &[]),
-        ("PRIORITY", 2, 3, &[0, 0, 0, 0, 1]),
-        ("PING", 6, 0, &[0; 8]),
-        ("SETTINGS", 4, 0, &[]),
+    let padding = [&[255][..], &[0; 255]].concat();
+    let floods: [Flood<'_>; 6] = [
+        ("WINDOW_UPDATE", (8, 0), 0, &[0, 0, 0, 1]),
+        ("empty DATA", (0, 0), 1, &[]),
+        ("DATA of padding", (0, 8), 1, &padding),
+        ("PRIORITY", (2, 0), 3, &[0, 0, 0, 0, 1]),
+        ("PING", (6, 0), 0, &[0; 8]),
+        ("SETTINGS", (4, 0), 0, &[]),
     ];
     for (name, kind, stream, payload) in floods {
-        let mut conn = Http2::connect(&tls);
-        conn.post(1, &authority);
-        let (began, before) = (Instant::now(), processor_time(pid));
-        let (mut sent, mut open) = (0, true);
-        while open && began.elapsed() < Duration::from_secs(5) {
-            open = conn.try_send(&frames(1000, kind, stream, payload));
-            sent += 1000;
-        }
-        let took = processor_time(pid) - before;
-        println!("{name}: {sent} frames sent, open until the end: {open}, {took:?} of processor time");
-        assert!(!open && took < Duration::from_secs(1), "it is to be ended");
+        flooded(&tls, name, |_| frames(1000, kind, stream, payload));
     }
+    let mut streams = (3..).step_by(2);
+    flooded(&tls, "POST", |authority| {
+        streams.by_ref().take(1000).flat_map(|n| http2::post(n, authority, &[])).collect()
+    });
     tls.stop();
 }
 

@@ -116,6 +116,24 @@ impl Allowance {
             _ => take += 1,
         });
         self.add(add);
+        self.take(take, now)
+    }
+
+    /// Takes in what the client was sent; `false` once more of it was of no use than may be.
+    fn sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
+        let (mut add, mut take) = (0, 0);
+        self.sent.pass(bytes, |Head { kind, .. }| match kind {
+            DATA => add += FOR_ANSWER,
+            // It undoes a request, too: one over the bound of streams.
+            RST_STREAM => take += 2,
+            _ => {}
+        });
+        self.add(add);
+        self.take(take, now)
+    }
+
+    /// Whether there was as much.
+    fn take(&mut self, take: u32, now: impl FnOnce() -> Instant) -> bool {
         if take > self.left {
             let now = now();
             let seconds = now.duration_since(self.refilled).as_secs_f32();
@@ -130,13 +148,6 @@ impl Allowance {
         let enough = take <= self.left;
         self.left = self.left.saturating_sub(take);
         enough
-    }
-
-    /// Takes in what the client was sent.
-    fn sent(&mut self, bytes: &[u8]) {
-        let mut add = 0;
-        self.sent.pass(bytes, |head| add += if head.kind == DATA { FOR_ANSWER } else { 0 });
-        self.add(add);
     }
 
     fn add(&mut self, frames: u32) {
@@ -160,6 +171,17 @@ impl<T> Metered<T> {
         let allowance = Allowance::new(Instant::now());
         (Self { io, connection: Rc::clone(connection), allowance, over: false, told: Rc::clone(&told) }, told)
     }
+
+    fn sent(&mut self, bytes: &[u8]) {
+        if !self.allowance.sent(bytes, Instant::now) && !self.connection.is_peers() && !self.over {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.over = true;
+        self.told.notify_one();
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
@@ -174,9 +196,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
         if self.allowance.received(read, Instant::now) || self.connection.is_peers() {
             return Poll::Ready(Ok(()));
         }
-        self.over = true;
         buf.set_filled(before);
-        self.told.notify_one();
+        self.end();
         Poll::Pending
     }
 }
@@ -184,7 +205,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.allowance.sent(buf.get(..written).unwrap_or_default());
+        self.sent(buf.get(..written).unwrap_or_default());
         Poll::Ready(Ok(written))
     }
 
@@ -205,7 +226,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
         let mut left = written;
         for buf in bufs {
             let part = buf.get(..left.min(buf.len())).unwrap_or_default();
-            self.allowance.sent(part);
+            self.sent(part);
             left -= part.len();
         }
         Poll::Ready(Ok(written))
@@ -246,6 +267,11 @@ mod tests {
             // However the bytes are cut.
             frames.chunks(100).all(|chunk| self.allowance.received(chunk, || now))
         }
+
+        fn is_sent(&mut self, after: u64, frames: &[u8]) -> bool {
+            let now = self.began + Duration::from_secs(after);
+            frames.chunks(100).all(|chunk| self.allowance.sent(chunk, || now))
+        }
     }
 
     #[test]
@@ -261,6 +287,14 @@ mod tests {
         let mut client = Client::new();
         let reset = [frames(1, HEADERS, 5, b"x"), frames(1, RST_STREAM, 0, &[0; 4])].concat();
         assert!(!client.sends(0, &reset.repeat(3000)), "requests that are given up at once");
+        let mut client = Client::new();
+        let padded = [&[255][..], &[0; 255]].concat();
+        assert!(!client.sends(0, &frames(3000, DATA, PADDED, &padded)), "nothing but padding");
+        let mut client = Client::new();
+        let refused = (0..3000).all(|_| {
+            client.sends(0, &frames(1, HEADERS, 4, b"x")) && client.is_sent(0, &frames(1, RST_STREAM, 0, &[0; 4]))
+        });
+        assert!(!refused, "requests over the bound of streams");
     }
 
     #[test]
@@ -273,12 +307,18 @@ mod tests {
         assert!(client.sends(0, &frames(10_000, HEADERS, 5, b"x")));
         // An answer of many pieces, each of which updates two windows.
         for _ in 0..10_000 {
-            client.allowance.sent(&frames(1, DATA, 0, b"x"));
+            assert!(client.is_sent(0, &frames(1, DATA, 0, b"x")));
             assert!(client.sends(0, &frames(2, WINDOW_UPDATE, 0, &[0; 4])));
+        }
+        // Bodies with padding, and bodies of which no more is wanted once they were answered.
+        assert!(client.sends(0, &frames(10_000, DATA, PADDED, &[1; 600])));
+        for _ in 0..10_000 {
+            assert!(client.sends(0, &frames(1, HEADERS, 4, b"x")));
+            assert!(client.is_sent(0, &[frames(1, DATA, 1, b"x"), frames(1, RST_STREAM, 0, &[0; 4])].concat()));
         }
         // What is only answered by itself adds nothing.
         for _ in 0..1500 {
-            client.allowance.sent(&frames(1, 6, 1, &[0; 8]));
+            assert!(client.is_sent(0, &frames(1, 6, 1, &[0; 8])));
             client.sends(0, &frames(2, 6, 0, &[0; 8]));
         }
         assert!(!client.sends(0, &frames(10, 6, 0, &[0; 8])));
