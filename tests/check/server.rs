@@ -272,6 +272,13 @@ impl Server {
                 all.push(json!({ "jsonrpc": "2.0", "id": "roots", "method": "roots/list" }).to_string());
             }
             all.extend(self.progress(&message["params"]["_meta"]["progressToken"]));
+            if self.has("run/babble") {
+                let note = format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"info","data":[{}[]]}}}}"#,
+                    "[],".repeat(95_000)
+                );
+                all.extend(std::iter::repeat_n(note, 60));
+            }
         }
         all.push(text);
         if method == "initialize" && self.has("handshake/early-server-request") {

@@ -197,6 +197,24 @@ pub(crate) fn client() -> Value {
     json!({ "name": "countersign-check", "version": env!("CARGO_PKG_VERSION") })
 }
 
+/// What comes to one request, no more than is read of one message.
+#[derive(Default)]
+struct Gathered {
+    messages: Vec<Value>,
+    taken: usize,
+}
+
+impl Gathered {
+    fn push(&mut self, text: &str, message: Option<Value>) -> Result<(), Trouble> {
+        self.taken += weight(text);
+        if self.taken > MAX_WEIGHT {
+            return Err(Trouble::Garbled("more comes to one request than is read of it".to_owned()));
+        }
+        self.messages.extend(message);
+        Ok(())
+    }
+}
+
 /// One connection, or what stands for one over HTTP.
 pub(crate) struct Conn {
     pub wire: Wire,
@@ -333,20 +351,24 @@ impl Conn {
             let answer = http.request_for("POST", &http.headers_of(message), text.as_bytes(), limit).await?;
             let messages = answer.messages();
             messages.iter().for_each(|text| self.probe.note_received(text));
-            return Ok(messages.iter().filter_map(|text| parse(text)).collect());
+            let mut all = Gathered::default();
+            for text in &messages {
+                all.push(text, parse(text))?;
+            }
+            return Ok(all.messages);
         }
         self.send(&text).await?;
         let end = Instant::now() + limit;
-        let mut all = Vec::new();
+        let mut all = Gathered::default();
         while let Some(received) = self.receive_by(end).await? {
             let Some(came) = received.json() else { continue };
             let is_answer = came.get("method").is_none() && is_same_id(&came["id"], &message["id"]);
-            all.push(came);
+            all.push(&received.text, Some(came))?;
             if is_answer {
                 break;
             }
         }
-        Ok(all)
+        Ok(all.messages)
     }
 
     pub async fn notify(&mut self, method: &str) -> Result<(), Trouble> {
