@@ -107,13 +107,18 @@ fn dependants(id: &str) -> &'static [&'static str] {
 
 #[test]
 fn a_server_that_keeps_the_protocol_passes_everywhere() {
-    for transport in ["stdio", "http", "websocket"] {
-        for modern in [false, true] {
-            let ran = checked(Place { transport, modern }, "");
-            assert_eq!(failed(&ran), BTreeSet::new(), "{transport} {modern}: {}", ran.report);
-            assert_eq!((ran.code, &ran.report["complies"]), (Some(0), &Value::Bool(true)));
+    // A run mostly waits.
+    std::thread::scope(|threads| {
+        for transport in ["stdio", "http", "websocket"] {
+            for modern in [false, true] {
+                threads.spawn(move || {
+                    let ran = checked(Place { transport, modern }, "");
+                    assert_eq!(failed(&ran), BTreeSet::new(), "{transport} {modern}: {}", ran.report);
+                    assert_eq!((ran.code, &ran.report["complies"]), (Some(0), &Value::Bool(true)));
+                });
+            }
         }
-    }
+    });
 }
 
 #[test]
@@ -150,20 +155,27 @@ fn the_gateway_complies_on_every_transport_in_every_revision() {
     let (http, ws) = (format!("http://{}/mcp", gateway.address()), format!("ws://{}/ws", gateway.address()));
     let data = gateway.data();
     let program = binary();
-    for revision in ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"] {
-        for target in [
-            vec!["--url", &http],
-            vec!["--url", &ws],
-            vec!["--", program.to_str().unwrap(), "stdio", "--data", data.to_str().unwrap()],
-        ] {
-            let arguments: Vec<&str> =
-                ["--json", "--revision", revision].into_iter().chain(target.iter().copied()).collect();
-            let ran = run(&arguments);
-            assert_eq!(failed(&ran), BTreeSet::new(), "{revision} {target:?}: {}", ran.errors);
-            assert_eq!(ran.code, Some(0));
-            assert_eq!(ran.report["revision"], revision);
+    let targets = [
+        vec!["--url", &http],
+        vec!["--url", &ws],
+        vec!["--", program.to_str().unwrap(), "stdio", "--data", data.to_str().unwrap()],
+    ];
+    // A run mostly waits.
+    std::thread::scope(|threads| {
+        for revision in ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"] {
+            let targets = &targets;
+            threads.spawn(move || {
+                for target in targets {
+                    let arguments: Vec<&str> =
+                        ["--json", "--revision", revision].into_iter().chain(target.iter().copied()).collect();
+                    let ran = run(&arguments);
+                    assert_eq!(failed(&ran), BTreeSet::new(), "{revision} {target:?}: {}", ran.errors);
+                    assert_eq!(ran.code, Some(0));
+                    assert_eq!(ran.report["revision"], revision);
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]
