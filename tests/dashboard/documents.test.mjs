@@ -55,7 +55,7 @@ test('a new document: its front matter field by field and the whole file, approv
   await row(page, 'Add the problem “Connection pool exhausted”').click();
   await field('root_cause').first().waitFor();
   await field('connections were never returned').first().waitFor();
-  await shows(page, 'File', [...DOCUMENT.split('\n')].map((line) => `+${line}`));
+  await shows(page, 'File', DOCUMENT.trimEnd().split('\n').map((line) => `+${line}`));
   await look(page, 'docs-1-new');
   await assert.rejects(stat(file('problems/pool.md')), 'nothing is written yet');
   await approve(page);
