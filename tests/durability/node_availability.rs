@@ -1,9 +1,11 @@
-//! What clients hear of a node that has just begun, that has lost its database, or that drains.
+//! What clients hear of a node that has just begun, that has lost its database, or that drains. Prints the figures of
+//! `docs/cluster.md`.
+
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{
     Gateway, Options, eventually,
-    http::Conn,
     mcp::{ACCEPT, JSON, initialize_params, request, with_meta},
     ws::Ws,
 };
@@ -12,6 +14,19 @@ use crate::{cluster_proof::proxy::Proxy, nodes::Cluster};
 
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 const LEGACY: (&str, &str) = ("MCP-Protocol-Version", "2025-11-25");
+
+/// For what takes a lease (5 s) or less.
+const MAX_NOTICE: Duration = Duration::from_secs(10);
+/// Until a node whose database is back serves again.
+const MAX_RECOVERY: Duration = Duration::from_secs(10);
+
+/// Prints how long that took, and fails where it took longer than a slow machine explains.
+#[track_caller]
+fn figure(what: &str, since: Instant, bound: Duration) {
+    let time = since.elapsed();
+    println!("figure: {what}: {:.2} s", time.as_secs_f64());
+    assert!(time < bound, "{what}: {time:?}");
+}
 
 /// The status of a ping of that session at that node.
 fn ping(gateway: &Gateway, session: &str) -> u16 {
@@ -53,8 +68,10 @@ fn session_is_found_as_soon_as_its_node_serves() {
     let cluster = Cluster::start(1);
     for _ in 0..3 {
         let joins = Gateway::with(&Options { env: vec![("COUNTERSIGN_STORE__URL", &cluster.url)], config: None });
+        let ready = Instant::now();
         let session = joins.session("2025-11-25").id;
         assert_eq!(ping(cluster.at(0), &session), 200);
+        figure("from ready to a session that another node serves", ready, MAX_NOTICE);
         let mut ws = Ws::open(&joins);
         ws.initialize("2025-11-25");
         let path = format!("/ws?session={}&received={}", ws.session().unwrap(), ws.received);
@@ -72,6 +89,7 @@ fn session_of_a_killed_node_is_gone_at_once() {
     let session = cluster.at(0).session("2025-11-25").id;
     assert_eq!(ping(cluster.at(1), &session), 200);
     drop(cluster.nodes[0].take().unwrap().kill());
+    let killed = Instant::now();
     // Whoever asks at the very moment may still be told to try again.
     let mut unavailable = 0;
     eventually("it hears that it is gone", || match ping(cluster.at(1), &session) {
@@ -82,14 +100,18 @@ fn session_of_a_killed_node_is_gone_at_once() {
         }
         other => panic!("{other}"),
     });
+    figure("from the end of a killed node to 404 for its session", killed, MAX_NOTICE);
+    println!("figure: 503 for a session of a killed node: {unavailable} times");
     assert!(unavailable < 3, "it was told {unavailable} times to try again");
 }
 
 #[test]
 fn node_without_its_database_refuses_and_its_sessions_end() {
     let proxy = std::sync::OnceLock::new();
-    let brief = "transports: {http: {request_timeout: 2s}}";
-    let cluster = Cluster::behind(&["", brief], |server, n| {
+    const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+    const MAX_DELAY: Duration = Duration::from_secs(5);
+    let brief = format!("transports: {{http: {{request_timeout: {}s}}}}", REQUEST_TIMEOUT.as_secs());
+    let cluster = Cluster::behind(&["", &brief], |server, n| {
         (n == 1).then(|| {
             let proxy = proxy.get_or_init(|| Proxy::to(&server.folder()));
             format!("postgres://countersign@127.0.0.1:{}/cluster", proxy.port)
@@ -105,36 +127,47 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
     assert_eq!((ping(cluster.at(0), &session), ping(cluster.at(1), &session)), (200, 200));
 
     proxy.silence();
-    // No request outlasts its time: not a list, not a read, not a decision.
+    let silent = Instant::now();
+    // No request outlasts its time: not a list, not a read, not a decision, not a proposal.
     let bearer = format!("Bearer {}", cluster.key);
     let body = json!({"decision": "reject", "comment": "x", "version": change["version"], "digest": change["digest"]});
     let (body, path) = (body.to_string(), format!("/api/changes/{id}"));
     let decision = format!("{path}/decision");
-    let requests = [("GET", "/api/changes", ""), ("GET", &path, ""), ("POST", &decision, &body)];
-    let mut asked: Vec<Conn> = requests
-        .iter()
-        .map(|(method, path, body)| {
-            let mut conn = cluster.at(1).connect();
-            conn.request(method, path, &[("Authorization", bearer.as_str()), JSON], body.as_bytes());
-            conn
-        })
-        .collect();
-    for conn in &mut asked {
+    let proposal = json!({"key": "l", "value": "x", "mode": "ok"}).to_string();
+    let requests = [
+        ("list", "GET", "/api/changes", ""),
+        ("read", "GET", &path, ""),
+        ("decision", "POST", &decision, &body),
+        ("proposal", "POST", "/tools/count__apply", &proposal),
+    ];
+    let ask = |(name, method, path, body): (&str, &str, &str, &str)| {
+        let mut conn = cluster.at(1).connect();
+        let headers = [("Authorization", bearer.as_str()), JSON];
+        conn.request(method, path, if name == "proposal" { &headers[1..] } else { &headers }, body.as_bytes());
         let answer = conn.response();
-        assert_eq!((answer.status, &answer.json()["code"]), (504, &json!("TIMEOUT")), "{}", answer.text());
-    }
+        figure(&format!("answer to a {name} while the database is silent"), silent, REQUEST_TIMEOUT + MAX_DELAY);
+        let (status, code) = if name == "proposal" { (503, "STORE_UNAVAILABLE") } else { (504, "TIMEOUT") };
+        assert_eq!((answer.status, &answer.json()["code"]), (status, &json!(code)), "{name}: {}", answer.text());
+    };
+    std::thread::scope(|scope| {
+        for request in requests {
+            scope.spawn(move || ask(request));
+        }
+    });
 
     // It is sent nothing more, and begins nothing that the others know nothing of.
     let health = eventually("it is not ready", || {
         let health = cluster.at(1).request("GET", "/health", &[], b"");
         (health.status == 503).then(|| health.json())
     });
+    figure("from the database's silence to /health 503", silent, MAX_NOTICE);
     assert_eq!((&health["live"], &health["checks"]["store"]), (&json!(true), &json!("unreachable")), "{health}");
     let initialize = request(1, "initialize", initialize_params("2025-11-25")).to_string();
     let refused = eventually("its lease is over", || {
         let answer = cluster.at(1).request("POST", "/mcp", &[JSON, ACCEPT], initialize.as_bytes());
         (answer.status != 200).then_some(answer)
     });
+    figure("from the database's silence to initialize refused", silent, MAX_NOTICE);
     let code = |answer: Value| answer["error"]["data"]["code"].clone();
     assert_eq!((refused.status, code(refused.json())), (503, json!("STORE_UNAVAILABLE")));
     assert_eq!(Ws::try_open(cluster.at(1), "/ws", &[MCP]).head.status, 503);
@@ -143,11 +176,16 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
         503 | 200 => None,
         other => panic!("{other}"),
     });
+    figure("from the database's silence to 404 for its sessions through others", silent, MAX_NOTICE);
     assert_eq!(ping(cluster.at(1), &session), 503, "it cannot tell");
 
     // It is back, and they stay gone.
     proxy.pass();
+    let healed = Instant::now();
     eventually("it is ready again", || (cluster.at(1).request("GET", "/health", &[], b"").status == 200).then_some(()));
+    figure("from the network's return to /health 200", healed, MAX_RECOVERY);
+    eventually("it reads", || (cluster.at(1).api_as(&cluster.key, "GET", &path, None).0 == 200).then_some(()));
+    figure("from the network's return to a read that is served", healed, MAX_RECOVERY);
     assert_eq!((ping(cluster.at(0), &session), ping(cluster.at(1), &session)), (404, 404));
     while ws.any_frame().is_some() {}
     let again = cluster.at(1).session("2025-11-25").id;

@@ -1,11 +1,12 @@
-//! What clients see of a rolling restart through the balancers whose configurations are shipped (`config/`).
+//! What clients see of a rolling restart, of a crash of all nodes and of a frozen node through the balancers whose configurations
+//! are shipped (`config/`). Prints the figures of `docs/cluster.md`.
 
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -26,6 +27,9 @@ use support::{
 
 const HAPROXY: &str = "10.0.0.31";
 
+/// A balancer that passes over nodes that serve again needs longer: nginx's default `fail_timeout` is 10 s.
+const MAX_RECOVERY: Duration = Duration::from_secs(5);
+
 /// HAProxy with this configuration, without TLS.
 fn haproxy(host: &Host, config: &str) -> Process {
     let tls = " ssl crt /etc/haproxy/gateway.example.com.pem alpn h2,http/1.1";
@@ -42,6 +46,13 @@ struct Seen {
     failed: BTreeMap<String, usize>,
     /// The longest time between two requests that were served.
     gap: Duration,
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let failed: usize = self.failed.values().sum();
+        write!(f, "{} served, {failed} failed, longest gap {:.1} s", self.served, self.gap.as_secs_f64())
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -79,23 +90,28 @@ impl Ask {
     }
 }
 
-/// Asks one request after another through a balancer, each by a connection of its own, until told to stop.
-fn client(ask: Ask, balancer: &'static str, key: &str, stop: &Arc<AtomicBool>) -> JoinHandle<Seen> {
-    let (key, stop) = (key.to_owned(), Arc::clone(stop));
-    std::thread::spawn(move || {
+/// Asks one request after another through a balancer, each by a connection of its own, until told to stop. Counts those that
+/// were served.
+fn client(ask: Ask, balancer: &'static str, key: &str, stop: &Arc<AtomicBool>) -> (JoinHandle<Seen>, Arc<AtomicUsize>) {
+    let (key, stop, served) = (key.to_owned(), Arc::clone(stop), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&served);
+    let thread = std::thread::spawn(move || {
         let (mut seen, mut last) = (Seen::default(), Instant::now());
         while !stop.load(Ordering::SeqCst) {
             let (status, text) = ask.send(balancer, &key);
             if status == 200 {
                 seen.served += 1;
+                count.store(seen.served, Ordering::SeqCst);
                 seen.gap = seen.gap.max(last.elapsed());
                 last = Instant::now();
             } else {
                 *seen.failed.entry(format!("{status} {text}")).or_default() += 1;
+                std::thread::sleep(Duration::from_millis(10));
             }
         }
         seen
-    })
+    });
+    (thread, served)
 }
 
 /// How many nodes live, and the sum of their epochs, which rises whenever one is started.
@@ -116,6 +132,7 @@ fn balancers_survive_a_rolling_restart_and_a_frozen_node() {
         let (nginx_conf, haproxy_cfg) = (shipped("nginx.conf"), shipped("haproxy.cfg"));
         let balancers = [nginx(&hosts[0], &nginx_conf), haproxy(&hosts[1], &haproxy_cfg)];
         restart_one_after_another(&mut machines, &reviewer, &agent);
+        kill_all_at_once(&mut machines, &reviewer, &agent);
 
         // The same, with less to wait for until a node counts as frozen.
         drop(balancers);
@@ -130,32 +147,76 @@ fn balancers_survive_a_rolling_restart_and_a_frozen_node() {
     });
 }
 
-fn restart_one_after_another(machines: &mut Machines, reviewer: &str, agent: &str) {
-    let all_live = || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
-    eventually("all gateways serve", all_live);
+/// Whether that gateway itself says that it is ready.
+fn is_ready(gateway: &str) -> bool {
+    let Ok(mut conn) = Conn::try_open(SocketAddr::new(gateway.parse().unwrap(), 8080)) else { return false };
+    conn.request("GET", "/health", &[("Host", "gateway.example.com")], b"");
+    conn.try_response().is_some_and(|response| response.status == 200)
+}
+
+/// Runs the fault while clients ask through both balancers, and prints what they saw of it: for each its reads and calls.
+fn seen_during(name: &str, reviewer: &str, agent: &str, fault: impl FnOnce()) -> [(&'static str, Seen, Seen); 2] {
+    eventually("all gateways serve", || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len()));
     eventually("HAProxy serves", || (Ask::Read.send(HAPROXY, reviewer).0 == 200).then_some(()));
     let stop = Arc::new(AtomicBool::new(false));
     let clients = [("nginx", BALANCER), ("HAProxy", HAPROXY)].map(|(name, balancer)| {
         (name, client(Ask::Read, balancer, reviewer, &stop), client(Ask::Call, balancer, agent, &stop))
     });
-    for n in 0..GATEWAYS.len() {
-        let (_, before) = eventually("all gateways serve", all_live);
-        machines.gateways[n].terminate();
-        assert!(machines.gateways[n].ended().success());
-        machines.gateways[n] = machines.spawn(n);
-        eventually("it serves again", || all_live().filter(|(_, epochs)| *epochs > before));
-    }
+    let each_is_served = || {
+        let counts = clients.each_ref().map(|(_, reads, calls)| [&reads.1, &calls.1]);
+        let before = counts.map(|counts| counts.map(|count| count.load(Ordering::SeqCst)));
+        eventually("each client is served", || {
+            let more = |(count, before): (&&Arc<AtomicUsize>, &usize)| count.load(Ordering::SeqCst) > *before;
+            counts.as_flattened().iter().zip(before.as_flattened()).all(more).then_some(())
+        });
+    };
+    each_is_served();
+    fault();
+    each_is_served();
     stop.store(true, Ordering::SeqCst);
-    for (name, reads, calls) in clients {
-        let [reads, calls] = [reads, calls].map(|client| client.join().unwrap());
-        println!("{name}: reads {reads:?}, calls {calls:?}");
-        assert!(reads.served > 0 && calls.served > 0);
+    clients.map(|(balancer, reads, calls)| {
+        let [reads, calls] = [reads, calls].map(|(client, _)| client.join().unwrap());
+        println!("figure: {name}, {balancer}: reads: {reads}; calls: {calls}");
+        (balancer, reads, calls)
+    })
+}
+
+fn restart_one_after_another(machines: &mut Machines, reviewer: &str, agent: &str) {
+    let all_live = || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
+    let seen = seen_during("rolling restart", reviewer, agent, || {
+        for n in 0..GATEWAYS.len() {
+            let (_, before) = eventually("all gateways serve", all_live);
+            machines.gateways[n].terminate();
+            assert!(machines.gateways[n].ended().success());
+            machines.gateways[n] = machines.spawn(n);
+            eventually("it serves again", || all_live().filter(|(_, epochs)| *epochs > before));
+        }
+    });
+    for (name, reads, calls) in seen {
         assert!(reads.failed.is_empty(), "{name}: {:?}", reads.failed);
         // A node that ends refuses new calls until it accepts no more connections; at that moment one may be under way.
         let is_refused = |text: &String| text.starts_with("503 ") && text.contains("SHUTTING_DOWN");
         let broken: usize = calls.failed.iter().filter(|(text, _)| !is_refused(text)).map(|(_, count)| count).sum();
         assert!(broken <= 2 * GATEWAYS.len(), "{name}: {:?}", calls.failed);
     }
+}
+
+fn kill_all_at_once(machines: &mut Machines, reviewer: &str, agent: &str) {
+    seen_during("all three killed and started at once", reviewer, agent, || {
+        for gateway in &mut machines.gateways {
+            gateway.0.kill().unwrap();
+        }
+        for n in 0..GATEWAYS.len() {
+            machines.gateways[n].0.wait().unwrap();
+            machines.gateways[n] = machines.spawn(n);
+        }
+        eventually("all are ready", || GATEWAYS.iter().all(|gateway| is_ready(gateway)).then_some(()));
+        let ready = Instant::now();
+        for balancer in [BALANCER, HAPROXY] {
+            eventually("it serves", || (Ask::Read.send(balancer, reviewer).0 == 200).then_some(()));
+        }
+        assert!(ready.elapsed() < MAX_RECOVERY, "a balancer passes over nodes that are ready: {:?}", ready.elapsed());
+    });
 }
 
 fn freeze_one(machines: &Machines, reviewer: &str, agent: &str) {
