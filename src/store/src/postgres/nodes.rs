@@ -43,7 +43,9 @@ use countersign_domain::changes::{
     digest::PartHasher,
 };
 
-/// How long a node that is heard of no more counts as alive, in seconds.
+/// How long a node that is heard of no more counts as alive, in seconds. It is no shorter than [`BEAT`], [`ANSWER`] and
+/// [`MARGIN`] together: a renewal may wait for the three seconds after which the database ends a frozen node's transaction
+/// that locks the rows of nodes.
 const LEASE: i32 = 5;
 /// So much earlier it counts as over here.
 const MARGIN: Duration = Duration::from_secs(1);
