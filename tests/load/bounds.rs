@@ -11,7 +11,7 @@ use crate::{
 use support::{
     Gateway, Options, eventually,
     http::Conn,
-    mcp::{ACCEPT, JSON, initialize_params, request, with_meta},
+    mcp::{ACCEPT, JSON, borrowed, initialize_params, modern_headers, request, with_meta},
     ws::Ws,
 };
 
@@ -332,6 +332,38 @@ fn unread_sockets_are_closed_before_those_that_are_read() {
         let whole = std::iter::from_fn(|| ws.any_frame()).filter(|frame| frame.payload.len() > answer).count();
         assert!(whole < usize::try_from(answers).unwrap(), "{whole} came");
     }
+}
+
+#[test]
+fn unread_http_answers_are_closed_before_those_that_are_read() {
+    let gateway = serving(
+        "policy: {default: allow}\nlimits: {principal_memory: 2MiB, total_memory: 2MiB, rate_per_second: 0}",
+        "",
+    );
+    let answer = 500_000;
+    let call = json!({ "name": "load__read", "arguments": { "answer": answer } });
+    let params = with_meta(call.clone());
+    let (headers, call_bytes) = (modern_headers("tools/call", &params), request(1, "tools/call", params.clone()));
+    // More than the buffers of the system hold.
+    let answers = 40;
+    let silent: Vec<Conn> = (0..6)
+        .map(|_| {
+            let mut conn = gateway.connect();
+            for _ in 0..answers {
+                conn.request("POST", "/mcp", &borrowed(&headers), call_bytes.to_string().as_bytes());
+            }
+            conn
+        })
+        .collect();
+    eventually("an unread one is closed", || {
+        let answered = gateway.modern(1, "tools/call", call.clone());
+        assert_eq!((answered.status, answered.body.len() > answer), (200, true), "{:.300}", answered.text());
+        gateway.log().contains("there is no memory for its answer").then_some(())
+    });
+    // One that reads gets all, after those that do not.
+    let mut whole = silent.into_iter().map(|mut conn| std::iter::from_fn(|| conn.try_response()).take(answers).count());
+    assert!(whole.any(|whole| whole < answers));
+    assert_eq!(gateway.modern(1, "tools/call", call).status, 200);
 }
 
 /// A field of the status that the system keeps of a process, in KiB.

@@ -15,8 +15,9 @@ use crate::{
     load::{proposed, serving},
 };
 use support::{
-    Gateway, Options, command,
-    mcp::{initialize_params, notification, request},
+    Gateway, Options, command, create_key_in, eventually,
+    mcp::{ACCEPT, JSON, initialize_params, notification, request, with_meta},
+    postgres::Server,
     tls::Tls,
     ws::Ws,
 };
@@ -177,6 +178,86 @@ fn attack_unread_sockets_with_large_answers() {
 
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_unread_http_answers() {
+    let name = "250 connections with 12 batches of 100 lists each that nobody reads";
+    attack_gateway(name, &Gateway::start(), |gateway| {
+        let lists: Vec<_> = (0..100).map(|id| request(id, "tools/list", json!({}))).collect();
+        let batch = serde_json::to_vec(&lists).unwrap();
+        let sessions: Vec<_> = (0..84).map(|_| gateway.session("2025-03-26")).collect();
+        let conns: Vec<_> = (0..250)
+            .map(|n| {
+                let mut headers = vec![JSON, ACCEPT];
+                headers.extend(sessions[n / 3].headers());
+                let mut conn = gateway.connect();
+                (0..12).for_each(|_| conn.request("POST", "/mcp", &headers, &batch));
+                conn
+            })
+            .collect();
+        thread::sleep(Duration::from_secs(10));
+        println!("  while they are open: {} MiB", status_kib(gateway.process.0.id(), "VmRSS:") / 1024);
+        drop(conns);
+    });
+}
+
+/// The open files of a process.
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_requests_that_name_two_nodes() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE cluster");
+    let url = server.database("cluster");
+    let start = || Gateway::with(&Options { env: vec![("COUNTERSIGN_STORE__URL", &url)], config: None });
+    let gateways = [start(), start()];
+    let key = create_key_in(&url, &gateways[0].data(), "reviewer", "rita");
+    let names = eventually("the nodes know each other", || {
+        let (_, listed) = gateways[0].api_as(&key, "GET", "/api/nodes", None);
+        let nodes = listed["nodes"].as_array().filter(|nodes| nodes.len() == 2)?;
+        Some(nodes.iter().map(|node| format!("{}.nothing", node["id"].as_str().unwrap())).collect::<Vec<_>>())
+    });
+    let can = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    let listen = with_meta(json!({
+        "notifications": { "taskIds": names },
+        "_meta": { "io.modelcontextprotocol/clientCapabilities": can },
+    }));
+    let taken = || {
+        gateways.each_ref().map(|gateway| {
+            let pid = gateway.process.0.id();
+            (processor_time(pid), descriptors(pid))
+        })
+    };
+    thread::sleep(Duration::from_secs(2));
+    let before = taken();
+    let listens: Vec<_> = (0..5).map(|_| gateways[0].modern_conn(1, "subscriptions/listen", listen.clone())).collect();
+    let sockets: Vec<_> = (0..5)
+        .map(|_| {
+            let mut ws = Ws::open(&gateways[1]);
+            ws.send_json(&request(2, "subscriptions/listen", listen.clone()));
+            ws
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(5));
+    let during = taken();
+    drop((listens, sockets));
+    thread::sleep(Duration::from_secs(30));
+    for ((gateway, (time_before, files_before)), (time, files)) in gateways.iter().zip(before).zip(during) {
+        let pid = gateway.process.0.id();
+        let (took, opened) = (time - time_before, files - files_before);
+        let (peak, after) = (status_kib(pid, "VmHWM:") / 1024, status_kib(pid, "VmRSS:") / 1024);
+        println!(
+            "10 requests that name two nodes: {took:?} of processor time, {opened} descriptors, {peak} MiB at its peak, \
+             {after} MiB 30 s after"
+        );
+        assert!(took < Duration::from_secs(1) && opened < 20, "they are sent back and forth");
+        assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
+    }
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_large_proposals() {
     attack_gateway("35 proposals of 7 MiB, withdrawn", &serving("", ""), |gateway| {
         for _ in 0..35 {
@@ -258,14 +339,23 @@ fn attack_documents_of_headings() {
     }
 }
 
-#[test]
-#[ignore = "minutes; scripts/memory runs it on the release build"]
-fn attack_on_check_with_long_answers() {
-    let server = "import sys, json\nfor line in sys.stdin:\n    asked = json.loads(line)\n    if 'id' in asked:\n        \
-                  print('{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":[%s[]]}' % (json.dumps(asked['id']), '[],' * (5 << 20)), \
-                  flush=True)\n";
+/// Answers with lists of so many `[]`, and sends as many notifications of them before each answer.
+const LONG_LINES: &str = r#"
+import sys, json
+notifications, items = map(int, sys.argv[1:])
+long = "[" + "[]," * items + "[]]"
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        for _ in range(notifications):
+            print('{"jsonrpc":"2.0","method":"notifications/x","params":{"x":%s}}' % long)
+        print('{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(asked["id"]), long), flush=True)
+"#;
+
+fn check_server_of_long_lines(notifications: usize, items: usize) {
     let mut check = command(&[]);
-    check.args(["check", "--max-time", "60", "--", "python3", "-c", server]);
+    check.args(["check", "--max-time", "60", "--", "python3", "-c", LONG_LINES]);
+    check.args([notifications.to_string(), items.to_string()]);
     let mut check = check.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let (mut peak, began) = (0, Instant::now());
     while check.try_wait().unwrap().is_none() {
@@ -277,6 +367,16 @@ fn attack_on_check_with_long_answers() {
         assert!(began.elapsed() < Duration::from_secs(120), "the run is not bounded; {peak} MiB by now");
         thread::sleep(Duration::from_millis(20));
     }
-    println!("check of a server that answers with 15 MiB: {peak} MiB at its peak, {:?}", began.elapsed());
+    let (mib, took) = ((3 * items).div_ceil(1 << 20), began.elapsed());
+    println!("check of {notifications} notifications and an answer of {mib} MiB: {peak} MiB at its peak, {took:?}");
     assert!(peak < 190, "200 MB are 190 MiB");
+}
+
+#[test]
+#[ignore = "minutes; scripts/memory runs it on the release build"]
+fn attack_on_check_with_long_answers() {
+    // Above the bound of a line, below it, and with more than the answers.
+    check_server_of_long_lines(0, 5 << 20);
+    check_server_of_long_lines(0, (4 << 20) / 3);
+    check_server_of_long_lines(50, (4 << 20) / 3);
 }

@@ -13,6 +13,8 @@ use actix_web::{
 };
 use rust_embed::{EmbeddedFile, RustEmbed};
 
+use crate::framing::InProgram;
+
 #[derive(RustEmbed)]
 #[folder = "assets/"]
 struct Assets;
@@ -66,12 +68,13 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
     if unchanged {
         return with_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish();
     }
-    with_headers(HttpResponse::Ok()).insert_header(header::ETag(tag)).content_type(media_type(name)).body(
-        match file.data {
-            Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
-            Cow::Owned(bytes) => web::Bytes::from(bytes),
-        },
-    )
+    let mut response = with_headers(HttpResponse::Ok());
+    response.insert_header(header::ETag(tag)).content_type(media_type(name));
+    response.extensions_mut().insert(InProgram);
+    response.body(match file.data {
+        Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
+        Cow::Owned(bytes) => web::Bytes::from(bytes),
+    })
 }
 
 /// Our own names are all of this shape; in development builds files are read from the folder, so nothing else may

@@ -5,3 +5,6 @@ mod counted;
 mod inbound_frame_limit;
 pub mod pump;
 pub mod sse;
+
+/// Marks a response whose body lies in the program itself, and takes no memory.
+pub struct InProgram;

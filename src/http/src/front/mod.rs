@@ -1,10 +1,12 @@
 //! What every request passes on its way in and every answer on its way out, whatever its path: the guard of hosts and
-//! origins ([`guard`]), the limit of connections ([`limit`]), compression ([`mod@compress`]).
+//! origins ([`guard`]), the limit of connections ([`limit`]), the memory for what clients leave unread ([`unread`]),
+//! compression ([`mod@compress`]).
 //!
-//! One middleware for the three: each would wrap the future of a request and the body of its answer once more.
+//! One middleware for all: each would wrap the future of a request and the body of its answer once more.
 
 mod compress;
 mod limit;
+pub mod unread;
 
 use std::{
     future::{Future, Ready, ready},
@@ -117,7 +119,7 @@ where
             },
         };
         cors.dress(response.headers_mut());
-        Poll::Ready(Ok(compress(response)))
+        Poll::Ready(Ok(compress(unread::count(response))))
     }
 }
 

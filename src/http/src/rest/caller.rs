@@ -72,7 +72,11 @@ pub fn may_view(request: &HttpRequest) -> bool {
         || state.sign_ins.knows(&cookies(request), Timestamp::now())
 }
 
-fn identify(request: &HttpRequest, state: &RestState) -> Result<Identity, McpError> {
+/// Whose credential a request shows: a key, or the dashboard's cookie with its header.
+///
+/// # Errors
+/// `UNAUTHORIZED` where it shows none, and `FORBIDDEN` from a foreign page.
+pub fn identify(request: &HttpRequest, state: &RestState) -> Result<Identity, McpError> {
     let headers = request.headers();
     if let Some(authorization) = bearer::header(headers)? {
         return state.authenticator.identify(Some(authorization), peer(request, &state.config));

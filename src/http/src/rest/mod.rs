@@ -47,7 +47,7 @@ pub use caller::Caller;
 pub use query::Query;
 pub use views::{ProviderInfo, ProvidersView, SessionsView};
 
-use crate::problem::Problem;
+use crate::{framing::InProgram, problem::Problem};
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore};
 use countersign_config::Config;
 use countersign_domain::policy::People;
@@ -196,11 +196,14 @@ pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
 }
 
 async fn openapi() -> HttpResponse {
-    HttpResponse::Ok()
+    let mut response = HttpResponse::Ok();
+    response
         .content_type("application/json")
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-cache")))
         .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
-        .body(OPENAPI)
+        .extensions_mut()
+        .insert(InProgram);
+    response.body(OPENAPI)
 }
 
 /// The `{id}` of the path, where it looks like one of ours.
