@@ -314,7 +314,9 @@ impl Membership {
                    WHERE $8 OR nodes.process = excluded.process
                    RETURNING epoch, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
                      EXISTS (SELECT FROM nodes AS others
-                             WHERE others.id <> $1 AND others.lease_until > clock_timestamp()) AS others";
+                             WHERE others.id <> $1 AND others.lease_until > coalesce(
+                               (SELECT before.lease_until FROM nodes AS before WHERE before.id = $1), '-infinity'))
+                       AS others";
         let started = self.started_at.as_millisecond();
         let sent = steady();
         let resigned = self.resigned.load(Ordering::Acquire);
@@ -344,7 +346,8 @@ impl Membership {
         self.leads.store(false, Ordering::Release);
         let mut life = self.life();
         let epoch = unsigned(row.get(0))?;
-        // Nobody has said that the sessions of a node that was alone are gone.
+        // Nobody has said that the sessions of a node that was alone are gone; who outlived its lease may have, and may
+        // be gone by now.
         let sessions_since = if anew || row.get("others") { epoch } else { life.sessions_since };
         *life = Life { epoch, until: end(sent), sessions_since };
         tracing::info!(node = self.id, epoch = life.epoch, "this node has joined");

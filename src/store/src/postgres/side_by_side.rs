@@ -508,8 +508,13 @@ async fn sessions_end_with_the_lease_unless_the_node_was_alone() {
     run(dir.path(), &format!("{lapse} '{id}'")).await;
     until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 3)).await;
     assert_eq!(a.nodes().sessions_since(), 3);
-    a.close();
     b.close();
+    // The other one outlived its lease, and has ended since.
+    let ago = format!("CASE id WHEN '{id}' THEN 2 ELSE 1 END * interval '1 second'");
+    run(dir.path(), &format!("UPDATE nodes SET lease_until = clock_timestamp() - {ago}")).await;
+    until("another life", async || a.nodes().claimant().is_some_and(|by| by.epoch == 4)).await;
+    assert_eq!(a.nodes().sessions_since(), 4);
+    a.close();
 }
 
 /// A database of a gateway of the version before, which serves alone.
