@@ -170,6 +170,19 @@ fn changes_are_listed_page_by_page() {
 }
 
 #[test]
+fn module_is_shown_with_what_it_holds() {
+    let fake = Fake::start(|asked, _| {
+        let docs = value!({"name": "docs", "kind": "module", "status": "up", "tools": 0, "details": ["handbook: 3 documents"]});
+        let body = if asked.target == "/api/servers" { value!({"servers": [docs]}) } else { value!({"tools": []}) };
+        json("200 OK", &body)
+    });
+    Home::new()
+        .run_with(&[KEY], &["servers", "show", "docs", "--url", &fake.url])
+        .ends(0)
+        .says(&["handbook: 3 documents"]);
+}
+
+#[test]
 fn a_change_is_shown_and_decided_on_as_it_was_shown() {
     // It runs at once: who looks after the approval finds it applied.
     let approved = AtomicBool::new(false);
