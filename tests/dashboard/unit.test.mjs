@@ -414,7 +414,7 @@ test('a tool has the recipe of its own name, behind the prefix of its server', (
 });
 
 test('only tools that do not say whether they write are offered to run without review', () => {
-  const offered = (...hints) => silentTools(hints.map((hint, i) => ({ name: `${i}`, mayLetRun: i < 4, annotations: hint }))).map((tool) => tool.name);
+  const offered = (...hints) => silentTools(hints.map((hint, i) => ({ name: `${i}`, mayLetRun: i < 4, definition: JSON.stringify({ annotations: hint }), annotations: { readOnlyHint: hint?.readOnlyHint ?? false } }))).map((tool) => tool.name);
   assert.deepEqual(offered(undefined, null, {}, { readOnlyHint: null }, {}), ['0', '1', '2', '3']);
   assert.deepEqual(offered({}, { readOnlyHint: false }, null), ['0', '2']);
   assert.deepEqual(offered({ readOnlyHint: false }, { readOnlyHint: false }), []);

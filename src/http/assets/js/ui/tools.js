@@ -226,7 +226,10 @@ export const hasRecipe = (name, recipes) => recipes.some((own) => name === own |
 
 /** The tools to offer where none says that it only reads: one that says that it writes is not among them. Pure. */
 export const silentTools = (tools) =>
-  tools.some((tool) => saysRead(tool) || tool.letRun) ? [] : tools.filter((tool) => tool.mayLetRun && (tool.annotations?.readOnlyHint ?? null) === null);
+  tools.some((tool) => saysRead(tool) || tool.letRun) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
+
+// `annotations` has the specification's defaults in place of what is missing.
+const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint ?? null) !== null;
 
 /** What a reviewer has to look at. */
 export const waits = (tool) => Boolean(tool.claimsRead || tool.mark);
