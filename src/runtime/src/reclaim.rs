@@ -27,6 +27,11 @@ const LATER: Duration = Duration::from_secs(12);
 const ALLOCATIONS: usize = 10_100;
 const BYTES: usize = 2 << 10;
 
+/// What is free in a segment (32 MiB) goes back to the system when something else is freed there, a moment later: so many
+/// allocations of so many bytes, which nobody writes to, take what is free in all of them.
+const SPANS: usize = 64;
+const SPAN: usize = 512 << 10;
+
 thread_local! {
     /// Rounds that are left, and whether a task is to run them.
     static LEFT: Cell<u8> = const { Cell::new(0) };
@@ -38,6 +43,8 @@ pub fn collect() {
     for _ in 0..ALLOCATIONS {
         black_box(Vec::<u8>::with_capacity(BYTES));
     }
+    let spans: [Vec<u8>; SPANS] = std::array::from_fn(|_| Vec::with_capacity(SPAN));
+    black_box(spans);
 }
 
 /// This thread has made or freed something large: collects in a moment, and again. Does nothing on a thread that is not

@@ -32,6 +32,7 @@ use countersign_exchange::{
     memory::{FREE, Share, Unread},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
+use countersign_runtime::{lanes::LARGE, reclaim};
 
 /// Bytes that a connection is handed at a time.
 const SLICE: usize = 32 << 10;
@@ -49,7 +50,14 @@ pub fn count(response: ServiceResponse) -> ServiceResponse {
         return response;
     }
     let Some(share) = share(response.request()) else { return response };
-    let waiting = Waiting { rest: Bytes::new(), since: now(), closed: false, share, cut: cutter(response.request()) };
+    let waiting = Waiting {
+        rest: Bytes::new(),
+        since: now(),
+        closed: false,
+        was_large: false,
+        share,
+        cut: cutter(response.request()),
+    };
     let waiting = Arc::new(Piece(Mutex::new(waiting)));
     let (request, response) = response.into_parts();
     let (response, body) = response.into_parts();
@@ -104,9 +112,16 @@ struct Waiting {
     /// When the connection last took something.
     since: u64,
     closed: bool,
+    /// There was a piece worth giving back to the system.
+    was_large: bool,
     /// Covers the whole piece until its last slice is taken: that keeps all of it.
     share: Share,
     cut: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+/// What a long piece takes with what it was made of and the buffers of its connection, as `scripts/memory` shows.
+const fn with_buffers(bytes: usize) -> usize {
+    bytes.saturating_add(bytes / 2)
 }
 
 impl Piece {
@@ -116,10 +131,15 @@ impl Piece {
         waiting.since = now();
         let Waiting { share, since, .. } = &mut *waiting;
         let connection = || Arc::downgrade(self) as Weak<dyn Unread>;
-        if !share.cover_messages(piece.len(), *since, connection) {
+        if !share.cover_messages(with_buffers(piece.len()), *since, connection) {
             return false;
         }
         waiting.rest = piece.clone();
+        if piece.len() > LARGE {
+            waiting.was_large = true;
+            // What it was made of is free by now.
+            reclaim::after_large();
+        }
         true
     }
 }
@@ -136,10 +156,21 @@ impl Unread for Piece {
         waiting.closed = true;
         waiting.rest = Bytes::new();
         waiting.share.shrink_to(0);
+        // What takes its place comes at once.
+        reclaim::before_large();
         if let Some(cut) = &waiting.cut {
             cut();
         }
         true
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // On the thread that made it.
+        if self.waiting.0.lock().was_large {
+            reclaim::after_large();
+        }
     }
 }
 
@@ -185,7 +216,7 @@ mod tests {
     /// A body of these pieces, or of one that waits already.
     fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> Counted {
         let share = memory.share("ann");
-        let waiting = Waiting { rest: Bytes::new(), since: now(), closed: false, share, cut: None };
+        let waiting = Waiting { rest: Bytes::new(), since: now(), closed: false, was_large: false, share, cut: None };
         let waiting = Arc::new(Piece(Mutex::new(waiting)));
         assert!(whole.is_none_or(|whole| waiting.hold(whole)));
         let pieces = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
@@ -229,7 +260,7 @@ mod tests {
         let mut read = counted(&memory, Some(&long), Vec::new());
         assert_eq!(next(&mut unread).await, Some(Err("the client did not read".into())));
         assert!(next(&mut read).await.unwrap().is_ok());
-        assert_eq!(memory.of_all(), 10 * SLICE);
+        assert_eq!(memory.of_all(), with_buffers(10 * SLICE));
         drop((unread, read));
         assert_eq!(memory.of_all(), 0);
     }
