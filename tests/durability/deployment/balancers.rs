@@ -3,7 +3,9 @@
 
 use std::{
     collections::BTreeMap,
+    io::{Read, Write},
     net::SocketAddr,
+    os::unix::net::UnixStream,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -30,12 +32,23 @@ const HAPROXY: &str = "10.0.0.31";
 /// A balancer that passes over nodes that serve again needs longer: nginx's default `fail_timeout` is 10 s.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
 
-/// HAProxy with this configuration, without TLS.
+/// HAProxy with this configuration, without TLS and with a socket that answers questions about it.
 fn haproxy(host: &Host, config: &str) -> Process {
     let tls = " ssl crt /etc/haproxy/gateway.example.com.pem alpn h2,http/1.1";
     assert!(config.contains(tls));
-    std::fs::write(host.mnt().join("haproxy.cfg"), config.replace(tls, "")).unwrap();
+    let config = format!("global\n    stats socket /mnt/haproxy.sock\n{}", config.replace(tls, ""));
+    std::fs::write(host.mnt().join("haproxy.cfg"), config).unwrap();
     host.spawn(&["haproxy", "-db", "-f", "/mnt/haproxy.cfg"], &[])
+}
+
+/// Whether HAProxy has found all gateways ready, which it looks at every second.
+fn all_are_up(haproxy: &Host) -> bool {
+    let Ok(mut socket) = UnixStream::connect(haproxy.mnt().join("haproxy.sock")) else { return false };
+    let mut servers = String::new();
+    socket.write_all(b"show stat\n").and_then(|()| socket.read_to_string(&mut servers)).unwrap();
+    let is_up = |line: &&str| line.starts_with("requests,") && line.split(',').nth(17) == Some("UP");
+    // One of them is the backend itself.
+    servers.lines().filter(is_up).count() == GATEWAYS.len() + 1
 }
 
 /// What became of the requests of one client.
@@ -131,7 +144,7 @@ fn balancers_survive_a_rolling_restart_and_a_frozen_node() {
         let hosts = [machines.lan.host("nginx", BALANCER), machines.lan.host("haproxy", HAPROXY)];
         let (nginx_conf, haproxy_cfg) = (shipped("nginx.conf"), shipped("haproxy.cfg"));
         let balancers = [nginx(&hosts[0], &nginx_conf), haproxy(&hosts[1], &haproxy_cfg)];
-        restart_one_after_another(&mut machines, &reviewer, &agent);
+        restart_one_after_another(&mut machines, &hosts[1], &reviewer, &agent);
         kill_all_at_once(&mut machines, &reviewer, &agent);
 
         // The same, with less to wait for until a node counts as frozen.
@@ -181,11 +194,12 @@ fn seen_during(name: &str, reviewer: &str, agent: &str, fault: impl FnOnce()) ->
     })
 }
 
-fn restart_one_after_another(machines: &mut Machines, reviewer: &str, agent: &str) {
+fn restart_one_after_another(machines: &mut Machines, haproxy: &Host, reviewer: &str, agent: &str) {
     let all_live = || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
     let seen = seen_during("rolling restart", reviewer, agent, || {
         for n in 0..GATEWAYS.len() {
             let (_, before) = eventually("all gateways serve", all_live);
+            eventually("HAProxy has them all", || all_are_up(haproxy).then_some(()));
             machines.gateways[n].terminate();
             assert!(machines.gateways[n].ended().success());
             machines.gateways[n] = machines.spawn(n);

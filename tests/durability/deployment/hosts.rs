@@ -40,7 +40,10 @@ pub fn inside(test: &str, rest: impl FnOnce()) {
     }
     let mut again = Command::new("unshare");
     again.args(apart).arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture", test]);
-    assert!(again.env(INSIDE, "1").stdin(Stdio::null()).status().unwrap().success(), "{test} fails, see above");
+    let output = again.env(INSIDE, "1").stdin(Stdio::null()).output().unwrap();
+    // Printed here, it stands with the failure of this test.
+    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{test} fails, see above");
 }
 
 pub fn run(command: &str) {
