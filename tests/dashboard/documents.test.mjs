@@ -8,10 +8,9 @@ import { startGatewayWith } from '../clients/fixture.mjs';
 import { temporaryData } from '../clients/gateway.mjs';
 import { connectPeer } from '../clients/peer.mjs';
 import { assertClean, becomes, button, dashboard, launch, row } from './lib/browser.mjs';
-import { pause, real } from './lib/gateway.mjs';
+import { pause } from './lib/gateway.mjs';
 import { approve, look, openChange, outcome, propose, shows } from './lib/upstreams.mjs';
 
-const options = { skip: !real && 'the mock has no documents' };
 const front = ['---', 'doc_type: problem', 'title: Connection pool exhausted', 'date: 2026-11-20', 'summary: The pool ran dry under load',
   'significance: performance', 'problem_type: performance', 'symptoms: [requests time out]', 'root_cause: connections were never returned',
   'solution: return them in a finally block', '---'];
@@ -24,7 +23,6 @@ let page;
 let root;
 
 before(async () => {
-  if (!real) return;
   root = await realpath(await temporaryData());
   await put('notes/deploy.md', '# Deployments\n\nWe deploy on Tuesdays.\n');
   const docs = { enabled: true, projects: { handbook: { root, folder: 'knowledge' } } };
@@ -50,7 +48,7 @@ async function put(name, content) {
 const ended = (label) => page.locator('.outcome .outcome-head strong', { hasText: label }).waitFor();
 const field = (label) => page.locator('.beside-now', { hasText: label });
 
-test('a new document: its front matter field by field and the whole file, approved', options, async () => {
+test('a new document: its front matter field by field and the whole file, approved', async () => {
   const id = await propose(agent, 'index_document', { path: 'problems/pool.md', content: DOCUMENT });
   await row(page, 'Add the problem “Connection pool exhausted”').click();
   await field('root_cause').first().waitFor();
@@ -68,7 +66,7 @@ test('a new document: its front matter field by field and the whole file, approv
   assertClean(page);
 });
 
-test('a changed document and a promoted one: what is another, and nothing else', options, async () => {
+test('a changed document and a promoted one: what is another, and nothing else', async () => {
   const changed = DOCUMENT.replace('return them in a finally block', 'release them in a guard').replace('an early return', 'an early exit');
   const id = await propose(agent, 'index_document', { path: 'problems/pool.md', content: changed });
   await openChange(page, gateway, id);
@@ -90,7 +88,7 @@ test('a changed document and a promoted one: what is another, and nothing else',
   assertClean(page);
 });
 
-test('a deletion names what would go', options, async () => {
+test('a deletion names what would go', async () => {
   const id = await propose(agent, 'delete_documents', { project_name: 'handbook' });
   await openChange(page, gateway, id);
   await shows(page, 'Files', ['-notes/deploy.md', '-problems/pool.md']);

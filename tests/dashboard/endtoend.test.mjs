@@ -7,10 +7,8 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
 import { assertClean, becomes, button, dashboard, launch, row, status } from './lib/browser.mjs';
-import { real } from './lib/gateway.mjs';
 import { approve, look, openChange, outcome, propose, shows, startBehind } from './lib/upstreams.mjs';
 
-const options = { skip: !real && 'the mock has nothing behind it' };
 let browser;
 let gateway;
 /** The agent of the tests that need no other one, and the page of alice, who reviews. */
@@ -19,7 +17,6 @@ let page;
 let folder;
 
 before(async () => {
-  if (!real) return;
   // What the rule is goes by the folder.
   const rules = ({ filesystem }) => {
     const below = (name) => `has(arguments.path) && arguments.path.startsWith("${filesystem}/${name}")`;
@@ -57,7 +54,7 @@ const clean = (...expected) => {
   page.problems.length = 0;
 };
 
-test('a file is written: its real diff, approved in the browser', options, async () => {
+test('a file is written: its real diff, approved in the browser', async () => {
   const id = await write(file('a.txt'), 'one\n2\nthree\n');
   await row(page, `Write ${file('a.txt')}`).click();
   await shows(page, 'Content', [' one', '-two', '+2', ' three']);
@@ -77,7 +74,7 @@ test('a file is written: its real diff, approved in the browser', options, async
   clean();
 });
 
-test('a file is edited: what the server’s own dry run says', options, async () => {
+test('a file is edited: what the server’s own dry run says', async () => {
   await writeFile(file('edit.txt'), 'red\ngreen\nblue\n');
   const id = await propose(agent, 'filesystem__edit_file', { path: file('edit.txt'), edits: [{ oldText: 'green', newText: 'yellow' }] });
   await openChange(page, gateway, id);
@@ -94,7 +91,7 @@ test('a file is edited: what the server’s own dry run says', options, async ()
   clean();
 });
 
-test('changed behind its back: refused, the new diff beside the old one, decided anew with one keystroke', options, async () => {
+test('changed behind its back: refused, the new diff beside the old one, decided anew with one keystroke', async () => {
   await writeFile(file('moved.txt'), 'one\ntwo\n');
   const id = await write(file('moved.txt'), 'one\nthree\n');
   await openChange(page, gateway, id);
@@ -121,7 +118,7 @@ test('changed behind its back: refused, the new diff beside the old one, decided
   clean(status(409));
 });
 
-test('an approval is taken back within the grace period: nothing has run', options, async () => {
+test('an approval is taken back within the grace period: nothing has run', async () => {
   const path = join(await gateway.folder('filesystem', 'grace'), 'undone.txt');
   await writeFile(path, 'old\n');
   const id = await write(path, 'new\n');
@@ -142,7 +139,7 @@ test('an approval is taken back within the grace period: nothing has run', optio
   clean();
 });
 
-test('changed behind its back after the approval: looked at again just before it runs, and not run', options, async () => {
+test('changed behind its back after the approval: looked at again just before it runs, and not run', async () => {
   const path = join(await gateway.folder('filesystem', 'soon'), 'raced.txt');
   await writeFile(path, 'old\n');
   const id = await write(path, 'new\n');
@@ -165,7 +162,7 @@ test('changed behind its back after the approval: looked at again just before it
   clean();
 });
 
-test('the arguments are corrected in the browser: previewed again, and apart from what was proposed', options, async () => {
+test('the arguments are corrected in the browser: previewed again, and apart from what was proposed', async () => {
   await writeFile(file('note.txt'), 'Dear all,\n');
   const id = await write(file('note.txt'), 'Dear all,\nwe meet on Mnoday.\n');
   await openChange(page, gateway, id);
@@ -201,7 +198,7 @@ test('the arguments are corrected in the browser: previewed again, and apart fro
   clean();
 });
 
-test('two people: each in their own browser, and never with a second key of the proposer', options, async () => {
+test('two people: each in their own browser, and never with a second key of the proposer', async () => {
   const path = join(await gateway.folder('filesystem', 'two'), 'release.txt');
   const laptop = await gateway.agent({ name: 'laptop', key: await gateway.createKey('agent', 'laptop-of-carol', 'carol') });
   const id = await propose(laptop, 'filesystem__write_file', { path, content: 'go\n' });
@@ -234,7 +231,7 @@ test('two people: each in their own browser, and never with a second key of the 
   clean();
 });
 
-test('nobody decides in time, which is a no: the agent learns it', options, async () => {
+test('nobody decides in time, which is a no: the agent learns it', async () => {
   const path = join(await gateway.folder('filesystem', 'short'), 'late.txt');
   const id = await write(path, 'too late\n');
   const { status: state, text: words } = await outcome(agent, id);
@@ -249,7 +246,7 @@ test('nobody decides in time, which is a no: the agent learns it', options, asyn
   clean();
 });
 
-test('a preview that fails is shown as failed, and where the rule asks for one nobody can approve', options, async () => {
+test('a preview that fails is shown as failed, and where the rule asks for one nobody can approve', async () => {
   const id = await write('/etc/countersign-end-to-end', 'no\n');
   await openChange(page, gateway, id);
   await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied - path outside allowed directories' }).waitFor();
@@ -272,7 +269,7 @@ test('a preview that fails is shown as failed, and where the rule asks for one n
   clean();
 });
 
-test('what the agent could not have read is marked, and kept from it; where there is no recipe the page says so', options, async () => {
+test('what the agent could not have read is marked, and kept from it; where there is no recipe the page says so', async () => {
   const path = join(gateway.folders.closed, 'a.txt');
   const answer = await agent.call('closed__write_file', { path, content: 'one\n2\nthree\n' });
   const id = answer.structuredContent.changeId;
@@ -280,20 +277,24 @@ test('what the agent could not have read is marked, and kept from it; where ther
   await openChange(page, gateway, id);
   await shows(page, 'Content', [' one', '-two', '+2', ' three']);
   await page.locator('.line-diff .restricted', { hasText: 'not shown to the agent' }).waitFor();
+  // One short line stands in the table.
+  await writeFile(join(gateway.folders.closed, 'short.txt'), 'old');
+  const shortId = await propose(agent, 'closed__write_file', { path: join(gateway.folders.closed, 'short.txt'), content: 'new' });
+  await openChange(page, gateway, shortId);
+  await page.locator('.fields tr', { hasText: 'Content' }).locator('.restricted').waitFor();
   const folderId = await propose(agent, 'closed__create_directory', { path: join(gateway.folders.closed, 'new') });
   await openChange(page, gateway, folderId);
   await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
   await page.locator('.fields tr', { hasText: 'path' }).waitFor();
   await page.locator('footer.decision', { hasText: 'this can only be rejected or edited' }).waitFor();
   await look(page, '9-no-recipe');
-  await gateway.reject(id);
-  await gateway.reject(folderId);
+  for (const pending of [id, shortId, folderId]) await gateway.reject(pending);
   clean();
 });
 
 const git = async (...args) => (await promisify(execFile)('git', ['-C', gateway.folders.git, ...args])).stdout.trim();
 
-test('a repository: staged, committed and checked out, each shown before', options, async () => {
+test('a repository: staged, committed and checked out, each shown before', async () => {
   const repo_path = gateway.folders.git;
   const decided = async (tool, args, see) => {
     const id = await propose(agent, `git__${tool}`, { repo_path, ...args });
@@ -324,7 +325,7 @@ test('a repository: staged, committed and checked out, each shown before', optio
   clean();
 });
 
-test('a file staged behind its back: the commit is refused, and shown anew', options, async () => {
+test('a file staged behind its back: the commit is refused, and shown anew', async () => {
   const repo_path = gateway.folders.git;
   const stage = async (name) => {
     await writeFile(join(repo_path, name), `${name}\n`);
@@ -352,7 +353,7 @@ test('a file staged behind its back: the commit is refused, and shown anew', opt
 // Who, why, what next: over every way in, for clients of either era, whether they come back for the answer or held the line.
 const WAYS = ['stdio', 'WebSocket', 'HTTP'].flatMap((door) => ['legacy', 'modern'].map((era) => ({ door, era })));
 
-test('a rejection reaches the agent as words that it can act on', options, async (t) => {
+test('a rejection reaches the agent as words that it can act on', async (t) => {
   const held = await gateway.folder('filesystem', 'held');
   for (const { door, era } of WAYS) {
     await t.test(`${era} over ${door}`, async () => {

@@ -10,14 +10,13 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { prepare, SERVERS } from '../clients/servers.mjs';
 import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, live, matches, open, row, status } from './lib/browser.mjs';
-import { eventually, Gateway, real } from './lib/gateway.mjs';
+import { eventually, Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const ALTERING = new URL('lib/altering-server.mjs', import.meta.url).pathname;
 // Nothing of its tools: as many servers come.
 const DEFINITIONS = ['{"name":"read_query","description":"Runs a SELECT on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}', '{"name":"write_query","description":"Runs any statement on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"},"dry":{"type":"boolean"}},"required":["query"]}}'];
 
-const options = { skip: !real && 'the mock has nothing behind it' };
 let browser;
 let gateway;
 let folder;
@@ -25,7 +24,6 @@ let repository;
 
 before(async () => {
   browser = await launch();
-  if (!real) return;
   folder = realpathSync(mkdtempSync(join(tmpdir(), 'countersign-first-')));
   repository = join(folder, 'repository');
   await prepare('filesystem', join(folder, 'files'));
@@ -55,7 +53,7 @@ const withdraw = async (...ids) => {
   for (const id of ids) await gateway.decide(id, 'reject');
 };
 
-test('what could not be previewed is approved by a button that says so, and by no key', options, async () => {
+test('what could not be previewed is approved by a button that says so, and by no key', async () => {
   const id = await gateway.propose('filesystem__write_file', { path: '/etc/countersign-first-hours', content: 'no\n' });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied' }).waitFor();
@@ -93,7 +91,7 @@ test('what could not be previewed is approved by a button that says so, and by n
   await page.context().close();
 });
 
-test('a call without a recipe is a CALL: its arguments once, in no colour of a diff, the telling one in its title', options, async () => {
+test('a call without a recipe is a CALL: its arguments once, in no colour of a diff, the telling one in its title', async () => {
   const query = 'UPDATE cards SET credit = 500 WHERE owner = 7';
   const id = await gateway.propose('sqlite__write_query', { query, dry: false });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
@@ -128,7 +126,7 @@ test('a call without a recipe is a CALL: its arguments once, in no colour of a d
   await page.context().close();
 });
 
-test('what is selected outlives a look at another page, and has one place to approve at', options, async () => {
+test('what is selected outlives a look at another page, and has one place to approve at', async () => {
   const [one, two] = [await gateway.proposeIssue('Selected one'), await gateway.proposeIssue('Selected two')];
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${one}` });
   const bob = gateway.key('reviewer', 'bob');
@@ -165,7 +163,7 @@ test('what is selected outlives a look at another page, and has one place to app
   await page.context().close();
 });
 
-test('another person’s vote changes nothing of what is selected', options, async () => {
+test('another person’s vote changes nothing of what is selected', async () => {
   const two = await Gateway.start({ review: { quorum: 2 } });
   try {
     const id = await two.proposeIssue('Votes come in');
@@ -187,7 +185,7 @@ test('another person’s vote changes nothing of what is selected', options, asy
   }
 });
 
-test('a server that says nothing of its tools becomes usable, with a reason that is kept', options, async () => {
+test('a server that says nothing of its tools becomes usable, with a reason that is kept', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const sqlite = server(page, 'sqlite');
   await sqlite.getByText('This server does not say which of its tools only read').waitFor();
@@ -237,7 +235,7 @@ test('a server that says nothing of its tools becomes usable, with a reason that
   await withdraw(...value.changes.map((c) => c.id));
 });
 
-test('a server that is down says why, with its last words and how often it was started', options, async () => {
+test('a server that is down says why, with its last words and how often it was started', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const broken = server(page, 'broken');
   await matches(() => broken.locator('.why-down').innerText(), /exited/);
@@ -249,7 +247,7 @@ test('a server that is down says why, with its last words and how often it was s
   await page.context().close();
 });
 
-test('pages are called servers and webhooks, and old addresses lead there', options, async () => {
+test('pages are called servers and webhooks, and old addresses lead there', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/providers' });
   await server(page, 'sqlite').waitFor();
   await becomes(() => new URL(page.url()).hash, '#/servers');
@@ -287,7 +285,7 @@ const broken = (page) => page.locator('.audit-records :is(td, th)').evaluateAll(
   return out;
 }));
 
-test('in the audit trail things are found: by title, by words, by who and what, and no column breaks a word', options, async () => {
+test('in the audit trail things are found: by title, by words, by who and what, and no column breaks a word', async () => {
   const key = gateway.key('agent', 'documentation-assistant');
   const wanted = await gateway.proposeIssue('Rotate the certificates', {}, { key });
   await gateway.decide(wanted, 'reject', 'Superseded by automation', gateway.key('reviewer', 'bob'));
@@ -325,7 +323,7 @@ test('in the audit trail things are found: by title, by words, by who and what, 
   await page.context().close();
 });
 
-test('the history holds what is over, and not what is pending', options, async () => {
+test('the history holds what is over, and not what is pending', async () => {
   const waits = await gateway.proposeIssue('Not history yet');
   const over = await gateway.proposeIssue('History by now');
   await gateway.decide(over, 'reject');
@@ -346,7 +344,7 @@ test('the history holds what is over, and not what is pending', options, async (
   await page.context().close();
 });
 
-test('rows are compact, and comfortable by choice', options, async () => {
+test('rows are compact, and comfortable by choice', async () => {
   const ids = [];
   for (const n of [1, 2]) ids.push(await gateway.proposeIssue(`Dense ${n}`));
   const page = await dashboard(browser, gateway);
@@ -371,7 +369,7 @@ test('rows are compact, and comfortable by choice', options, async () => {
   await page.context().close();
 });
 
-test('a change on a small screen is a page with a heading of its own, and axe finds nothing', options, async () => {
+test('a change on a small screen is a page with a heading of its own, and axe finds nothing', async () => {
   const id = await gateway.proposeIssue('Small and whole', { description: 'One\nTwo' });
   const call = await gateway.propose('sqlite__write_query', { query: 'SELECT 1' });
   for (const dark of [false, true]) {
@@ -389,7 +387,7 @@ test('a change on a small screen is a page with a heading of its own, and axe fi
   await withdraw(id, call);
 });
 
-test('a configuration that waits is shown with its content, and applied', options, async () => {
+test('a configuration that waits is shown with its content, and applied', async () => {
   gateway.reconfigure({ policy: { rules: [] } });
   const page = await dashboard(browser, gateway);
   const bar = page.getByRole('region', { name: 'Configuration' });
@@ -408,7 +406,7 @@ test('a configuration that waits is shown with its content, and applied', option
   await page.context().close();
 });
 
-test('what people read is plain English', options, async () => {
+test('what people read is plain English', async () => {
   const empty = await Gateway.start();
   try {
     const page = await dashboard(browser, empty);

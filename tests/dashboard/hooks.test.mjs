@@ -1,58 +1,77 @@
-// The page of webhooks, against the mock, whose webhooks fail on request; the door is tested with the gateway.
+// The page of webhooks, with a receiver that works or fails.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
 import { assertClean, becomes, dashboard, fitsScreen, launch, status } from './lib/browser.mjs';
-import { Gateway, real } from './lib/gateway.mjs';
+import { Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+// As long as a name may be.
+const LONG = 'a-name-that-is-longer-than-anybody-would-choose-'.repeat(2).slice(0, 64);
 
 let browser;
 let gateway;
-const options = { skip: real && 'the mock is asked to do what a receiver would' };
+let receiver;
+/** What the receiver answers to all but `/chat`. */
+let answer = 204;
 before(async () => {
   browser = await launch();
-  if (!real) gateway = await Gateway.start();
+  gateway = await Gateway.start();
+  receiver = createServer((request, response) => {
+    const works = answer === 204 || request.url === '/chat';
+    request.resume().on('end', () => response.writeHead(works ? 204 : answer).end(works ? '' : 'Out of \u202Eredro\u202C '.repeat(8)));
+  });
+  await new Promise((resolve) => { receiver.listen(0, '127.0.0.1', resolve); });
 });
 after(async () => {
   await browser?.close();
   await gateway?.end();
+  receiver?.close();
 });
-const hooks = (all) => gateway.api('mock/hooks', { body: all });
+const configure = (...names) => gateway.reconfigure({ webhooks: Object.fromEntries(names.map((name) => [name, { url: `http://127.0.0.1:${receiver.address().port}/${name}`, format: 'text' }])) });
+const hook = (page, name) => page.locator('.hook', { has: page.getByRole('heading', { name, exact: true }) });
 
-test('position, deliveries and failing are seen live, and what waits is sent again', options, async () => {
-  for (let i = 0; i < 30; i += 1) await gateway.proposeIssue(`Told ${i}`);
+test('position, deliveries and failing are seen live, and what waits is sent again', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
   await page.getByRole('link', { name: 'Webhooks' }).click();
   await page.getByText('No webhooks', { exact: true }).waitFor();
-  await hooks({ tickets: { url: 'https://tickets.example/hook' }, chat: { url: 'https://chat.example/x' } });
-  await page.reload();
-  const tickets = page.locator('.hook', { hasText: 'tickets.example' });
+  configure('tickets', 'chat');
+  const tickets = hook(page, 'tickets');
   await tickets.getByText('Working').waitFor();
+  for (let i = 0; i < 30; i += 1) await gateway.proposeIssue(`Told ${i}`);
   await tickets.getByText('30 of 30').waitFor();
   await tickets.getByText('Deliveries').click();
   await tickets.locator('tbody tr').nth(24).waitFor();
   await tickets.getByRole('button', { name: 'Load older' }).click();
   await tickets.locator('tbody tr').nth(29).waitFor();
-  await hooks({ tickets: { url: 'https://tickets.example/hook', failing: true, error: 'it answered 503' }, chat: { url: 'https://chat.example/x' } });
+  answer = 503;
+  await gateway.proposeIssue('Not taken');
   await page.locator('.notice', { hasText: 'Webhook tickets is failing' }).waitFor();
   await tickets.getByText('Failing').waitFor();
+  await tickets.locator('dl div', { hasText: 'Waiting' }).getByText('1', { exact: true }).waitFor();
   await tickets.getByText('1 event', { exact: true }).waitFor();
   await tickets.locator('tbody tr').first().getByText('Waiting').waitFor();
-  await becomes(() => tickets.locator('tbody tr').count(), 30, 'what was asked for further back stays');
+  await becomes(() => tickets.locator('tbody tr').count(), 31, 'what was asked for further back stays');
   await tickets.getByRole('button', { name: 'Test' }).click();
-  await page.locator('.notice', { hasText: 'The test of tickets failed: it answered 503' }).waitFor();
-  await page.locator('.hook', { hasText: 'chat.example' }).getByRole('button', { name: 'Test' }).click();
+  await page.locator('.notice', { hasText: 'The test of tickets failed: answered 503' }).waitFor();
+  await hook(page, 'chat').getByRole('button', { name: 'Test' }).click();
   await page.locator('.notice', { hasText: 'The test of chat was delivered: it answered 204' }).waitFor();
+  // Whoever is gone is not tried again before somebody asks for it.
+  answer = 410;
   await tickets.getByRole('button', { name: 'Send again' }).click();
-  await page.locator('.notice', { hasText: '2 deliveries that had been given up' }).waitFor();
+  await tickets.locator('tbody tr').first().getByText('Given up').waitFor();
+  answer = 204;
+  await tickets.getByRole('button', { name: 'Send again' }).click();
+  await page.locator('.notice', { hasText: '1 delivery that had been given up' }).waitFor();
+  await tickets.getByText('Working').waitFor();
   assertClean(page);
   await page.context().close();
 });
 
-test('a viewer cannot send anything', options, async () => {
+test('a viewer cannot send anything', async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/webhooks' });
   await page.locator('.hook').first().waitFor();
   await becomes(() => page.getByRole('button', { name: 'Send again' }).count(), 0);
@@ -60,10 +79,14 @@ test('a viewer cannot send anything', options, async () => {
   await page.context().close();
 });
 
-test('narrow, wide, light and dark: nothing is cut off and everybody can use it', options, async () => {
+test('narrow, wide, light and dark: nothing is cut off and everybody can use it', async () => {
+  answer = 503;
+  configure(LONG, 'chat');
+  const first = await dashboard(browser, gateway, { route: '/#/webhooks' });
+  await hook(first, LONG).waitFor();
   await gateway.proposeIssue('Told of');
-  const long = 'a-name-that-is-longer-than-anybody-would-choose-'.repeat(3);
-  await hooks({ [long]: { url: `https://tickets.example/${long}`, failing: true, error: 'it answered 503 \u202eesrever\u202c '.repeat(8) }, chat: { url: 'https://chat.example/x' } });
+  await hook(first, LONG).getByText('Failing').waitFor();
+  await first.context().close();
   for (const [width, dark] of [[360, false], [1280, true], [1280, false]]) {
     const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/webhooks', bypassCSP: true });
     await page.getByText('Deliveries').first().click();
@@ -77,9 +100,12 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
   }
 });
 
-test('a gateway without the door has no such page in sight, and says so to whom a link led there', options, async () => {
-  await gateway.api('mock/doors', { body: { doors: [] } });
-  const page = await dashboard(browser, gateway, { route: '/#/webhooks' });
+test('a gateway without the door has no such page in sight, and says so to whom a link led there', async () => {
+  const page = await dashboard(browser, gateway);
+  await page.route('**/api/openapi.json', (route) => route.fulfill({ json: { paths: {} } }));
+  await page.route('**/api/webhooks', (route) => route.fulfill({ status: 404, json: { code: 'NOT_FOUND', status: 404 } }));
+  await page.goto(`${gateway.url}/#/webhooks`);
+  await page.reload();
   await page.getByText('No webhooks here').waitFor();
   await becomes(() => page.getByRole('link', { name: 'Webhooks' }).count(), 0);
   assertClean(page, status(404));

@@ -85,12 +85,12 @@ test('what cannot be seen is shown, and moves nothing around it', async () => {
   await gateway.proposeIssue('Grant \u202Eecila\u202C admin\u200B', { description: 'bell\u0007 tag\u{E0041} iso\u2066late\u2069\nnext' });
   await open(page, 'Grant');
   // The gateway escapes summaries itself; what comes as it is, the page marks.
-  await matches(() => page.locator('article h2').innerText(), /Grant (‹U\+202E›ecila‹U\+202C› admin‹U\+200B›|\\u\{202e\}ecila\\u\{202c\} admin\\u\{200b\})/);
+  await matches(() => page.locator('article h2').innerText(), /Grant \\u\{202e\}ecila\\u\{202c\} admin\\u\{200b\}/);
   await page.locator('article', { hasText: 'Grant ‹U+202E›ecila‹U+202C› admin‹U+200B›' }).waitFor();
   for (const mark of ['‹U+0007›', '‹U+E0041›', '‹U+2066›', '‹U+2069›']) await page.locator('.line-diff', { hasText: mark }).waitFor();
   const all = await page.evaluate(() => document.body.innerText + document.title);
   assert.doesNotMatch(all, /[\u202A-\u202E\u2066-\u2069\u200B\u0007]/, 'none of them is in the page as it is');
-  await matches(() => row(page, 'Grant').innerText(), /‹U\+202E›|\\u\{202e\}/);
+  await matches(() => row(page, 'Grant').innerText(), /\\u\{202e\}/);
   assertClean(page);
   await page.context().close();
 });

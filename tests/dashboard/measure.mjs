@@ -4,12 +4,11 @@
 //
 //   CHROMIUM=$(command -v chromium) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure.mjs [CHANGES] [EVENTS PER SECOND]
 //
-// Without COUNTERSIGN_BIN the mock serves the changes: the page does the same work. PROFILE=FILE writes a CPU profile of
-// the last part, which Chromium's developer tools open.
+// PROFILE=FILE writes a CPU profile of the last part, which Chromium's developer tools open.
 
 import { writeFileSync } from 'node:fs';
 import { dashboard, launch, live } from './lib/browser.mjs';
-import { Gateway, pause, real } from './lib/gateway.mjs';
+import { Gateway, pause } from './lib/gateway.mjs';
 
 const CHANGES = Number(process.argv[2] ?? 5000);
 const RATE = Number(process.argv[3] ?? 50);
@@ -82,7 +81,7 @@ try {
   const sum = tasks.reduce((total, [, duration]) => total + duration, 0);
   // As tools for page speed count it: the first rows are there, and the first stretch without long tasks has begun.
   const ready = Math.max(shown, ...tasks.filter(([start]) => start < shown + 50).map(([start, duration]) => start + duration));
-  console.log(`${CHANGES.toLocaleString('en')} changes in ${real ? 'the gateway' : 'the mock'}, ${await browser.version()}`);
+  console.log(`${CHANGES.toLocaleString('en')} changes, ${await browser.version()}`);
   console.log(`first rows after ${Math.round(shown)} ms, interactive after ${Math.round(ready)} ms, all loaded after ${Math.round(whole)} ms`);
   console.log(`long tasks while loading: ${tasks.length}, together ${Math.round(sum)} ms, longest ${Math.round(Math.max(0, ...tasks.map(([, duration]) => duration)))} ms`);
 

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, row, status } from './lib/browser.mjs';
-import { Gateway, pause, real } from './lib/gateway.mjs';
+import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
 before(async () => {
@@ -94,15 +94,6 @@ ruled('an own proposal cannot be approved with another key of the same owner eit
   const key = gateway.key('agent', 'alices-agent', 'alice');
   const id = await gateway.proposeIssue('From my agent', {}, { key });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
-  if (!real) {
-    // The mock does not know owners of proposers; what a gateway would answer.
-    await page.route(`**/api/changes/${id}`, async (route) => {
-      const answer = await route.fetch();
-      const change = await answer.json();
-      return route.fulfill({ response: answer, json: { ...change, proposer: { ...change.proposer, owner: 'alice' } } });
-    });
-    await page.reload();
-  }
   await page.getByText('with a key of the same owner as yours').waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await page.keyboard.press('a');
@@ -256,26 +247,6 @@ ruled('what lost its preview is looked at again', {}, async (gateway) => {
   await button(page, 'Reject').click();
   await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
   assertClean(page, status(409));
-  await page.context().close();
-});
-
-// With the gateway it takes real servers: endtoend.test.mjs.
-if (!real) ruled('a preview that failed, and one that there never was, are said plainly', { previewRequired: true }, async (gateway) => {
-  const failed = await gateway.mockChange('create_project', { name: 'Blind', key: 'BLD' }, { preview: { kind: 'before_after', failed: 'the file server did not answer' } });
-  const page = await dashboard(browser, gateway, { route: `/#/inbox/${failed}` });
-  await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'the file server did not answer' }).waitFor();
-  await page.getByText('this can only be rejected or edited').waitFor();
-  await becomes(() => button(page, 'Approve').count(), 0);
-  await row(page, 'Blind').locator('.badge', { hasText: 'No preview' }).waitFor();
-  const none = await gateway.mockChange('create_project', { name: 'Arguments', key: 'ARG' }, { preview: { kind: 'arguments' } });
-  await page.goto(`${gateway.url}/#/inbox/${none}`);
-  await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
-  const secret = await gateway.mockChange('create_project', { name: 'Secret', key: 'SEC' }, { preview: { kind: 'before_after' }, diff: { truncated: false, fields: [{ field: 'content', label: 'Content', before: 'a\nb', after: 'a\nc', restricted: true }, { field: 'mode', label: 'Mode', before: '1', after: '2', restricted: true }] } });
-  await page.goto(`${gateway.url}/#/inbox/${secret}`);
-  await page.locator('.line-diff .restricted', { hasText: 'not shown to the agent' }).waitFor();
-  await page.locator('.fields .restricted').waitFor();
-  await button(page, 'Approve').waitFor();
-  assertClean(page);
   await page.context().close();
 });
 

@@ -1,28 +1,15 @@
-// Starts and stops a gateway with a data directory of its own, makes keys, proposes and decides. The gateway is the
-// binary at COUNTERSIGN_BIN, or the mock beside these tests where that is not set.
+// Starts and stops a gateway with a data directory of its own, makes keys, proposes and decides.
 
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
-const MOCK = new URL('../mock-server.mjs', import.meta.url).pathname;
-export const real = Boolean(process.env.COUNTERSIGN_BIN);
-const COMMAND = real ? [process.env.COUNTERSIGN_BIN] : [process.execPath, MOCK];
-const START = 60_000;
+import * as clients from '../../clients/gateway.mjs';
 
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
 /** Calls `f` until it returns something; says what it waited for if it never does. */
-export async function eventually(what, f, limit = 45_000) {
-  const end = Date.now() + limit;
-  for (;;) {
-    const value = await f();
-    if (value) return value;
-    if (Date.now() > end) throw new Error(`never happened: ${what}`);
-    await pause(40);
-  }
-}
+export const eventually = (what, f, limit = 45_000) => clients.eventually(what, f, limit);
 
 export class Gateway {
   #keys = new Map();
@@ -31,15 +18,10 @@ export class Gateway {
   /**
    * `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. `flood`:
    * thousands of proposals within a minute are no flood. `rules` and `servers` are `policy.rules` and `mcpServers` as
-   * they stand in the file, for the real gateway.
+   * they stand in the file.
    */
-  static async start({ review = null, groups = {}, flood = false, rules = null, servers = null } = {}) {
-    const gateway = new Gateway();
-    gateway.review = review;
-    gateway.groups = groups;
-    gateway.flood = flood;
-    gateway.rules = rules;
-    gateway.servers = servers;
+  static async start({ review = {}, groups = {}, flood = false, rules = [], servers = {} } = {}) {
+    const gateway = Object.assign(new Gateway(), { review, groups, flood, rules, servers });
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
     // Whichever is free when it is bound.
     gateway.port = 0;
@@ -49,36 +31,12 @@ export class Gateway {
 
   /** Starts the process; also after `halt`, on the same port and data. */
   async run() {
-    const [program, ...first] = COMMAND;
     this.log = '';
-    const config = this.#config();
-    this.child = spawn(program, [...first, 'serve', '--listen', `127.0.0.1:${this.port}`, '--data', this.data, ...config], { stdio: ['ignore', 'pipe', 'pipe'] });
-    this.child.stdout.on('data', (text) => { this.log += text; });
-    this.child.stderr.on('data', (text) => { this.log += text; });
-    const end = Date.now() + START;
-    for (;;) {
-      if (this.child.exitCode !== null) throw new Error(`the gateway ended with ${this.child.exitCode}:\n${this.log}`);
-      try {
-        // Of this very process, and not of one before it or of somebody else.
-        const { pid, url } = JSON.parse(readFileSync(join(this.data, 'gateway.json'), 'utf8'));
-        if (pid === this.child.pid && (await fetch(`${url}/`)).ok) {
-          this.url = url;
-          this.port = Number(new URL(url).port);
-          break;
-        }
-      } catch {
-        // Not yet.
-      }
-      if (Date.now() > end) throw new Error(`the gateway does not answer:\n${this.log}`);
-      await pause(30);
-    }
-    if (this.review && !real) await this.api('mock/review', { body: { terms: this.review, groups: this.groups } });
-  }
-
-  // The real gateway reads its rules from a file.
-  #config() {
-    if (!(this.review || this.flood || this.rules || this.servers) || !real) return [];
-    return ['--config', this.#write()];
+    this.child = spawn(clients.binary, ['serve', '--listen', `127.0.0.1:${this.port}`, '--data', this.data, '--config', this.#write()], { stdio: ['ignore', 'pipe', 'pipe'], env: clients.environment() });
+    for (const stream of [this.child.stdout, this.child.stderr]) stream.on('data', (text) => { this.log += text; });
+    this.port = await clients.publishedPort(this.data, this.child.pid, () => this.child.exitCode !== null && `the gateway ended with ${this.child.exitCode}:\n${this.log}`);
+    this.url = `http://127.0.0.1:${this.port}`;
+    await eventually('the gateway answers', async () => (await fetch(`${this.url}/health`)).ok);
   }
 
   /** Writes the file anew, with these keys replaced, and has the gateway read it. */
@@ -91,12 +49,11 @@ export class Gateway {
     const file = join(this.data, 'config.yaml');
     const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
     const value = (key, v) => (['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
-    const review = Object.fromEntries(Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? ['preview', v ? 'required' : 'optional'] : [name(key), value(key, v)])));
     // JSON is YAML.
     writeFileSync(`${file}.new`, JSON.stringify({
       ...(this.flood ? { changes: { max_proposals_per_minute: 10_000, max_pending: 10_000 } } : {}),
-      policy: { groups: this.groups, review, rules: this.rules ?? [] },
-      ...(this.servers ? { mcpServers: this.servers } : {}),
+      policy: { groups: this.groups, review: Object.fromEntries(Object.entries(this.review).map(([key, v]) => [name(key), value(key, v)])), rules: this.rules },
+      mcpServers: this.servers,
       ...more,
     }));
     // Never half of it: the gateway may look by itself.
@@ -119,8 +76,7 @@ export class Gateway {
 
   /** Runs the program on the gateway's data directory; answers what it prints. */
   cli(...args) {
-    const [program, ...first] = COMMAND;
-    return execFileSync(program, [...first, ...args, '--data', this.data], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] }).trim();
+    return execFileSync(clients.binary, [...args, '--data', this.data], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], env: clients.environment() }).trim();
   }
 
   /** A key of that role; the same name gives the same key. */
@@ -131,8 +87,7 @@ export class Gateway {
 
   /** What `countersign open` prints. */
   link() {
-    const args = real ? [] : ['--listen', `127.0.0.1:${this.port}`];
-    return /https?:\/\/\S+#code=\S+/.exec(this.cli('open', '--print', ...args))[0];
+    return /https?:\/\/\S+#code=\S+/.exec(this.cli('open', '--print'))[0];
   }
 
   async api(path, { body, key = this.key('reviewer', 'rest-reviewer') } = {}) {
@@ -180,11 +135,6 @@ export class Gateway {
   async decide(id, decision, comment, key) {
     const { version, digest } = await this.change(id);
     return this.api(`changes/${id}/decision`, { body: { decision, comment, version, digest }, key });
-  }
-
-  /** A change as only an upstream's tool would make it; of the mock. `more` replaces members of the change. */
-  async mockChange(tool, args, more = {}) {
-    return (await this.api('mock/change', { body: { tool, args, ...more } })).value.id;
   }
 
   /** Waits until the change is in that state. */

@@ -1,10 +1,9 @@
-// What upstream servers and operators do, on request: with the real gateway by a real server and the configuration's
-// file, with the mock by asking it.
+// What upstream servers and operators do, on request: by a real server and the configuration's file.
 
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { eventually, Gateway, real } from './gateway.mjs';
+import { eventually, Gateway } from './gateway.mjs';
 
 const SERVER = new URL('altering-server.mjs', import.meta.url).pathname;
 const RULES = [{ name: 'no-db', tools: 'db__*', then: 'deny' }];
@@ -33,15 +32,12 @@ export class World {
    * `connect`: a server of that name, with two tools that say that they only read, and one that writes. `redefine` and
    * `offer` alter its tools. `waiting` is what the file would loosen, `refused` what is wrong with it.
    */
-  async happen(what) {
-    if (!real) return this.gateway.api('mock', { body: what });
-    const { connect, redefine, offer, waiting, refused } = what;
+  async happen({ connect, redefine, offer, waiting, refused }) {
     if (connect) await this.#connect(connect);
     if (redefine) await this.#alter(redefine);
     if (offer) await this.#alter(offer);
     if (waiting) await this.#waits(waiting.map(({ key }) => key));
     if (refused) await this.#refused();
-    return null;
   }
 
   async #connect(name) {
