@@ -59,16 +59,10 @@ export async function settled(client, changeId) {
     throw new Error(`change ${changeId} does not settle`);
 }
 
-/** What a prompt must be given: its project, and a number for whatever else it requires. */
-function promptArguments(prompt, project) {
-    const wanted = (prompt.arguments ?? []).filter(argument => argument.required || /project/i.test(argument.name));
-    return Object.fromEntries(wanted.map(argument => [argument.name, /project/i.test(argument.name) ? project.id : '5']));
-}
-
 /**
  * The steps as `[name, step]`; each step gets `{ client, reviewer }` and they run in this order over one connection.
- * `client` has: call(name, args, options), listTools, listResources, listTemplates, readResource, listPrompts,
- * getPrompt, complete, ping, watch(uris, onUpdated) → stop, capabilities, server, modern.
+ * `client` has: call(name, args, options), listTools, listResources, listTemplates, readResource, ping,
+ * watch(uris, onUpdated) → stop, capabilities, server, modern.
  */
 export const journey = [
     [
@@ -211,24 +205,6 @@ export const journey = [
             const read = await client.readResource(uri);
             assert.match(read.contents[0].text, /applied/);
             await stop();
-        }
-    ],
-    [
-        'prompts are listed and filled in, arguments completed',
-        async ({ client }) => {
-            const project = await firstProject(client);
-            const prompts = await client.listPrompts();
-            assert.ok(prompts.length >= 3, prompts.map(prompt => prompt.name).join());
-            for (const prompt of prompts) {
-                const filled = await client.getPrompt(prompt.name, promptArguments(prompt, project));
-                assert.ok(filled.messages.length > 0);
-                assert.ok(filled.messages[0].content.text.length > 0);
-            }
-            await assert.rejects(client.getPrompt('no-such-prompt', {}), error => error.code === -32602);
-            const withArgument = prompts.find(prompt => prompt.arguments?.some(a => /project/i.test(a.name)));
-            const argument = withArgument.arguments.find(a => /project/i.test(a.name));
-            const { completion } = await client.complete({ type: 'ref/prompt', name: withArgument.name }, { name: argument.name, value: '' });
-            assert.ok(completion.values.length > 0);
         }
     ],
     [

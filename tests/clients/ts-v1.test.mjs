@@ -39,9 +39,6 @@ async function connect(transport, label) {
         listResources: async () => (await client.listResources()).resources,
         listTemplates: async () => (await client.listResourceTemplates()).resourceTemplates,
         readResource: uri => client.readResource({ uri }),
-        listPrompts: async () => (await client.listPrompts()).prompts,
-        getPrompt: (name, args) => client.getPrompt({ name, arguments: args }),
-        complete: (ref, argument) => client.complete({ ref, argument }),
         async watch(uris, seen) {
             watchers.add(seen);
             for (const uri of uris) await client.subscribeResource({ uri });

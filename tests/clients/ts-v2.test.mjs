@@ -38,9 +38,6 @@ async function connect(transport, label, mode) {
         listResources: async () => (await client.listResources(undefined, fresh)).resources,
         listTemplates: async () => (await client.listResourceTemplates(undefined, fresh)).resourceTemplates,
         readResource: uri => client.readResource({ uri }, fresh),
-        listPrompts: async () => (await client.listPrompts(undefined, fresh)).prompts,
-        getPrompt: (name, args) => client.getPrompt({ name, arguments: args }),
-        complete: (ref, argument) => client.complete({ ref, argument }),
         async watch(uris, seen) {
             watchers.add(seen);
             if (modern) {

@@ -124,27 +124,3 @@ pub(super) fn of_issue(db: Db<'_>, issue: &EntityRef, limit: i64) -> Sql<Option<
     let total = db.one(count, values![issue.text()], |row| row.get(0))?;
     Ok(Some(History { id, key, entries, total }))
 }
-
-/// One entry of a project, for reports.
-pub(super) struct ProjectEntry {
-    pub at: String,
-    pub actor: String,
-    pub action: String,
-    pub issue_key: Option<String>,
-    pub changes: String,
-}
-
-/// What happened in a project since a time (UTC text with milliseconds), newest first.
-pub(super) fn of_project(db: Db<'_>, project: i64, since: &str, limit: i64) -> Sql<Vec<ProjectEntry>> {
-    let sql = "SELECT at, actor, action, issue_key, changes FROM history WHERE project = ?1 AND at >= ?2 \
-               ORDER BY at DESC, id DESC LIMIT ?3";
-    db.all(sql, values![project, since, limit], |row| {
-        Ok(ProjectEntry {
-            at: row.get(0)?,
-            actor: row.get(1)?,
-            action: row.get(2)?,
-            issue_key: row.get(3)?,
-            changes: row.get(4)?,
-        })
-    })
-}

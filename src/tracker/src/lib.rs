@@ -9,7 +9,6 @@
 
 mod args;
 mod checks;
-mod completion;
 mod cursor;
 mod db;
 mod history;
@@ -17,7 +16,6 @@ mod inserts;
 mod model;
 mod plan;
 mod project_keys;
-mod prompts;
 mod queries;
 mod reading;
 mod reads;
@@ -48,14 +46,13 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Value, value::RawValue};
 use tokio::sync::broadcast;
 
 use self::{
     args::Write,
     db::{Db, not_written},
     history::Actor,
-    prompts::Prompt,
     queries::{GetIssue, ListIssues, ListProjects, Search},
     storage::Storage,
     uri::{Resource, SCHEME, Touched},
@@ -69,8 +66,8 @@ use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, Completion, CompletionRef, Module, Permit, PromptDef, PromptResult, Provider, ProviderEvent,
-    ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
+    CallContext, Module, Permit, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ResourceText, ToolDef,
+    ToolResult,
 };
 use countersign_store::Room;
 
@@ -205,10 +202,6 @@ impl Provider for Tracker {
         resources::templates()
     }
 
-    fn prompts(&self) -> Vec<PromptDef> {
-        prompts::list()
-    }
-
     fn uri_schemes(&self) -> Vec<String> {
         vec![SCHEME.to_owned()]
     }
@@ -282,31 +275,6 @@ impl Module for Tracker {
                 return self.storage.read_whole(read).await;
             }
             self.storage.read_slow(&ctx.cancel, read).await
-        })
-    }
-
-    fn get_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        Box::pin(async move {
-            let prompt = Prompt::parse(name, arguments, Timestamp::now())?;
-            self.storage.read_slow(&ctx.cancel, move |db| prompts::get(db, &prompt)).await
-        })
-    }
-
-    fn complete<'a>(
-        &'a self,
-        reference: &'a CompletionRef,
-        argument: (&'a str, &'a str),
-        _context: &'a Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        Box::pin(async move {
-            let (reference, name, typed) = (reference.clone(), argument.0.to_owned(), argument.1.to_owned());
-            self.storage.read_slow(&ctx.cancel, move |db| completion::complete(db, &reference, &name, &typed)).await
         })
     }
 }

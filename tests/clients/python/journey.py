@@ -55,9 +55,6 @@ class Agent:
     list_resources: Callable[[], Awaitable[Any]]
     list_templates: Callable[[], Awaitable[Any]]
     read_resource: Callable[[str], Awaitable[Any]]
-    list_prompts: Callable[[], Awaitable[Any]]
-    get_prompt: Callable[[str, dict[str, str]], Awaitable[Any]]
-    complete: Callable[[str, str, str], Awaitable[Any]]
     watch: Callable[[str, list[str]], AbstractAsyncContextManager[None]]
     error: type[Exception]
     # Answers that nobody waits for any more. An SDK that tells the server of a cancellation must get none.
@@ -148,23 +145,6 @@ async def errors(agent: Agent) -> None:
             raise AssertionError("it must fail")
 
 
-async def prompts(agent: Agent) -> None:
-    project = await agent.project()
-    listed = wire(await agent.list_prompts())["prompts"]
-    assert len(listed) >= 3
-    for prompt in listed:
-        values = {
-            a["name"]: project["id"] if "project" in a["name"].lower() else "5"
-            for a in prompt.get("arguments", [])
-            if a.get("required") or "project" in a["name"].lower()
-        }
-        assert wire(await agent.get_prompt(prompt["name"], values))["messages"]
-    name, argument = next(
-        (p["name"], a["name"]) for p in listed for a in p.get("arguments", []) if "project" in a["name"].lower()
-    )
-    assert wire(await agent.complete(name, argument, ""))["completion"]["values"]
-
-
 async def cancel(agent: Agent) -> None:
     project = await agent.project()
     change_id = await agent.propose(project["id"], f"Left waiting through {agent.label}")
@@ -194,5 +174,4 @@ async def whole(agent: Agent, gateway: Gateway) -> None:
     await approve(agent, gateway)
     await reject(agent, gateway)
     await errors(agent)
-    await prompts(agent)
     await cancel(agent)

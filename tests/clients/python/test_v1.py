@@ -83,11 +83,6 @@ async def connected(transport: str, gateway: Gateway) -> AsyncIterator[tuple[Cli
                 list_resources=session.list_resources,
                 list_templates=session.list_resource_templates,
                 read_resource=lambda uri: session.read_resource(AnyUrl(uri)),
-                list_prompts=session.list_prompts,
-                get_prompt=session.get_prompt,
-                complete=lambda name, argument, value: session.complete(
-                    types.PromptReference(type="ref/prompt", name=name), {"name": argument, "value": value}
-                ),
                 watch=watch,
                 error=McpError,
                 late=late,

@@ -80,11 +80,6 @@ async def connected(transport: str, mode: str, gateway: Gateway) -> AsyncIterato
                 list_resources=client.list_resources,
                 list_templates=client.list_resource_templates,
                 read_resource=client.read_resource,
-                list_prompts=client.list_prompts,
-                get_prompt=client.get_prompt,
-                complete=lambda name, argument, value: client.complete(
-                    types.PromptReference(name=name), {"name": argument, "value": value}
-                ),
                 watch=watch,
                 error=MCPError,
                 late=[],

@@ -79,7 +79,6 @@ CREATE TABLE history (
 ) STRICT;
 CREATE INDEX history_by_issue ON history (issue_uuid, id);
 CREATE INDEX history_by_key ON history (issue_key, id);
-CREATE INDEX history_by_project ON history (project, at);
 
 -- Approved changes that have run, with what they answered: running one again returns the answer and does nothing.
 CREATE TABLE runs (

@@ -77,7 +77,6 @@ CREATE TABLE tracker_history (
 );
 CREATE INDEX tracker_history_by_issue ON tracker_history (issue_uuid, id);
 CREATE INDEX tracker_history_by_key ON tracker_history (issue_key, id);
-CREATE INDEX tracker_history_by_project ON tracker_history (project, at);
 
 CREATE TABLE tracker_runs (
     change_id  TEXT COLLATE "C" PRIMARY KEY,

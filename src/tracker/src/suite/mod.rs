@@ -10,7 +10,7 @@ mod writes;
 
 use std::{path::Path, sync::Arc};
 
-use serde_json::{Map, Value, json, value::to_raw_value};
+use serde_json::{Value, json, value::to_raw_value};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -176,10 +176,6 @@ pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
 
 pub(super) fn string(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no string: {value}")).to_owned()
-}
-
-pub(super) fn arguments(entries: &[(&str, &str)]) -> Map<String, Value> {
-    entries.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect()
 }
 
 #[track_caller]

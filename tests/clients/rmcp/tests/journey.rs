@@ -169,16 +169,11 @@ async fn journey(agent: &mut Agent, gateway: &Gateway, label: &str) -> Result<()
     let (state, about) = agent.settled(&rejected).await?;
     ensure!(state == "rejected" && about.contains("not like this"), "{about}");
 
-    for prompt in agent.peer().list_all_prompts().await? {
-        let mut params = GetPromptRequestParams::new(prompt.name.clone());
-        let arguments = prompt.arguments.unwrap_or_default().into_iter().filter_map(|argument| {
-            let of_project = argument.name.to_lowercase().contains("project");
-            let value = if of_project { project.clone() } else { "5".into() };
-            (of_project || argument.required == Some(true)).then_some((argument.name, Value::String(value)))
-        });
-        params.arguments = Some(arguments.collect());
-        ensure!(!agent.peer().get_prompt(params).await?.messages.is_empty());
-    }
+    let prompts = agent.peer().list_all_prompts().await?;
+    ensure!(prompts.iter().any(|prompt| prompt.name == "capture"), "{prompts:?}");
+    let mut params = GetPromptRequestParams::new("capture");
+    params.arguments = json!({"type": "problem"}).as_object().cloned();
+    ensure!(!agent.peer().get_prompt(params).await?.messages.is_empty());
 
     let unknown = agent.call("no_such_tool", json!({})).await.expect_err("an unknown tool must be refused");
     ensure!(code_of(&unknown) == Some(-32602), "{unknown:?}");

@@ -37,7 +37,7 @@ pub(crate) struct Gateway {
     /// Killed when dropped; several end with the standard input of what started them.
     _child: Child,
     /// Removed when dropped.
-    _folder: Option<tempfile::TempDir>,
+    _folder: tempfile::TempDir,
 }
 
 impl Gateway {
@@ -49,9 +49,12 @@ impl Gateway {
     }
 
     async fn start_several(nodes: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let config = write_config(folder.path())?;
         let mut child = Command::new(std::env::var("COUNTERSIGN_NODE").unwrap_or_else(|_| "node".into()))
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../cluster.mjs"))
             .arg(nodes)
+            .arg(&config)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -60,14 +63,17 @@ impl Gateway {
         let place: Value = serde_json::from_str(&line).context("no cluster")?;
         let text = |name: &str| place[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
         let port = text("url")?.rsplit(':').next().context("no port")?.parse()?;
-        Ok(Self { data: text("data")?.into(), port, key: text("key")?, _child: child, _folder: None })
+        Ok(Self { data: text("data")?.into(), port, key: text("key")?, _child: child, _folder: folder })
     }
 
     async fn start_one() -> Result<Self> {
-        let data = tempfile::tempdir()?;
+        let folder = tempfile::tempdir()?;
+        let data = folder.path().join("data");
         let child = Command::new(binary())
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data.path())
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(write_config(folder.path())?)
+            .arg("--data")
+            .arg(&data)
             .env_clear()
             .envs(environment())
             .stdin(Stdio::null())
@@ -77,14 +83,13 @@ impl Gateway {
             .spawn()?;
         let end = Instant::now() + Duration::from_secs(20);
         let port = loop {
-            if let Some(port) = published(data.path(), child.id()) {
+            if let Some(port) = published(&data, child.id()) {
                 break port;
             }
             ensure!(Instant::now() < end, "it does not say where it listens");
             tokio::time::sleep(Duration::from_millis(25)).await;
         };
-        let mut gateway =
-            Self { data: data.path().to_owned(), port, key: String::new(), _child: child, _folder: Some(data) };
+        let mut gateway = Self { data, port, key: String::new(), _child: child, _folder: folder };
         while !matches!(gateway.request("GET", "/health", None).await, Ok((200, _))) {
             ensure!(Instant::now() < end, "no answer from /health");
             tokio::time::sleep(Duration::from_millis(25)).await;
@@ -141,6 +146,15 @@ impl Gateway {
         let body = if chunked { unchunk(rest)? } else { rest.to_owned() };
         Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
+}
+
+/// Writes a configuration with the docs module, which has a prompt.
+fn write_config(folder: &Path) -> Result<PathBuf> {
+    let file = folder.join("countersign.yaml");
+    let project = json!({"root": folder, "folder": "knowledge"});
+    let config = json!({"modules": {"docs": {"enabled": true, "projects": {"handbook": project}}}});
+    std::fs::write(&file, config.to_string())?;
+    Ok(file)
 }
 
 /// The port of the gateway that is this process, as it says itself in its data directory: it takes whichever is free.
