@@ -192,9 +192,17 @@ ruled('an approval can be undone until the change runs', { undoFor: 60 }, async 
   const second = await gateway.proposeIssue('Undo me later');
   await row(page, 'Undo me later').waitFor();
   await armed(page);
+  // The feed is faster than the answer.
+  const shown = page.locator('footer.decision', { hasText: 'It runs in' });
+  await page.route('**/decision', async (route) => {
+    const response = await route.fetch();
+    await shown.waitFor();
+    await route.fulfill({ response });
+  }, { times: 1 });
   await page.keyboard.press('a');
-  await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
+  await shown.waitFor();
   await open(page, 'Undo me later');
+  await armed(page);
   await page.locator('.undo', { hasText: 'Undo me in place' }).locator('.undo-left', { hasText: /^\d+ s$/ }).waitFor();
   await page.keyboard.press('u');
   await page.locator('.notice', { hasText: 'Undone' }).waitFor();

@@ -27,7 +27,8 @@ export class DecisionBar {
   #mode = 'idle';
   #armedAt = 0;
   #notBefore = 0;
-  #timer = null;
+  #settleTimer = null;
+  #undoTimer = null;
   #error = '';
   #drafts = new Map();
   #comment;
@@ -72,8 +73,8 @@ export class DecisionBar {
   // The button can be seen to wait; a press meanwhile would be for what stood there before.
   #settle() {
     this.#notBefore = Date.now() + SETTLE_TIME;
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => {
+    clearTimeout(this.#settleTimer);
+    this.#settleTimer = setTimeout(() => {
       this.#notBefore = 0;
       const button = this.element.querySelector('[data-act=approve]');
       if (button && this.#mode !== 'busy') button.disabled = false;
@@ -337,8 +338,8 @@ export class DecisionBar {
       h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, 'Approved. It runs ', time(runAfter, 'countdown'), '.')),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#mode === 'busy', 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), busyWith === 'undo' ? 'Undoing…' : 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U')))));
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#change && !undoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
+    clearTimeout(this.#undoTimer);
+    this.#undoTimer = setTimeout(() => this.#change && !undoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
 
   #decideRow(busyWith) {
