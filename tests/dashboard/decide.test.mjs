@@ -81,7 +81,13 @@ test('a deletion asks twice, and a double click is one press', async () => {
   const page = await dashboard(browser, gateway);
   await open(page, 'Soon gone');
   await page.locator('.fields del', { hasText: 'Soon gone' }).first().waitFor();
-  await button(page, 'Approve').dblclick();
+  await armed(page);
+  // In one go: on a busy machine the two clicks of a mouse might come apart.
+  await button(page, 'Approve').evaluate((element) => {
+    const footer = element.closest('footer');
+    element.click();
+    footer.querySelector('[data-act=confirm]').click();
+  });
   await page.getByRole('alert').filter({ hasText: 'This deletes' }).waitFor();
   assert.equal((await gateway.change(id)).state, 'pending');
   await button(page, 'Cancel').click();

@@ -150,7 +150,6 @@ test('changed behind its back after the approval: looked at again just before it
     await route.fulfill({ response });
   }, { times: 1 });
   await approve(page);
-  await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
   await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
   await shows(page, 'Content', ['-raced', '+new']);
   await shows(page, 'Content', ['-old', '+new'], 'section.previous');

@@ -59,6 +59,8 @@ test('a new change appears within a second', async () => {
 
 test('a burst arrives whole and once, in order', async () => {
   const page = await dashboard(browser, gateway);
+  // Another one is open, or the list would scroll to one of these.
+  await heading(page).waitFor();
   const titles = Array.from({ length: 25 }, (_, i) => `Burst ${String(i).padStart(2, '0')}`);
   for (const title of titles) await gateway.proposeIssue(title);
   await page.getByRole('searchbox').fill('burst');

@@ -39,9 +39,12 @@ const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${chan
 
 async function show(page, route) {
   await page.goto(`${gateway.url}${route}`);
-  await page.locator('h1, article h2').first().waitFor({ state: 'attached' });
-  if (route.includes('chg_') && !route.includes('audit')) await page.locator('.timeline').waitFor();
-  else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
+  // What was in sight before may stay for a moment.
+  await page.locator(`nav a[data-view=${/\w+/.exec(route)[0]}][aria-current]`).waitFor({ state: 'attached' });
+  if (route.includes('chg_') && !route.includes('audit')) {
+    await page.locator(`.change-id code[title="${route.split('/').at(-1)}"]`).waitFor();
+    await page.locator('.timeline').waitFor();
+  } else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
   else if (route.includes('rules')) await page.locator('.rule').nth(1).waitFor();
   else if (route.includes('hooks')) await page.locator('.hook, .empty').first().waitFor();
   else if (route.includes('servers')) await page.locator('.card').first().waitFor();

@@ -8,6 +8,7 @@ import { startGatewayWith } from '../../clients/fixture.mjs';
 import { binary, environment, eventually, temporaryData } from '../../clients/gateway.mjs';
 import { connectPeer } from '../../clients/peer.mjs';
 import { prepare, SERVERS } from '../../clients/servers.mjs';
+import { armed } from './browser.mjs';
 
 /** For what takes a moment only, unless much else runs. */
 const SLOW = 60_000;
@@ -110,7 +111,7 @@ export async function openChange(page, gateway, id, view = 'inbox') {
 
 /** Presses `a` once the page takes it: what has just altered under the reader waits for a moment. */
 export async function approve(page) {
-  await page.locator('footer.decision [data-act=approve]:not([disabled])').waitFor();
+  await armed(page);
   await page.keyboard.press('a');
 }
 
