@@ -22,6 +22,7 @@ test('approve: it runs, and the page tells how it went', async () => {
   await open(page, 'Approve me');
   await page.locator('.fields tr', { hasText: 'Priority' }).locator('ins', { hasText: 'High' }).waitFor();
   await page.locator('.json', { hasText: '"Approve me"' }).waitFor();
+  await page.locator('.detail-body h3', { hasText: 'Arguments' }).filter({ hasText: 'tracker / create_issue' }).waitFor();
   await page.getByLabel('Comment').fill('Looks right');
   await button(page, 'Approve').click();
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();

@@ -22,7 +22,7 @@ before(async () => {
     const below = (name) => `has(arguments.path) && arguments.path.startsWith("${filesystem}/${name}")`;
     const review = (name, more) => ({ name, tools: 'filesystem__*', annotations: { readOnlyHint: false }, when: below(`${name}/`), then: 'review', ...more });
     return [
-      review('two', { quorum: 2 }), review('short', { expire_after: '2s', on_expiry: 'reject' }), review('grace', { undo_for: '10m' }), review('soon', { undo_for: '5s' }),
+      review('two', { quorum: 2 }), review('short', { expire_after: '2s', on_expiry: 'reject' }), review('soon', { undo_for: '5s' }),
       review('held', { on_review: 'hold', hold_for: '10m' }),
     ];
   };
@@ -116,27 +116,6 @@ test('changed behind its back: refused, the new diff beside the old one, decided
   await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
   await look(page, '2-applied');
   clean(status(409));
-});
-
-test('an approval is taken back within the grace period: nothing has run', async () => {
-  const path = join(await gateway.folder('filesystem', 'grace'), 'undone.txt');
-  await writeFile(path, 'old\n');
-  const id = await write(path, 'new\n');
-  await openChange(page, gateway, id);
-  await approve(page);
-  await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
-  await look(page, '8-grace');
-  await page.keyboard.press('u');
-  await page.locator('.timeline', { hasText: 'undid the approval' }).waitFor();
-  await shows(page, 'Content', ['-old', '+new']);
-  const { state, decisions } = await gateway.change(id);
-  assert.equal(state, 'pending');
-  assert.deepEqual(decisions.filter((d) => d.verdict === 'approve'), []);
-  await look(page, '8-undone');
-  await button(page, 'Reject').click();
-  await ended('Rejected');
-  assert.equal(await readFile(path, 'utf8'), 'old\n');
-  clean();
 });
 
 test('changed behind its back after the approval: looked at again just before it runs, and not run', async () => {

@@ -71,14 +71,6 @@ test('position, deliveries and failing are seen live, and what waits is sent aga
   await page.context().close();
 });
 
-test('a viewer cannot send anything', async () => {
-  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/webhooks' });
-  await page.locator('.hook').first().waitFor();
-  await becomes(() => page.getByRole('button', { name: 'Send again' }).count(), 0);
-  await becomes(() => page.getByRole('button', { name: 'Test' }).count(), 0);
-  await page.context().close();
-});
-
 test('narrow, wide, light and dark: nothing is cut off and everybody can use it', async () => {
   answer = 503;
   configure(LONG, 'chat');
@@ -87,7 +79,7 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
   await gateway.proposeIssue('Told of');
   await hook(first, LONG).getByText('Failing').waitFor();
   await first.context().close();
-  for (const [width, dark] of [[360, false], [1280, true], [1280, false]]) {
+  for (const [width, dark] of [[360, false], [1280, true]]) {
     const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/webhooks', bypassCSP: true });
     await page.getByText('Deliveries').first().click();
     await page.locator('.deliveries tbody tr').first().waitFor();

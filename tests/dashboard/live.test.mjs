@@ -23,13 +23,15 @@ test('an empty inbox says so, and a new change opens there by itself', async () 
   await becomes(() => page.title(), 'Inbox · Countersign');
   await page.evaluate(() => { window.loadedOnce = true; });
 
-  await gateway.proposeIssue('Arrives by itself', { description: 'One line\nand another' });
+  const id = await gateway.proposeIssue('Arrives by itself', { description: 'One line\nand another' });
   await heading(page).filter({ hasText: 'Arrives by itself' }).waitFor();
   await page.locator('.lines ins', { hasText: 'and another' }).waitFor();
   await button(page, 'Approve').waitFor();
   await becomes(() => page.title(), '(1) Inbox · Countersign');
   await becomes(() => page.locator('nav [data-view=inbox] .count').textContent(), '1 waiting');
   await page.locator('#announcer', { hasText: 'Arrives by itself' }).waitFor({ state: 'attached' });
+  await gateway.decide(id, 'reject');
+  await becomes(() => page.title(), 'Inbox · Countersign');
   assert.ok(await page.evaluate(() => window.loadedOnce), 'the page was not loaded again');
   assertClean(page);
   await page.context().close();

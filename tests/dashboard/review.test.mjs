@@ -90,19 +90,6 @@ ruled('a comment where the rule asks for one, and only from whom it names', { re
   await carol.context().close();
 }, { groups: { dba: ['alice'] } });
 
-ruled('an own proposal cannot be approved with another key of the same owner either', {}, async (gateway) => {
-  const key = gateway.key('agent', 'alices-agent', 'alice');
-  const id = await gateway.proposeIssue('From my agent', {}, { key });
-  const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
-  await page.getByText('with a key of the same owner as yours').waitFor();
-  await becomes(() => button(page, 'Approve').count(), 0);
-  await page.keyboard.press('a');
-  await pause(200);
-  assert.equal((await gateway.change(id)).state, 'pending');
-  assertClean(page);
-  await page.context().close();
-});
-
 ruled('editing: by fields, checked by the gateway, previewed anew, and what was proposed stays apart', {}, async (gateway) => {
   const id = await gateway.proposeIssue('Tpyo in the title', { priority: 'Low', description: 'Kept\nas it is' });
   const page = await dashboard(browser, gateway);
@@ -186,7 +173,8 @@ ruled('an approval can be undone until the change runs', { undoFor: 60 }, async 
   await becomes(() => page.locator('.undo:visible').count(), 0, 'once is enough');
   await page.keyboard.press('u');
   await button(page, 'Approve').waitFor();
-  assert.equal((await gateway.change(first)).state, 'pending');
+  const { state, decisions } = await gateway.change(first);
+  assert.deepEqual([state, decisions.filter((d) => d.verdict === 'approve')], ['pending', []]);
   await page.locator('.timeline', { hasText: 'undid the approval' }).waitFor();
   // On the next change already: the notice, and the same key.
   const second = await gateway.proposeIssue('Undo me later');
@@ -210,30 +198,6 @@ ruled('an approval can be undone until the change runs', { undoFor: 60 }, async 
   assert.equal((await gateway.change(first)).state, 'pending');
   assert.equal((await gateway.change(second)).state, 'pending');
   assertClean(page);
-  await page.context().close();
-});
-
-ruled('what has moved is refused with the new diff beside the old, and decided with one more keystroke', {}, async (gateway) => {
-  const lines = Array.from({ length: 12 }, (_, i) => `Line ${i + 1}`);
-  const issueId = await gateway.issue('Moves', { description: lines.join('\n') });
-  const id = await gateway.propose('update_issue', { issueId, description: lines.map((l, i) => (i === 5 ? 'Line six' : l)).join('\n') });
-  const other = await gateway.propose('update_issue', { issueId, description: ['Before all', ...lines].join('\n') });
-  const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
-  await page.locator('.line-diff').waitFor();
-  await gateway.decide(other, 'approve');
-  await gateway.reaches(other, 'applied');
-  await armed(page);
-  await page.keyboard.press('a');
-  await page.locator('footer.decision', { hasText: 'This is the new diff' }).waitFor();
-  await page.locator('.beside-now .line.delete', { hasText: 'Before all' }).waitFor();
-  await page.locator('section.previous .line.insert', { hasText: 'Line six' }).waitFor();
-  await becomes(() => page.locator('section.previous', { hasText: 'Before all' }).count(), 0);
-  assert.equal((await gateway.change(id)).state, 'pending');
-  await armed(page);
-  await page.keyboard.press('a');
-  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
-  await gateway.reaches(id, 'applied');
-  assertClean(page, status(409));
   await page.context().close();
 });
 
@@ -305,22 +269,6 @@ ruled('a standing rule is made out of a change', {}, async (gateway) => {
   assert.equal(rule.principal, (await gateway.change(id)).proposer.principal);
   assert.equal(rule.fromChange, id);
   assert.equal((await gateway.change(id)).state, 'pending', 'the change itself is not decided');
-  assertClean(page);
-  await page.context().close();
-});
-
-ruled('a viewer sees all of this and can do none of it', { quorum: 2, undoFor: 60 }, async (gateway) => {
-  const id = await gateway.proposeIssue('Only to look at');
-  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: `/#/inbox/${id}` });
-  await page.locator('.quorum', { hasText: '0 of 2' }).waitFor();
-  await page.getByText('signed in as a viewer').waitFor();
-  for (const name of ['Edit', 'Create standing rule…', 'Select several']) await becomes(() => page.getByRole('button', { name, exact: true }).count(), 0, name);
-  await becomes(() => page.locator('.pick').count(), 0);
-  for (const key of ['a', 'r', 'e', 'x', 'u', 'f']) await page.keyboard.press(key);
-  await pause(300);
-  await becomes(() => page.getByRole('dialog').count(), 0);
-  assert.equal((await gateway.change(id)).version, 1);
-  await page.getByRole('button', { name: 'Print' }).waitFor();
   assertClean(page);
   await page.context().close();
 });

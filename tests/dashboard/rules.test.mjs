@@ -89,12 +89,3 @@ test('a reviewer revokes a rule and says why, and a refusal is explained', async
   assertClean(page, status(409));
   await page.context().close();
 });
-
-test('a viewer sees the rules and has nothing to press', async () => {
-  await rule('For eyes only', { comment: 'Look at me' });
-  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/rules' });
-  await card(page, 'Look at me').waitFor();
-  await becomes(() => page.getByRole('button', { name: 'Revoke' }).count(), 0);
-  assertClean(page);
-  await page.context().close();
-});

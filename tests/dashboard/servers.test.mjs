@@ -118,6 +118,10 @@ test('a configuration that loosens policy takes effect with consent, and a refus
   await bar.getByText('rule 1 has no').waitFor({ state: 'detached' });
   await bar.getByRole('button', { name: 'Review', exact: true }).click();
   await bar.getByText('mcpServers.fs.trust_annotations').first().waitFor();
+  await bar.locator('tbody tr', { hasText: 'policy.rules' }).locator('.delete', { hasText: 'no-db (deny)' }).waitFor();
+  // Not only what it is called: what stands in the file.
+  const content = bar.locator('.reload-content', { hasText: 'policy.rules' });
+  await matches(async () => (await content.locator('.line.delete .code').allInnerTexts()).join('\n'), /db__\*[^]*deny|deny[^]*db__\*/);
   await bar.getByRole('button', { name: 'Apply change' }).click();
   await bar.waitFor({ state: 'hidden' });
   assert.equal((await gateway.api('reload')).value.waiting, null);

@@ -228,19 +228,3 @@ test('notifications are asked for with a click only, and tell of what waits', as
   assertClean(page);
   await context.close();
 });
-
-test('the count of what waits stands in the title, and falls when it is decided', async () => {
-  const page = await dashboard(browser, gateway);
-  await gateway.proposeIssue('Waits already');
-  await row(page, 'Waits already').waitFor();
-  const { value } = await gateway.api('changes?limit=1');
-  const before = ['pending', 'stale', 'outcome_unknown'].reduce((n, state) => n + (value.counts[state] ?? 0), 0);
-  await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before);
-  const id = await gateway.proposeIssue('Counted');
-  await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before + 1);
-  await gateway.decide(id, 'reject');
-  await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before);
-  await holds(() => page.locator('.row .row-title').count(), (n) => n > 0);
-  assertClean(page);
-  await page.context().close();
-});
