@@ -245,28 +245,6 @@ test('a server that is down says why, with its last words and how often it was s
   await page.context().close();
 });
 
-test('pages are called servers and webhooks, and old addresses lead there', async () => {
-  const page = await dashboard(browser, gateway, { route: '/#/providers' });
-  await server(page, 'sqlite').waitFor();
-  await becomes(() => new URL(page.url()).hash, '#/servers');
-  await page.goto(`${gateway.url}/#/hooks`);
-  await page.getByRole('heading', { name: 'Webhooks', exact: true }).waitFor();
-  await becomes(() => new URL(page.url()).hash, '#/webhooks');
-  await becomes(() => page.locator('nav a').evaluateAll((all) => all.map((a) => a.getAttribute('href'))), ['#/inbox', '#/history', '#/rules', '#/audit', '#/sessions', '#/servers', '#/webhooks']);
-  await page.keyboard.press('g');
-  await page.keyboard.press('v');
-  await becomes(() => new URL(page.url()).hash, '#/servers');
-  // Nothing asks by the old name any more.
-  const asked = [];
-  page.on('request', (r) => asked.push(new URL(r.url()).pathname));
-  await page.reload();
-  await live(page);
-  await server(page, 'sqlite').getByText('All 2 tools').waitFor();
-  assert.ok(asked.includes('/api/servers') && !asked.some((path) => path.startsWith('/api/providers')), asked.join(' '));
-  assertClean(page);
-  await page.context().close();
-});
-
 /** Words of the table that stand on more than one line, at whatever place they were broken. */
 const broken = (page) => page.locator('.audit-records :is(td, th)').evaluateAll((cells) => cells.flatMap((cell) => {
   const out = [];

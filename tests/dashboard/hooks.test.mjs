@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, launch, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -90,16 +90,4 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
     if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/hooks-${width}${dark ? '-dark' : ''}.png` });
     await page.context().close();
   }
-});
-
-test('a gateway without the door has no such page in sight, and says so to whom a link led there', async () => {
-  const page = await dashboard(browser, gateway);
-  await page.route('**/api/openapi.json', (route) => route.fulfill({ json: { paths: {} } }));
-  await page.route('**/api/webhooks', (route) => route.fulfill({ status: 404, json: { code: 'NOT_FOUND', status: 404 } }));
-  await page.goto(`${gateway.url}/#/webhooks`);
-  await page.reload();
-  await page.getByText('No webhooks here').waitFor();
-  await becomes(() => page.getByRole('link', { name: 'Webhooks' }).count(), 0);
-  assertClean(page, status(404));
-  await page.context().close();
 });

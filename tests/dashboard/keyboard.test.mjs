@@ -70,7 +70,7 @@ test('the filter, the overview, the views and the focus', async () => {
   await page.keyboard.press('a');
   await page.keyboard.press('Escape');
   await dialog.waitFor({ state: 'detached' });
-  for (const [keys, title] of [['gh', 'History'], ['ga', 'Audit'], ['gs', 'Sessions'], ['gp', 'Servers'], ['gi', 'Inbox']]) {
+  for (const [keys, title] of [['gh', 'History'], ['ga', 'Audit'], ['gs', 'Sessions'], ['gv', 'Servers'], ['gw', 'Webhooks'], ['gi', 'Inbox']]) {
     for (const key of keys) await page.keyboard.press(key);
     await page.getByRole('heading', { name: title, level: 1 }).waitFor();
     await focused(page, 'h1', 'the focus follows to the view');

@@ -26,8 +26,6 @@ import { SessionsView } from './views/sessions.js';
 
 // On a small screen, all but the first two are in a menu.
 const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
-// Addresses of before, which links and bookmarks still name.
-const ALIASES = { providers: 'servers', hooks: 'webhooks' };
 // Servers and the configuration file change without an event of their own, too.
 const LOOK = 30_000;
 // A connection that is back before this was never worth a banner.
@@ -38,7 +36,7 @@ const MENU = VIEWS.slice(2);
 // Links to all views. The menu is one on a small screen only: elsewhere its links stand beside the others.
 function views() {
   const counted = () => h('span', { class: 'count', hidden: true });
-  const link = ([name, title]) => h('a', { href: routeTo(name), hidden: name === 'webhooks', data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && counted());
+  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && counted());
   return h('nav', { 'aria-label': 'Views' }, VIEWS.slice(0, 2).map(link),
     h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
     h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), counted()));
@@ -105,7 +103,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g p': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')),
+      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')),
     });
   }
 
@@ -114,7 +112,6 @@ export class App {
     this.#feed.start();
     this.#route();
     this.#look();
-    this.#endpoints();
     this.#looking = setInterval(() => !document.hidden && this.#look(), LOOK);
   }
 
@@ -137,7 +134,6 @@ export class App {
     const route = parseRoute(location.hash);
     // What links from elsewhere name: a change, wherever it stands.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
-    if (Object.hasOwn(ALIASES, route.view)) return replaceRoute(routeTo(ALIASES[route.view], route.id, Object.fromEntries(route.query)));
     const name = VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
     const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
     if (name !== this.#viewName) {
@@ -231,11 +227,6 @@ export class App {
     const action = { label: 'Open', run: () => go(routeTo('webhooks')) };
     if (event.type === 'webhook.failing') notice(`Webhook ${name} is failing.`, { tone: 'red', iconName: 'alert', action });
     if (event.type === 'webhook.recovered') notice(`Webhook ${name} is working again.`, { tone: 'green', iconName: 'check', action });
-  }
-
-  // Not every gateway sends webhooks.
-  async #endpoints() {
-    this.#parts.nav.querySelector('[data-view=webhooks]').hidden = !await this.#api.has('/api/webhooks');
   }
 
   #recount() {

@@ -23,7 +23,6 @@ export class NetworkError extends Error {}
 export class Api {
   #secret;
   #unauthorized;
-  #endpoints = null;
 
   /** `secret()` returns the header's value or null; `unauthorized()` is told of every 401 but those of a sign-in. */
   constructor(secret, unauthorized) {
@@ -150,17 +149,6 @@ export class Api {
     const query = new URLSearchParams({ limit: String(limit) });
     for (const [key, value] of Object.entries({ change, event, actor, q, since, until, cursor })) if (value) query.set(key, value);
     return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
-  }
-
-  /** Whether this gateway has an endpoint, by its path as its own description writes it; asked once. */
-  async has(path) {
-    this.#endpoints ??= this.#call('GET', '/api/openapi.json').then(({ value }) => new Set(Object.keys(value.paths)));
-    try {
-      return (await this.#endpoints).has(path);
-    } catch {
-      this.#endpoints = null;
-      return false;
-    }
   }
 
   /** The audit trail as `{name, blob}`, once it has come wholly. It takes as long as it takes. */

@@ -61,7 +61,7 @@ export class AuditView {
       this.#load();
       return;
     }
-    this.#offer();
+    this.#parts.export.hidden = this.#change !== null;
     this.#about();
     fill(this.#parts.head);
     fill(this.#parts.body, skeleton(8));
@@ -74,12 +74,6 @@ export class AuditView {
     fill(this.#parts.sub, id
       ? [h('span', null, 'History of '), this.#titles[id] && [h('strong', null, said(this.#titles[id], 200)), ' '], h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'show everything')]
       : 'Everything that happened, in one tamper-evident chain of hashes.');
-  }
-
-  // The whole trail is exported, so that is where it is offered.
-  async #offer() {
-    const offered = this.#change === null && await this.#api.has('/api/audit/export');
-    this.#parts.export.hidden = this.#change !== null || !offered;
   }
 
   event(event) {

@@ -38,7 +38,7 @@ export class HooksView {
     this.#looking = new Looking({
       read: (signal) => this.#api.webhooks(signal),
       show: (hooks) => this.#paint(hooks),
-      failed: (error) => fill(this.#body, error.status === 404 ? emptyState('webhooks', 'No webhooks here', 'This gateway does not support webhooks.') : errorState(error, () => this.#looking.now())),
+      failed: (error) => fill(this.#body, errorState(error, () => this.#looking.now())),
       every: LOOK,
       burst: 500,
     });
