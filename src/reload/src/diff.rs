@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use super::{
-    rule_lists::{self, Pick, RuleView},
+    rule_lists::{self, Pick},
     server_versions,
     waiting::Loosening,
 };
 use countersign_config::{Config, UpstreamConfig, reader::Setting};
-use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Rule, Verdict, terms};
+use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// See the module's page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -120,13 +120,12 @@ fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     hold_mode(old, new, at_once, diff);
     hold_review(old, new, at_once, diff);
     hold_groups(old, new, at_once, diff);
-    let (before, now) = (views(old), views(new));
     let otherwise = rule_lists::Otherwise { default: old.default, terms: old.review.clone() };
-    let merged = rule_lists::merge(&before, &now, &otherwise);
+    let merged = rule_lists::merge(&old.rules, &new.rules, &otherwise);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
     pick(&merged.at_once, old, new, at_once);
-    before.iter().any(|rule| rule.then != Verdict::Allow)
+    old.rules.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
 fn hold_mode(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
@@ -181,18 +180,6 @@ fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     for name in old.groups.keys().filter(|name| !new.groups.contains_key(*name)) {
         diff.policy_tightened.push(format!("policy.groups: {name} is gone"));
     }
-}
-
-fn views(policy: &PolicyConfig) -> Vec<RuleView> {
-    let view = |rule: &Rule| {
-        // Everything but what it says and what people are told: a field that is added later counts by itself.
-        let asks =
-            Rule { label: "".into(), then: Verdict::Deny, reason: None, terms: Default::default(), ..rule.clone() };
-        let (label, terms) = (rule.label.to_string(), rule.terms.clone());
-        let names_methods = !rule.methods.is_empty();
-        RuleView { label, asks: format!("{asks:?}"), then: rule.then, names_methods, terms }
-    };
-    policy.rules.iter().map(view).collect()
 }
 
 fn pick(picks: &[Pick], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {

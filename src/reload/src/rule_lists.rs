@@ -6,22 +6,8 @@ use std::sync::Arc;
 use super::waiting::Loosening;
 use countersign_domain::{
     changes::Terms,
-    policy::{PolicyDefault, Verdict, terms},
+    policy::{PolicyDefault, Rule, Verdict, terms},
 };
-
-/// A rule, as far as it matters here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleView {
-    /// For people.
-    pub label: String,
-    /// All that decides whether it matches; equal for two rules that match the same calls.
-    pub asks: String,
-    pub then: Verdict,
-    /// It names methods of extensions, which no default lets pass everywhere.
-    pub names_methods: bool,
-    /// What it asks of a review, where it says so.
-    pub terms: Arc<Terms>,
-}
 
 /// What decides where no rule does.
 #[derive(Clone, Debug)]
@@ -57,7 +43,7 @@ const MAX_PAIRS: usize = 4_000_000;
 /// more that reviews, where nothing after it denies or asks more of a review; one more that allows, where all after it
 /// do and no method of an extension is named; one less that allows. A review whose terms loosen in one way stays as it is in all.
 #[must_use]
-pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: &Otherwise) -> Merged {
+pub fn merge(old: &[Rule], new: &[Rule], otherwise: &Otherwise) -> Merged {
     let mut merged = Merged::default();
     let (mut o, mut n) = (0, 0);
     let end = (old.len(), new.len());
@@ -86,7 +72,7 @@ pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: &Otherwise) -> Merge
     merged
 }
 
-fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView], otherwise: &Otherwise) {
+fn inserted(merged: &mut Merged, pick: Pick, rule: &Rule, after: &[Rule], otherwise: &Otherwise) {
     let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
     let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
     // Even where all is allowed, what is new or cannot be evaluated is reviewed by the terms of the whole.
@@ -95,7 +81,7 @@ fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView]
     let stricter = match rule.then {
         Verdict::Deny => true,
         Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
-        Verdict::Allow => allows && !rule.names_methods,
+        Verdict::Allow => allows && rule.methods.is_empty(),
     };
     if stricter {
         merged.at_once.push(pick);
@@ -107,7 +93,7 @@ fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView]
     }
 }
 
-fn removed(merged: &mut Merged, pick: Pick, rule: &RuleView) {
+fn removed(merged: &mut Merged, pick: Pick, rule: &Rule) {
     if rule.then == Verdict::Allow {
         merged.tightened.push(format!("{KEY}: {} (allow) is gone", rule.label));
     } else {
@@ -116,7 +102,7 @@ fn removed(merged: &mut Merged, pick: Pick, rule: &RuleView) {
     }
 }
 
-fn kept(merged: &mut Merged, (old, before): (usize, &RuleView), (new, now): (usize, &RuleView)) {
+fn kept(merged: &mut Merged, (old, before): (usize, &Rule), (new, now): (usize, &Rule)) {
     if rank(now.then) < rank(before.then) {
         merged.at_once.push(Pick::Old(old));
         merged.loosen(Some(before), Some(now));
@@ -156,8 +142,8 @@ const fn rank(verdict: Verdict) -> u8 {
 }
 
 impl Merged {
-    fn loosen(&mut self, from: Option<&RuleView>, to: Option<&RuleView>) {
-        let say = |rule: Option<&RuleView>| {
+    fn loosen(&mut self, from: Option<&Rule>, to: Option<&Rule>) {
+        let say = |rule: Option<&Rule>| {
             rule.map_or("no such rule".to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
         };
         self.loosened.push(Loosening { key: KEY.to_owned(), from: say(from), to: say(to) });
@@ -165,11 +151,10 @@ impl Merged {
 }
 
 /// The longest sequence of rules that ask the same, as pairs of places that both rise.
-fn pairs(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
-    let same = |a: &RuleView, b: &RuleView| a.asks == b.asks;
-    let head = old.iter().zip(new).take_while(|(a, b)| same(a, b)).count();
+fn pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
+    let head = old.iter().zip(new).take_while(|(a, b)| a.matches_same_calls(b)).count();
     let (old_rest, new_rest) = (&old[head..], &new[head..]);
-    let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| same(a, b)).count();
+    let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| a.matches_same_calls(b)).count();
     let (rows, columns) = (old_rest.len() - tail, new_rest.len() - tail);
     let mut found: Vec<(usize, usize)> = (0..head).map(|i| (i, i)).collect();
     if rows.saturating_mul(columns) <= MAX_PAIRS {
@@ -180,12 +165,12 @@ fn pairs(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
 }
 
 /// By dynamic programming over how long the best sequence from each pair of places on is.
-fn common(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
+fn common(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
     let width = new.len() + 1;
     let mut best = vec![0_u32; (old.len() + 1) * width];
     for o in (0..old.len()).rev() {
         for n in (0..new.len()).rev() {
-            best[o * width + n] = if old[o].asks == new[n].asks {
+            best[o * width + n] = if old[o].matches_same_calls(&new[n]) {
                 best[(o + 1) * width + n + 1] + 1
             } else {
                 best[(o + 1) * width + n].max(best[o * width + n + 1])
@@ -195,7 +180,7 @@ fn common(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
     let (mut o, mut n) = (0, 0);
     let mut found = Vec::new();
     while o < old.len() && n < new.len() {
-        if old[o].asks == new[n].asks {
+        if old[o].matches_same_calls(&new[n]) {
             found.push((o, n));
             (o, n) = (o + 1, n + 1);
         } else if best[(o + 1) * width + n] >= best[o * width + n + 1] {
@@ -211,10 +196,16 @@ fn common(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
 mod tests {
     use proptest::prelude::*;
 
+    use countersign_domain::policy::{AnnotationsMatch, Globs};
+
     use super::*;
 
-    /// `a+` allows, `a?` reviews, `a-` denies what asks for `a`.
-    fn list(text: &str) -> Vec<RuleView> {
+    fn globs(pattern: &str) -> Globs {
+        Globs::new(vec![pattern.to_owned()]).unwrap()
+    }
+
+    /// Returns the rules of the text: `a+` allows the tool `a`, `a?` reviews it, and `a-` denies it.
+    fn list(text: &str) -> Vec<Rule> {
         let rule = |word: &str| {
             let (asks, then) = word.split_at(word.len() - 1);
             let then = match then {
@@ -222,11 +213,19 @@ mod tests {
                 "?" => Verdict::Review,
                 _ => Verdict::Deny,
             };
-            RuleView {
-                label: asks.to_owned(),
-                asks: asks.to_owned(),
+            Rule {
+                label: asks.into(),
+                tools: globs(asks),
+                methods: Globs::default(),
+                resources: Globs::default(),
+                prompts: Globs::default(),
+                servers: Globs::default(),
+                roles: Vec::new(),
+                principals: Globs::default(),
+                annotations: AnnotationsMatch::default(),
+                when: None,
                 then,
-                names_methods: false,
+                reason: None,
                 terms: Arc::default(),
             }
         };
@@ -240,7 +239,8 @@ mod tests {
     #[test]
     fn a_rule_that_lets_a_method_pass_loosens_even_where_all_is_allowed() {
         for names_methods in [false, true] {
-            let new: Vec<_> = list("a+").into_iter().map(|rule| RuleView { names_methods, ..rule }).collect();
+            let methods = if names_methods { globs("tasks/*") } else { Globs::default() };
+            let new: Vec<_> = list("a+").into_iter().map(|rule| Rule { methods: methods.clone(), ..rule }).collect();
             let merged = merge(&[], &new, &otherwise(PolicyDefault::Allow));
             assert_eq!(merged.loosened.len(), usize::from(names_methods));
             assert_eq!(merged.at_once.is_empty(), names_methods);
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn what_is_asked_of_a_review_loosens_and_tightens_too() {
-        let with = |text: &str, quorums: &[u32]| -> Vec<RuleView> {
+        let with = |text: &str, quorums: &[u32]| -> Vec<Rule> {
             let asks = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
-            list(text).into_iter().zip(quorums).map(|(rule, quorum)| RuleView { terms: asks(quorum), ..rule }).collect()
+            list(text).into_iter().zip(quorums).map(|(rule, quorum)| Rule { terms: asks(quorum), ..rule }).collect()
         };
         let default = |quorum| Otherwise {
             terms: Arc::new(Terms { quorum, ..Terms::default() }),
@@ -285,8 +285,8 @@ mod tests {
         assert_eq!((told[0].from.as_str(), told[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
 
-    fn show(merged: &Merged, old: &[RuleView], new: &[RuleView]) -> String {
-        let sign = |rule: &RuleView| match rule.then {
+    fn show(merged: &Merged, old: &[Rule], new: &[Rule]) -> String {
+        let sign = |rule: &Rule| match rule.then {
             Verdict::Allow => "+",
             Verdict::Review => "?",
             Verdict::Deny => "-",
@@ -296,7 +296,7 @@ mod tests {
             Pick::New(index) => &new[*index],
         };
         let words: Vec<String> =
-            merged.at_once.iter().map(pick).map(|rule| format!("{}{}", rule.asks, sign(rule))).collect();
+            merged.at_once.iter().map(pick).map(|rule| format!("{}{}", rule.label, sign(rule))).collect();
         words.join(" ")
     }
 
@@ -340,8 +340,8 @@ mod tests {
     }
 
     /// What a list says to a call that the rules with these letters match.
-    fn verdict(rules: &[&RuleView], matching: &str, otherwise: Verdict) -> u8 {
-        rank(rules.iter().find(|rule| matching.contains(&rule.asks)).map_or(otherwise, |rule| rule.then))
+    fn verdict(rules: &[&Rule], matching: &str, otherwise: Verdict) -> u8 {
+        rank(rules.iter().find(|rule| matching.contains(&*rule.label)).map_or(otherwise, |rule| rule.then))
     }
 
     proptest! {
@@ -356,11 +356,11 @@ mod tests {
                 (PolicyDefault::Deny, Verdict::Deny),
             ][default];
             let merged = merge(&old, &new, &Otherwise { default, terms: Arc::default() });
-            let at_once: Vec<&RuleView> = merged.at_once.iter().map(|pick| match pick {
+            let at_once: Vec<&Rule> = merged.at_once.iter().map(|pick| match pick {
                 Pick::Old(index) => &old[*index],
                 Pick::New(index) => &new[*index],
             }).collect();
-            let (old, new): (Vec<&RuleView>, Vec<&RuleView>) = (old.iter().collect(), new.iter().collect());
+            let (old, new): (Vec<&Rule>, Vec<&Rule>) = (old.iter().collect(), new.iter().collect());
             for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {
                 let before = verdict(&old, matching, otherwise);
                 prop_assert!(verdict(&at_once, matching, otherwise) >= before);

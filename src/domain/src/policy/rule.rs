@@ -55,6 +55,36 @@ impl AnnotationsMatch {
 }
 
 impl Rule {
+    /// Returns `true` if the two match the same calls, whatever they decide about them.
+    #[must_use]
+    pub fn matches_same_calls(&self, other: &Self) -> bool {
+        // Without `..`: a field that is added later must be compared here, or left out on purpose.
+        let Self {
+            label: _,
+            tools,
+            methods,
+            resources,
+            prompts,
+            servers,
+            roles,
+            principals,
+            annotations,
+            when,
+            then: _,
+            reason: _,
+            terms: _,
+        } = self;
+        *tools == other.tools
+            && *methods == other.methods
+            && *resources == other.resources
+            && *prompts == other.prompts
+            && *servers == other.servers
+            && *roles == other.roles
+            && *principals == other.principals
+            && *annotations == other.annotations
+            && *when == other.when
+    }
+
     /// Whether it names something else than tools.
     #[must_use]
     pub fn names_others(&self) -> bool {
