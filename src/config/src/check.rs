@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use countersign_domain::{changes::visible::is_hidden, principal::Role};
+use countersign_domain::{changes::visible::has_hidden, principal::Role};
 
 use super::{
     AuthMode, Config,
@@ -24,7 +24,7 @@ pub(super) fn status(name: &str) -> Result<(), Wrong> {
 
 /// The name of somebody whom issues can be assigned to.
 pub(super) fn person(name: &str) -> Result<(), Wrong> {
-    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !has_hidden(name);
     if fits {
         return Ok(());
     }
@@ -33,7 +33,7 @@ pub(super) fn person(name: &str) -> Result<(), Wrong> {
 
 /// A group of reviewers, or the name of a principal or of whom it belongs to.
 pub(super) fn member(name: &str) -> Result<(), Wrong> {
-    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !has_hidden(name);
     if fits {
         return Ok(());
     }
@@ -72,7 +72,7 @@ pub(super) fn category(text: &str) -> Result<(), Wrong> {
 
 /// The name of a provider.
 pub(super) fn provider(text: &str) -> Result<(), Wrong> {
-    if !text.trim().is_empty() && text.chars().count() <= 100 && !text.chars().any(is_hidden) {
+    if !text.trim().is_empty() && text.chars().count() <= 100 && !has_hidden(text) {
         return Ok(());
     }
     Err((

@@ -211,7 +211,7 @@ impl One<'_> {
             Node::Text(text)
                 if !text.trim().is_empty()
                     && text.chars().count() <= most
-                    && !text.chars().any(countersign_domain::changes::visible::is_hidden) =>
+                    && !countersign_domain::changes::visible::has_hidden(text) =>
             {
                 Some(text.clone())
             }

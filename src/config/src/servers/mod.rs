@@ -23,7 +23,7 @@ use super::{
     tree::{KeyValue, Node},
     values::{Wrong, found},
 };
-use countersign_domain::changes::visible::is_hidden;
+use countersign_domain::changes::visible::has_hidden;
 use countersign_provider::BUILT_IN;
 
 pub(super) const KEY: &str = "mcpServers";
@@ -127,7 +127,8 @@ fn name(name: &str) -> Result<(), Wrong> {
     let remedy = || format!("Choose 1 to {MAX_NAME} visible characters.");
     let fits = (1..=MAX_NAME).contains(&name.chars().count())
         && name.trim() == name
-        && !name.chars().any(|c| is_hidden(c) || matches!(c, '\n' | '\t'));
+        && !has_hidden(name)
+        && !name.contains(['\n', '\t']);
     if !fits {
         return Err((format!("{} cannot be a server's name", quoted(name)), remedy()));
     }

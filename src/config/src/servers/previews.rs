@@ -13,7 +13,7 @@ use crate::{
     values::{Wrong, found},
 };
 use countersign_domain::{
-    changes::{Operation, visible::is_hidden},
+    changes::{Operation, visible::has_hidden},
     policy::{Condition, condition::Variables},
 };
 use countersign_protocol::suggest;
@@ -316,9 +316,7 @@ impl Parser {
 
     fn text(&mut self, spot: &Spot, path: &str) -> Option<String> {
         match &spot.node {
-            Node::Text(text)
-                if !text.trim().is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(is_hidden) =>
-            {
+            Node::Text(text) if !text.trim().is_empty() && text.chars().count() <= MAX_TEXT && !has_hidden(text) => {
                 Some(text.clone())
             }
             other => {

@@ -1,6 +1,6 @@
 //! What a document may be called.
 
-use countersign_domain::changes::visible::is_hidden;
+use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
@@ -31,7 +31,7 @@ pub(super) fn checked(path: &str) -> Result<String, McpError> {
     if path.starts_with('/') || path.starts_with('~') {
         return wrong("write it relative to the folder of the documents");
     }
-    if path.chars().any(|c| is_hidden(c) || c.is_control() || matches!(c, '\\' | ':')) {
+    if has_hidden(path) || path.contains(|c: char| c.is_control() || matches!(c, '\\' | ':')) {
         return wrong("it has characters that no path of a document has");
     }
     let mut parts = Vec::new();

@@ -1,19 +1,73 @@
-//! Makes characters visible that could hide or reorder what an agent wrote: control, bidirectional,
-//! zero-width and other invisible ones. For whoever shows text of a change to a person.
+//! Makes characters visible that could hide or reorder what an agent wrote: control, bidirectional, zero-width,
+//! private and other invisible ones. For whoever shows text of a change to a person.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::RangeInclusive, sync::LazyLock};
+
+use regex::Regex;
+
+/// Characters that show nothing, reorder others or look different everywhere: the categories Cc, Cf, Co, Zl and Zp of
+/// Unicode, its default ignorable code points and noncharacters, and the blank Braille pattern. In rising order.
+///
+/// The dashboard has the same table (`assets/js/core/text.js` of the http crate), and a test there compares the two.
+#[rustfmt::skip]
+pub const HIDDEN: [RangeInclusive<char>; 44] = [
+    '\u{0}'..='\u{1f}',
+    '\u{7f}'..='\u{9f}',
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{2800}'..='\u{2800}',
+    '\u{3164}'..='\u{3164}',
+    '\u{e000}'..='\u{f8ff}',
+    '\u{fdd0}'..='\u{fdef}',
+    '\u{fe00}'..='\u{fe0f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{fffe}'..='\u{ffff}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{1fffe}'..='\u{1ffff}',
+    '\u{2fffe}'..='\u{2ffff}',
+    '\u{3fffe}'..='\u{3ffff}',
+    '\u{4fffe}'..='\u{4ffff}',
+    '\u{5fffe}'..='\u{5ffff}',
+    '\u{6fffe}'..='\u{6ffff}',
+    '\u{7fffe}'..='\u{7ffff}',
+    '\u{8fffe}'..='\u{8ffff}',
+    '\u{9fffe}'..='\u{9ffff}',
+    '\u{afffe}'..='\u{affff}',
+    '\u{bfffe}'..='\u{bffff}',
+    '\u{cfffe}'..='\u{cffff}',
+    '\u{dfffe}'..='\u{e0fff}',
+    '\u{efffe}'..='\u{10ffff}',
+];
 
 /// The text with every invisible or reordering character as `\u{…}`; line breaks and tabs stay.
 ///
 /// A carriage return is shown too: in a terminal it would overwrite the line.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_hidden) {
+    if !has_hidden(text) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if is_hidden(c) {
+    for (c, is_hidden) in marked(text) {
+        if is_hidden {
             out.extend(c.escape_unicode());
         } else {
             out.push(c);
@@ -22,27 +76,53 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a person would not see this character, or would see others in another order because of it.
+/// Returns `true` if a person would not see all of the text, or would see it in another order.
+#[must_use]
+pub fn has_hidden(text: &str) -> bool {
+    marked(text).any(|(_, is_hidden)| is_hidden)
+}
+
+/// Iterates over the characters of the text and whether each is hidden there. Variation selectors and joiners that make
+/// up a picture hide nothing.
+pub fn marked(text: &str) -> impl Iterator<Item = (char, bool)> {
+    text.char_indices().map(|(at, c)| (c, is_hidden(c) && !joins_picture(text, at, c)))
+}
+
+/// Whether a person would not see this character, or would see others in another order because of it, wherever it
+/// stands; see [`has_hidden`] for whole texts.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     if matches!(c, '\n' | '\t') {
         return false;
     }
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
-            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+    let at = HIDDEN.partition_point(|range| *range.end() < c);
+    HIDDEN.get(at).is_some_and(|range| range.contains(&c))
+}
+
+fn joins_picture(text: &str, at: usize, c: char) -> bool {
+    static BEFORE: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"[\p{Extended_Pictographic}\p{Emoji_Modifier}]\u{fe0f}?$").ok());
+    static AFTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Extended_Pictographic}").ok());
+    if !matches!(c, '\u{fe0f}' | '\u{200d}') {
+        return false;
+    }
+    let matches = |regex: &Option<Regex>, text: &str| regex.as_ref().is_some_and(|regex| regex.is_match(text));
+    let (before, after) = (&text[..at], &text[at + c.len_utf8()..]);
+    let start = before.char_indices().rev().nth(1).map_or(0, |(start, _)| start);
+    let follows_picture = matches(&BEFORE, &before[start..]);
+    if c == '\u{fe0f}' {
+        let is_keycap = before.ends_with(|c: char| matches!(c, '0'..='9' | '#' | '*')) && after.starts_with('\u{20e3}');
+        return follows_picture || is_keycap;
+    }
+    let end = after.chars().next().map_or(0, char::len_utf8);
+    follows_picture && matches(&AFTER, &after[..end])
 }
 
 /// Whether the character leaves nothing to be seen: white space, what is hidden, and what only alters the character
 /// before it.
 #[must_use]
 pub fn is_blank(c: char) -> bool {
-    c.is_whitespace()
-        || is_hidden(c)
-        || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{13430}'..='\u{1345f}' | '\u{16fe4}' | '\u{1d159}')
+    c.is_whitespace() || is_hidden(c) || matches!(c, '\u{13440}'..='\u{1345f}' | '\u{16fe4}' | '\u{1d159}')
 }
 
 /// Whether a person would see anything of the text.
@@ -96,5 +176,20 @@ mod tests {
         assert!(matches!(visible("Größe\n\t漢字 🎉"), Cow::Borrowed(_)));
         assert_eq!(visible("a\u{202e}b\u{200b}\r\u{1b}[2J"), r"a\u{202e}b\u{200b}\u{d}\u{1b}[2J");
         assert_eq!(visible("\u{e0041}"), r"\u{e0041}");
+        assert_eq!(visible("\u{e000}\u{fdd0}\u{10ffff}"), r"\u{e000}\u{fdd0}\u{10ffff}");
+        assert_eq!(visible("a\u{fe0f}b\u{200d}c"), r"a\u{fe0f}b\u{200d}c");
+    }
+
+    #[test]
+    fn pictures_of_several_characters_stay() {
+        for picture in ["\u{2764}\u{fe0f}", "\u{1f469}\u{200d}\u{1f4bb}", "1\u{fe0f}\u{20e3}", "\u{1f44d}\u{1f3fd}"] {
+            assert!(matches!(visible(picture), Cow::Borrowed(_)), "{picture:?}");
+        }
+    }
+
+    #[test]
+    fn hidden_table_rises_without_overlaps() {
+        assert!(HIDDEN.iter().all(|range| range.start() <= range.end()));
+        assert!(HIDDEN.windows(2).all(|pair| pair[0].end() < pair[1].start()));
     }
 }

@@ -115,7 +115,10 @@ fn with_headers(mut response: actix_web::HttpResponseBuilder) -> actix_web::Http
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
     use actix_web::{App, body::to_bytes, http::StatusCode, test};
+    use countersign_domain::changes::visible::HIDDEN;
 
     use super::*;
 
@@ -210,6 +213,18 @@ mod tests {
             page.matches("<script").count(),
             page.matches("<script src=").count() + page.matches("<script type=\"module\" src=").count()
         );
+    }
+
+    #[test]
+    fn hidden_characters_are_those_of_the_gateway() {
+        let file = Assets::get("js/core/text.js").unwrap();
+        let code = std::str::from_utf8(&file.data).unwrap();
+        let table = code.split("const HIDDEN_RANGES = [").nth(1).unwrap().split("];").next().unwrap();
+        let shown: Vec<&str> = table.split_inclusive("],").map(str::trim).filter(|range| !range.is_empty()).collect();
+        let range = |range: &RangeInclusive<char>| {
+            format!("[{:#x}, {:#x}],", u32::from(*range.start()), u32::from(*range.end()))
+        };
+        assert_eq!(shown, HIDDEN.iter().map(range).collect::<Vec<_>>());
     }
 
     /// The one guard against markup from agents that must never be lost.

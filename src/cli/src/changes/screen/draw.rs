@@ -15,7 +15,7 @@ use super::{
     paint::{Paint, fit, width_of},
 };
 use crate::changes::render::{self, span, state_name};
-use countersign_domain::changes::{ChangeState, Verdict, visible::is_hidden};
+use countersign_domain::changes::{ChangeState, Verdict, visible::has_hidden};
 use countersign_provider::text::plural;
 
 /// Draws everything; [`App::lay_out`] comes before.
@@ -51,8 +51,8 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
 /// Whatever went wrong before: no cell holds what a terminal would obey or not show.
 fn guard(buffer: &mut Buffer, paint: Paint) {
     for cell in &mut buffer.content {
-        let bad = |c: char| is_hidden(c) || matches!(c, '\n' | '\t') || (!paint.unicode && !c.is_ascii());
-        if cell.symbol().chars().any(bad) {
+        let bad = |c: char| matches!(c, '\n' | '\t') || (!paint.unicode && !c.is_ascii());
+        if has_hidden(cell.symbol()) || cell.symbol().chars().any(bad) {
             cell.set_symbol("?");
         }
     }

@@ -7,7 +7,7 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthChar;
 
-use countersign_domain::changes::{ChangeState, Operation, visible::is_hidden};
+use countersign_domain::changes::{ChangeState, Operation, visible};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +37,11 @@ impl Paint {
 
     fn shown(self, text: &str, tab: &str) -> String {
         let mut out = String::with_capacity(text.len() + 16);
-        for c in text.chars() {
+        for (c, is_hidden) in visible::marked(text) {
             match c {
                 '\n' => out.push_str("\\n"),
                 '\t' => out.push_str(tab),
-                c if is_hidden(c) || (!self.unicode && !c.is_ascii()) => out.extend(c.escape_unicode()),
+                c if is_hidden || (!self.unicode && !c.is_ascii()) => out.extend(c.escape_unicode()),
                 c => out.push(c),
             }
         }
