@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::nodes::{self, Follower};
 use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
 use countersign_auth::{
-    Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
+    Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
 };
 use countersign_bridge::{
     Bridge,
@@ -30,7 +30,7 @@ use countersign_config::{Config, Environment, Flags, Loaded};
 use countersign_docs::{Docs, DocsError};
 use countersign_domain::{
     policy::{People, Policy},
-    principal::Principal,
+    principal::{Identity, Principal},
 };
 use countersign_exchange::services::{Services, State};
 use countersign_http::{

@@ -17,10 +17,10 @@ use super::{
     attempts::{Attempts, Subject},
     bearer,
     keys::{KeyStore, PREFIX},
-    secret::{self, SecretHash},
+    secret,
 };
 use countersign_config::{AuthMode, Config};
-use countersign_domain::principal::Principal;
+use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::{Cache, CacheMetrics};
 
@@ -30,24 +30,6 @@ pub const FRESH: Duration = Duration::from_millis(750);
 const MAX_CACHED: usize = 10_000;
 /// Wrong keys remembered at a time, twice.
 const MAX_WRONG: usize = 2048;
-
-/// What a principal was authenticated by, kept to ask later whether it still holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Credential {
-    /// No key, from loopback or the same user's socket, in `auth.mode: local`.
-    Loopback,
-    /// The key with that hash.
-    Key(SecretHash),
-    /// The dashboard sign-in whose secret has that hash.
-    SignIn(SecretHash),
-}
-
-/// An authenticated request.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    pub principal: Arc<Principal>,
-    pub credential: Credential,
-}
 
 struct Cached {
     principal: Arc<Principal>,

@@ -7,12 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    keys,
-    secret::{self, SecretHash},
-};
+use super::{keys, secret};
 use countersign_config::Config;
-use countersign_domain::principal::{Principal, Role};
+use countersign_domain::principal::{Principal, Role, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::{CodeOutcome, Credentials};
 

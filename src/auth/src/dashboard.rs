@@ -13,12 +13,8 @@ use std::{
 use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    Authenticator, Credential, Identity, OriginRules, OriginVerdict,
-    authenticator::FRESH,
-    secret::{self, SecretHash},
-};
-use countersign_domain::principal::Principal;
+use super::{Authenticator, OriginRules, OriginVerdict, authenticator::FRESH, secret};
+use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::SignIn;
 

@@ -4,14 +4,14 @@
 
 use jiff::Timestamp;
 
-use super::secret::{self, SecretHash};
+use super::secret;
 use countersign_domain::{
     changes::{
         machine::{GATEWAY, OPERATOR, SYSTEM, TERMINAL},
         people::same_name,
         visible::visible,
     },
-    principal::{Principal, Role},
+    principal::{Principal, Role, SecretHash},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::ApiKey;

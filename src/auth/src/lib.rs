@@ -2,7 +2,7 @@
 //!
 //! Never logs or returns a secret, and stores hashes only. Decides who somebody is, never what becomes of a call.
 //!
-//! [`authenticator`] makes an [`Identity`] of a header and an address, [`attempts`] slows guessing down, [`keyring`]
+//! [`authenticator`] makes an [`Identity`](countersign_domain::principal::Identity) of a header and an address, [`attempts`] slows guessing down, [`keyring`]
 //! says which keys hold now, [`stored`] reads the keys and codes of the data directory, [`dashboard`] knows signed-in
 //! browsers, and [`origin`] holds off foreign pages and DNS rebinding.
 
@@ -18,7 +18,7 @@ pub mod origin;
 pub mod secret;
 pub mod stored;
 
-pub use authenticator::{Authenticator, Credential, Identity};
+pub use authenticator::Authenticator;
 pub use dashboard::DashboardSignIns;
 pub use keyring::Keyring;
 pub use origin::{OriginRules, OriginVerdict};

@@ -6,10 +6,8 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use countersign_domain::principal::SecretHash;
 use countersign_protocol::{ErrorKind, McpError};
-
-/// SHA-256 of a secret: what is stored and looked up in its place.
-pub type SecretHash = [u8; 32];
 
 /// A new secret: `prefix` and 43 characters of base64url (256 bits).
 ///

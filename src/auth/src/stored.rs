@@ -9,8 +9,8 @@ use super::{
     dashboard::SignInStore,
     keyring::{Held, HeldKeys},
     keys::{KeyStore, StoredKey},
-    secret::SecretHash,
 };
+use countersign_domain::principal::SecretHash;
 use countersign_protocol::McpError;
 use countersign_store::{
     Place, StoreError,

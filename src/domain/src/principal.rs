@@ -1,4 +1,6 @@
-//! Who is asking: a principal and its role.
+//! Who is asking: a principal, its role, and by what it was authenticated.
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,4 +79,25 @@ impl Principal {
     pub fn local_agent() -> Self {
         Self { name: "local-agent".into(), role: Role::Agent, key_id: None, owner: None }
     }
+}
+
+/// The SHA-256 of a secret, which is stored and looked up in its place.
+pub type SecretHash = [u8; 32];
+
+/// Says by what a principal was authenticated, kept to ask later whether it still holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// No key, from loopback or the same user's socket, in `auth.mode: local`.
+    Loopback,
+    /// The key with that hash.
+    Key(SecretHash),
+    /// The dashboard sign-in whose secret has that hash.
+    SignIn(SecretHash),
+}
+
+/// A principal that was authenticated.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub principal: Arc<Principal>,
+    pub credential: Credential,
 }

@@ -25,9 +25,9 @@ use crate::{
         shared::{Channel, SessionShared},
     },
 };
-use countersign_auth::{Authenticator, Identity, authenticator::Credential};
+use countersign_auth::Authenticator;
 use countersign_config::Config;
-use countersign_domain::principal::Principal;
+use countersign_domain::principal::{Credential, Identity, Principal};
 use countersign_protocol::{ErrorKind, McpError, envelope};
 use countersign_reload::Reloads;
 use countersign_review::{Changes, Feed};

@@ -19,11 +19,11 @@ use crate::{
         shared::{Channel, SessionShared},
     },
 };
-use countersign_auth::{Authenticator, Credential, Identity, stored::Stored};
+use countersign_auth::{Authenticator, stored::Stored};
 use countersign_config::{Environment, Flags, load};
 use countersign_domain::{
     policy::Policy,
-    principal::{Principal, Role},
+    principal::{Credential, Identity, Principal, Role},
 };
 use countersign_protocol::{
     Era, Revision,

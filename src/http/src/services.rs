@@ -4,8 +4,7 @@ use std::{ops::Deref, sync::Arc};
 
 use crate::connections::Connections;
 use countersign_attach::{Users, proof::Secret};
-use countersign_auth::Identity;
-use countersign_domain::principal::Principal;
+use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::shared::{Channel, SessionShared};
 use countersign_protocol::McpError;
 use countersign_session::{SessionServices, Sessions};

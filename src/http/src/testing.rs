@@ -14,9 +14,9 @@ use jiff::Timestamp;
 
 use crate::{services::HttpServices, transports};
 use countersign_attach::Users;
-use countersign_auth::{Credential, Identity, keys};
+use countersign_auth::keys;
 use countersign_bridge::{Bridge, carried::Carrier};
-use countersign_domain::principal::Role;
+use countersign_domain::principal::{Credential, Identity, Role};
 use countersign_exchange::testing::Bench;
 use countersign_session::{Registry, SessionServices};
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 
 use crate::{Handling, hand_on, handlers, middleware, owned::OwnedRequest, services::SessionServices};
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
     facts::{ClientFacts, FactLimits},

@@ -5,10 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use jiff::{SignedDuration, Timestamp};
 
 use super::StoreError;
-use countersign_domain::principal::{Principal, Role};
-
-/// SHA-256 of a secret.
-pub type SecretHash = [u8; 32];
+use countersign_domain::principal::{Principal, Role, SecretHash};
 
 /// A key as it is stored; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

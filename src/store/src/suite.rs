@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{
     drafts::{approved, claim, created, draft, moved, send, step, write},
-    keys::{ApiKey, CodeOutcome, SecretHash, SignIn},
+    keys::{ApiKey, CodeOutcome, SignIn},
     webhooks::{DeliveryState, Tried, Waiting},
     *,
 };
@@ -22,7 +22,7 @@ use countersign_domain::{
         digest::body_hash,
         testing::change,
     },
-    principal::{Principal, Role},
+    principal::{Principal, Role, SecretHash},
 };
 
 /// The store of a directory, whatever its backend: the same place each time for the same directory.

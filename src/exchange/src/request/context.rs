@@ -18,8 +18,11 @@ use crate::{
         shared::{AdmitFault, Key, SessionShared},
     },
 };
-use countersign_auth::Identity;
-use countersign_domain::{changes::Proposer, policy::Asker, principal::Principal};
+use countersign_domain::{
+    changes::Proposer,
+    policy::Asker,
+    principal::{Identity, Principal},
+};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
 use countersign_provider::{CallContext, NoProgress, ProgressSink, SessionNotes};
 use countersign_telemetry::metrics::Transport;

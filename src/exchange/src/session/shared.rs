@@ -26,8 +26,7 @@ use crate::bounds::{
     memory::Share,
     slots::Evictable,
 };
-use countersign_auth::Identity;
-use countersign_domain::principal::Principal;
+use countersign_domain::principal::{Identity, Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::SessionNotes;
 use countersign_routing::subscribers::Client;

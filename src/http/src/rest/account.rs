@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Caller, Problem, RestState, body, caller, json_ok};
 use crate::guard;
-use countersign_auth::{Credential, OriginVerdict, attempts::Subject, codes, secret::SecretHash};
-use countersign_domain::principal::{Principal, Role};
+use countersign_auth::{OriginVerdict, attempts::Subject, codes};
+use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// `{"code": …}` or `{"key": …}`, one of them.

@@ -14,9 +14,9 @@ use jiff::Timestamp;
 
 use super::{Problem, RestState};
 use crate::{connections::Connection, guard};
-use countersign_auth::{Credential, Identity, bearer, dashboard};
+use countersign_auth::{bearer, dashboard};
 use countersign_config::Config;
-use countersign_domain::principal::Principal;
+use countersign_domain::principal::{Credential, Identity, Principal};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Someone who may see all changes: a reviewer, a viewer or an admin.

@@ -18,7 +18,7 @@ use crate::{
     framing::sse::{self, ticks},
     problem::shutting_down,
 };
-use countersign_auth::Credential;
+use countersign_domain::principal::Credential;
 use countersign_exchange::{services::RECHECK, slots::StreamSlot};
 use countersign_protocol::ErrorKind;
 use countersign_review::{FeedEvent, FeedSubscription};

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::next_pump_id;
 use crate::services::HttpServices;
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{
     inflow::{Held, Intake, SMALL},
     shared::{Channel, SessionShared},

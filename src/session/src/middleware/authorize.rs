@@ -1,6 +1,6 @@
 //! Checks that the principal's role may use the MCP endpoints at all.
 
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
 

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
 use crate::inbound;
-use countersign_auth::authenticator::Credential;
+use countersign_domain::principal::Credential;
 use countersign_exchange::{
     inflow::Held,
     outbox::Wake,

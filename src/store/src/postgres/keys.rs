@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{
     StoreError, covered,
-    keys::{ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting, role_of},
     rows::{parse_hash, parse_moment, parse_time},
 };
-use countersign_domain::principal::{Principal, Role};
+use countersign_domain::principal::{Principal, Role, SecretHash};
 
 /// How often the copy is compared with what is stored. With the time that requests believe it, a revoked key counts no more
 /// within a second.

@@ -12,12 +12,12 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use super::{open::open_writer, retention, trail};
 use crate::{
     StoreError, covered,
-    keys::{ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting, role_of},
     rows::{parse_moment, parse_time},
 };
 use countersign_domain::{
     changes::machine::TERMINAL,
-    principal::{Principal, Role},
+    principal::{Principal, Role, SecretHash},
 };
 
 /// Keys and codes of one data directory. Calls block for one read (microseconds) or one durable write (milliseconds).

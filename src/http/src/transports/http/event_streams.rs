@@ -20,7 +20,7 @@ use crate::{
     framing::sse::{KEEP_ALIVE, event, streaming, ticks},
     services::HttpServices,
 };
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{
     outbox::ResumeFault,
     related::ResponseQueue,

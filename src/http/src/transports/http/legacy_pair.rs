@@ -13,7 +13,7 @@ use super::{answer, body::Body, forward, identify};
 use crate::{
     connections::Connection, framing::sse, problem::shutting_down, services::HttpServices, transports::next_pump_id,
 };
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{
     shared::{Channel, SessionShared},
     slots::StreamSlot,

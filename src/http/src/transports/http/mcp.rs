@@ -14,7 +14,7 @@ use super::{
     modern, names, session,
 };
 use crate::{problem::shutting_down, services::HttpServices};
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{context::ForwardedHeaders, inflow::Held};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,

@@ -27,7 +27,8 @@ use actix_web::{
 };
 
 use crate::{connections::Connection, services::HttpServices};
-use countersign_auth::{Identity, bearer};
+use countersign_auth::bearer;
+use countersign_domain::principal::Identity;
 use countersign_protocol::{
     McpError,
     headers::{Field, Headers},

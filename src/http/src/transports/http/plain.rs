@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::{answer, body::Body, identify};
 use crate::{problem::Problem, services::HttpServices};
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, InFlight},
     facts::ClientFacts,

@@ -24,7 +24,7 @@ use super::{
     names,
 };
 use crate::{connections::Connection, framing::sse, services::HttpServices};
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::WireResponse,
     outbox::ResumeFault,

@@ -22,7 +22,7 @@ use crate::{
     services::HttpServices,
     transports::http::{answer, forward, identify},
 };
-use countersign_auth::Identity;
+use countersign_domain::principal::Identity;
 use countersign_exchange::{outbox::ResumeFault, shared::Channel};
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{Session, sessions::RegisteredSession};
