@@ -11,8 +11,8 @@ use countersign_attach::gateway_file::local_url;
 use countersign_config::Config;
 use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
+use countersign_feed::Feed;
 use countersign_reload::Reloads;
-use countersign_review::Feed;
 use countersign_routing::{
     standing_rules::StandingRules,
     table::{Published, RouteTable},

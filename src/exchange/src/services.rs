@@ -28,9 +28,10 @@ use crate::{
 use countersign_auth::Authenticator;
 use countersign_config::Config;
 use countersign_domain::principal::{Credential, Identity, Principal};
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, envelope};
 use countersign_reload::Reloads;
-use countersign_review::{Changes, Feed};
+use countersign_review::Changes;
 use countersign_routing::{Published, Router};
 use countersign_runtime::lanes::Lanes;
 use countersign_telemetry::{Metrics, metrics::Transport};

@@ -19,10 +19,10 @@ use super::{
         proposal_rate::Flood,
         watch::Watchers,
     },
-    feed::Feed,
     inquiries::Inquiries,
 };
 use countersign_domain::changes::Change;
+use countersign_feed::Feed;
 use countersign_provider::ProviderDirectory;
 use countersign_store::{Nodes, Store};
 

@@ -1,18 +1,17 @@
-//! Pending changes at work: the one writer (`PendingChanges`), the `Executor` that runs what was approved, and the
-//! [`Feed`] that tells everybody. Everyone else holds a [`Changes`] handle.
+//! Pending changes at work: the one writer (`PendingChanges`), which announces on the [`Feed`] what was committed, and the
+//! `Executor` that runs what was approved. Everyone else holds a [`Changes`] handle.
 //!
 //! Never runs a write that was not approved, never runs one twice, and never tells of a transition that is not durable.
 //!
 //! `requests` does what an endpoint asks for; `commit.rs` takes a step to the store and back through `actor`, which also
 //! counts and bounds what is under way; `recheck.rs` compares a change with the live state; `upkeep` expires, prunes and
-//! drops votes; `executor` claims, calls and records. [`feed`] is the stream of events, [`gateway_tools`] are the tools by
+//! drops votes; `executor` claims, calls and records. [`gateway_tools`] are the tools by
 //! which an agent follows its own changes.
 
 mod actor;
 pub mod bench;
 mod commit;
 mod executor;
-pub mod feed;
 mod follow;
 pub mod gateway_tools;
 mod inner;
@@ -42,11 +41,11 @@ use countersign_domain::{
     policy::{Everybody, Reviewers},
     principal::Principal,
 };
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, Nodes, StoreError};
 
 pub use countersign_store::crash::crash_point;
-pub use feed::{Feed, FeedChange, FeedEvent, FeedSubscription};
 pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.

@@ -25,9 +25,7 @@ use super::{
         watch::Watchers,
     },
     commit::StepError,
-    executor,
-    feed::Feed,
-    follow,
+    executor, follow,
     inner::Inner,
     inquiries::Inquiries,
     upkeep::{expiry, orphans, prune, votes},
@@ -36,6 +34,7 @@ use countersign_domain::changes::{
     ChangeFault, ChangeState,
     machine::{ChangeEvent, SYSTEM},
 };
+use countersign_feed::Feed;
 use countersign_protocol::ErrorKind;
 use countersign_provider::ProviderDirectory;
 use countersign_store::{LiveChange, Record, Store, StoreError, WriteError};

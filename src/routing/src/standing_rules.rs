@@ -36,8 +36,8 @@ use countersign_domain::{
     },
     principal::Principal,
 };
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
-use countersign_review::Feed;
 use countersign_store::{Nodes, Record, Store, StoreError, crash::crash_point, standing_rules::USED, write_record};
 
 /// Rules of one owner, and of all, that are not over.

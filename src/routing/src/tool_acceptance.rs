@@ -16,8 +16,8 @@ use countersign_domain::{
     policy::{Mark, Standing, Verdict, pins::Definition},
     principal::Principal,
 };
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
-use countersign_review::Feed;
 use countersign_store::{PinStore, WriteError};
 
 /// Builds the route table anew with the pins as they are.

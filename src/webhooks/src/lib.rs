@@ -31,8 +31,8 @@ use self::{
 };
 use countersign_config::WebhookConfig;
 use countersign_domain::changes::ChangeState;
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_review::Feed;
 use countersign_store::{
     Nodes, StoreError,
     webhooks::{Deliveries, Delivery},

@@ -31,7 +31,7 @@ use countersign_domain::{
     changes::Claimant,
     webhooks::event::{Facts, outward},
 };
-use countersign_review::{Feed, FeedEvent, FeedSubscription};
+use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_store::{
     Nodes, StoreError,
     crash::crash_point,

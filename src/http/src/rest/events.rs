@@ -20,8 +20,8 @@ use crate::{
 };
 use countersign_domain::principal::Credential;
 use countersign_exchange::{services::RECHECK, slots::StreamSlot};
+use countersign_feed::{FeedEvent, FeedSubscription};
 use countersign_protocol::ErrorKind;
-use countersign_review::{FeedEvent, FeedSubscription};
 
 /// `GET /api/events?since=N`, or with `Last-Event-ID`.
 pub async fn stream(

@@ -28,8 +28,8 @@ use self::{
     others::Other,
     watch::Watchers,
 };
-use crate::feed::{Feed, FeedEvent};
 use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::EventKind};
+use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
 use countersign_store::{Draft, Store, StoreError, WriteError, Written, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;

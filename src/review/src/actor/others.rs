@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{Approved, order::Which};
-use crate::feed::{FeedChange, FeedEvent};
 use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind};
+use countersign_feed::{FeedChange, FeedEvent};
 use countersign_store::{Followed, StoreError};
 
 /// What an event tells of its change that others keep account of.
@@ -61,7 +61,7 @@ impl Other {
             state: change.state,
             principal: change.proposer.principal.clone(),
         };
-        Ok(Self { seq, event: FeedEvent::of(event, about), change, is_new, bytes, call_hash })
+        Ok(Self { seq, event: FeedEvent::from_stored(event, about), change, is_new, bytes, call_hash })
     }
 
     pub(crate) fn which(&self) -> Which {

@@ -18,8 +18,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use view::{edits_note, pending_output_schema, pending_result, pending_text, state_message, status_text};
 
-use crate::{Changes, Feed};
+use crate::Changes;
 use countersign_domain::changes::Preview;
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Audience, CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent,

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::super::{FeedEvent, testing::*};
+use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_feed::FeedEvent;
 
 fn seqs(events: &[std::sync::Arc<FeedEvent>]) -> Vec<u64> {
     events.iter().filter_map(|e| e.seq).collect()

@@ -18,7 +18,7 @@ const MAX_TASKS: usize = 100;
 pub struct Tasks {
     pub upstream: Vec<Arc<Task>>,
     changes: HashMap<String, Arc<Change>>,
-    feed: Option<countersign_review::FeedSubscription>,
+    feed: Option<countersign_feed::FeedSubscription>,
 }
 
 impl Tasks {
@@ -59,7 +59,7 @@ pub async fn watch(exchange: &Handling, tasks: Tasks, subscription: &str, sink: 
 async fn follow(
     exchange: &Handling,
     changes: HashMap<String, Arc<Change>>,
-    mut feed: Option<countersign_review::FeedSubscription>,
+    mut feed: Option<countersign_feed::FeedSubscription>,
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {

@@ -1,7 +1,9 @@
 //! The feed: committed change events in order of their numbers, and session events, to any number of subscribers.
 //!
-//! A ring in memory with the store behind it: whoever falls behind the ring reads the store and joins again, so that
-//! nobody misses or repeats a change event, and nobody slows the writer. Each event is serialized once.
+//! Never decides what happens to a change, and never slows the one that announces it.
+//!
+//! [`Feed`] is a ring in memory with the store behind it: a [`FeedSubscription`] that falls behind the ring reads the
+//! store and joins again, so that no change event is missed or repeated. Each [`FeedEvent`] is serialized once.
 
 use std::{
     borrow::Cow,
@@ -76,8 +78,9 @@ impl FeedEvent {
         Self::new(Some(seq), "reset".into(), json.as_bytes(), None)
     }
 
-    /// An event that was just committed.
-    pub(super) fn committed(written: &Written, kind: &'static str, change: &Change) -> Self {
+    /// Makes the event of a transition that was just committed.
+    #[must_use]
+    pub fn committed(written: &Written, kind: &'static str, change: &Change) -> Self {
         let change = FeedChange {
             id: change.id.clone(),
             version: change.version,
@@ -87,8 +90,9 @@ impl FeedEvent {
         Self::new(Some(written.seq), kind.into(), &written.event, Some(change))
     }
 
-    /// One of the store, about that change.
-    pub(super) fn of(event: StoredEvent, change: FeedChange) -> Self {
+    /// Makes an event of one that was read from the store, about that change.
+    #[must_use]
+    pub fn from_stored(event: StoredEvent, change: FeedChange) -> Self {
         Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
     }
 
@@ -116,7 +120,7 @@ impl FeedEvent {
             state: change.state,
             principal: change.proposer.principal,
         };
-        Ok(Self::of(event, change))
+        Ok(Self::from_stored(event, change))
     }
 }
 
@@ -135,8 +139,9 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// `head` is the store's last event; `ring` how many events are kept in memory.
-    pub(super) fn new(store: Arc<dyn Store>, head: u64, ring: usize) -> Self {
+    /// Makes the feed of a store. `head` is the number of the store's last event, `ring` how many events are kept in memory.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, head: u64, ring: usize) -> Self {
         let (ring, _) = broadcast::channel(ring.max(1));
         Self { live: Arc::new(Mutex::new(Live { head, ring: Some(ring) })), store }
     }
@@ -181,8 +186,8 @@ impl Feed {
         }
     }
 
-    /// Only by `PendingChanges`, in order of the numbers.
-    pub(super) fn publish(&self, event: FeedEvent) {
+    /// Announces an event that is durable. Only `PendingChanges` calls this, in order of the numbers.
+    pub fn publish(&self, event: FeedEvent) {
         let mut live = self.lock();
         if let Some(seq) = event.seq {
             live.head = seq;
@@ -192,8 +197,8 @@ impl Feed {
         }
     }
 
-    /// Subscribers get what is in the ring, and then the end.
-    pub(super) fn close(&self) {
+    /// Ends the feed: subscribers get what is in the ring, and then the end.
+    pub fn close(&self) {
         self.lock().ring = None;
     }
 
