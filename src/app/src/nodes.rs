@@ -13,9 +13,9 @@ use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_feed::Feed;
 use countersign_reload::Reloads;
-use countersign_routing::{
+use countersign_routing::table::{Published, RouteTable};
+use countersign_rulings::{
     standing_rules::StandingRules,
-    table::{Published, RouteTable},
     tool_acceptance::{self, Rebuild},
 };
 use countersign_store::{

@@ -56,8 +56,10 @@ use countersign_review::{
 use countersign_routing::{
     Directory, Published, RouteTable, Router, Target,
     actor::{PublishProviders, RuleAnew},
-    standing_rules::{self, StandingRuleCache, StandingRules},
     table::{Aliases, RouteError},
+};
+use countersign_rulings::{
+    standing_rules::{self, StandingRuleCache, StandingRules},
     tool_acceptance::{Definitions, Rebuild},
 };
 use countersign_session::{

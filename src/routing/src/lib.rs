@@ -4,15 +4,12 @@
 //!
 //! [`table`] builds the table: whose a name is ([`target`]), who gets one that several want, what is in lists, what
 //! arguments a tool takes; [`ruling`] tells the policy what a tool is; [`subscribers`] has who wants to hear of what.
-//! [`tool_acceptance`] and [`standing_rules`] carry out what reviewers say of tools and of calls to come.
 
 pub mod actor;
 pub mod ruling;
-pub mod standing_rules;
 pub mod subscribers;
 pub mod table;
 pub mod target;
-pub mod tool_acceptance;
 
 pub use actor::Router;
 pub use table::{Directory, Published, RouteTable, ToolRoute, awaited, listing, rendered, resources, validate};

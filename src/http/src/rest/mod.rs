@@ -55,7 +55,7 @@ use countersign_exchange::{memory::Memory, slots::StreamSlots};
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloads;
 use countersign_review::Changes;
-use countersign_routing::{standing_rules::StandingRules, tool_acceptance::Definitions};
+use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::Definitions};
 use countersign_runtime::lanes::{LARGE, aside};
 use countersign_webhooks::Webhooks;
 

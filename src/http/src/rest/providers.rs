@@ -13,7 +13,7 @@ use super::{
 use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
-use countersign_routing::{
+use countersign_rulings::{
     standing_rules::MAX_OF_ONE,
     tool_acceptance::{MAX_TOOLS, Shown, ToolInfo, Waiting},
 };

@@ -11,7 +11,7 @@ use super::{
 };
 use countersign_domain::policy::{Says, StandingRule};
 use countersign_protocol::ErrorKind;
-use countersign_routing::standing_rules::{Arguments, NewRule, Whose};
+use countersign_rulings::standing_rules::{Arguments, NewRule, Whose};
 
 /// `GET /api/rules?limit=&cursor=`, newest first; all of them without either.
 pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {

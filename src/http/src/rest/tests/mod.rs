@@ -46,11 +46,8 @@ use countersign_provider::{
 };
 use countersign_reload::{Opening, Source, Why, testing::Unmoved};
 use countersign_review::{PendingConfig, Proposal, testing::proposal};
-use countersign_routing::{
-    Published, RouteTable,
-    standing_rules::{Parts, StandingRuleCache, StandingRules},
-    table::Aliases,
-};
+use countersign_routing::{Published, RouteTable, table::Aliases};
+use countersign_rulings::standing_rules::{Parts, StandingRuleCache, StandingRules};
 use countersign_session::services::SessionInfo;
 use countersign_store::{PinStore, Place, Store};
 

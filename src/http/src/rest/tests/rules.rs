@@ -240,7 +240,7 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["expiredAt"].is_string());
 
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
-    for _ in 0..countersign_routing::standing_rules::MAX_OF_ONE {
+    for _ in 0..countersign_rulings::standing_rules::MAX_OF_ONE {
         assert_eq!(endpoints.rule(&change, &key, &deny).await.status, 200);
     }
     assert_eq!(endpoints.rule(&change, &key, &deny).await.problem(429), "RATE_LIMITED");

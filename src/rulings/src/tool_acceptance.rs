@@ -8,16 +8,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    ruling::definition,
-    table::{Published, RouteTable, ToolRoute},
-};
 use countersign_domain::{
     policy::{Mark, Standing, Verdict, pins::Definition},
     principal::Principal,
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
+use countersign_routing::{
+    ruling::definition,
+    table::{Published, RouteTable, ToolRoute},
+};
 use countersign_store::{PinStore, WriteError};
 
 /// Builds the route table anew with the pins as they are.

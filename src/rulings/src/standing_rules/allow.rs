@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use super::{StandingRules, blank};
-use crate::{table::ToolRoute, tool_acceptance::Shown};
+use crate::tool_acceptance::Shown;
 use countersign_domain::{
     changes::people::Person,
     policy::{Says, StandingRule, Verdict, standing_rules::suffices},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_routing::table::ToolRoute;
 use countersign_store::crash::crash_point;
 
 impl StandingRules {

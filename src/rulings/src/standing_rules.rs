@@ -24,10 +24,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    table::{Published, ToolRoute},
-    tool_acceptance::Rebuild,
-};
+use crate::tool_acceptance::Rebuild;
 use countersign_domain::{
     changes::{Change, ServedBy, machine::SYSTEM, people::Person},
     policy::{
@@ -38,6 +35,7 @@ use countersign_domain::{
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
+use countersign_routing::table::{Published, ToolRoute};
 use countersign_store::{Nodes, Record, Store, StoreError, crash::crash_point, standing_rules::USED, write_record};
 
 /// Rules of one owner, and of all, that are not over.
