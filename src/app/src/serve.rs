@@ -17,7 +17,10 @@ use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use crate::nodes::{self, Follower};
+use crate::{
+    live::{LiveGateway, check_acceptances},
+    nodes::{self, Follower},
+};
 use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
 use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
@@ -44,11 +47,7 @@ use countersign_http::{
     },
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_reload::{
-    Opening, Reloads, Source,
-    apply::{Live, behind},
-    watch,
-};
+use countersign_reload::{Opening, Reloads, Source, watch};
 use countersign_review::{
     Changes, PendingConfig, StartError,
     gateway_tools::{GatewayTools, pending_output_schema},
@@ -204,12 +203,12 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     let built_in = providers(&config, &place, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
-    behind(&pins, &config.upstreams).await;
+    check_acceptances(&pins, &config.upstreams).await;
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams).into_iter().map(Target::Upstream));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::none(changes.feed().clone()));
-    let live = Live {
+    let live = LiveGateway {
         router: router.clone(),
         built_in,
         upstreams: Arc::clone(&upstreams),

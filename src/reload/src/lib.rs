@@ -4,8 +4,8 @@
 //! ([`Reloads::decide`]); until then the stricter of old and new holds. Keys that are read only at the start are said
 //! to be so. The store has the policy in force, so that the next start ([`opening`]) compares the file with it, too.
 //!
-//! [`opening`] is what it begins with, [`watch`] sees that the file is another, [`diff`] and [`rule_lists`] compare it with what is in force, [`apply`] puts it
-//! into force, and [`shown`] and [`status`] tell people.
+//! [`opening`] is what it begins with, [`watch`] sees that the file is another, [`diff`] and [`rule_lists`] compare it with
+//! what is in force, [`apply`] is what puts it into force, and [`shown`] and [`status`] tell people.
 
 pub mod apply;
 pub mod diff;
