@@ -61,7 +61,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
     let principal = &exchange.identity.principal;
     let decision = if ruling.may_take_long(principal, arguments) {
         let (route, exchange, arguments) = (route.clone(), exchange.clone(), arguments.to_owned());
-        let work = actix_web::web::block(move || decide(&exchange, &route, &arguments));
+        let work = tokio::task::spawn_blocking(move || decide(&exchange, &route, &arguments));
         work.await.map_err(|_| McpError::new(ErrorKind::Internal, "the policy could not be asked"))?
     } else {
         decide(exchange, route, arguments)
