@@ -4,10 +4,11 @@
 //! stored.
 //!
 //! [`changes::machine`] is the state machine of a change, [`changes::audit`] the chain of its trail, [`changes::diff`]
-//! what a reviewer sees; [`policy`] says what becomes of a call; [`principal`] who somebody is and may do; [`webhooks`]
-//! what of an event goes out, and in which words.
+//! what a reviewer sees; [`policy`] says what becomes of a call; [`principal`] who somebody is and may do; [`questions`]
+//! what a server may ask a client, and in which words; [`webhooks`] what of an event goes out.
 
 pub mod changes;
 pub mod policy;
 pub mod principal;
+pub mod questions;
 pub mod webhooks;

@@ -6,13 +6,11 @@
 //! Each folder uses only those before it. [`link`]: connections over each transport, their eras, whose is what arrives.
 //! [`catalog`]: lists, and names as clients see them. [`server`]: what one [`Upstream`] has: endpoints, pools, breakers.
 //! `calls`: the way of a call, what may be sent again, approved changes. `upkeep`: stays connected, keeps lists fresh.
-//! [`questions`], what servers ask clients, stands alone.
 
 mod calls;
 pub mod catalog;
 pub mod link;
 pub(crate) mod provider;
-pub mod questions;
 mod registry;
 pub mod server;
 #[cfg(any(test, feature = "testing"))]
@@ -27,6 +25,5 @@ pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification, child,
     detect, handshake, http,
 };
-pub use questions::elicitation;
 pub use registry::Upstreams;
 pub use server::{Caller, Pinned, Upstream, UpstreamStatus, cache};

@@ -95,7 +95,7 @@ impl Ready<'_> {
         let Some(urls) = member(data, "elicitations") else { return Ok(None) };
         let mut shown = Vec::new();
         for (_, url) in json::elements(urls) {
-            if let Err(why) = countersign_upstream::elicitation::address(url) {
+            if let Err(why) = countersign_domain::questions::elicitation::address(url) {
                 let why =
                     format!("the upstream asks that a page be opened first, and the gateway sends nobody there: {why}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, why));

@@ -15,9 +15,10 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 
-pub use countersign_upstream::{
+pub use countersign_domain::questions::{
+    ELICITATION, ROOTS, SAMPLING,
     elicitation::{asked_by, attributed, attributed_requests},
-    questions::{ELICITATION, ROOTS, SAMPLING, for_client, is_url, lacking, may_ask},
+    for_client, is_url, lacking, may_ask,
 };
 
 const INTERNAL: i64 = -32603;

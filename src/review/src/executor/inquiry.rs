@@ -13,10 +13,13 @@ use crate::{
     inner::Inner,
     inquiries::{Heard, Said, Word},
 };
-use countersign_domain::changes::{
-    Change, Dialogue,
-    dialogue::{Closed, Question},
-    machine::ChangeEvent,
+use countersign_domain::{
+    changes::{
+        Change, Dialogue,
+        dialogue::{Closed, Question},
+        machine::ChangeEvent,
+    },
+    questions::{ELICITATION, elicitation::asked_by, may_ask},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, capabilities::ClientCapabilities, json::string, rpc_error::RpcError,
@@ -24,10 +27,6 @@ use countersign_protocol::{
 use countersign_provider::{
     Inquirer,
     request::{Replier, UpstreamRequest},
-};
-use countersign_upstream::{
-    elicitation::asked_by,
-    questions::{ELICITATION, may_ask},
 };
 
 /// Questions of one change that wait for the Executor.

@@ -9,11 +9,13 @@ use tokio::sync::mpsc;
 
 use crate::Handling;
 use countersign_bridge::result::input_result;
-use countersign_domain::changes::digest::PartHasher;
+use countersign_domain::{
+    changes::digest::PartHasher,
+    questions::{for_client, may_ask},
+};
 use countersign_exchange::ask::{AskError, ask};
 use countersign_protocol::{capabilities::ClientCapabilities, json::member, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest};
-use countersign_upstream::questions::{for_client, may_ask};
 
 /// Questions of one call.
 const QUEUE: usize = 4;

@@ -10,11 +10,13 @@ use serde_json::json;
 use super::long_poll;
 use crate::Handling;
 use countersign_bridge::{result::input_result, task_shape};
-use countersign_domain::changes::{Change, ChangeState};
+use countersign_domain::{
+    changes::{Change, ChangeState},
+    questions::ELICITATION,
+};
 use countersign_exchange::{ask, services::Services};
 use countersign_protocol::{Revision, capabilities::ClientCapabilities, encode};
 use countersign_provider::NoProgress;
-use countersign_upstream::questions::ELICITATION;
 
 /// What the request is known by in `inputRequests`.
 pub const KEY: &str = "open-change";

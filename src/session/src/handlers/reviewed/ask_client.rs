@@ -13,11 +13,13 @@ use serde_json::{
 
 use crate::Handling;
 use countersign_bridge::{questions, result::input_result, task_shape};
-use countersign_domain::changes::{Change, ChangeState, Terms, dialogue::Question};
+use countersign_domain::{
+    changes::{Change, ChangeState, Terms, dialogue::Question},
+    questions::{ELICITATION, for_client, is_url, may_ask},
+};
 use countersign_exchange::ask::{AskError, ask};
 use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, json::members};
 use countersign_routing::ToolRoute;
-use countersign_upstream::questions::{ELICITATION, for_client, is_url, may_ask};
 
 /// What goes into the change of what its client can be asked for, where the rule has that and there is a way to ask:
 /// `follows` says that the client keeps a task or an open call.

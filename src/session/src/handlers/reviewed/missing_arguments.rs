@@ -14,7 +14,10 @@ use crate::{
     policy::{self, Judged},
 };
 use countersign_bridge::result::input_result;
-use countersign_domain::policy::Verdict;
+use countersign_domain::{
+    policy::Verdict,
+    questions::{ELICITATION, for_client},
+};
 use countersign_exchange::ask::ask;
 use countersign_protocol::{
     Revision,
@@ -22,7 +25,6 @@ use countersign_protocol::{
     json::{Op, edit, member, members, string},
 };
 use countersign_routing::ToolRoute;
-use countersign_upstream::questions::{ELICITATION, for_client};
 
 /// What the request is known by in `inputRequests`.
 pub const KEY: &str = "missing-arguments";

@@ -8,7 +8,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{ELICITATION, for_client, is_url};
-use countersign_domain::changes::visible::{is_hidden, visible};
+use crate::changes::visible::{is_hidden, visible};
 use countersign_protocol::{
     Revision,
     json::{Op, edit, member, members, string},
