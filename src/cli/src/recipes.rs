@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use countersign_config::{Config, UpstreamConfig};
 use countersign_domain::policy::{Condition, Pins};
+use countersign_domain::recipes::{Read, Recipe};
 use countersign_protocol::suggest;
-use countersign_provider::previews::recipe::{Read, Recipe};
 use countersign_store::Place;
 use countersign_upstream::Names;
 

@@ -14,7 +14,6 @@ use countersign_domain::{
     policy::Groups,
     principal::Role,
 };
-use countersign_provider::text::plural;
 
 pub(super) const KEYS: [&str; 12] = [
     "reviewers",
@@ -107,8 +106,8 @@ pub(super) fn check(terms: &Terms, groups: &Groups) -> Result<(), Wrong> {
         }
     }
     if countable && members.len() < terms.quorum as usize {
-        let message =
-            format!("the quorum is {}, but only {} may decide", terms.quorum, plural(members.len(), "reviewer"));
+        let noun = if members.len() == 1 { "reviewer" } else { "reviewers" };
+        let message = format!("the quorum is {}, but only {} {noun} may decide", terms.quorum, members.len());
         return Err((message, "Lower it, or add people to the group.".to_owned()));
     }
     Ok(())

@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use url::Url;
 
 use countersign_domain::changes::digest::PartHasher;
-use countersign_provider::previews::recipe::Recipes;
+use countersign_domain::recipes::Recipes;
 
 /// A value that never shows in a log, an error or `config show`.
 #[derive(Clone, PartialEq, Eq, Hash)]

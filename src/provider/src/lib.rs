@@ -5,9 +5,8 @@
 //! depends on no provider; it finds one through [`ProviderDirectory`], and what a preview reads passes policy as the
 //! proposer.
 //!
-//! [`previews`] makes the preview of a call, the module's own or one by a recipe, and [`previews::shipped`] has the
-//! recipes that come with the program. [`request`] is what a server asks while it runs a call, and [`text`] helps
-//! modules to write for models and people.
+//! [`previews`] makes the preview of a call, the module's own or one by a recipe. [`request`] is what a server asks while
+//! it runs a call, and [`text`] helps modules to write for models and people.
 
 pub mod previews;
 pub mod request;
@@ -28,16 +27,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use crate::{previews::recipe::Recipe, request::UpstreamRequest};
+use crate::request::UpstreamRequest;
 use countersign_domain::{
     changes::{Change, Preview, ServedBy},
     policy::{Decision, Verdict},
     principal::Principal,
+    recipes::Recipe,
 };
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations, capabilities::ClientCapabilities};
-
-/// Names of the providers that are compiled in, whether they are enabled or not.
-pub const BUILT_IN: [&str; 3] = ["tracker", "docs", "gateway"];
 
 /// A tool as its provider defines it.
 #[derive(Clone, Debug)]

@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn recipes_of_the_operators_own_wait() {
-        use countersign_provider::previews::recipe::{Recipe, Recipes};
+        use countersign_domain::recipes::{Recipe, Recipes};
         let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
             sets: Vec::new(),
             by_tool: std::sync::Arc::new(

@@ -12,11 +12,14 @@ use crate::{
     server::{Phase, Upstream},
 };
 use countersign_config::Serialization;
-use countersign_domain::changes::{Preview, ServedBy};
+use countersign_domain::{
+    changes::{Preview, ServedBy},
+    recipes::Recipe,
+};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
-    previews::{arguments as preview, recipe::Recipe},
+    previews::arguments as preview,
 };
 use countersign_runtime::lanes::{LARGE, aside};
 

@@ -8,6 +8,7 @@ mod previews;
 #[cfg(test)]
 mod recipes_tests;
 mod redaction;
+mod shipped;
 pub(super) mod shown;
 mod target;
 #[cfg(test)]
@@ -23,8 +24,7 @@ use super::{
     tree::{KeyValue, Node},
     values::{Wrong, found},
 };
-use countersign_domain::changes::visible::has_hidden;
-use countersign_provider::BUILT_IN;
+use countersign_domain::{BUILT_IN, changes::visible::has_hidden};
 
 pub(super) const KEY: &str = "mcpServers";
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
+use super::shipped::{self, Shipped};
 use crate::fields::Fields;
 use crate::{
     UpstreamTarget,
@@ -15,12 +16,9 @@ use crate::{
 use countersign_domain::{
     changes::{Operation, visible::has_hidden},
     policy::{Condition, condition::Variables},
+    recipes::{DryRun, OF_ARGUMENTS, OF_BEFORE, OF_FOUND, Pattern, Pick, Read, Recipe, Recipes, Shown},
 };
 use countersign_protocol::suggest;
-use countersign_provider::previews::{
-    recipe::{DryRun, OF_ARGUMENTS, OF_BEFORE, OF_FOUND, Pattern, Pick, Read, Recipe, Recipes, Shown},
-    shipped::{self, Shipped},
-};
 
 pub(super) const KEY: &str = "previews";
 

@@ -11,15 +11,12 @@ use countersign_domain::{
     changes::{LineOp, Operation, Preview, PreviewKind},
     policy::Verdict,
     principal::{Principal, Role},
+    recipes::{Recipe, Recipes},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Provider, ToolDef, ToolResult,
-    previews::{
-        made::Made,
-        make::Maker,
-        recipe::{Recipe, Recipes},
-    },
+    previews::{made::Made, make::Maker},
     testing::{Directory, Fake, context, upstream_tool},
 };
 

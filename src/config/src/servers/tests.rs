@@ -8,7 +8,7 @@ use crate::{
     load::{DEFAULTS, load},
     show,
 };
-use countersign_provider::previews::recipe::Recipes;
+use countersign_domain::recipes::Recipes;
 
 struct Case {
     dir: tempfile::TempDir,

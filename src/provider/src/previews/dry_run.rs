@@ -7,9 +7,8 @@
 
 use serde_json::value::RawValue;
 
-use super::recipe::DryRun;
 use crate::text::invalid_argument;
-use countersign_domain::changes::people::folded;
+use countersign_domain::{changes::people::folded, recipes::DryRun};
 use countersign_protocol::{McpError, json};
 
 /// # Errors

@@ -4,15 +4,14 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{
-    fault::Fault,
-    recipe::{Recipe, Shown},
-    rendered, unified,
-};
-use countersign_domain::changes::{
-    FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
-    diff::{DiffBuilder, text_lines},
-    digest::PartHasher,
+use super::{fault::Fault, rendered, unified};
+use countersign_domain::{
+    changes::{
+        FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
+        diff::{DiffBuilder, text_lines},
+        digest::PartHasher,
+    },
+    recipes::{Recipe, Shown},
 };
 use countersign_protocol::McpError;
 

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use super::{
     fault::Fault,
     made::{self, Gathered, Made, Seen},
-    recipe::{DryRun, Read, Recipe},
     rendered,
 };
 use crate::{CallContext, NoProgress, Provider, ProviderDirectory, ToolDef, ToolResult};
@@ -22,6 +21,7 @@ use countersign_domain::{
     changes::Preview,
     policy::{Condition, Verdict},
     principal::{Principal, Role},
+    recipes::{DryRun, Read, Recipe},
 };
 use countersign_protocol::json::{self, Op};
 

@@ -12,9 +12,7 @@ pub mod made;
 pub mod make;
 mod module;
 mod named;
-pub mod recipe;
 pub mod rendered;
-pub mod shipped;
 mod unified;
 
 use std::sync::Arc;

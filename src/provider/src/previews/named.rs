@@ -2,7 +2,7 @@
 //!
 //! Where it is not certain that a part speaks of other files only, it counts.
 
-use super::recipe::Shown;
+use countersign_domain::recipes::Shown;
 
 /// The part that speaks of these paths. All of it where one of them is no plain path below the folder (a pattern, the
 /// folder itself, one that leads elsewhere).

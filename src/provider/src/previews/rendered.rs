@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::{
-    fault::Fault,
-    recipe::{FIRST_TEXT, Pick, Shown},
-};
+use super::fault::Fault;
 use crate::ToolResult;
-use countersign_domain::policy::{Condition, ConditionFault, values};
+use countersign_domain::{
+    policy::{Condition, ConditionFault, values},
+    recipes::{FIRST_TEXT, Pick, Shown},
+};
 
 /// Bytes and values that expressions of a recipe look at, and what one evaluation may spend.
 const MAX_BYTES: usize = 4 << 20;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use super::{aliases::Aliases, awaited::Awaited};
 use crate::target::Target;
-use countersign_provider::BUILT_IN;
+use countersign_domain::BUILT_IN;
 
 /// See the module's page.
 pub struct Reserved<'a> {

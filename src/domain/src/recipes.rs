@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
-use countersign_domain::{
+use crate::{
     changes::Operation,
     policy::{Condition, condition::Variables},
 };
@@ -90,7 +90,7 @@ pub struct Pick {
     pub keep: Option<Condition>,
     /// Of the text, the lines that this fits.
     pub lines: Option<Pattern>,
-    /// Of a diff or git's status, what speaks of these paths ([`super::named`]).
+    /// Of a diff or git's status, what speaks of these paths.
     pub paths: Option<Condition>,
 }
 
