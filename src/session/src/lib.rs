@@ -4,10 +4,10 @@
 //! Each part uses only those before it. [`state`] is kept from one request to the next, [`registry`] has what the requests of
 //! each session share ([`countersign_exchange::shared::SessionShared`]), [`hand_on`] leads to what other gateways keep,
 //! [`services`] is what a request on its way ([`handling`]) may use. [`owned`]: messages that go to another thread. [`policy`]
-//! lets calls through, or not. [`handlers`] has a file for each family of methods: [`handlers::tools`] for calls,
-//! [`handlers::reviewed`] for those that a person decides on. [`middleware`] is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the
-//! actors that begin and end sessions.
+//! lets calls through, or not, and [`extension`] unknown methods. [`handlers`] has a file for each family of methods. [`middleware`]
+//! is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the actors of sessions.
 
+pub mod extension;
 pub mod hand_on;
 pub mod handlers;
 pub mod handling;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::{Handling, services::SessionServices};
-use countersign_bridge::{extension::SERVED_HERE, tasks};
+use crate::{Handling, extension::SERVED_HERE, services::SessionServices};
+use countersign_bridge::tasks;
 use countersign_exchange::{
     facts::{self, ClientFacts, FactLimits},
     reply::{CacheHint, Reply},

@@ -9,10 +9,9 @@ pub mod metrics;
 pub mod rate_limit;
 
 use crate::{
-    Handling,
+    Handling, extension,
     handlers::{self, tools::ToolOutcome},
 };
-use countersign_bridge::extension;
 use countersign_exchange::{cancel::Cancel, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
 
@@ -30,7 +29,7 @@ pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
             handlers::handle(exchange, method, request, cancel).await
         }
         // Of an extension, or of nobody.
-        (Ok(()), _) => extension::call(&exchange.sessions.bridge, exchange, request).await,
+        (Ok(()), _) => extension::call(exchange, request).await,
     };
     let ended = match &outcome {
         Ok(reply) => Ended { failure: reply.failure, in_band: true, pending: reply.pending },

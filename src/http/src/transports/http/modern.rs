@@ -13,7 +13,6 @@ use super::{
     mcp::{Post, forwarded},
 };
 use crate::{connections::Connection, framing::sse, services::HttpServices};
-use countersign_bridge::extension;
 use countersign_exchange::{
     context::{Exchange, WireResponse, asker_of},
     related::{Related, ResponseQueue},
@@ -26,7 +25,7 @@ use countersign_protocol::{
     method::Method,
     params::Meta,
 };
-use countersign_session::{Handling, Session, handlers::arrival, inbound, owned::OwnedRequest};
+use countersign_session::{Handling, Session, extension, handlers::arrival, inbound, owned::OwnedRequest};
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
 /// A request's work, which ends in its answer.

@@ -1,0 +1,162 @@
+//! Where requests with methods that the gateway does not know go ([`countersign_bridge::extension`]).
+//!
+//! Nothing can be said of what such a request does, so it passes only where nothing is reviewed or a rule names it: see
+//! [`countersign_domain::policy::subjects`]. Notifications of clients never pass.
+
+use std::sync::Arc;
+
+use crate::Handling;
+use countersign_bridge::{extension, tasks};
+use countersign_domain::policy::Asker;
+use countersign_exchange::{context::asker, facts::ClientFacts, reply::Reply, services::Services};
+use countersign_protocol::{
+    ErrorKind, McpError,
+    envelope::Request,
+    json::{member, members},
+    method::Method,
+};
+use countersign_upstream::{Negotiated, Upstream};
+
+/// Returns the server that a request with this method goes to.
+///
+/// # Errors
+/// `-32601`, with the reason where something of it is declared: no or several servers, the other era, the policy.
+pub fn target(
+    services: &Services,
+    facts: &ClientFacts,
+    asker: &Asker<'_>,
+    method: &str,
+) -> Result<Arc<Upstream>, McpError> {
+    let refused = |message: &'static str| {
+        let method: String = method.chars().take(128).collect();
+        Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", method))
+    };
+    let nowhere = || refused("no such method in this protocol revision");
+    // What another revision has is known, and `notifications/` are no requests of anybody.
+    if Method::parse(method).is_some() || method.starts_with("notifications/") {
+        return nowhere();
+    }
+    let table = services.routes.load();
+    let mut sharing = table.providers().iter().filter_map(|provider| {
+        let upstream = provider.upstream()?;
+        let negotiated = upstream.negotiated()?;
+        shares(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
+    });
+    let Some((upstream, negotiated)) = sharing.next() else { return nowhere() };
+    if sharing.next().is_some() {
+        return refused(
+            "several servers declare an extension that this method may belong to, and the request does not say which of them it is for",
+        );
+    }
+    if negotiated.revision.era() != facts.revision.era() {
+        return refused("the server that this method may belong to speaks another era of the protocol");
+    }
+    if !table.passes(upstream, method, asker) {
+        return refused(
+            "the gateway's policy cannot judge this method: it passes only where nothing of its server could be reviewed or \
+             denied, or where a rule names it by `methods`",
+        );
+    }
+    Ok(Arc::clone(upstream))
+}
+
+/// Extensions that take more than to be passed on: declaring one is for who serves it.
+pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
+
+/// Whether both declare the same extension or experimental capability, but for those that the gateway itself serves.
+fn shares(client: &str, server: &Negotiated) -> bool {
+    ["extensions", "experimental"].into_iter().any(|kind| {
+        let declared = member(client, kind).unwrap_or("{}");
+        let offered = member(server.capabilities.get(), kind).unwrap_or("{}");
+        members(declared)
+            .any(|ours| !SERVED_HERE.contains(&&*ours.key) && members(offered).any(|theirs| theirs.key == ours.key))
+    })
+}
+
+/// Passes a request on to the server that it belongs to, if policy lets it.
+///
+/// # Errors
+/// As [`target`] and [`extension::call`].
+pub async fn call(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+    let upstream = target(&exchange.services, &exchange.facts, &asker(exchange), &request.method)?;
+    extension::call(&exchange.sessions.bridge, exchange, &upstream, request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use countersign_config::{UpstreamConfig, UpstreamTarget};
+    use countersign_exchange::testing::Bench;
+    use countersign_protocol::{Era, Revision};
+    use countersign_routing::Target;
+    use countersign_upstream::{
+        LinkKind,
+        testing::{fake::Fake, reached},
+    };
+
+    const DECLARED: &str = r#"{"extensions":{"acme/x":{}}}"#;
+
+    /// Why the method goes nowhere, for a client of that revision that declares those capabilities.
+    fn refusal(bench: &Bench, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
+        let exchange = bench.exchange(revision, capabilities);
+        let target = target(&bench.services, &exchange.facts, &asker(&exchange), method);
+        target.err().map(|error| {
+            assert_eq!(error.kind, ErrorKind::MethodNotFound);
+            error.message.to_string()
+        })
+    }
+
+    /// Returns a modern server of that name that offers the extension.
+    async fn serve(name: &str, extension: &str) -> Target {
+        let server = Fake::new(Era::Modern, LinkKind::Stateless);
+        *server.capabilities.lock() = json!({ "tools": {}, "extensions": { extension: {} } });
+        let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+        Target::Upstream(reached(UpstreamConfig::new(name, target), &server).await)
+    }
+
+    #[actix::test]
+    async fn an_unknown_method_goes_to_the_one_server_that_shares_an_extension_and_the_clients_era() {
+        let bench = Bench::new("policy: { default: allow }").await;
+        let first = serve("s", "acme/x").await;
+        bench.offer(vec![first.clone()]).await;
+        let refused = |revision, capabilities, method| refusal(&bench, revision, capabilities, method);
+        assert_eq!(refused(Revision::MODERN, DECLARED, "acme/do"), None);
+        for (revision, capabilities, method, reason) in [
+            (Revision::MODERN, "{}", "acme/do", "no such method"),
+            (Revision::MODERN, r#"{"extensions":{"acme/y":{}}}"#, "acme/do", "no such method"),
+            (Revision::MODERN, r#"{"experimental":{"acme/x":{}}}"#, "acme/do", "no such method"),
+            (Revision::MODERN, DECLARED, "initialize", "no such method"),
+            (Revision::MODERN, DECLARED, "notifications/acme", "no such method"),
+            (Revision::V2025_11_25, DECLARED, "acme/do", "another era"),
+        ] {
+            let said = refused(revision, capabilities, method).unwrap();
+            assert!(said.contains(reason), "{method} {capabilities}: {said}");
+        }
+        bench.offer(vec![first, serve("t", "acme/x").await]).await;
+        let said = refused(Revision::MODERN, DECLARED, "acme/do").unwrap();
+        assert!(said.contains("several servers"), "{said}");
+    }
+
+    #[actix::test]
+    async fn tasks_are_served_here_and_share_nothing() {
+        let bench = Bench::new("policy: { default: allow }").await;
+        bench.offer(vec![serve("s", SERVED_HERE[0]).await]).await;
+        let declared = json!({ "extensions": { SERVED_HERE[0]: {} } }).to_string();
+        assert!(refusal(&bench, Revision::MODERN, &declared, "acme/do").is_some());
+    }
+
+    #[actix::test]
+    async fn nothing_passes_unjudged_where_something_of_its_server_is_reviewed() {
+        for (policy, passes) in [
+            ("default: review_writes", false),
+            ("default: review_writes, rules: [{ methods: \"acme/*\", servers: s, then: allow }]", true),
+            ("default: allow, rules: [{ methods: \"acme/*\", then: deny }]", false),
+        ] {
+            let bench = Bench::new(&format!("policy: {{ {policy} }}")).await;
+            bench.offer(vec![serve("s", "acme/x").await]).await;
+            assert_eq!(refusal(&bench, Revision::MODERN, DECLARED, "acme/do").is_none(), passes, "{policy}");
+        }
+    }
+}
