@@ -156,6 +156,8 @@ fn another_server_answers_for_one_that_is_not_tried() {
         let got = parsed(&text(&mut pair.call(tool, more, "")));
         assert_eq!(got["result"]["content"][0]["text"], "later", "{tool} {got}");
     }
+    let plain = pair.gateway.request("POST", "/tools/fake__error", &[mcp::JSON], b"{}");
+    assert_eq!((plain.status, &plain.json()["content"][0]["text"]), (200, &json!("later")), "{}", plain.text());
 }
 
 #[test]

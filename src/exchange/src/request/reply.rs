@@ -58,6 +58,8 @@ pub struct Reply {
     pub failure: Option<ErrorKind>,
     /// A person has to approve it.
     pub pending: bool,
+    /// The id of the change that was proposed for the request.
+    pub change_id: Option<String>,
     /// It is an upstream's, already as the client's revision wants it.
     finished: bool,
 }
@@ -65,7 +67,16 @@ pub struct Reply {
 impl Reply {
     #[must_use]
     pub fn new(json: String) -> Self {
-        Self { json, cache: None, meta: None, revision: None, failure: None, pending: false, finished: false }
+        Self {
+            json,
+            cache: None,
+            meta: None,
+            revision: None,
+            failure: None,
+            pending: false,
+            change_id: None,
+            finished: false,
+        }
     }
 
     /// A result that goes to its client as it is.
@@ -97,6 +108,13 @@ impl Reply {
     #[must_use]
     pub fn pending(mut self, pending: bool) -> Self {
         self.pending = pending;
+        self
+    }
+
+    /// Names the change that was proposed for the request.
+    #[must_use]
+    pub fn with_change(mut self, id: Option<String>) -> Self {
+        self.change_id = id;
         self
     }
 

@@ -36,6 +36,7 @@ use countersign_protocol::{
 use countersign_provider::{CallContext, ToolResult};
 use countersign_review::gateway_tools::pending_result;
 use countersign_routing::{ToolRoute, validate};
+use countersign_telemetry::metrics::Transport;
 
 /// `tools/list`: stably ordered, rendered when the table was built.
 pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
@@ -49,8 +50,8 @@ pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpErro
     Ok(Reply::new(json).cached(CacheHint::of_tools(&table)))
 }
 
-/// A call as every endpoint makes it.
-pub struct Call<'a> {
+/// A call whose arguments the gateway checks.
+pub(super) struct Call<'a> {
     /// A JSON object; absent is an empty one.
     pub arguments: Option<&'a RawValue>,
     pub idempotency_key: Option<&'a str>,
@@ -65,7 +66,7 @@ pub struct Call<'a> {
 }
 
 /// What became of a call.
-pub enum ToolOutcome {
+pub(super) enum ToolOutcome {
     /// It ran; a failure of the tool itself is in here too.
     Done(ToolResult, Option<ErrorKind>),
     /// It waits for a person.
@@ -82,8 +83,7 @@ pub enum ToolOutcome {
 
 impl ToolOutcome {
     /// What went wrong, if the call itself failed.
-    #[must_use]
-    pub fn failure(&self) -> Option<ErrorKind> {
+    fn failure(&self) -> Option<ErrorKind> {
         match self {
             Self::Done(_, failure) => *failure,
             Self::Settled(settled, _) => settled.failure,
@@ -91,12 +91,17 @@ impl ToolOutcome {
             Self::Pending(_) | Self::Asks(..) | Self::Lacks(_) => None,
         }
     }
-}
 
-impl ToolOutcome {
+    /// The change that was proposed for it.
+    fn change(&self) -> Option<&Arc<Change>> {
+        match self {
+            Self::Pending(change) | Self::Asks(_, change) | Self::Settled(_, change) => Some(change),
+            Self::Done(..) | Self::Failed(_) | Self::Lacks(_) => None,
+        }
+    }
+
     /// A person has to approve it.
-    #[must_use]
-    pub const fn is_pending(&self) -> bool {
+    const fn is_pending(&self) -> bool {
         matches!(self, Self::Pending(_) | Self::Asks(..))
     }
 }
@@ -118,11 +123,14 @@ impl Stage {
 }
 
 /// `tools/call`. It is found, decided on and carried out, each once. A module's arguments are checked before policy is
-/// asked, an upstream's by the upstream itself: here only those that a person is to see.
+/// asked, an upstream's by the upstream itself, except those of a one-shot client and those that a person is to see.
 pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = request.tool_call()?;
     note_key(exchange);
     let route = find(exchange, &params.name).await?;
+    if exchange.transport == Transport::Rest {
+        validate::check(&route, given(params.arguments)?)?;
+    }
     let is_module = route.provider.upstream().is_none();
     let completed;
     let completed_request;
@@ -278,6 +286,7 @@ async fn finish(
     };
     let failure = outcome.failure();
     let pending = outcome.is_pending();
+    let change_id = outcome.change().map(|change| change.id.clone());
     let revision = exchange.revision();
     let json = match outcome {
         ToolOutcome::Pending(change) if call.task => {
@@ -293,7 +302,7 @@ async fn finish(
         }
         ToolOutcome::Pending(change) => encode(&pending_result(&change), revision, true),
     };
-    Ok(Reply::new(json).failing(failure).pending(pending))
+    Ok(Reply::new(json).failing(failure).pending(pending).with_change(change_id))
 }
 
 /// Decides on a call. While its tool's server is not tried, the tool that the configuration has answer in its place gets
@@ -334,21 +343,6 @@ async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpErro
             None => error,
         }
     })
-}
-
-/// A call of the plain HTTP endpoint.
-///
-/// # Errors
-/// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
-pub async fn call_plain(
-    exchange: &Handling,
-    name: &str,
-    call: &Call<'_>,
-    cancel: &Cancel,
-) -> Result<ToolOutcome, McpError> {
-    note_key(exchange);
-    let route = find(exchange, name).await?;
-    self::call(exchange, call, Stage::Found(route), cancel).await
 }
 
 /// Checks the arguments of a call, decides on it unless that was done, and lets it run or puts it under review.

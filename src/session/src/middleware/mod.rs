@@ -8,10 +8,7 @@ pub mod log;
 pub mod metrics;
 pub mod rate_limit;
 
-use crate::{
-    Handling, extension,
-    handlers::{self, tools::ToolOutcome},
-};
+use crate::{Handling, extension, handlers};
 use countersign_exchange::{cancel::Cancel, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
 
@@ -54,31 +51,6 @@ impl Ended {
     fn error(error: &McpError) -> Self {
         Self { failure: Some(error.kind), in_band: false, pending: false }
     }
-}
-
-/// Runs a call of the plain HTTP endpoint through the same chain.
-///
-/// # Errors
-/// As [`run`].
-pub async fn run_plain_call(
-    exchange: &Handling,
-    name: &str,
-    call: &handlers::tools::Call<'_>,
-    cancel: &Cancel,
-) -> Result<ToolOutcome, McpError> {
-    let log = log::RequestLog::new(exchange, "tools/call");
-    let metrics = metrics::Timer::start(exchange, "tools/call");
-    let outcome = match admit(exchange, call.arguments.map_or(0, |arguments| arguments.get().len())) {
-        Ok(()) => handlers::tools::call_plain(exchange, name, call, cancel).await,
-        Err(error) => Err(error),
-    };
-    let ended = match &outcome {
-        Ok(outcome) => Ended { failure: outcome.failure(), in_band: true, pending: outcome.is_pending() },
-        Err(error) => Ended::error(error),
-    };
-    metrics.finish(ended);
-    log.finish(ended);
-    outcome
 }
 
 /// `bytes` are those of the parameters.

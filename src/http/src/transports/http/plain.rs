@@ -1,7 +1,7 @@
 //! Plain HTTP for one-shot users: health, info, metrics, the tools, and a call as one POST with the arguments as its
 //! body. Same policy, same result.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use actix_web::{
     HttpRequest, HttpResponse, ResponseError,
@@ -21,20 +21,19 @@ use countersign_exchange::{
     context::{Exchange, InFlight},
     facts::ClientFacts,
     related::Related,
+    reply::Reply,
     shared::SessionShared,
 };
-use countersign_protocol::{ErrorKind, McpError, RequestId, Revision};
-use countersign_provider::text::content_text;
-use countersign_review::gateway_tools::pending_result;
-use countersign_runtime::lanes::LARGE;
-use countersign_session::{
-    Handling, channel_less,
-    handlers::{
-        lifecycle,
-        tools::{Call, ToolOutcome},
-    },
-    middleware,
+use countersign_protocol::{
+    ErrorKind, McpError, RequestId, Revision,
+    envelope::Request,
+    json::{add_members, member, quoted, string},
+    outline::Outline,
+    params::keys,
 };
+use countersign_provider::{ToolResult, text::content_text};
+use countersign_runtime::lanes::LARGE;
+use countersign_session::{Handling, channel_less, handlers::lifecycle, middleware};
 use countersign_telemetry::metrics::Transport;
 
 /// The revision whose shapes this endpoint speaks.
@@ -134,45 +133,62 @@ async fn try_call(
         return Ok(Problem::unsupported_media_type().error_response());
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let outcome = if body.len() > LARGE {
+    let reply = if body.len() > LARGE {
         let (lanes, principal) = (Arc::clone(&services.state.lanes), Arc::clone(&identity.principal));
         let (services, name, key) = (Arc::clone(services), name.to_owned(), key.map(str::to_owned));
-        let work = move || async move { outcome(&services, identity, &name, &body, key.as_deref()).await };
+        let work = move || async move { call_tool(&services, identity, &name, &body, key.as_deref()).await };
         tokio::select! {
             biased;
-            outcome = lanes.run(&principal.name, work) => outcome??,
+            reply = lanes.run(&principal.name, work) => reply?,
             () = sender.taken_back() => return Err(taken_back()),
         }
     } else {
         tokio::select! {
             biased;
-            outcome = outcome(services, identity, name, &body, key) => outcome?,
+            reply = call_tool(services, identity, name, &body, key) => reply,
             () = sender.taken_back() => return Err(taken_back()),
         }
     };
-    Ok(match outcome {
-        ToolOutcome::Done(result, None) => json(StatusCode::OK, &result),
-        ToolOutcome::Done(result, Some(kind)) => {
-            let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            return Ok(failed(status, kind, &result));
-        }
-        ToolOutcome::Settled(settled, change) => match settled.failure {
-            None => json(StatusCode::OK, &settled.result),
-            Some(kind) => {
-                let problem = Problem::new(kind, content_text(&settled.result.content));
-                problem.with("changeId", change.id.as_str()).error_response()
+    match reply {
+        Ok(reply) => response(&reply),
+        Err(error) => match &error.foreign {
+            Some(foreign) => {
+                let error = McpError::new(error.kind, error.message.clone()).with("upstreamCode", foreign.code);
+                Ok(failed(error.kind, &ToolResult::error(&error)))
             }
+            None => Err(error),
         },
-        ToolOutcome::Failed(error) => return Err(error),
-        // This endpoint declares nothing that it could be asked for.
-        ToolOutcome::Lacks(_) => return Err(McpError::new(ErrorKind::ValidationFailed, "the call lacks arguments")),
-        ToolOutcome::Asks(_, change) | ToolOutcome::Pending(change) => {
-            let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));
-            if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{}", change.id)) {
+    }
+}
+
+/// Returns the HTTP response for the result of a `tools/call`.
+fn response(reply: &Reply) -> Result<HttpResponse, McpError> {
+    if member(reply.json(), "resultType").and_then(string).is_some_and(|kind| kind == "input_required") {
+        return Err(McpError::new(
+            ErrorKind::InputRequired,
+            "the tool needs input, and this endpoint cannot ask for any",
+        ));
+    }
+    let mut json_text = Cow::Borrowed(reply.json());
+    if member(&json_text, "content").is_none() {
+        json_text = Cow::Owned(add_members(&json_text, &[("content", "[]")]));
+    }
+    let result: ToolResult = serde_json::from_str(&json_text).map_err(|error| {
+        McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {error}"))
+    })?;
+    Ok(match (reply.failure, &reply.change_id) {
+        (None, Some(id)) if reply.pending => {
+            let mut response = json(StatusCode::ACCEPTED, &result);
+            if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{id}")) {
                 response.headers_mut().insert(header::LOCATION, location);
             }
             response
         }
+        (None, _) => json(StatusCode::OK, &result),
+        (Some(kind), Some(id)) => {
+            Problem::new(kind, content_text(&result.content)).with("changeId", id.as_str()).error_response()
+        }
+        (Some(kind), None) => failed(kind, &result),
     })
 }
 
@@ -180,14 +196,14 @@ fn taken_back() -> McpError {
     McpError::new(ErrorKind::Cancelled, "taken back by its client")
 }
 
-/// What becomes of the call whose arguments are that body.
-async fn outcome(
+/// Runs the `tools/call` whose arguments are that body.
+async fn call_tool(
     services: &Arc<HttpServices>,
     identity: Identity,
     name: &str,
     body: &[u8],
     key: Option<&str>,
-) -> Result<ToolOutcome, McpError> {
+) -> Result<Reply, McpError> {
     let arguments: Option<&RawValue> = if body.is_empty() {
         None
     } else {
@@ -202,34 +218,41 @@ async fn outcome(
             return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
         }
     }
-    let exchange = exchange(services, identity);
-    let call =
-        Call { arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
-    let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
-    let outcome = middleware::run_plain_call(&exchange, name, &call, &in_flight.cancel).await?;
-    in_flight.answered();
-    Ok(outcome)
-}
-
-/// A tool that failed: what it said of itself, as a problem document.
-fn failed(status: StatusCode, kind: ErrorKind, result: &countersign_provider::ToolResult) -> HttpResponse {
-    let said = result
-        .structured_content
-        .as_deref()
-        .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw.get()).ok())
-        .unwrap_or_default();
-    let detail = said["message"].as_str().unwrap_or("the tool failed").to_owned();
-    let mut problem = Problem::new(kind, detail);
-    // What a server's tool says of a failure may have any shape; what stands here is an object.
-    if said["details"].as_object().is_some_and(|details| !details.is_empty()) {
-        problem = problem.with("details", said["details"].clone());
+    let mut params = format!(r#"{{"name":{},"arguments":{}"#, quoted(name), arguments.map_or("{}", RawValue::get));
+    if let Some(key) = key {
+        params.push_str(&format!(r#","_meta":{{"{}":{}}}"#, keys::IDEMPOTENCY_KEY, quoted(key)));
     }
-    let mut response = problem.error_response();
-    *response.status_mut() = status;
-    response
+    params.push('}');
+    let params = RawValue::from_string(params)
+        .map_err(|error| McpError::new(ErrorKind::Internal, format!("the parameters are not JSON: {error}")))?;
+    let request = Request {
+        id: RequestId::from(1),
+        method: "tools/call".into(),
+        params: Some(&params),
+        outline: Outline::of(params.get()),
+    };
+    let exchange = exchange(services, identity);
+    let in_flight = InFlight::admit(&exchange, &request.id, 1)?;
+    let reply = middleware::run(&exchange, &request, &in_flight.cancel).await?;
+    in_flight.answered();
+    Ok(reply)
 }
 
-fn json(status: StatusCode, result: &countersign_provider::ToolResult) -> HttpResponse {
+/// Returns the problem document for a tool that failed, with what it says of the failure itself.
+fn failed(kind: ErrorKind, result: &ToolResult) -> HttpResponse {
+    let text = content_text(&result.content);
+    let report = result.structured_content.as_deref().map_or(text.as_str(), RawValue::get);
+    let report = serde_json::from_str::<serde_json::Value>(report).unwrap_or_default();
+    let detail = report["message"].as_str().unwrap_or("the tool failed").to_owned();
+    let mut problem = Problem::new(kind, detail);
+    // A server's tool may report a failure in any shape; `details` of the document is an object.
+    if report["details"].as_object().is_some_and(|details| !details.is_empty()) {
+        problem = problem.with("details", report["details"].clone());
+    }
+    problem.error_response()
+}
+
+fn json(status: StatusCode, result: &ToolResult) -> HttpResponse {
     HttpResponse::build(status).json(result)
 }
 

@@ -59,7 +59,7 @@ pub enum Missing {
 
 /// `None` where there is nothing to ask for, nobody to ask, or no answer: the call is wrong then, as any other.
 /// Nothing is counted: with other arguments it is another call, which is decided on when it is whole.
-pub async fn ask_for(
+pub(in crate::handlers) async fn ask_for(
     exchange: &Handling,
     route: &Arc<ToolRoute>,
     judged: Option<Judged>,

@@ -36,7 +36,7 @@ use long_poll::Waited;
 ///
 /// # Errors
 /// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
-pub async fn review(
+pub(super) async fn review(
     exchange: &Handling,
     judged: &Judged,
     raw: &RawValue,
