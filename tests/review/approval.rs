@@ -447,10 +447,8 @@ fn notices_of_a_change_reach_only_those_who_may_read_it() {
     call(&gateway, Some(&own), "withdraw_change", &json!({ "changeId": first }).to_string());
     let last = make(&other, "three");
     let last_uri = format!("change://{last}");
-    theirs.send_json(&mcp::request(10, "resources/subscribe", json!({ "uri": last_uri })));
-    // A notice may come before the answer.
-    let (_, before) = theirs.answer(&json!(10));
-    let mut told: Vec<String> = before.iter().filter_map(|m| m["params"]["uri"].as_str()).map(str::to_owned).collect();
+    let mut told = updates(&mut theirs, "countersign://changes");
+    theirs.call(10, "resources/subscribe", json!({ "uri": last_uri }));
     call(&gateway, Some(&other), "withdraw_change", &json!({ "changeId": last }).to_string());
     told.extend(updates(&mut theirs, &last_uri));
     assert_eq!(told, ["countersign://changes", &*last_uri], "of its own changes only");
