@@ -78,8 +78,8 @@ for (const era of ['legacy', 'modern']) {
         const text = name => readFile(file(name), 'utf8');
 
         await t.test('the set is recognised and told', async () => {
-            const { providers } = (await gateway.api('GET', '/providers')).body;
-            const { previews } = providers.find(provider => provider.name === 'filesystem');
+            const { servers } = (await gateway.api('GET', '/servers')).body;
+            const { previews } = servers.find(server => server.name === 'filesystem');
             assert.deepEqual(previews, { sets: ['filesystem'], tools: ['create_directory', 'edit_file', 'move_file', 'write_file'] });
             assert.match(gateway.log(), /previewed by recipes.*filesystem/);
         });

@@ -39,9 +39,9 @@ fn await_server(gateway: &Gateway) {
 
 /// What the gateway says of the server.
 fn server(gateway: &Gateway) -> Value {
-    let (status, listed) = gateway.api("GET", "/api/providers", None);
+    let (status, listed) = gateway.api("GET", "/api/servers", None);
     assert_eq!(status, 200, "{listed}");
-    let found = listed["providers"].as_array().unwrap().iter().find(|provider| provider["name"] == "load").cloned();
+    let found = listed["servers"].as_array().unwrap().iter().find(|provider| provider["name"] == "load").cloned();
     found.unwrap_or_else(|| panic!("{listed}"))
 }
 
@@ -397,7 +397,7 @@ fn listed(arguments: &str, config: &str) -> (u64, String) {
     let status = server(&gateway);
     let url = format!("http://{}", gateway.address());
     let env = [("COUNTERSIGN_KEY", gateway.reviewer()), ("COUNTERSIGN_URL", url.as_str())];
-    let told = command(&env).args(["providers", "show", "load"]).output().unwrap();
+    let told = command(&env).args(["servers", "show", "load"]).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     let left_out = status["leftOut"].as_array().unwrap();
     let said = left_out.first().and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -179,10 +179,6 @@ fn a_server_that_is_down_says_why_and_what_its_program_said_last() {
     let listed = listed.says(&["RESTARTS", "down", "! db: ", "status 3", "! db: stderr: no such database\\u{202e}"]);
     let row = listed.stdout().lines().find(|line| line.starts_with("db ")).unwrap().to_owned();
     assert!(row.split_whitespace().any(|cell| cell.parse::<u64>().is_ok_and(|restarts| restarts > 1)), "{row}");
-    // By its old names too.
-    gateway.run(&["providers"]).ends(0).says(&["no such database"]);
-    let old = gateway.api("/api/providers");
-    assert_eq!(old["providers"][0]["name"], gateway.api("/api/servers")["servers"][0]["name"]);
     let (_, metrics) = gateway.ask("GET", "/metrics", "");
     let restarts =
         metrics.lines().find(|line| line.starts_with("countersign_upstream_restarts_total{upstream=\"db\"}"));

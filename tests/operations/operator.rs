@@ -49,7 +49,7 @@ impl Files {
         let config = format!("mcpServers:\n  fs: {{ command: python3, args: {args} }}\npolicy:\n{policy}");
         let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
         eventually("the server is connected", || {
-            let (status, body) = gateway.api("GET", "/api/providers/fs", None);
+            let (status, body) = gateway.api("GET", "/api/servers/fs", None);
             (status == 200 && !body["tools"].as_array().unwrap().is_empty()).then_some(())
         });
         Self { dir, gateway }
@@ -216,7 +216,7 @@ const COMMANDS: [&[&str]; 10] = [
     &["changes", "show", "chg_1"],
     &["changes", "approve", "chg_1", "--yes"],
     &["changes", "watch", "--json"],
-    &["providers", "list"],
+    &["servers", "list"],
     &["rules", "list"],
     &["webhooks", "list"],
     &["policy", "test", "create_issue"],
@@ -299,7 +299,7 @@ fn the_terminal_finds_a_gateway_again_that_was_started_anew() {
     let second = std::fs::read_to_string(gateway.data().join("gateway.json")).unwrap();
     let proof = |text: &str| serde_json::from_str::<Value>(text).unwrap()["proof"].clone();
     assert!(proof(&first).is_string() && proof(&first) != proof(&second), "another at each start");
-    for command in [&["changes", "list"][..], &["rules", "list"], &["providers", "list"], &["open", "--print"]] {
+    for command in [&["changes", "list"][..], &["rules", "list"], &["servers", "list"], &["open", "--print"]] {
         let (code, out, err) = cli(&gateway.data(), &key, command);
         assert_eq!(code, Some(0), "{command:?}: {out}{err}");
     }
@@ -333,10 +333,10 @@ fn an_altered_key_acceptance_or_principal_breaks_the_trail_and_is_named() {
     // A key that is made while the gateway runs stands in the same trail, and the gateway writes on after it.
     let second = gateway.create_key("agent", "bot");
     assert!(!second.is_empty());
-    let tools = gateway.api("GET", "/api/providers/fs", None).1["tools"].clone();
+    let tools = gateway.api("GET", "/api/servers/fs", None).1["tools"].clone();
     let read = tools.as_array().unwrap().iter().find(|tool| tool["name"] == "fs__read").unwrap().clone();
     let body = json!({ "tools": [{ "name": read["name"], "hash": read["hash"] }] });
-    assert_eq!(gateway.api("POST", "/api/providers/fs/accept", Some(&body)).0, 200);
+    assert_eq!(gateway.api("POST", "/api/servers/fs/accept", Some(&body)).0, 200);
     let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "comment": "no" });
     let (status, rule) = gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&deny));
     assert_eq!(status, 200, "{rule}");

@@ -51,7 +51,7 @@ fn on(home: TempDir, config: &str) -> Gateway {
 
 fn connected(gateway: &Gateway) {
     eventually("the server is connected", || {
-        let (status, body) = gateway.api("GET", "/api/providers/fs", None);
+        let (status, body) = gateway.api("GET", "/api/servers/fs", None);
         (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 3)).then_some(())
     });
 }
@@ -220,12 +220,12 @@ fn what_was_proposed_to_one_command_is_stale_at_another() {
 
     // By a reload. What was accepted tells when the other command is there.
     let read = |gateway: &Gateway| {
-        let (_, body) = gateway.api("GET", "/api/providers/fs", None);
+        let (_, body) = gateway.api("GET", "/api/servers/fs", None);
         body["tools"].as_array()?.iter().find(|tool| tool["name"] == "fs__read").cloned()
     };
     let accepted = read(&gateway).unwrap();
     let tools = json!({ "tools": [{ "name": "fs__read", "hash": accepted["hash"] }] });
-    assert_eq!(gateway.api("POST", "/api/providers/fs/accept", Some(&tools)).0, 200);
+    assert_eq!(gateway.api("POST", "/api/servers/fs/accept", Some(&tools)).0, 200);
     rewrite(&gateway, &at("b"));
     eventually("another command is there", || read(&gateway).filter(|tool| tool["standing"] == "changed"));
     let stale = approve(&gateway, gateway.reviewer(), &id);
@@ -705,7 +705,7 @@ fn configured_secret_that_a_server_repeats_is_shown_nowhere() {
     let options = Options { config: Some(&config), env: vec![("MODEL_KEY", secret)] };
     let gateway = Gateway::with(&options);
     let provider = eventually("what it says is told", || {
-        let (_, provider) = gateway.api("GET", "/api/providers", None);
+        let (_, provider) = gateway.api("GET", "/api/servers", None);
         provider.to_string().contains("bad key: ").then_some(provider)
     });
     assert!(provider.to_string().contains("[secret]"), "{provider}");

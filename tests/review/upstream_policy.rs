@@ -57,7 +57,7 @@ fn start_under(policy: &str, home: TempDir, files: &Files) -> Gateway {
 }
 
 fn tools(gateway: &Gateway) -> Vec<Value> {
-    let (status, body) = gateway.api("GET", "/api/providers/fs", None);
+    let (status, body) = gateway.api("GET", "/api/servers/fs", None);
     if status == 200 { body["tools"].as_array().unwrap().clone() } else { Vec::new() }
 }
 
@@ -67,7 +67,7 @@ fn tool(gateway: &Gateway, name: &str) -> Value {
 
 fn accept(gateway: &Gateway, tools: &[&Value]) -> u16 {
     let tools: Vec<_> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
-    gateway.api("POST", "/api/providers/fs/accept", Some(&json!({ "tools": tools }))).0
+    gateway.api("POST", "/api/servers/fs/accept", Some(&json!({ "tools": tools }))).0
 }
 
 /// The result of a call, whose arguments are sent as this text.

@@ -31,8 +31,8 @@ fn start(servers: Value, policy: Value) -> Gateway {
 /// Waits until that server is connected, and its names are in the table or refused.
 fn connected(gateway: &Gateway, name: &str) -> Value {
     eventually(&format!("{name} is connected"), || {
-        let listed = gateway.api("GET", "/api/providers", None).1;
-        let servers = listed["providers"].as_array().unwrap();
+        let listed = gateway.api("GET", "/api/servers", None).1;
+        let servers = listed["servers"].as_array().unwrap();
         let found = servers.iter().find(|server| server["name"] == name)?;
         let shown = found["tools"] != 0 || found["warnings"].as_array().is_some_and(|warnings| !warnings.is_empty());
         (found["status"] == "up" && shown).then(|| found.clone())
@@ -132,8 +132,8 @@ fn deny_covers_resources_prompts_and_completion_and_a_rule_opens_what_it_names()
     ]);
     let gateway = start(json!({"u": {"url": upstream.url}}), json!({"default": "deny", "rules": rules}));
     eventually("the server is connected", || {
-        let listed = gateway.api("GET", "/api/providers", None).1;
-        listed["providers"].as_array().unwrap().iter().any(|s| s["name"] == "u" && s["resources"] == 2).then_some(())
+        let listed = gateway.api("GET", "/api/servers", None).1;
+        listed["servers"].as_array().unwrap().iter().any(|s| s["name"] == "u" && s["resources"] == 2).then_some(())
     });
     let own = |uri: &String| !uri.starts_with("countersign:") && !uri.starts_with("change:");
     let listed = |list: &str, key: &str| names(&gateway, list, key).into_iter().filter(own).collect::<Vec<_>>();
@@ -220,7 +220,7 @@ fn no_server_gets_the_names_of_another_in_whatever_order_they_come() {
         assert_eq!(read["result"]["contents"][0]["text"], "good", "{read}");
         let url = format!("http://{}", gateway.address());
         let env = [("COUNTERSIGN_URL", url.as_str()), ("COUNTERSIGN_KEY", gateway.reviewer())];
-        let shown = command(&env).args(["providers", "show", "evil"]).output().unwrap();
+        let shown = command(&env).args(["servers", "show", "evil"]).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
         assert!(shown.contains("good__query") && shown.contains("are those of good"), "{shown}");
     }

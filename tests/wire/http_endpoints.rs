@@ -83,7 +83,7 @@ fn reaching_the_port_is_not_enough_to_decide() {
         let (got, answer) = gateway.api_as(&key, "POST", &path, Some(&json!({"decision": "approve", "version": 1})));
         assert_eq!((got, answer["code"].as_str()), (status, Some("FORBIDDEN")), "{role}: {answer}");
     }
-    for path in ["/api/changes", "/api/audit", "/api/sessions", "/api/events", "/api/providers"] {
+    for path in ["/api/changes", "/api/audit", "/api/sessions", "/api/events", "/api/servers"] {
         assert_eq!(gateway.request("GET", path, &[], b"").status, 401, "{path}");
     }
     let cookie = [("Cookie", "countersign_session=made-up"), ("Origin", "null"), mcp::JSON];

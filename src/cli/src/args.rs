@@ -90,7 +90,7 @@ pub enum Command {
     #[command(after_long_help = CHANGES_HELP)]
     Changes(ChangesArgs),
     /// List servers and their tools, accept the definitions of tools, let tools run without review
-    #[command(after_long_help = SERVERS_HELP, alias = "providers")]
+    #[command(after_long_help = SERVERS_HELP)]
     Servers(ServersArgs),
     /// List and revoke standing rules, which let calls through or deny them until they end
     #[command(after_long_help = RULES_HELP)]

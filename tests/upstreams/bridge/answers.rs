@@ -185,13 +185,13 @@ fn nothing_goes_where_the_policy_would_not_let_it() {
 #[test]
 fn names_that_clients_refuse_are_told_of() {
     let pair = caching(STATELESS, STATELESS, json!({}));
-    let (status, providers) = pair.gateway.api("GET", "/api/providers", None);
+    let (status, servers) = pair.gateway.api("GET", "/api/servers", None);
     assert_eq!(status, 200);
-    let fake = providers["providers"].as_array().unwrap().iter().find(|p| p["name"] == "fake").unwrap();
+    let fake = servers["servers"].as_array().unwrap().iter().find(|p| p["name"] == "fake").unwrap();
     assert!(fake["warnings"][0].as_str().unwrap().contains("odd name"), "{fake}");
     let url = format!("http://{}", pair.gateway.address());
     let env = [("COUNTERSIGN_URL", url.as_str()), ("COUNTERSIGN_KEY", pair.gateway.reviewer())];
-    let shown = command(&env).args(["providers", "show", "fake"]).output().unwrap();
+    let shown = command(&env).args(["servers", "show", "fake"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("! some clients refuse the tool name \"odd name\""), "{shown}");
 }

@@ -364,8 +364,8 @@ mod tests {
     fn what_is_about_no_change_has_a_message_too() {
         let event = json!({ "type": "provider.down", "provider": "files", "error": null, "at": "x" }).to_string();
         for (_, format) in Format::NAMES {
-            let body = String::from_utf8(format.body(&event, "https://gw/#/providers", None).to_vec()).unwrap();
-            assert!(body.contains("https://gw/#/providers") && !body.contains(r#""text":"""#), "{body}");
+            let body = String::from_utf8(format.body(&event, "https://gw/#/servers", None).to_vec()).unwrap();
+            assert!(body.contains("https://gw/#/servers") && !body.contains(r#""text":"""#), "{body}");
             assert!(format == Format::Json || body.contains("The server files is down"), "{body}");
         }
     }

@@ -15,10 +15,10 @@ pub mod nodes;
 pub mod page;
 pub mod policy;
 pub mod posted;
-pub mod providers;
 pub mod query;
 pub mod reload;
 pub mod rules;
+pub mod servers;
 pub mod views;
 pub mod webhooks;
 
@@ -138,16 +138,11 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
     route!(READ "/api/sessions", views::sessions),
     route!(READ "/api/nodes", nodes::list),
-    route!(READ "/api/servers", providers::servers),
-    route!(READ "/api/servers/{name}", providers::one),
-    route!(POST "/api/servers/{name}/accept", providers::accept),
-    route!(POST "/api/servers/{name}/revoke", providers::revoke),
-    route!(POST "/api/servers/{name}/allow", providers::allow),
-    // By their old names.
-    route!(READ "/api/providers", providers::list),
-    route!(READ "/api/providers/{name}", providers::one),
-    route!(POST "/api/providers/{name}/accept", providers::accept),
-    route!(POST "/api/providers/{name}/revoke", providers::revoke),
+    route!(READ "/api/servers", servers::list),
+    route!(READ "/api/servers/{name}", servers::one),
+    route!(POST "/api/servers/{name}/accept", servers::accept),
+    route!(POST "/api/servers/{name}/revoke", servers::revoke),
+    route!(POST "/api/servers/{name}/allow", servers::allow),
     route!(READ "/api/config", reload::in_force),
     route!(READ "/api/reload", reload::status),
     route!(POST "/api/reload/consent", reload::consent),

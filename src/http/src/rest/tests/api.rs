@@ -110,7 +110,7 @@ async fn who_asks_sessions_and_providers() {
     assert!(!sessions.text.contains("secret-session"), "{sessions:?}");
     assert_eq!(sessions.json()["sessions"][0]["id"], "newer-se…");
     assert_eq!(sessions.json()["sessions"][1]["clientName"], "<script>");
-    let provider = endpoints.get("/api/providers", &viewer).await.json()["providers"][0].clone();
+    let provider = endpoints.get("/api/servers", &viewer).await.json()["servers"][0].clone();
     assert_eq!((&provider["name"], &provider["warnings"][0]), (&json!("pretend"), &json!("<b>odd</b>")));
     let head = endpoints.send("HEAD", "/api/me", &[("Authorization", &format!("Bearer {viewer}"))], None).await;
     assert_eq!((head.status, head.text.as_str()), (200, ""));

@@ -3,10 +3,10 @@
 mod api;
 mod decisions;
 mod feed;
-mod providers;
 mod routes;
 mod rules;
 mod security;
+mod servers;
 
 use std::{
     net::SocketAddr,

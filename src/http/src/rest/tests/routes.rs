@@ -88,7 +88,7 @@ async fn answers_are_as_described() {
     check("AuditPage", &endpoints.get("/api/audit", &key).await.json());
     check("Me", &endpoints.get("/api/me", &key).await.json());
     check("Session", &endpoints.get("/api/sessions", &key).await.json()["sessions"][0]);
-    check("Provider", &endpoints.get("/api/providers", &key).await.json()["providers"][0]);
+    check("Provider", &endpoints.get("/api/servers", &key).await.json()["servers"][0]);
     let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "comment": "no" });
     let rule = endpoints.post(&format!("/api/changes/{}/rule", change.id), &key, &deny).await.json();
     check("StandingRule", &rule);

@@ -8,7 +8,7 @@ async fn reaching_the_port_is_not_enough_even_on_loopback() {
     let change = endpoints.propose_by("local-agent").await;
     let one = format!("/api/changes/{}", change.id);
     for path in
-        ["/api/me", "/api/changes", &one, "/api/audit", "/api/sessions", "/api/providers", "/api/events", "/events"]
+        ["/api/me", "/api/changes", &one, "/api/audit", "/api/sessions", "/api/servers", "/api/events", "/events"]
     {
         let reply = endpoints.send("GET", path, &[], None).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{path}");
@@ -30,7 +30,7 @@ async fn an_agent_cannot_see_or_decide_and_a_viewer_cannot_decide() {
     let viewer = endpoints.key("vic", Role::Viewer);
     let change = endpoints.propose_by("local-agent").await;
     let decide = format!("/api/changes/{}/decision", change.id);
-    for path in ["/api/me", "/api/changes", "/api/audit", "/api/sessions", "/api/providers", "/api/events", "/events"] {
+    for path in ["/api/me", "/api/changes", "/api/audit", "/api/sessions", "/api/servers", "/api/events", "/events"] {
         assert_eq!(endpoints.get(path, &agent).await.problem(403), "FORBIDDEN", "{path}");
     }
     for key in [&agent, &viewer] {

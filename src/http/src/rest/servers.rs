@@ -1,5 +1,4 @@
-//! Servers (of old also called providers), their tools, the acceptance of definitions, and tools that are let run without
-//! review.
+//! Servers, their tools, the acceptance of definitions, and tools that are let run without review.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ struct Listed {
 }
 
 /// `GET /api/servers?limit=&cursor=`; all of them without either.
-pub async fn servers(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct ServerPage {
@@ -41,15 +40,6 @@ pub async fn servers(_: Caller, request: HttpRequest, state: web::Data<RestState
     let query = Query::read(&request, &["limit", "cursor"])?;
     let page = page::named(&query, all(&state).await, |listed| &listed.info.name)?;
     Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
-}
-
-/// `GET /api/providers`: the same by its old name.
-pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
-    #[derive(Serialize)]
-    struct ProviderList {
-        providers: Vec<Listed>,
-    }
-    json_ok(&ProviderList { providers: all(&state).await })
 }
 
 async fn all(state: &RestState) -> Vec<Listed> {

@@ -17,14 +17,14 @@ impl Endpoints {
     }
 
     async fn tools(&self, key: &str) -> Vec<Value> {
-        let answer = self.get("/api/providers/pretend", key).await;
+        let answer = self.get("/api/servers/pretend", key).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         answer.json()["tools"].as_array().unwrap().clone()
     }
 
     async fn say(&self, what: &str, key: &str, tools: &[&Value]) -> Reply {
         let tools: Vec<Value> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
-        self.post(&format!("/api/providers/pretend/{what}"), key, &json!({ "tools": tools })).await
+        self.post(&format!("/api/servers/pretend/{what}"), key, &json!({ "tools": tools })).await
     }
 }
 
@@ -37,7 +37,7 @@ async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_chan
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
     endpoints.offer(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
-    let waiting = async || endpoints.get("/api/providers", &key).await.json()["providers"][0]["review"].clone();
+    let waiting = async || endpoints.get("/api/servers", &key).await.json()["servers"][0]["review"].clone();
     assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
     let tools = endpoints.tools(&key).await;
     assert_eq!((state(&tools[0]), tools[0]["claimsRead"].as_bool()), (("review", "seen", None), Some(true)));
@@ -106,11 +106,11 @@ async fn who_may_accept_and_what_is_refused() {
     assert_eq!(endpoints.say("accept", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
     assert_eq!(endpoints.say("revoke", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
     assert_eq!(endpoints.say("accept", &agent, &[&tools[0]]).await.problem(403), "FORBIDDEN");
-    assert_eq!(endpoints.get("/api/providers/pretend", &agent).await.problem(403), "FORBIDDEN");
-    assert_eq!(endpoints.get("/api/providers/nobody", &viewer).await.problem(404), "NOT_FOUND");
+    assert_eq!(endpoints.get("/api/servers/pretend", &agent).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.get("/api/servers/nobody", &viewer).await.problem(404), "NOT_FOUND");
     let one = json!({ "tools": [{ "name": "read", "hash": tools[0]["hash"] }] });
-    assert_eq!(endpoints.post("/api/providers/nobody/accept", &reviewer, &one).await.problem(404), "NOT_FOUND");
-    let path = "/api/providers/pretend/accept";
+    assert_eq!(endpoints.post("/api/servers/nobody/accept", &reviewer, &one).await.problem(404), "NOT_FOUND");
+    let path = "/api/servers/pretend/accept";
     for bad in
         [json!({}), json!({ "tools": [] }), json!({ "tools": ["read"] }), json!({ "tools": [{ "name": "read" }] })]
     {
