@@ -12,7 +12,7 @@ mod index;
 mod library;
 mod model;
 mod remote;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;

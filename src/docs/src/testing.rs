@@ -1,10 +1,12 @@
-//! For measurements: what is not part of the module. `examples/measure.rs` runs it.
+//! Measures the search of documents: how well here, how fast in `testing/speed.rs`. `examples/measure.rs` runs both.
+
+mod speed;
 
 use std::{collections::HashMap, error::Error, fmt::Write as _, fs, path::Path};
 
 use serde::Deserialize;
 
-pub use crate::index::bench::{Measured, Percentiles, run as speed};
+pub use self::speed::{Measured, Percentiles, run as speed};
 use crate::{
     index::{Index, Query, Stamp},
     model::Filter,

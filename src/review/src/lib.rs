@@ -9,7 +9,6 @@
 //! which an agent follows its own changes.
 
 mod actor;
-pub mod bench;
 mod commit;
 mod executor;
 mod follow;

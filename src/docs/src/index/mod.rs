@@ -4,8 +4,6 @@
 //! callers put it on the blocking pool. `storage.rs` has the file and its connections, `documents.rs` what is written,
 //! `words.rs` takes text apart, `lexical.rs` and `vectors.rs` rank, `score.rs` has the formulas, `search.rs` fuses.
 
-#[cfg(any(test, feature = "testing"))]
-pub(crate) mod bench;
 mod documents;
 mod lexical;
 mod score;

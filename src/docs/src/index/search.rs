@@ -92,7 +92,7 @@ impl Index {
     ///
     /// # Errors
     /// As [`Index::search`].
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub fn search_by_meaning(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
         let cosines = self.cosines(Some(vector))?.unwrap_or_default();
         let usual = Usual::of(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));

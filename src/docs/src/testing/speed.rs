@@ -1,12 +1,12 @@
-//! How long searches and writes of an index take, on documents that are made up: `scripts/bench knowledge` and a test run it.
+//! Measures how long an index takes to write and to search generated documents.
 
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 
-use super::{Index, IndexError, Query, Stamp};
 use crate::{
+    index::{Index, IndexError, Query, Stamp},
     model::{Document, Filter},
     text::{DocTypes, parse},
 };
