@@ -30,7 +30,6 @@ use countersign_domain::principal::{Identity, Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::SessionNotes;
 use countersign_routing::subscribers::Client;
-use countersign_runtime::fast_map::FastMap;
 pub use countersign_telemetry::Transport;
 
 /// Where messages that belong to no request go.
@@ -68,7 +67,7 @@ pub struct SessionShared {
     last_heard: AtomicU64,
     log_level: AtomicU8,
     /// By ids that clients choose, of which there are few at a time.
-    in_flight: Mutex<FastMap<Key, Cancel>>,
+    in_flight: Mutex<HashMap<Key, Cancel>>,
     numbered: AtomicU64,
     /// With what each takes of its principal's memory.
     subscriptions: Mutex<HashMap<String, Share>>,

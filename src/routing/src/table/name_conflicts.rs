@@ -5,7 +5,6 @@ use std::{collections::HashMap, sync::Arc};
 use super::{RouteError, aliases::Aliases};
 use crate::target::Target;
 use countersign_provider::text::plural;
-use countersign_runtime::fast_map::FastMap;
 
 /// Warnings kept of one provider; of more there is the number.
 const KEPT: usize = 50;
@@ -66,7 +65,7 @@ pub struct Claims<T> {
 
 /// Names after every contest.
 pub struct Settled<T> {
-    pub by_name: FastMap<String, Arc<T>>,
+    pub by_name: HashMap<String, Arc<T>>,
     /// In listing order: by provider, then as the provider lists them. Stable across restarts.
     pub order: Vec<Arc<T>>,
     /// Who else serves a name, the best first.
@@ -75,7 +74,7 @@ pub struct Settled<T> {
 
 impl<T> Default for Settled<T> {
     fn default() -> Self {
-        Self { by_name: FastMap::default(), order: Vec::new(), others: HashMap::new() }
+        Self { by_name: HashMap::new(), order: Vec::new(), others: HashMap::new() }
     }
 }
 

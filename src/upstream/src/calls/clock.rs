@@ -14,7 +14,6 @@ use crate::{
     server::Upstream,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
-use countersign_runtime::deadline;
 
 /// How often a clock that stands still is looked at, at most.
 const LOOK: Duration = Duration::from_millis(50);
@@ -64,7 +63,7 @@ impl Clock {
                     hands.deadline
                 }
             };
-            deadline::at(next).await;
+            tokio::time::sleep_until(next).await;
             reached = Some(next);
         }
     }

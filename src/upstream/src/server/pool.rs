@@ -15,7 +15,6 @@ use super::{caller::Caller, held::Held};
 use crate::link::{LinkError, LinkKind};
 use countersign_config::Isolation;
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
-use countersign_runtime::fast_map::FastMap;
 
 /// How long a new link waits for the caller that had it opened.
 const CLAIM: Duration = Duration::from_secs(5);
@@ -91,7 +90,7 @@ pub struct Pool {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    entries: FastMap<Key, Vec<PooledLink>>,
+    entries: HashMap<Key, Vec<PooledLink>>,
     by_principal: HashMap<Arc<str>, usize>,
     total: usize,
 }

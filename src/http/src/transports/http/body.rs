@@ -14,7 +14,6 @@ use super::buffer::Buffer;
 use crate::{connections::Connection, services::HttpServices};
 use countersign_exchange::inflow::Held;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_runtime::deadline;
 
 /// How often it is looked whether an HTTP/2 peer has reset its stream.
 const LOOK: Duration = Duration::from_millis(250);
@@ -63,10 +62,10 @@ impl Body {
                 }
                 read
             });
-            deadline::within(limit, work).await
+            tokio::time::timeout(limit, work).await
         };
         let (body, held) =
-            read.unwrap_or_else(|| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))?;
+            read.unwrap_or_else(|_| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))?;
         self.held = held;
         Ok(body)
     }

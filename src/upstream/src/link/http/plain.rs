@@ -13,6 +13,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::HashMap,
     future::poll_fn,
     net::SocketAddr,
     pin::Pin,
@@ -43,7 +44,6 @@ use super::{
 };
 use crate::link::{LinkError, Outgoing};
 use countersign_provider::Permit;
-use countersign_runtime::fast_map::FastMap;
 
 /// A body up to this length is copied behind its head, so that both leave in one segment.
 const COPIED: usize = 64 << 10;
@@ -234,7 +234,7 @@ pub fn unreadable(error: &ParseError) -> LinkError {
 
 thread_local! {
     /// By authority; the one used last is the last.
-    static IDLING: RefCell<FastMap<Arc<str>, Vec<Kept>>> = RefCell::default();
+    static IDLING: RefCell<HashMap<Arc<str>, Vec<Kept>>> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
