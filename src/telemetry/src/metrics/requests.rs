@@ -63,31 +63,8 @@ impl RequestOutcome {
     }
 }
 
-/// Requests that are no MCP methods: the REST endpoints, the plain HTTP endpoints, the dashboard's files.
-const ENDPOINTS: [&str; 19] = [
-    "rest/changes",
-    "rest/change",
-    "rest/decision",
-    "rest/settle",
-    "rest/audit",
-    "rest/sessions",
-    "rest/providers",
-    "rest/sign-in",
-    "rest/sign-out",
-    "rest/me",
-    "rest/openapi",
-    "rest/events",
-    "rest/health",
-    "rest/info",
-    "rest/metrics",
-    "rest/tools",
-    "rest/tool",
-    "dashboard",
-    "stdio/attach",
-];
-
-/// `other`, the protocol's methods, the endpoints.
-const METHOD_COUNT: usize = 1 + Protocol::ALL.len() + ENDPOINTS.len();
+/// `other` and the protocol's methods.
+const METHOD_COUNT: usize = 1 + Protocol::ALL.len();
 const OUTCOME_COUNT: usize = RequestOutcome::ALL.len();
 const TRANSPORT_COUNT: usize = Transport::ALL.len();
 
@@ -99,26 +76,16 @@ impl Method {
     /// What is not in the list.
     pub const OTHER: Self = Self(0);
 
-    /// The label of a name, of the protocol or of an endpoint; unknown names are [`Method::OTHER`].
+    /// Returns the label of a method of the protocol, and [`Method::OTHER`] for any other name.
     #[must_use]
     pub fn of(name: &str) -> Self {
-        if let Some(method) = Protocol::parse(name) {
-            return method.into();
-        }
-        let at = ENDPOINTS.iter().position(|endpoint| *endpoint == name).map_or(0, |at| 1 + Protocol::ALL.len() + at);
-        u8::try_from(at).map_or(Self::OTHER, Self)
+        Protocol::parse(name).map_or(Self::OTHER, Self::from)
     }
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        let at = usize::from(self.0);
-        match at.checked_sub(1) {
-            None => "other",
-            Some(at) => match Protocol::ALL.get(at) {
-                Some(method) => method.as_str(),
-                None => ENDPOINTS.get(at - Protocol::ALL.len()).copied().unwrap_or("other"),
-            },
-        }
+        let method = usize::from(self.0).checked_sub(1).and_then(|at| Protocol::ALL.get(at));
+        method.map_or("other", |method| method.as_str())
     }
 }
 
