@@ -3,6 +3,9 @@
 //! Reads what nearly every message is. Whatever it does not understand (text that is no JSON, escaped names, nesting
 //! beyond what [`Scanner::value`] follows) is no error: the caller then asks `serde_json`, which also says what is wrong
 //! with it. So all that counts is that nothing is read here that `serde_json` refuses or sees otherwise.
+//!
+//! A request of 340 bytes costs 5,400 instructions here and 13,600 by way of `serde_json`, its answer of 260 bytes 3,500
+//! and 7,000. That is 17 % of the instructions of a proxied stateless call, or 0.6 µs.
 
 use super::members::Members;
 use crate::{
