@@ -1,5 +1,5 @@
-//! Calls that stay open until a person has decided (`on_review: hold`), answers that were lost, and pages that clients
-//! are asked to open: over every transport, in both eras.
+//! Calls that stay open until a person has decided (`on_review: hold`), their repeats, and pages that clients are asked
+//! to open: over every transport, in both eras.
 
 use serde_json::{Value, json};
 use support::{
@@ -31,6 +31,11 @@ fn story(project: &str, title: &str) -> Value {
 
 fn with_token(mut call: Value) -> Value {
     call["_meta"] = json!({ "progressToken": "t" });
+    call
+}
+
+fn with_key(mut call: Value) -> Value {
+    call["_meta"]["dev.countersign/idempotencyKey"] = "k".into();
     call
 }
 
@@ -178,15 +183,15 @@ fn held_over_websocket_stdio_and_the_plain_endpoint() {
 }
 
 #[test]
-fn a_held_call_whose_client_went_away_is_found_by_its_repeat() {
+fn held_call_is_found_by_its_repeat_with_the_same_key() {
     let gateway = gateway();
     let project = gateway.project();
     // Stateless HTTP: its stream is closed.
-    let mut lost = gateway.modern_conn(1, "tools/call", with_token(story(&project, "Lost")));
+    let mut lost = gateway.modern_conn(1, "tools/call", with_key(with_token(story(&project, "Lost"))));
     assert_eq!(lost.next_after_head()["method"], "notifications/progress");
     drop(lost);
     let id = change(&gateway, "Lost");
-    let mut again = gateway.modern_conn(2, "tools/call", with_token(story(&project, "Lost")));
+    let mut again = gateway.modern_conn(2, "tools/call", with_key(with_token(story(&project, "Lost"))));
     assert_eq!(again.next_after_head()["method"], "notifications/progress", "it is held again");
     gateway.decide(&id, "approve");
     let answer = loop {
@@ -202,43 +207,37 @@ fn a_held_call_whose_client_went_away_is_found_by_its_repeat() {
     // WebSocket: its socket is gone, and the decision comes before the repeat, in another session.
     let mut ws = Ws::open(&gateway);
     ws.initialize(LEGACY);
-    ws.send_json(&mcp::request(1, "tools/call", story(&project, "Lost socket")));
+    let mut call = story(&project, "Lost socket");
+    call["_meta"] = json!({ "dev.countersign/idempotencyKey": "socket" });
+    ws.send_json(&mcp::request(1, "tools/call", call.clone()));
     let id = change(&gateway, "Lost socket");
     drop(ws);
     gateway.decide(&id, "approve");
     gateway.reached(&id, "applied");
     let session = gateway.session(LEGACY);
-    // The order of keys does not count.
-    let call = json!({ "name": "create_issue", "arguments": { "type": "Story", "title": "Lost socket", "projectId": project } });
+    // The order of its members does not count.
+    call["arguments"] = json!({ "type": "Story", "title": "Lost socket", "projectId": project });
     let answer = session.call(1, "tools/call", call);
     assert_eq!(answer["result"]["structuredContent"]["issue"]["title"], "Lost socket", "{answer}");
     assert_eq!((changes(&gateway, "Lost socket").len(), gateway.issues_titled("Lost socket")), (1, 1));
 }
 
-/// Over HTTP of the handshake era the request itself runs on, without anybody who waits for its answer.
 #[test]
-fn a_held_call_that_runs_on_without_its_client_is_found_by_its_repeat() {
-    // One thread for all connections: what it says of them is said after it has dealt with each.
-    let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
-    let gateway = Gateway::with(&Options { config: Some(CONFIG), env });
+fn repeat_without_a_key_is_a_duplicate() {
+    let gateway = gateway();
     let project = gateway.project();
-    let call = mcp::request(1, "tools/call", story(&project, "Lost post"));
-    let session = gateway.session(LEGACY);
-    let lost = session.start(&call);
-    let id = change(&gateway, "Lost post");
+    let call = mcp::request(1, "tools/call", story(&project, "Twice"));
+    let lost = gateway.session(LEGACY).start(&call);
+    let first = change(&gateway, "Twice");
     drop(lost);
-    // Until it is noticed that the client is gone, an equal call is another one.
-    eventually("nobody is connected but who asks", || {
-        let metrics = gateway.request("GET", "/metrics", &[], b"").text();
-        metrics.contains("connections_active{transport=\"http\"} 1\n").then_some(())
-    });
     let mut again = gateway.session(LEGACY).start(&call);
-    eventually("the repeat waits, as the call does", || {
-        (gateway.api("GET", "/api/sessions", None).1["inFlight"] == 2).then_some(())
+    let second = eventually("the repeat is a change too", || {
+        changes(&gateway, "Twice").into_iter().find(|change| change["id"] != first.as_str())
     });
-    gateway.decide(&id, "approve");
-    assert_eq!(again.response().json()["result"]["structuredContent"]["issue"]["title"], "Lost post");
-    assert_eq!((changes(&gateway, "Lost post").len(), gateway.issues_titled("Lost post")), (1, 1));
+    assert_eq!(second["duplicateOf"], first.as_str(), "{second}");
+    gateway.decide(second["id"].as_str().unwrap(), "reject");
+    let answer = again.response().json()["result"]["structuredContent"].clone();
+    assert_eq!((&answer["status"], &answer["duplicateOf"]), (&json!("rejected"), &json!(first)), "{answer}");
 }
 
 #[test]

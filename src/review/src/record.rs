@@ -41,7 +41,7 @@ struct Summary<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     run_after: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    twin_of: Option<&'a str>,
+    duplicate_of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a ChangeFault>,
 }
@@ -101,7 +101,7 @@ impl<'a> Summary<'a> {
             edit_count: change.edits.len(),
             preview: Previewed { kind: change.preview.kind, failed: change.preview.failed.as_deref().map(reason) },
             run_after: change.run_after,
-            twin_of: change.twin_of.as_deref(),
+            duplicate_of: change.duplicate_of.as_deref(),
             fault: change.fault.as_ref(),
         }
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     hand_on::HandOn,
     registry::Registry,
-    state::{Reviewed, deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals},
+    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals, opened_pages::Opened},
 };
 use countersign_bridge::Bridge;
 use countersign_config::Config;
@@ -27,8 +27,7 @@ pub struct SessionServices {
     pub registry: Arc<Registry>,
     pub limiter: Limiter,
     pub deciding_keys: DecidingKeys,
-    /// Calls that wait for a person.
-    pub reviewed: Reviewed,
+    pub opened_pages: Opened,
     /// Calls that run here as tasks.
     pub local_tasks: Locals,
     /// Where there are transports that lead to other gateways.
@@ -52,7 +51,7 @@ impl SessionServices {
             registry,
             limiter: Limiter::new(&config.limits),
             deciding_keys: DecidingKeys::default(),
-            reviewed: Reviewed::default(),
+            opened_pages: Opened::default(),
             local_tasks: Locals::default(),
             hand_on: None,
         }

@@ -377,7 +377,7 @@ pub struct Change {
     pub terms: Terms,
     /// Another open change of the same principal with the same tool and arguments, when this was proposed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub twin_of: Option<String>,
+    pub duplicate_of: Option<String>,
     pub decisions: Vec<Decision>,
     /// Once approved: it runs from then on, and the approval may be undone until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]

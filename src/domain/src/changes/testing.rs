@@ -32,7 +32,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         digest: "sha256:2".into(),
         idempotency_key: None,
         terms: Terms::default(),
-        twin_of: None,
+        duplicate_of: None,
         run_after: None,
         proposed_arguments: None,
         edits: Vec::new(),

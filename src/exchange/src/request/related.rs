@@ -2,10 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
@@ -52,14 +49,12 @@ pub struct PostStream {
     pub session: Arc<SessionShared>,
     number: OnceLock<u32>,
     opened: AtomicWaker,
-    /// The POST does not wait for the answer any more: its client reads it from the stream, or not at all.
-    left: AtomicBool,
 }
 
 impl PostStream {
     #[must_use]
     pub fn new(session: Arc<SessionShared>) -> Self {
-        Self { session, number: OnceLock::new(), opened: AtomicWaker::new(), left: AtomicBool::new(false) }
+        Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
     }
 
     /// Whoever polls with that context is woken when the stream is opened.
@@ -76,21 +71,6 @@ impl PostStream {
         let number = *self.number.get_or_init(|| streams.open());
         self.opened.wake();
         Some(number)
-    }
-
-    /// From now on only a reader of the stream gets the answer.
-    pub fn leave(&self) {
-        self.left.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether there is somebody to take the answer at the moment.
-    #[must_use]
-    pub fn is_attended(&self) -> bool {
-        match (&self.session.channel, self.number()) {
-            _ if !self.left.load(Ordering::Relaxed) => true,
-            (Channel::Streams(streams), Some(number)) => streams.is_attended(number),
-            _ => true,
-        }
     }
 
     /// The stream's number, if anything was sent on it.
@@ -247,12 +227,6 @@ mod tests {
         let number = stream.number().unwrap();
         let Channel::Streams(streams) = &session.channel else { unreachable!() };
         assert_eq!(streams.newest(number), Some(2), "both are on one stream");
-        // Its POST takes the answer until it has left; then only a reader does.
-        assert!(stream.is_attended());
-        stream.leave();
-        assert!(!stream.is_attended());
-        let _reader = streams.attach(number).unwrap();
-        assert!(stream.is_attended());
         assert!(!Related::Nowhere.send(Bytes::from("c")));
     }
 

@@ -149,11 +149,6 @@ impl Streams {
         self.state.lock().logs.values().any(|log| log.changed.receiver_count() > 0)
     }
 
-    /// Somebody reads this one at the moment.
-    pub fn is_attended(&self, stream: u32) -> bool {
-        self.state.lock().logs.get(&stream).is_some_and(|log| log.changed.receiver_count() > 0)
-    }
-
     /// The number of a stream's newest event.
     pub fn newest(&self, stream: u32) -> Option<u64> {
         self.state.lock().logs.get(&stream).map(|log| log.next - 1)

@@ -142,6 +142,17 @@ async fn a_pending_answer_says_all_that_an_agent_needs() {
 }
 
 #[actix::test]
+async fn answer_about_a_duplicate_names_the_first_change() {
+    let f = Fixture::new().await;
+    let (first, second) = (f.propose("bob").await, f.propose("bob").await);
+    assert!(!pending_text(&first).contains("already proposed"));
+    let text = pending_text(&second);
+    assert!(text.contains(&format!("You had already proposed the same call: {}.", first.id)), "{text}");
+    let answer: Value = serde_json::from_str(pending_result(&second).structured_content.unwrap().get()).unwrap();
+    assert_eq!(answer["duplicateOf"], first.id);
+}
+
+#[actix::test]
 async fn an_agent_sees_its_own_changes_only() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;

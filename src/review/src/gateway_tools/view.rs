@@ -60,6 +60,8 @@ pub(super) struct ChangeView<'a> {
     created_at: String,
     updated_at: String,
     expires_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duplicate_of: Option<&'a str>,
     decisions: Vec<Decision>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<Cow<'a, ChangeFault>>,
@@ -89,6 +91,7 @@ impl<'a> ChangeView<'a> {
             created_at: change.created_at.to_string(),
             updated_at: change.updated_at.to_string(),
             expires_at: change.expires_at.to_string(),
+            duplicate_of: change.duplicate_of.as_deref(),
             // Which key a reviewer used is nothing to an agent.
             decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
             fault,
@@ -201,6 +204,7 @@ pub fn pending_output_schema() -> Value {
         },
         "required": ["reviewer", "verdict", "at"]
     });
+    let text = |what: &str| json!({ "type": "string", "description": what });
     let mut properties = common_properties();
     for (name, schema) in [
         ("version", json!({ "type": "integer", "minimum": 0 })),
@@ -218,6 +222,7 @@ pub fn pending_output_schema() -> Value {
                 "required": ["fields"]
             }),
         ),
+        ("duplicateOf", text("Your open change that asked for the same call when this one was proposed.")),
         ("decisions", json!({ "type": "array", "items": decision, "description": "Who decided, and why." })),
         (
             "fault",
@@ -409,6 +414,13 @@ pub(super) fn describe(change: &Change) -> String {
         }
     }
     if change.state == ChangeState::Pending {
+        if let Some(first) = &change.duplicate_of {
+            let _ = writeln!(
+                out,
+                "You had already proposed the same call: {first}. Approving both runs it twice, so withdraw this one \
+                 unless you want that."
+            );
+        }
         out.push_str("Nothing has been changed yet: a person must approve it.");
         if change.terms.quorum > 1 {
             let _ = write!(out, " It needs {} approvals.", change.terms.quorum);

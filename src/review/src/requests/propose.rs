@@ -72,7 +72,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     let id = change.id.clone();
     // With a key, the caller says which calls are one and which are not.
     if change.idempotency_key.is_none() {
-        change.twin_of = inner.twins.add(&call, &id);
+        change.duplicate_of = inner.twins.add(&call, &id);
     }
     let draft = record::draft(record::created(change), key_id.as_deref()).and_then(|draft| {
         inner.check_size(&draft)?;
@@ -153,7 +153,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         review,
         idempotency_key,
         terms,
-        twin_of: None,
+        duplicate_of: None,
         run_after: None,
         claimed_by: None,
         call_timeout_ms: None,

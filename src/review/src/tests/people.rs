@@ -193,22 +193,22 @@ async fn a_twin_is_marked_and_stays_a_change_of_its_own() {
     let bench = Bench::new().await;
     let first = bench.propose(r#"{"a":1,"b":2}"#).await;
     let twin = bench.propose(r#"{ "b": 2, "a": 1 }"#).await;
-    assert_eq!((first.twin_of.as_deref(), twin.twin_of.as_deref()), (None, Some(first.id.as_str())));
+    assert_eq!((first.duplicate_of.as_deref(), twin.duplicate_of.as_deref()), (None, Some(first.id.as_str())));
     assert_ne!(first.id, twin.id);
-    assert_eq!(bench.propose(r#"{"a":1}"#).await.twin_of, None);
+    assert_eq!(bench.propose(r#"{"a":1}"#).await.duplicate_of, None);
     let other = bench.changes.propose(bench.proposal("other", r#"{"a":1,"b":2}"#)).await.unwrap();
-    assert_eq!(other.twin_of, None, "of another principal");
+    assert_eq!(other.duplicate_of, None, "of another principal");
     let mut keyed = bench.proposal("agent", r#"{"a":1,"b":2}"#);
     keyed.idempotency_key = Some("k".into());
-    assert_eq!(bench.changes.propose(keyed).await.unwrap().twin_of, None, "its caller says what is the same");
+    assert_eq!(bench.changes.propose(keyed).await.unwrap().duplicate_of, None, "its caller says what is the same");
     bench.decide(&first, Verdict::Reject).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
     // Those of the last process are known, and what is over is nobody's twin.
-    assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.twin_of.as_deref(), Some(twin.id.as_str()));
+    assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.duplicate_of.as_deref(), Some(twin.id.as_str()));
     // Of two at the same moment, one is the other's twin.
     let pair = join_all([bench.propose(r#"{"z":1}"#), bench.propose(r#"{"z":1}"#)]).await;
-    assert_eq!(pair.iter().filter(|change| change.twin_of.is_some()).count(), 1);
+    assert_eq!(pair.iter().filter(|change| change.duplicate_of.is_some()).count(), 1);
     bench.end().await;
 }
 

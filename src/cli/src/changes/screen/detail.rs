@@ -204,7 +204,7 @@ fn notes(out: &mut Writer, change: &Change) {
         let style = if why.mark.is_some() { paint.warn() } else { paint.dim() };
         out.say(style, paint.safe(&format!("{mark}reviewed because {}", why.reason)));
     }
-    if let Some(twin) = &change.twin_of {
+    if let Some(twin) = &change.duplicate_of {
         out.say(
             paint.warn(),
             paint.safe(&format!(

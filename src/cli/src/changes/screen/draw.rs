@@ -151,7 +151,7 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
     if brief.terms.quorum > 1 {
         pieces.push((format!("{}/{} ", brief.approvals(), brief.terms.quorum), paint.info()));
     }
-    if brief.twin_of.is_some() {
+    if brief.duplicate_of.is_some() {
         pieces.push(("duplicate ".to_owned(), paint.warn()));
     }
     if let Some(mark) = brief.review.as_ref().and_then(|why| why.mark.as_deref()) {

@@ -97,7 +97,7 @@ fn open(app: &mut App, change: Change) {
 
 #[test]
 fn the_list() {
-    let quorum = with("chg_2", 1, "pending", &json!({"terms": {"quorum": 2}, "twinOf": "chg_1"}));
+    let quorum = with("chg_2", 1, "pending", &json!({"terms": {"quorum": 2}, "duplicateOf": "chg_1"}));
     let mut app = app("reviewer", &[change("chg_1", 1, "pending"), quorum], (90, 6));
     app.selected.insert("chg_1".into());
     let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)

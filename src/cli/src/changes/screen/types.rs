@@ -102,7 +102,7 @@ pub struct Brief {
     #[serde(default)]
     pub preview: PreviewNote,
     #[serde(default)]
-    pub twin_of: Option<String>,
+    pub duplicate_of: Option<String>,
     #[serde(default)]
     pub decisions: Vec<Decision>,
     pub created_at: Timestamp,
@@ -124,7 +124,7 @@ impl Brief {
             review: change.review.clone(),
             terms: change.terms.clone(),
             preview: change.preview.clone(),
-            twin_of: change.twin_of.clone(),
+            duplicate_of: change.duplicate_of.clone(),
             decisions: change.decisions.clone(),
             created_at: change.created_at,
         }

@@ -258,8 +258,8 @@ function light(change, known = null) {
   // The feed leaves out how a preview was made.
   const operation = change.preview || !known ? shownOperation(change) : known.operation === 'CALL' ? 'CALL' : change.operation;
   const whole = isWhole(change);
-  const { digest = known?.digest, twinOf = known?.twinOf ?? null } = change;
-  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, twinOf, whole };
+  const { digest = known?.digest, duplicateOf = known?.duplicateOf ?? null } = change;
+  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, whole };
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
   row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;

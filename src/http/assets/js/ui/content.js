@@ -57,8 +57,8 @@ export function review({ review: why }) {
 
 /** What the rule asks, how many have approved, whose double it is. */
 export function asked(change) {
-  const twin = change.twinOf && h('p', { class: 'banner tone-accent twin' }, icon('twin'),
-    h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.twinOf) }, 'open the other change'), '. Approving both runs it twice.'));
+  const twin = change.duplicateOf && h('p', { class: 'banner tone-accent twin' }, icon('twin'),
+    h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.duplicateOf) }, 'open the other change'), '. Approving both runs it twice.'));
   return [twin, decidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, decidable(change.state) ? termsLine(change) : null];
 }
 

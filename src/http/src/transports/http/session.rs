@@ -184,7 +184,6 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stream.leave();
         // Without streams there is nothing that the answer could wait in.
         if let Some(work) = self.work.take()
             && let Some(number) = self.stream.open()

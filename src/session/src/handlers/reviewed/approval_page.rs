@@ -80,7 +80,7 @@ pub fn asked_by_result(exchange: &Handling, change: &Change) -> Option<String> {
 /// `inputRequests` of the change as a task, where its client has not answered yet.
 #[must_use]
 pub fn asked_by_task(exchange: &Handling, change: &Change) -> Option<String> {
-    let wanted = is_open(change) && shows_urls(exchange) && !exchange.sessions.reviewed.opened.has(&change.id);
+    let wanted = is_open(change) && shows_urls(exchange) && !exchange.sessions.opened_pages.has(&change.id);
     wanted.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
 }
 
@@ -98,7 +98,7 @@ pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) 
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {
-            exchange.sessions.reviewed.opened.insert(&change.id);
+            exchange.sessions.opened_pages.insert(&change.id);
             tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
             tell_when_decided(exchange, change, elicitation);
         }

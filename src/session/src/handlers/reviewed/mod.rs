@@ -15,13 +15,12 @@ use std::{
 };
 
 use serde_json::{json, value::RawValue};
-use tokio::sync::oneshot;
 
 use super::tools::{Call, ToolOutcome};
-use crate::{Handling, policy::Judged, state::retry_dedup};
+use crate::{Handling, policy::Judged};
 use countersign_bridge::tasks;
 use countersign_domain::{
-    changes::{Change, ChangeState, OnReview, arguments::same},
+    changes::{Change, OnReview, arguments::same},
     policy::Decision,
 };
 use countersign_exchange::cancel::Cancel;
@@ -32,7 +31,7 @@ use countersign_routing::{Directory, ToolRoute};
 use ending::{Ending, ending};
 use long_poll::Waited;
 
-/// Proposes a call, or finds the change that it is a repeat of, and answers as its client can take it.
+/// Proposes a call, or finds the change that its `requestState` names, and answers as its client can take it.
 ///
 /// # Errors
 /// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
@@ -55,7 +54,6 @@ pub(super) async fn review(
     if decision.terms.on_review == OnReview::Task && !call.task {
         return Err(needs_tasks(exchange));
     }
-    let key = retry_dedup::key(exchange, route, raw, call.idempotency_key);
     let change = match call.state {
         Some(state) => {
             let change = named(exchange, route, raw, state).await?;
@@ -68,18 +66,9 @@ pub(super) async fn review(
                 None => change,
             }
         }
-        None => match again(exchange, &key).await? {
-            Some(change) => change,
-            None => propose(exchange, route, raw, call, decision, cancel, &key).await?,
-        },
+        None => propose(exchange, route, raw, call, decision, cancel).await?,
     };
-    // Whoever was told of a failure of the wait itself may ask for the same change again.
-    let guard = exchange.sessions.reviewed.lost.hold(key, &change.id, retry_dedup::reach(exchange));
-    let outcome = answer(exchange, call, change).await;
-    if outcome.is_ok() {
-        guard.delivered();
-    }
-    outcome
+    answer(exchange, call, change).await
 }
 
 /// For a client that takes no task, of a call that is reviewed as nothing else: `-32021` in the stateless era (ext-tasks,
@@ -178,19 +167,6 @@ fn told(change: Arc<Change>) -> ToolOutcome {
     }
 }
 
-/// The change of an earlier, equal call that was given up before its answer was there.
-async fn again(exchange: &Handling, key: &retry_dedup::Key) -> Result<Option<Arc<Change>>, McpError> {
-    let services = &exchange.services;
-    let Some(id) = exchange.sessions.reviewed.lost.take(key) else { return Ok(None) };
-    let change = services.changes.get(&id).await?;
-    // Whoever took it back and calls again wants it anew.
-    let change = change.filter(|change| change.state != ChangeState::Withdrawn);
-    if let Some(change) = &change {
-        tracing::debug!(change = %change.id, "a repeat of a call whose answer was lost gets its change");
-    }
-    Ok(change)
-}
-
 /// The change that a client was asked about before: its own, and of this very call.
 async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
     let change = exchange.services.changes.get(id).await?.filter(|change| {
@@ -213,7 +189,6 @@ async fn propose(
     call: &Call<'_>,
     decision: &Decision,
     cancel: &Cancel,
-    key: &retry_dedup::Key,
 ) -> Result<Arc<Change>, McpError> {
     let services = &exchange.services;
     let meter = Some(exchange.sessions.meter(&exchange.identity.principal));
@@ -247,16 +222,10 @@ async fn propose(
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),
     };
-    // It is stored whether or not the client is still there: then a repeat must find it.
-    let (sender, stored) = oneshot::channel();
-    let (changes, lost, key) = (services.changes.clone(), Arc::clone(&exchange.sessions.reviewed.lost), key.clone());
-    actix::spawn(async move {
-        if let Err(Ok(change)) = sender.send(changes.propose(proposal).await) {
-            lost.remember(key, &change.id);
-        }
-    });
-    let stored = stored.await.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))?;
-    let change: Arc<Change> = stored?;
+    // In a task of its own, which stores it also where the client goes away meanwhile.
+    let changes = services.changes.clone();
+    let stored = actix::spawn(async move { changes.propose(proposal).await }).await;
+    let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;
     exchange.log(
         LoggingLevel::Notice,
         &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),

@@ -88,7 +88,7 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
             let responses = member(params, "inputResponses").unwrap_or("{}");
             if member(responses, approval_page::KEY).is_some() {
                 // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
-                exchange.sessions.reviewed.opened.insert(&change.id);
+                exchange.sessions.opened_pages.insert(&change.id);
             }
             ask_client::deliver(exchange, &change, responses).await?;
             Ok(Reply::new("{}".into()))
