@@ -11,7 +11,6 @@ use super::{
     cache::{self, Cache, Key},
     error::RemoteError,
     http::Http,
-    retry::Patient,
 };
 use countersign_config::ModelEndpoint;
 
@@ -29,7 +28,7 @@ const MAX_ANSWER: usize = MAX_DIMENSIONS * 32;
 pub(crate) struct Embedder {
     url: String,
     model: String,
-    server: Patient,
+    server: Http,
     cache: Cache,
     prefixes: (&'static str, &'static str),
 }
@@ -54,7 +53,7 @@ impl Embedder {
         Ok(Arc::new(Self {
             url: endpoint.url.clone(),
             model: endpoint.model.clone(),
-            server: Patient::new(Http::new(endpoint, "/embeddings")),
+            server: Http::new(endpoint, "/embeddings"),
             cache: Cache::open(cache)?,
             prefixes: prefixes(&endpoint.model),
         }))
@@ -110,7 +109,7 @@ impl Embedder {
         let body = json!({ "model": self.model, "input": inputs, "encoding_format": "float" }).to_string();
         let count = inputs.len();
         let max = MAX_ANSWER.saturating_mul(count).min(64 << 20);
-        self.server.ask(Bytes::from(body), max, |answer| read(answer, count)).await
+        self.server.post(Bytes::from(body), max).await.and_then(|answer| read(&answer, count))
     }
 }
 

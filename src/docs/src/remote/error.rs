@@ -16,25 +16,18 @@ pub(crate) enum RemoteError {
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("it answered {status}: {said}")]
-    Status {
-        status: u16,
-        said: String,
-        /// How long it wants to be left alone.
-        after: Option<Duration>,
-    },
+    Status { status: u16, said: String },
     #[error("its answer is longer than {0} bytes")]
     TooLong(usize),
     #[error("its answer is not what was asked for: {0}")]
     Garbage(String),
-    #[error("it failed several times and is left alone for a while")]
-    Open,
     #[error("the call was given up")]
     Cancelled,
 }
 
 impl RemoteError {
-    pub fn status(status: u16, body: &[u8], after: Option<Duration>) -> Self {
-        Self::Status { status, said: told(String::from_utf8_lossy(body).trim()), after }
+    pub fn status(status: u16, body: &[u8]) -> Self {
+        Self::Status { status, said: told(String::from_utf8_lossy(body).trim()) }
     }
 
     pub fn garbage(why: impl AsRef<str>) -> Self {
@@ -47,22 +40,18 @@ impl RemoteError {
             Self::Unreachable(_) => "it cannot be reached".to_owned(),
             Self::Status { status, .. } => format!("it answered with the status {status}"),
             Self::Garbage(_) => "its answer is not what was asked for".to_owned(),
-            Self::Late(_) | Self::TooLong(_) | Self::Open | Self::Cancelled => self.to_string(),
+            Self::Late(_) | Self::TooLong(_) | Self::Cancelled => self.to_string(),
         }
     }
 
-    /// Whether another attempt may go better.
-    pub fn passes(&self) -> bool {
+    /// Returns `true` if another attempt a moment later may go better. One that was too slow has used its time up, and
+    /// one that was told to wait (429) is not to ask again so soon.
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Late(_) => true,
-            Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504),
-            Self::TooLong(_) | Self::Garbage(_) | Self::Open | Self::Cancelled => false,
+            Self::Unreachable(_) => true,
+            Self::Status { status, .. } => *status >= 500,
+            _ => false,
         }
-    }
-
-    /// Whether it says that the server is in trouble, and not the request.
-    pub fn counts(&self) -> bool {
-        self.passes() || matches!(self, Self::Garbage(_) | Self::TooLong(_))
     }
 }
 
@@ -81,7 +70,7 @@ mod tests {
         countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
         for before in TOLD - SECRET.len()..=TOLD {
             let text = format!("{}{SECRET} and more", "x".repeat(before));
-            for error in [RemoteError::status(500, text.as_bytes(), None), RemoteError::garbage(&text)] {
+            for error in [RemoteError::status(500, text.as_bytes()), RemoteError::garbage(&text)] {
                 assert!(!error.to_string().contains("xr"), "{before}: {error}");
             }
         }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{error::RemoteError, http::Http, retry::Patient};
+use super::{error::RemoteError, http::Http};
 use countersign_config::ModelEndpoint;
 
 /// Bytes of an answer.
@@ -18,7 +18,7 @@ const MAX_TOKENS: u32 = 1024;
 /// Asks one model.
 pub(crate) struct Generator {
     model: String,
-    server: Patient,
+    server: Http,
 }
 
 #[derive(Deserialize)]
@@ -38,8 +38,7 @@ struct Message {
 
 impl Generator {
     pub fn new(endpoint: &ModelEndpoint) -> Arc<Self> {
-        let server = Patient::new(Http::new(endpoint, "/chat/completions"));
-        Arc::new(Self { model: endpoint.model.clone(), server })
+        Arc::new(Self { model: endpoint.model.clone(), server: Http::new(endpoint, "/chat/completions") })
     }
 
     /// What the model says to this.
@@ -55,7 +54,7 @@ impl Generator {
             "stream": false,
         });
         tokio::select! {
-            answer = self.server.ask(Bytes::from(body.to_string()), MAX_ANSWER, read) => answer,
+            answer = self.server.post(Bytes::from(body.to_string()), MAX_ANSWER) => answer.and_then(|answer| read(&answer)),
             () = cancel.cancelled() => Err(RemoteError::Cancelled),
         }
     }

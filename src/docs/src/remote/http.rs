@@ -1,11 +1,11 @@
-//! One request: JSON there, JSON back. Redirects are not followed: they would take the key elsewhere.
+//! JSON there, JSON back. Redirects are not followed: they would take the key elsewhere.
 //!
 //! Its client belongs to one thread, so that those who wait for it may be on any.
 
 use std::time::Duration;
 
 use actix::Arbiter;
-use awc::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use awc::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,8 +17,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const QUEUE: usize = 64;
 /// Bytes of an answer that says what went wrong.
 const MAX_SAID: usize = 8 << 10;
-/// How long a server may ask to be left alone.
-const MAX_AFTER: Duration = Duration::from_secs(60);
+/// The pause before the second attempt.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));
 
 struct Job {
@@ -71,8 +71,19 @@ impl Http {
         Self { jobs, timeout, thread }
     }
 
-    /// One attempt, within the endpoint's time. Dropping it gives the request up. `max` bytes of an answer are read.
+    /// Posts the body, and once more where that may go better: a kept connection may have been closed meanwhile. Each
+    /// attempt has the endpoint's time. Reads up to `max` bytes of an answer. Dropping the future gives the request up.
     pub async fn post(&self, body: Bytes, max: usize) -> Result<Bytes, RemoteError> {
+        match self.post_once(body.clone(), max).await {
+            Err(error) if error.is_transient() => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+                self.post_once(body, max).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn post_once(&self, body: Bytes, max: usize) -> Result<Bytes, RemoteError> {
         let (reply, answer) = oneshot::channel();
         let job = Job { body, max, reply };
         let sent = tokio::time::timeout(self.timeout, self.jobs.send(job)).await;
@@ -103,10 +114,8 @@ async fn attempt(
     let mut response = request.send_body(body).await.map_err(|error| RemoteError::Unreachable(error.to_string()))?;
     let status = response.status();
     if !status.is_success() {
-        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let said = response.body().limit(MAX_SAID).await.unwrap_or_default();
-        let after = after.map(|seconds| Duration::from_secs(seconds).min(MAX_AFTER));
-        return Err(RemoteError::status(status.as_u16(), &said, after));
+        return Err(RemoteError::status(status.as_u16(), &said));
     }
     response.body().limit(max).await.map_err(|error| match error {
         awc::error::PayloadError::Overflow => RemoteError::TooLong(max),

@@ -1,15 +1,13 @@
 //! Models that other programs run: embeddings and answers, by the endpoints of OpenAI's API that many servers offer.
 //!
-//! `http.rs` sends one request, `breaker.rs` leaves a server alone that fails, `retry.rs` puts both together. `embedder.rs`
-//! makes batches and remembers what it got in `cache.rs`; `generator.rs` writes answers.
+//! `http.rs` sends requests. `embedder.rs` makes batches and remembers what it got in `cache.rs`; `generator.rs` writes
+//! answers.
 
-mod breaker;
 mod cache;
 mod embedder;
 mod error;
 mod generator;
 mod http;
-mod retry;
 #[cfg(test)]
 mod tests;
 
