@@ -285,7 +285,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     follower.introduce().await?;
     let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
     let (server, serving, address) = endpoints?;
-    actix::spawn(crate::server_status_events::run(Arc::clone(&services)));
+    let (routes, feed, shutdown) = (Arc::clone(&services.routes), services.feed.clone(), services.shutdown.clone());
+    actix::spawn(crate::server_status_events::run(routes, feed, shutdown));
     actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;

@@ -2,7 +2,7 @@
 //! that tools are new or others and wait to be accepted.
 //!
 //! A look every second, not an event for each step: a server that is restarted is nobody's news, one that stays away
-//! is. What is told is live only. After a restart, what still waits to be accepted is told again.
+//! is, and that a breaker lets a call through again is no event but a matter of time. What is told is live only. After a restart, what still waits to be accepted is told again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,11 +12,12 @@ use std::{
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use countersign_domain::policy::standing::Standing;
-use countersign_http::services::HttpServices;
+use countersign_feed::Feed;
 use countersign_protocol::redact::redacted;
-use countersign_routing::table::RouteTable;
+use countersign_routing::table::{Published, RouteTable};
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::server::Phase;
 
@@ -166,22 +167,22 @@ fn waiting(table: &RouteTable) -> BTreeMap<String, Waiting> {
 }
 
 /// Looks until the gateway ends.
-pub async fn run(services: Arc<HttpServices>) {
+pub async fn run(routes: Arc<Published>, feed: Feed, shutdown: CancellationToken) {
     let mut news = News::default();
     let mut looked_at: Option<Arc<RouteTable>> = None;
     loop {
         tokio::select! {
-            () = services.shutdown.cancelled() => return,
+            () = shutdown.cancelled() => return,
             () = tokio::time::sleep(LOOK) => {}
         }
-        let table = services.routes.load_full();
+        let table = routes.load_full();
         // A table may hold many tools, and is seldom another.
         let other = looked_at.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &table));
         let tools = other.then(|| waiting(&table));
         for mut event in news.look(&servers(&table), tools.as_ref()) {
             event["at"] = Timestamp::now().to_string().into();
             tracing::debug!(kind = %event["type"], provider = %event["provider"], "news of a server");
-            services.feed.publish_session(&event);
+            feed.publish_session(&event);
         }
         looked_at = Some(table);
     }
