@@ -59,6 +59,17 @@ pub struct OutboxLimits {
 }
 
 #[derive(Default)]
+enum Connection {
+    /// Its pump is yet to be attached.
+    #[default]
+    Awaited,
+    /// `woken` is set from a call of `wake` until the pump drains.
+    Attached { wake: Wake, woken: bool },
+    /// It was lost; its client may come back.
+    Away,
+}
+
+#[derive(Default)]
 struct State {
     /// Frames `base..base + frames.len()` of the session's stream; those below `sent` were handed to a pump.
     frames: VecDeque<Bytes>,
@@ -70,12 +81,11 @@ struct State {
     handed_bytes: usize,
     /// When the peer last took something of what waits, or when it began to wait, by [`eviction::now`].
     since: u64,
-    wake: Option<Wake>,
-    /// The connection was lost; its client may come back.
-    away: bool,
-    woken: bool,
+    connection: Connection,
+    /// The pump is to send a ping.
     ping: bool,
     close: Option<(u16, &'static str)>,
+    /// A bound was hit since the pump was attached: nothing more is taken in.
     overflowed: bool,
     /// Counts the clients that came back; only the pump of the latest turn drains.
     turn: u64,
@@ -122,12 +132,13 @@ impl Outbox {
             give_up(&mut state);
             return Err(Overflow);
         }
-        if queued == 0 && !state.away {
+        let is_away = matches!(state.connection, Connection::Away);
+        if queued == 0 && !is_away {
             state.since = eviction::now();
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
-        if state.away {
+        if is_away {
             self.trim_away(&mut state);
         } else if !self.covers_messages(&mut state) {
             give_up(&mut state);
@@ -170,7 +181,9 @@ impl Outbox {
         if state.turn != turn {
             return None;
         }
-        state.woken = false;
+        if let Connection::Attached { woken, .. } = &mut state.connection {
+            *woken = false;
+        }
         state.handed_bytes = 0;
         let mut out = Drained { ping: std::mem::take(&mut state.ping), ..Drained::default() };
         let mut taken = 0;
@@ -194,10 +207,8 @@ impl Outbox {
         self.trim(&mut state);
         if queued_len(&state) == 0 {
             out.close = state.close;
-        } else if let Some(wake) = state.wake.clone() {
-            state.woken = true;
-            drop(state);
-            wake();
+        } else {
+            wake(state);
         }
         (out != Drained::default()).then_some(out)
     }
@@ -219,9 +230,7 @@ impl Outbox {
         if state.turn != turn {
             return false;
         }
-        state.wake = Some(wake);
-        state.away = false;
-        state.woken = false;
+        state.connection = Connection::Attached { wake, woken: false };
         state.overflowed = false;
         state.since = eviction::now();
         if queued_len(&state) > 0 || state.close.is_some() {
@@ -233,16 +242,14 @@ impl Outbox {
     /// The connection is gone; the newest frames are kept for a client that comes back, within the ring's bounds.
     pub fn detach(&self) {
         let mut state = self.state.lock();
-        state.wake = None;
-        state.away = true;
-        state.woken = false;
+        state.connection = Connection::Away;
         state.handed_bytes = 0;
         self.trim_away(&mut state);
     }
 
     /// There is no connection to send to.
     pub fn is_away(&self) -> bool {
-        self.state.lock().away
+        matches!(self.state.lock().connection, Connection::Away)
     }
 
     /// Sets the stream back to just after frame number `received` (counted from 1), for the connection that comes
@@ -264,9 +271,7 @@ impl Outbox {
         state.queued_bytes = state.frames.iter().skip(start).map(Bytes::len).sum();
         state.replay_bytes = state.frames.iter().take(start).map(Bytes::len).sum();
         state.overflowed = false;
-        state.wake = None;
-        state.away = false;
-        state.woken = false;
+        state.connection = Connection::Awaited;
         state.turn += 1;
         Ok(state.turn)
     }
@@ -408,11 +413,9 @@ fn drop_front(state: &mut State) {
 }
 
 fn wake(mut state: MutexGuard<'_, State>) {
-    if state.woken {
-        return;
-    }
-    if let Some(wake) = state.wake.clone() {
-        state.woken = true;
+    if let Connection::Attached { wake, woken: woken @ false } = &mut state.connection {
+        *woken = true;
+        let wake = Arc::clone(wake);
         // Not under the lock: the wake-up may drain at once.
         drop(state);
         wake();
