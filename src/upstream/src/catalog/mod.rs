@@ -25,22 +25,18 @@ pub struct Catalog {
     pub cut: Vec<(&'static str, String)>,
 }
 
-/// Which lists; a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct What(pub u8);
-
-impl What {
-    pub const TOOLS: Self = Self(1);
-    pub const PROMPTS: Self = Self(2);
-    pub const RESOURCES: Self = Self(4);
-    pub const ALL: Self = Self(7);
-
-    #[must_use]
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
+bitflags::bitflags! {
+    /// A set of an upstream's lists. Resource templates count as resources.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct ListKinds: u8 {
+        const TOOLS = 1;
+        const PROMPTS = 2;
+        const RESOURCES = 4;
     }
+}
 
-    /// What a notification says has changed.
+impl ListKinds {
+    /// Returns the list that a notification says has changed.
     #[must_use]
     pub fn of_notification(method: &str) -> Option<Self> {
         match method {

@@ -37,7 +37,7 @@ use self::{
     watched::{Elsewhere, TOGETHER, Watched},
 };
 use crate::{
-    catalog::{Catalog, What, names::Names, offered::Offered},
+    catalog::{Catalog, ListKinds, names::Names, offered::Offered},
     link::{Connector, LinkError, LinkKind, Negotiated, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
@@ -220,8 +220,8 @@ impl Upstream {
     }
 
     /// The lists are to be read again: soon, and once however often this is said meanwhile.
-    pub(super) fn stain(&self, what: What) {
-        self.dirty.fetch_or(what.0, Ordering::AcqRel);
+    pub(super) fn stain(&self, what: ListKinds) {
+        self.dirty.fetch_or(what.bits(), Ordering::AcqRel);
         self.wake.notify_one();
     }
 
@@ -233,7 +233,7 @@ impl Upstream {
             && self.meters.millis() >= stale_at
             && self.stale_at.compare_exchange(stale_at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            self.stain(What::ALL);
+            self.stain(ListKinds::all());
         }
     }
 
@@ -245,7 +245,7 @@ impl Upstream {
     /// Takes a notification that is for the gateway itself, wherever it arrived; `false` for all others. `subscribed`: it
     /// came by the gateway's own subscription.
     pub(super) fn heard(&self, notification: &UpstreamNotification, subscribed: bool) -> bool {
-        if let Some(what) = What::of_notification(&notification.method) {
+        if let Some(what) = ListKinds::of_notification(&notification.method) {
             self.forget_answers();
             self.stain(what);
             return true;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Phase, Upstream};
 use crate::{
-    catalog::What,
+    catalog::ListKinds,
     link::{LinkError, LinkKind},
 };
 use countersign_config::{UpstreamTarget, UrlTransport};
@@ -274,7 +274,7 @@ impl Upstream {
         countersign_telemetry::metrics::breaker(&self.config.name, state);
         // No connection tells that a server over stateless HTTP is away: the actor finds out when it reads the lists.
         if state == Breaker::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
-            self.stain(What::ALL);
+            self.stain(ListKinds::all());
         }
     }
 }

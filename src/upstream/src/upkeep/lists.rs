@@ -11,7 +11,7 @@ use std::{
 use serde_json::value::RawValue;
 
 use crate::{
-    catalog::{self, Catalog, What, offered::Offered},
+    catalog::{self, Catalog, ListKinds, offered::Offered},
     link::LinkError,
     server::{Upstream, held::Held, own_requests::AskError},
 };
@@ -31,8 +31,8 @@ const MAX_CURSOR: usize = 64 << 10;
 const LOGGED: usize = 20;
 
 /// Reads lists again and tells of those that are others now.
-pub(super) async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), LinkError> {
-    if what == What::default() {
+pub(super) async fn refresh(upstream: &Upstream, held: &Held, what: ListKinds) -> Result<(), LinkError> {
+    if what.is_empty() {
         return Ok(());
     }
     let old = upstream.catalog();
@@ -98,33 +98,33 @@ pub(super) struct Fresh {
 
 /// One list of the protocol.
 struct List {
-    what: What,
+    what: ListKinds,
     method: &'static str,
     member: &'static str,
 }
 
 const LISTS: [List; 4] = [
-    List { what: What::TOOLS, method: "tools/list", member: "tools" },
-    List { what: What::PROMPTS, method: "prompts/list", member: "prompts" },
-    List { what: What::RESOURCES, method: "resources/list", member: "resources" },
-    List { what: What::RESOURCES, method: "resources/templates/list", member: "resourceTemplates" },
+    List { what: ListKinds::TOOLS, method: "tools/list", member: "tools" },
+    List { what: ListKinds::PROMPTS, method: "prompts/list", member: "prompts" },
+    List { what: ListKinds::RESOURCES, method: "resources/list", member: "resources" },
+    List { what: ListKinds::RESOURCES, method: "resources/templates/list", member: "resourceTemplates" },
 ];
 
 /// Reads the lists anew that are named; the others stay as they are in `old`.
 ///
 /// # Errors
 /// The connection does not work. A list that the server refuses is in [`Fresh::failed`] and spoils no other.
-pub(super) async fn read(upstream: &Upstream, held: &Held, what: What, old: &Catalog) -> Result<Fresh, AskError> {
+pub(super) async fn read(upstream: &Upstream, held: &Held, what: ListKinds, old: &Catalog) -> Result<Fresh, AskError> {
     let offers = held.offers;
     let mut fresh = Fresh { catalog: old.clone(), ttl: Duration::MAX, failed: Vec::new() };
     for list in &LISTS {
-        if !what.has(list.what) {
+        if !what.contains(list.what) {
             continue;
         }
         let offered = offers.says_nothing()
             || match list.what {
-                What::TOOLS => offers.tools,
-                What::PROMPTS => offers.prompts,
+                ListKinds::TOOLS => offers.tools,
+                ListKinds::PROMPTS => offers.prompts,
                 _ => offers.resources,
             };
         let used = fresh.catalog.bytes_beside(list.member);

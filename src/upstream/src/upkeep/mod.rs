@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{backoff::Backoff, lists::refresh, survey::Survey};
 use crate::{
-    catalog::What,
+    catalog::ListKinds,
     link::{LinkError, LinkKind, Listener, detect, handshake},
     server::{
         Phase, Upstream, UpstreamActor,
@@ -213,7 +213,7 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
 }
 
 async fn first_lists(upstream: &Upstream, at: usize, held: &Held) -> Result<(), LinkError> {
-    refresh(upstream, held, What::ALL).await?;
+    refresh(upstream, held, ListKinds::all()).await?;
     if let Some(endpoint) = upstream.endpoints.get(at) {
         endpoint.breaker.reset();
         upstream.report_breaker();
@@ -260,7 +260,7 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<
                     () = upstream.stop.cancelled() => continue,
                 }
                 last = Instant::now();
-                let what = What(upstream.dirty.swap(0, Ordering::AcqRel));
+                let what = ListKinds::from_bits_truncate(upstream.dirty.swap(0, Ordering::AcqRel));
                 let surveyor = survey.surveyor();
                 let reader = surveyor.as_ref().unwrap_or(held);
                 if let Err(error) = refresh(upstream, reader, what).await {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::jittered,
-    catalog::{Offers, What},
+    catalog::{ListKinds, Offers},
     link::{LinkError, Listener, Outgoing, Response, UpstreamNotification},
     server::{
         Upstream,
@@ -173,7 +173,7 @@ async fn listen(upstream: &Arc<Upstream>, held: &Arc<Held>) {
         failures = failures.saturating_add(1);
         tokio::time::sleep(wait).await;
         // Nobody has said what changed meanwhile.
-        upstream.stain(What::ALL);
+        upstream.stain(ListKinds::all());
     }
 }
 

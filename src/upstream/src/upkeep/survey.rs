@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{backoff::Backoff, lists};
 use crate::{
-    catalog::{self, Catalog, What},
+    catalog::{self, Catalog, ListKinds},
     link::{Listener, handshake},
     server::{
         Upstream,
@@ -111,7 +111,7 @@ pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<S
                     None if !upstream.config.elicitation && !upstream.config.sampling => return,
                     None => {}
                 }
-                upstream.stain(What::ALL);
+                upstream.stain(ListKinds::all());
             }
             if let Some(held) = survey.surveyor() {
                 tokio::time::sleep(PATIENCE).await;
@@ -141,8 +141,8 @@ pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<S
 /// Whether both connections have the same lists; while one does not answer, they count as different.
 async fn sees_the_same(upstream: &Upstream, plain: &Held, held: &Held) -> bool {
     let nothing = Catalog::default();
-    let Ok(without) = lists::read(upstream, plain, What::ALL, &nothing).await else { return false };
-    let Ok(with) = lists::read(upstream, held, What::ALL, &nothing).await else { return false };
+    let Ok(without) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
+    let Ok(with) = lists::read(upstream, held, ListKinds::all(), &nothing).await else { return false };
     let (without, with) = (without.catalog, with.catalog);
     catalog::same(&without.tools, &with.tools)
         && catalog::same(&without.prompts, &with.prompts)
