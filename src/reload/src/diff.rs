@@ -109,7 +109,7 @@ fn find<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamCon
 fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) -> bool {
     // A field that is added to the policy is to be judged here before it can take force.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
-    let (from, to) = (default_name(old.default), default_name(new.default));
+    let (from, to) = (old.default.as_str(), new.default.as_str());
     if strictness(new.default) < strictness(old.default) {
         at_once.default = old.default;
         let loosening = Loosening { key: "policy.default".to_owned(), from: from.to_owned(), to: to.to_owned() };
@@ -188,17 +188,6 @@ fn pick(picks: &[Pick], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut Po
         Pick::New(index) => new.rules.get(*index).cloned(),
     };
     at_once.rules = picks.iter().filter_map(rule).collect();
-}
-
-/// As in the file.
-#[must_use]
-pub const fn default_name(default: PolicyDefault) -> &'static str {
-    match default {
-        PolicyDefault::Allow => "allow",
-        PolicyDefault::ReviewWrites => "review_writes",
-        PolicyDefault::ReviewAll => "review_all",
-        PolicyDefault::Deny => "deny",
-    }
 }
 
 const fn strictness(default: PolicyDefault) -> u8 {

@@ -44,7 +44,6 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, Nodes, StoreError};
 
-pub use countersign_store::crash::crash_point;
 pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.

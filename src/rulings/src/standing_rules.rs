@@ -36,7 +36,8 @@ use countersign_domain::{
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_routing::table::{Published, ToolRoute};
-use countersign_store::{Nodes, Record, Store, StoreError, crash::crash_point, standing_rules::USED, write_record};
+use countersign_runtime::crash::crash_point;
+use countersign_store::{Nodes, Record, Store, StoreError, standing_rules::USED, write_record};
 
 /// Rules of one owner, and of all, that are not over.
 pub const MAX_OF_ONE: usize = 200;

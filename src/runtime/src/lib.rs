@@ -2,7 +2,9 @@
 //!
 //! Never knows who uses it: no session, no change, no provider.
 //!
-//! [`lanes`] has the threads for large messages, [`reclaim`] what gives memory back.
+//! [`lanes`] has the threads for large messages, [`reclaim`] what gives memory back, and [`crash`] the points where
+//! tests kill the process.
 
+pub mod crash;
 pub mod lanes;
 pub mod reclaim;

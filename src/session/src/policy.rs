@@ -12,7 +12,7 @@ use countersign_exchange::context::{Exchange, asker};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::Provider;
 use countersign_routing::{RouteTable, ToolRoute};
-use countersign_store::crash::crash_point;
+use countersign_runtime::crash::crash_point;
 use countersign_telemetry::metrics as telemetry;
 
 /// A call that policy was asked about: where it goes, and what was decided. It travels with the call; what it means is

@@ -5,11 +5,10 @@
 //!
 //! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
 //! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside. What both need stands beside them: `queue` holds what
-//! is to be written, `rows` reads columns, `covered` says what entries tell of, `verify` proves them, `moving` brings a store from
-//! one to the other, [`crash`] names the points where tests kill the process.
+//! is to be written, `rows` reads columns, `covered` says what entries tell of, `verify` proves them, and `moving` brings a store
+//! from one to the other.
 
 mod covered;
-pub mod crash;
 #[cfg(test)]
 mod drafts;
 pub mod error;

@@ -32,9 +32,9 @@ use countersign_domain::{
     webhooks::event::{Facts, outward},
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
+use countersign_runtime::crash::crash_point;
 use countersign_store::{
     Nodes, StoreError,
-    crash::crash_point,
     webhooks::{Deliveries, DeliveryState, Tried, Waiting},
 };
 use countersign_telemetry::metrics as telemetry;

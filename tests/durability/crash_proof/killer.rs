@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use countersign_store::crash::POINTS;
+use countersign_runtime::crash::POINTS;
 
 use super::{chance::Chance, plan::Plan, world::World};
 use support::{self, Gateway, Options, PATIENCE, Process, listening, postgres};

@@ -15,6 +15,19 @@ pub enum PolicyDefault {
     Deny,
 }
 
+impl PolicyDefault {
+    /// Returns its name in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::ReviewWrites => "review_writes",
+            Self::ReviewAll => "review_all",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// Whether the policy is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

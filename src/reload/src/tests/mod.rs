@@ -34,7 +34,7 @@ struct Noting(Arc<Notes>);
 
 impl Applies for Noting {
     fn routing<'a>(&'a self, policy: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
-        let done = self.0.note("routing", diff::default_name(policy.default).to_owned());
+        let done = self.0.note("routing", policy.default.as_str().to_owned());
         async { done }.boxed()
     }
     fn servers<'a>(

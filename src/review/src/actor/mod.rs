@@ -31,7 +31,8 @@ use self::{
 use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::EventKind};
 use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
-use countersign_store::{Draft, Store, StoreError, WriteError, Written, crash::crash_point};
+use countersign_runtime::crash::crash_point;
+use countersign_store::{Draft, Store, StoreError, WriteError, Written};
 use countersign_telemetry::metrics as telemetry;
 
 /// Why a transition did not happen.

@@ -36,7 +36,8 @@ use crate::{
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redacted};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider, ToolResult};
-use countersign_store::{StoreError, crash::crash_point};
+use countersign_runtime::crash::crash_point;
+use countersign_store::StoreError;
 
 /// Before it is looked again whether this node's lease is renewed.
 const LEASE_PAUSE: Duration = Duration::from_millis(20);

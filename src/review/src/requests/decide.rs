@@ -21,7 +21,7 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::crash::crash_point;
+use countersign_runtime::crash::crash_point;
 
 /// Runs on the Executor's thread, so that an endpoint that goes away leaves nothing half done, and so that providers are
 /// never called on the threads that serve connections.

@@ -18,8 +18,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProviderDirectory;
-use countersign_runtime::lanes::aside;
-use countersign_store::crash::crash_point;
+use countersign_runtime::{crash::crash_point, lanes::aside};
 
 pub(crate) async fn edit(changes: &Changes, edit: EditChange) -> Decided {
     check_endpoint(&changes.inner, &edit.reviewer, edit.comment.as_deref())?;

@@ -10,7 +10,8 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{Draft, crash::crash_point};
+use countersign_runtime::crash::crash_point;
+use countersign_store::Draft;
 
 /// What a client says of itself is cut to this many characters.
 const MAX_CLIENT_TEXT: usize = 200;

@@ -14,7 +14,7 @@ use countersign_domain::{
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
-use countersign_store::crash::crash_point;
+use countersign_runtime::crash::crash_point;
 
 pub(crate) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> Decided {
     check_endpoint(&changes.inner, &reviewer, None)?;

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use super::turn;
 use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
-use countersign_store::crash::crash_point;
+use countersign_runtime::crash::crash_point;
 
 /// Changes looked at in one round; the rest follows in the next.
 const ROUND: usize = 256;

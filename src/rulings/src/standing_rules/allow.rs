@@ -15,7 +15,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::ToolRoute;
-use countersign_store::crash::crash_point;
+use countersign_runtime::crash::crash_point;
 
 impl StandingRules {
     /// A reviewer lets tools of a server run without review: all of them, or none. One that this person has let run

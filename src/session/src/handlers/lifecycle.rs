@@ -12,7 +12,6 @@ use countersign_exchange::{
     reply::{CacheHint, Reply},
 };
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
-use countersign_reload::diff::default_name;
 use countersign_routing::RouteTable;
 
 /// What a model is told of this server.
@@ -201,7 +200,7 @@ pub fn info_of(services: &SessionServices) -> Value {
         "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
-        "policy": default_name(services.reloads.config().policy.default),
+        "policy": services.reloads.config().policy.default.as_str(),
         "policyMode": services.reloads.config().policy.mode,
         "uptimeSeconds": services.state.started.elapsed().as_secs(),
     })

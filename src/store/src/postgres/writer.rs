@@ -37,7 +37,6 @@ use super::{
 use crate::{
     Draft, Heads, Nodes as _, Pruning, Record, StoreError, WriteError, Written,
     covered::with_rows,
-    crash::crash_point,
     pins::FIRST_SEEN,
     queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
@@ -48,6 +47,7 @@ use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
     machine::{EventKind, SYSTEM},
 };
+use countersign_runtime::crash::crash_point;
 
 const INSERT: &str =
     "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)

@@ -23,7 +23,6 @@ use rusqlite::{Connection, ErrorCode, params};
 use super::{claims, open::open_writer, pins, retention, rows, search, space, standing_rules, trail, witness::Witness};
 use crate::{
     Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
-    crash::crash_point,
     health::Health,
     queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
@@ -32,6 +31,7 @@ use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
     machine::SYSTEM,
 };
+use countersign_runtime::crash::crash_point;
 
 /// Bytes that must be free before a disk counts as one with room again.
 const ROOM: u64 = 1 << 20;

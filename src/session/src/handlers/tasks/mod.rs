@@ -32,7 +32,7 @@ use countersign_protocol::{
 };
 use countersign_provider::NoProgress;
 use countersign_review::ChangeFilter;
-use countersign_store::crash::crash_point;
+use countersign_runtime::crash::crash_point;
 
 /// Tasks in one page of a list.
 const PAGE: usize = 50;

@@ -3,7 +3,7 @@
 //! Inert in release builds unless compiled with `--cfg crash_points`, and inert everywhere unless
 //! `COUNTERSIGN_CRASH_AT` names the point. With `COUNTERSIGN_CRASH_AFTER=n` the n-th passage crashes (the first is 1).
 
-/// All of them. The crash proof (`tests/crash_proof`) ends a gateway at each.
+/// All of them. The crash proof (`tests/durability/crash_proof`) ends a gateway at each.
 pub const POINTS: &[&str] = &[
     // Of every transition: in the store's transaction with the change written and its audit entry not, before and
     // after the commit, and around telling of it.
