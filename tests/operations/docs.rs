@@ -410,29 +410,6 @@ fn the_crates_are_those_of_the_architecture_page_and_use_none_after_them() {
     }
 }
 
-/// What a profile says of single packages.
-fn levels<'a>(manifest: &'a str, profile: &str) -> BTreeMap<&'a str, &'a str> {
-    let part = manifest.split(&format!("\n[profile.{profile}.package]\n")).nth(1).unwrap().split("\n[").next().unwrap();
-    let levels: BTreeMap<_, _> = part.lines().filter_map(|line| line.split_once(".opt-level = ")).collect();
-    assert!(levels.len() > 20, "{profile}: {}", levels.len());
-    levels
-}
-
-/// `dist` inherits from `release` what that says of single packages: one that is not named again would be published slow.
-#[test]
-fn what_release_compiles_fast_is_optimized_in_what_is_published() {
-    let manifest = fs::read_to_string(Path::new(ROOT).join("Cargo.toml")).unwrap();
-    let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock")).unwrap();
-    let (release, dist) = (levels(&manifest, "release"), levels(&manifest, "dist"));
-    for name in release.keys() {
-        assert_eq!(dist.get(name), Some(&"3"), "{name} in profile dist");
-    }
-    for name in release.keys().chain(dist.keys()).filter(|name| **name != "\"*\"") {
-        assert!(lock.contains(&format!("\nname = \"{name}\"\n")), "there is no package {name}");
-    }
-    assert_eq!(dist.get("countersign"), None, "its level is that of the whole program when it is linked");
-}
-
 /// The packages that `cargo test` of what is chosen builds, each with its features.
 fn built(chosen: &[String]) -> BTreeSet<String> {
     let tree = ["tree", "--locked", "--offline", "--edges", "features", "--prefix", "none", "--format", "{p}|{f}"];
