@@ -12,6 +12,7 @@ mkdir -p "$cache"
 export PATH="$PATH:$HOME/.cargo/bin"
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
 # The program that all suites but Rust's own run. A relative path counts from the repository.
+given=${COUNTERSIGN_BIN:-}
 export COUNTERSIGN_BIN=${COUNTERSIGN_BIN:-${CARGO_TARGET_DIR:-$repository/target}/debug/countersign}
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
@@ -102,11 +103,12 @@ venv() {
     stamped "$home" "$2"
 }
 
-# The debug build, unless somebody named a program to test.
+# The debug build, unless somebody named a program to test or it was just made.
 debug_build() {
-    [ -x "$COUNTERSIGN_BIN" ] && [ -n "${1:-}" ] && return 0
+    [ -z "$given" ] || return 0
     need cc build-essential
     # With the tests, although only the program is wanted: by itself its dependencies would have other features, and be
     # built once more.
     cargo build --locked --quiet --workspace --bins
+    given=$COUNTERSIGN_BIN
 }
