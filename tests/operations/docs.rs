@@ -2,7 +2,7 @@
 //! tests that they name, and the crates. `tests/clients/docs.test.mjs` runs their snippets.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
