@@ -152,6 +152,7 @@ impl Bench {
             related,
             log_level: None,
             headers: None,
+            table: self.services.routes.load_full(),
         }
     }
 

@@ -22,6 +22,7 @@ use countersign_protocol::{
     method::Method,
     params::{self, LoggingLevel, Meta},
 };
+use countersign_routing::RouteTable;
 use countersign_telemetry::{
     RequestMetrics,
     metrics::{Cache, CacheMetrics, Transport},
@@ -39,6 +40,8 @@ pub struct MessageSource {
     pub assumed: Revision,
     /// See [`Exchange::headers`].
     pub headers: Option<Arc<ForwardedHeaders>>,
+    /// See [`Exchange::table`].
+    pub table: Arc<RouteTable>,
 }
 
 /// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
@@ -80,6 +83,7 @@ fn answered(
         related: Related::Outbox(session.clone()),
         assumed: Revision::NEWEST_LEGACY,
         headers: None,
+        table: services.shared.routes.load_full(),
     };
     async move {
         let _held = held;
@@ -157,9 +161,9 @@ impl MessageSource {
         } else {
             self.legacy_facts(request)?
         };
-        let Self { services: sessions, session, identity, transport, related, assumed: _, headers } = self;
+        let Self { services: sessions, session, identity, transport, related, assumed: _, headers, table } = self;
         let services = Arc::clone(&sessions.shared);
-        let exchange = Exchange { services, session, facts, identity, transport, related, log_level, headers };
+        let exchange = Exchange { services, session, facts, identity, transport, related, log_level, headers, table };
         Ok(Handling { exchange, sessions })
     }
 

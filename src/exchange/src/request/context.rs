@@ -25,6 +25,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
 use countersign_provider::{CallContext, NoProgress, ProgressSink, SessionNotes};
+use countersign_routing::RouteTable;
 use countersign_telemetry::metrics::Transport;
 
 /// One request and everything its handling needs to know.
@@ -41,6 +42,8 @@ pub struct Exchange {
     pub log_level: Option<LoggingLevel>,
     /// Headers of its HTTP request that some upstream's configuration wants passed on.
     pub headers: Option<Arc<ForwardedHeaders>>,
+    /// The routes as they were once the request had been read. Only waiting for a server replaces them.
+    pub table: Arc<RouteTable>,
 }
 
 /// Names in lower case, and values.

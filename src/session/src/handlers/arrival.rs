@@ -86,13 +86,12 @@ impl<T> Found<T> {
 
 async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Found<T>) -> Result<Option<T>, McpError> {
     // Nearly always it is there.
-    match find(&exchange.services.routes.load()) {
+    match find(&exchange.table) {
         Found::There(found) => return Ok(Some(found)),
         Found::Nowhere => return Ok(None),
         Found::Awaited(..) => {}
     }
-    let table = exchange.services.routes.load_full();
-    Box::pin(wait(&exchange.services, &exchange.identity.principal, table, find)).await
+    Box::pin(wait(&exchange.services, &exchange.identity.principal, Arc::clone(&exchange.table), find)).await
 }
 
 async fn wait<T>(

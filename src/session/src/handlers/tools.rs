@@ -313,7 +313,7 @@ async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue
     let refuses = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
     if judged.verdict() == Verdict::Allow
         && refuses(route)
-        && let Some(other) = exchange.services.routes.load().fallback_of(route)
+        && let Some(other) = exchange.table.fallback_of(route)
         && !refuses(&other)
         && let Ok(instead) = policy::judge(exchange, &other, arguments).await
         && instead.verdict() == Verdict::Allow
@@ -330,7 +330,7 @@ fn given(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
 }
 
 async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    if let Some(route) = exchange.services.routes.load().tool(name) {
+    if let Some(route) = exchange.table.tool(name) {
         return Ok(route);
     }
     Box::pin(arrival::tool(exchange, name)).await?.ok_or_else(|| {

@@ -29,6 +29,7 @@ fn endpoint(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
         related: Related::Outbox(Arc::clone(session)),
         assumed: Revision::V2025_03_26,
         headers: None,
+        table: bench.services.routes.load_full(),
     }
 }
 

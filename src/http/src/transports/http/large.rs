@@ -35,9 +35,8 @@ pub struct Large {
 /// What is wrong with it; the answer while the gateway shuts down.
 pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFault>, Box<HttpResponse>> {
     let (services, body) = (post.services.clone().into_inner(), body.clone());
-    let table = services.routes.load();
+    let table = services.routes.load_full();
     let headers = (table.mirrors_arguments() || !table.awaits_nobody()).then(|| post.request.headers().clone());
-    drop(table);
     let lanes = Arc::clone(&services.state.lanes);
     let work = move || async move {
         Ok(match envelope::parse(&body, &services.envelope_limits())? {
@@ -45,7 +44,7 @@ pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFaul
             Incoming::Single(message) => {
                 let checked = match (&message, &headers) {
                     (Message::Request(request), Some(headers)) => {
-                        modern::check_param_headers(&services, &View(headers), request)
+                        modern::check_param_headers(&table, &View(headers), request)
                     }
                     _ => Ok(modern::Headers::Fine),
                 };

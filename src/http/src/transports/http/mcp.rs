@@ -21,6 +21,7 @@ use countersign_protocol::{
     envelope::{self, EnvelopeFault, Incoming, Message},
     headers, params,
 };
+use countersign_routing::RouteTable;
 use countersign_runtime::lanes::LARGE;
 use countersign_session::owned::OwnedMessage;
 use countersign_telemetry::RequestMetrics;
@@ -199,8 +200,7 @@ fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
 
 /// The headers that the configuration of some upstream has passed on; none of them otherwise, whatever they are.
 #[must_use]
-pub fn forwarded(services: &HttpServices, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
-    let table = services.routes.load();
+pub fn forwarded(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
     let names = table.forwarded_headers();
     if names.is_empty() {
         return None;

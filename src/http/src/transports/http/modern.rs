@@ -12,7 +12,7 @@ use super::{
     large::Large,
     mcp::{Post, forwarded},
 };
-use crate::{connections::Connection, framing::sse, services::HttpServices};
+use crate::{connections::Connection, framing::sse};
 use countersign_exchange::{
     context::{Exchange, WireResponse, asker_of},
     related::{Related, ResponseQueue},
@@ -25,6 +25,7 @@ use countersign_protocol::{
     method::Method,
     params::Meta,
 };
+use countersign_routing::RouteTable;
 use countersign_session::{Handling, Session, extension, handlers::arrival, inbound, owned::OwnedRequest};
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
@@ -50,15 +51,17 @@ pub async fn serve(
             };
         }
     };
+    let mut table = post.services.routes.load_full();
     let mut checked = headers::check_request(&view, request, meta)
         .and_then(|revision| method_known(&post, meta, request, revision))
         .and_then(|()| match &large {
             Some(large) => large.checked.clone(),
-            None => check_param_headers(&post.services, &view, request),
+            None => check_param_headers(&table, &view, request),
         });
     if let Ok(Headers::Unknown) = checked {
         arrived(&post, request).await;
-        checked = check_param_headers(&post.services, &view, request);
+        table = post.services.routes.load_full();
+        checked = check_param_headers(&table, &view, request);
     }
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
@@ -68,7 +71,7 @@ pub async fn serve(
     let principal = Arc::clone(&post.identity.principal);
     let queue = ResponseQueue::counted(limits.outbox_messages, limits.outbox_bytes, memory, principal);
     let queue = Arc::new(queue);
-    let exchange = match exchange(&post, meta, &queue) {
+    let exchange = match exchange(&post, meta, &queue, table) {
         Ok(exchange) => exchange,
         Err(error) => return refuse(Some(&request.id), &error),
     };
@@ -126,7 +129,12 @@ pub async fn serve(
     sse::answer().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
-fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<Handling, McpError> {
+fn exchange(
+    post: &Post,
+    meta: &Meta<'_>,
+    queue: &Arc<ResponseQueue>,
+    table: Arc<RouteTable>,
+) -> Result<Handling, McpError> {
     let facts = inbound::modern_facts(meta, (&post.services.config.limits).into())?;
     let sessions = &post.services.sessions;
     // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
@@ -148,7 +156,8 @@ fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<
         transport: Transport::Http,
         related: Related::Queue(Arc::clone(queue)),
         log_level: meta.log_level()?,
-        headers: forwarded(&post.services, &post.request),
+        headers: forwarded(&table, &post.request),
+        table,
     };
     Ok(Handling { exchange, sessions: Arc::clone(&sessions.services) })
 }
@@ -173,15 +182,10 @@ pub enum Headers {
 }
 
 /// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
-pub fn check_param_headers(
-    services: &HttpServices,
-    view: &View<'_>,
-    request: &Request<'_>,
-) -> Result<Headers, McpError> {
+pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Request<'_>) -> Result<Headers, McpError> {
     if request.method != "tools/call" {
         return Ok(Headers::Fine);
     }
-    let table = services.routes.load();
     if !table.mirrors_arguments() && table.awaits_nobody() {
         return Ok(Headers::Fine);
     }

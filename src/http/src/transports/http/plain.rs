@@ -271,6 +271,7 @@ fn exchange(services: &Arc<HttpServices>, identity: Identity) -> Handling {
         related: Related::Nowhere,
         log_level: None,
         headers: None,
+        table: services.routes.load_full(),
     };
     Handling { exchange, sessions: Arc::clone(&services.sessions.services) }
 }

@@ -150,6 +150,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
 
 fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
+    let table = post.services.routes.load_full();
     MessageSource {
         services: Arc::clone(&post.services.sessions.services),
         session: Arc::clone(session),
@@ -157,7 +158,8 @@ fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, a
         transport: Transport::Http,
         related,
         assumed,
-        headers: forwarded(&post.services, &post.request),
+        headers: forwarded(&table, &post.request),
+        table,
     }
 }
 
