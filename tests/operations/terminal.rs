@@ -207,7 +207,12 @@ fn the_inbox_is_a_place_to_decide_in() {
     inbox.keys("q");
     inbox.resize(40, 10);
     inbox.shows("You're all caught up");
+    // A key that comes between the two screens is lost.
+    let before = inbox.raw().matches("\u{1b}[?1049h").count();
     inbox.keys("\u{1a}");
+    support::eventually("it draws itself again", || {
+        (inbox.raw().matches("\u{1b}[?1049h").count() > before).then_some(())
+    });
     inbox.keys("?");
     inbox.shows("any key closes");
     inbox.keys(" q");
