@@ -84,21 +84,7 @@ impl One<'_> {
             self.wrong(item, message, format!("Keys of a rule: {KEYS}."));
             return None;
         };
-        let mut rule = Rule {
-            label: format!("rule {number}").into(),
-            tools: Globs::default(),
-            methods: Globs::default(),
-            resources: Globs::default(),
-            prompts: Globs::default(),
-            servers: Globs::default(),
-            roles: Vec::new(),
-            principals: Globs::default(),
-            annotations: AnnotationsMatch::default(),
-            when: None,
-            then: Verdict::Deny,
-            reason: None,
-            terms: Arc::clone(self.review),
-        };
+        let mut rule = Rule { terms: Arc::clone(self.review), ..Rule::new(format!("rule {number}"), Verdict::Deny) };
         let mut asked: Vec<&KeyValue> = Vec::new();
         let mut decided = false;
         for entry @ KeyValue { key, line, column, value } in entries {

@@ -196,7 +196,7 @@ fn common(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
 mod tests {
     use proptest::prelude::*;
 
-    use countersign_domain::policy::{AnnotationsMatch, Globs};
+    use countersign_domain::policy::Globs;
 
     use super::*;
 
@@ -213,21 +213,7 @@ mod tests {
                 "?" => Verdict::Review,
                 _ => Verdict::Deny,
             };
-            Rule {
-                label: asks.into(),
-                tools: globs(asks),
-                methods: Globs::default(),
-                resources: Globs::default(),
-                prompts: Globs::default(),
-                servers: Globs::default(),
-                roles: Vec::new(),
-                principals: Globs::default(),
-                annotations: AnnotationsMatch::default(),
-                when: None,
-                then,
-                reason: None,
-                terms: Arc::default(),
-            }
+            Rule { tools: globs(asks), ..Rule::new(asks, then) }
         };
         text.split_whitespace().map(rule).collect()
     }

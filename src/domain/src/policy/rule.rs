@@ -55,6 +55,26 @@ impl AnnotationsMatch {
 }
 
 impl Rule {
+    /// Returns a rule that matches every call, with the default terms of a review.
+    #[must_use]
+    pub fn new(label: impl Into<Arc<str>>, then: Verdict) -> Self {
+        Self {
+            label: label.into(),
+            tools: Globs::default(),
+            methods: Globs::default(),
+            resources: Globs::default(),
+            prompts: Globs::default(),
+            servers: Globs::default(),
+            roles: Vec::new(),
+            principals: Globs::default(),
+            annotations: AnnotationsMatch::default(),
+            when: None,
+            then,
+            reason: None,
+            terms: Arc::default(),
+        }
+    }
+
     /// Returns `true` if the two match the same calls, whatever they decide about them.
     #[must_use]
     pub fn matches_same_calls(&self, other: &Self) -> bool {

@@ -8,24 +8,6 @@ use crate::{
     principal::{Principal, Role},
 };
 
-fn rule(label: &str, then: Verdict) -> Rule {
-    Rule {
-        label: label.into(),
-        tools: Globs::default(),
-        methods: Globs::default(),
-        resources: Globs::default(),
-        prompts: Globs::default(),
-        servers: Globs::default(),
-        roles: Vec::new(),
-        principals: Globs::default(),
-        annotations: AnnotationsMatch::default(),
-        when: None,
-        then,
-        reason: None,
-        terms: Arc::default(),
-    }
-}
-
 fn globs(pattern: &str) -> Globs {
     Globs::new(vec![pattern.to_owned()]).unwrap()
 }
@@ -93,7 +75,7 @@ fn verdict_by_default_and_hint() {
 fn no_rule_takes_a_callers_own_changes_away() {
     let own = ToolFacts { self_service: true, ..tool(false) };
     for then in [Verdict::Review, Verdict::Deny] {
-        let policy = policy(PolicyDefault::Deny, vec![rule("all", then)]);
+        let policy = policy(PolicyDefault::Deny, vec![Rule::new("all", then)]);
         assert!(policy.ruling(&own).always_allows());
         assert!(policy.ruling(&own).lists_to(&principal(Role::Agent)));
     }
@@ -124,12 +106,12 @@ fn what_is_new_or_changed_is_reviewed_whatever_is_said_but_not_where_it_is_denie
         for (then, expected) in
             [(Verdict::Allow, Verdict::Review), (Verdict::Review, Verdict::Review), (Verdict::Deny, Verdict::Deny)]
         {
-            let by_rule = policy(PolicyDefault::Allow, vec![rule("r", then)]);
+            let by_rule = policy(PolicyDefault::Allow, vec![Rule::new("r", then)]);
             let decision = ask(&by_rule, &tool, "{}");
             assert_eq!((decision.verdict, decision.mark), (expected, standing.mark()), "{standing:?} {then:?}");
         }
         assert_eq!(ask(&policy(PolicyDefault::Allow, Vec::new()), &tool, "{}").verdict, Verdict::Review);
-        let by_condition = Rule { when: when("arguments.ok"), ..rule("r", Verdict::Allow) };
+        let by_condition = Rule { when: when("arguments.ok"), ..Rule::new("r", Verdict::Allow) };
         let by_condition = policy(PolicyDefault::Allow, vec![by_condition]);
         assert_eq!(ask(&by_condition, &tool, r#"{"ok":true}"#).verdict, Verdict::Review);
     }
@@ -138,12 +120,12 @@ fn what_is_new_or_changed_is_reviewed_whatever_is_said_but_not_where_it_is_denie
 #[test]
 fn the_first_rule_that_matches_decides() {
     let rules = vec![
-        Rule { tools: globs("db__*"), ..rule("other tool", Verdict::Deny) },
-        Rule { servers: globs("d*"), ..rule("other server", Verdict::Deny) },
-        Rule { roles: vec![Role::Reviewer, Role::Admin], ..rule("reviewers", Verdict::Allow) },
-        Rule { principals: globs("ci-?"), when: when("arguments.n > 10"), ..rule("ci", Verdict::Deny) },
-        Rule { tools: globs("{fs,git}__w*"), ..rule("writes", Verdict::Review) },
-        rule("never reached", Verdict::Allow),
+        Rule { tools: globs("db__*"), ..Rule::new("other tool", Verdict::Deny) },
+        Rule { servers: globs("d*"), ..Rule::new("other server", Verdict::Deny) },
+        Rule { roles: vec![Role::Reviewer, Role::Admin], ..Rule::new("reviewers", Verdict::Allow) },
+        Rule { principals: globs("ci-?"), when: when("arguments.n > 10"), ..Rule::new("ci", Verdict::Deny) },
+        Rule { tools: globs("{fs,git}__w*"), ..Rule::new("writes", Verdict::Review) },
+        Rule::new("never reached", Verdict::Allow),
     ];
     let policy = policy(PolicyDefault::Deny, rules);
     let tool = tool(false);
@@ -163,9 +145,9 @@ fn the_first_rule_that_matches_decides() {
 fn what_no_call_changes_is_decided_beforehand() {
     let annotated = AnnotationsMatch { destructive_hint: Some(false), ..AnnotationsMatch::default() };
     let rules = vec![
-        Rule { when: when("tool.server == 'db'"), ..rule("db", Verdict::Deny) },
-        Rule { annotations: annotated, when: when("tool.name.startsWith('fs__')"), ..rule("fs", Verdict::Allow) },
-        Rule { when: when("arguments.n > 10"), ..rule("never asked", Verdict::Deny) },
+        Rule { when: when("tool.server == 'db'"), ..Rule::new("db", Verdict::Deny) },
+        Rule { annotations: annotated, when: when("tool.name.startsWith('fs__')"), ..Rule::new("fs", Verdict::Allow) },
+        Rule { when: when("arguments.n > 10"), ..Rule::new("never asked", Verdict::Deny) },
     ];
     let policy = policy(PolicyDefault::Deny, rules);
     let ruling = policy.ruling(&tool(false));
@@ -186,7 +168,7 @@ fn a_condition_without_an_answer_never_loosens() {
         (V::Deny, V::Allow, V::Deny),
     ] {
         for condition in ["arguments.missing > 1", "arguments.text > 1", "arguments.n", "arguments.list[7] == 1"] {
-            let rules = vec![Rule { when: when(condition), ..rule("first", then) }, rule("second", after)];
+            let rules = vec![Rule { when: when(condition), ..Rule::new("first", then) }, Rule::new("second", after)];
             let policy = policy(PolicyDefault::Allow, rules);
             let arguments = r#"{"text":"a secret","n":1,"list":[]}"#;
             let decision = ask(&policy, &tool, arguments);
@@ -198,7 +180,7 @@ fn a_condition_without_an_answer_never_loosens() {
 
 #[test]
 fn arguments_that_a_condition_could_misread_are_reviewed() {
-    let rules = vec![Rule { when: when("arguments.amount < 100"), ..rule("small", Verdict::Allow) }];
+    let rules = vec![Rule { when: when("arguments.amount < 100"), ..Rule::new("small", Verdict::Allow) }];
     let policy = policy(PolicyDefault::ReviewAll, rules);
     let verdict = |arguments: &str| ask(&policy, &tool(false), arguments);
     assert_eq!(verdict(r#"{"amount":99}"#).verdict, Verdict::Allow);
@@ -218,7 +200,7 @@ fn arguments_that_a_condition_could_misread_are_reviewed() {
 fn no_arguments_make_a_condition_expensive() {
     let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
     let policy_of =
-        |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..rule("r", Verdict::Deny) }]);
+        |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..Rule::new("r", Verdict::Deny) }]);
     let arguments = format!(r#"{{"a":{},"s":"{}"}}"#, list(2000), "x".repeat(500_000));
     for condition in [
         "arguments.a.exists(x, arguments.a.exists(y, x + y == 3))",
@@ -252,12 +234,12 @@ fn a_rule_by_annotation_does_not_believe_what_nobody_vouched_for() {
         (destroys, V::Deny, V::Deny, V::Review),
         (destroys, V::Allow, V::Review, V::Review),
     ] {
-        let rules = vec![Rule { annotations: asked, ..rule("r", then) }];
+        let rules = vec![Rule { annotations: asked, ..Rule::new("r", then) }];
         let policy = policy(PolicyDefault::ReviewAll, rules);
         assert_eq!(ask(&policy, &seen, "{}").verdict, of_seen, "{asked:?} {then:?}");
         assert_eq!(ask(&policy, &accepted, "{}").verdict, of_accepted, "{asked:?} {then:?}");
     }
-    let condition = Rule { when: when("tool.annotations.readOnlyHint"), ..rule("r", V::Allow) };
+    let condition = Rule { when: when("tool.annotations.readOnlyHint"), ..Rule::new("r", V::Allow) };
     let policy = policy(PolicyDefault::ReviewAll, vec![condition]);
     assert_eq!(ask(&policy, &seen, "{}").verdict, V::Review);
     assert_eq!(ask(&policy, &accepted, "{}").verdict, V::Allow);
@@ -269,7 +251,7 @@ fn what_every_call_of_a_principal_is_denied_is_not_listed_to_it() {
         let ruling = policy(PolicyDefault::Allow, rules).ruling(&tool(false));
         [Role::Agent, Role::Reviewer].map(|role| !ruling.lists_to(&principal(role)))
     };
-    let deny = || rule("deny", Verdict::Deny);
+    let deny = || Rule::new("deny", Verdict::Deny);
     let agents = || Rule { roles: vec![Role::Agent], ..deny() };
     assert_eq!(denied_to(vec![]), [false, false]);
     assert_eq!(denied_to(vec![deny()]), [true, true]);
@@ -280,7 +262,7 @@ fn what_every_call_of_a_principal_is_denied_is_not_listed_to_it() {
     assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }]), [false, false]);
     assert_eq!(denied_to(vec![Rule { when: when("session.transport == 'http'"), ..deny() }]), [false, false]);
     assert_eq!(
-        denied_to(vec![Rule { when: when("arguments.x"), ..rule("a", Verdict::Allow) }, agents()]),
+        denied_to(vec![Rule { when: when("arguments.x"), ..Rule::new("a", Verdict::Allow) }, agents()]),
         [false, false]
     );
     assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }, agents()]), [true, false]);
@@ -327,8 +309,12 @@ fn only_what_looks_at_arguments_is_held_up_by_them() {
     let ruling = policy(
         PolicyDefault::Allow,
         vec![
-            Rule { roles: vec![Role::Reviewer], when: when("arguments.a.all(x, x > 1)"), ..rule("a", Verdict::Deny) },
-            Rule { when: when("arguments.b > 1"), ..rule("b", Verdict::Deny) },
+            Rule {
+                roles: vec![Role::Reviewer],
+                when: when("arguments.a.all(x, x > 1)"),
+                ..Rule::new("a", Verdict::Deny)
+            },
+            Rule { when: when("arguments.b > 1"), ..Rule::new("b", Verdict::Deny) },
         ],
     )
     .ruling(&tool(false));

@@ -6,7 +6,7 @@ use super::*;
 use countersign_config::{RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget};
 use countersign_domain::{
     policy::{
-        AnnotationsMatch, Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
+        Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
         pins::{Definition, Pin},
     },
     principal::Role,
@@ -561,19 +561,9 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
         Stocked(testing::stocked(config, negotiated, catalog)).provider()
     };
     let deny = |server: &str, roles: Vec<Role>| Rule {
-        label: server.into(),
         servers: Globs::new(vec![server.to_owned()]).unwrap(),
         roles,
-        tools: Globs::default(),
-        methods: Globs::default(),
-        resources: Globs::default(),
-        prompts: Globs::default(),
-        principals: Globs::default(),
-        annotations: AnnotationsMatch::default(),
-        when: None,
-        then: Verdict::Deny,
-        reason: None,
-        terms: std::sync::Arc::default(),
+        ..Rule::new(server, Verdict::Deny)
     };
     let rules = vec![deny("secret", vec![Role::Agent]), deny("off", Vec::new())];
     let policy = Policy::new(&PolicyConfig { rules, ..PolicyDefault::ReviewWrites.into() });

@@ -9,21 +9,7 @@ fn globs(text: &str) -> Globs {
 }
 
 fn rule(then: Verdict) -> Rule {
-    Rule {
-        label: "r".into(),
-        tools: Globs::default(),
-        methods: Globs::default(),
-        resources: Globs::default(),
-        prompts: Globs::default(),
-        servers: Globs::default(),
-        roles: Vec::new(),
-        principals: Globs::default(),
-        annotations: Default::default(),
-        when: None,
-        then,
-        reason: None,
-        terms: Default::default(),
-    }
+    Rule::new("r", then)
 }
 
 fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {

@@ -124,7 +124,7 @@ fn a_rule_that_denies_counts_always() {
 #[test]
 fn a_simulated_policy_lets_all_through_and_says_what_it_means() {
     let simulate = |config: PolicyConfig| PolicyConfig { mode: PolicyMode::Simulate, ..config };
-    let conditional = vec![Rule { when: when("arguments.x"), ..rule("r", Verdict::Deny) }];
+    let conditional = vec![Rule { when: when("arguments.x"), ..Rule::new("r", Verdict::Deny) }];
     for (config, meant) in [
         (PolicyDefault::Allow.into(), None),
         (PolicyDefault::ReviewAll.into(), Some(Verdict::Review)),
@@ -148,8 +148,8 @@ fn what_is_asked_of_a_review_comes_from_the_rule_or_the_whole() {
     let config = PolicyConfig {
         review: quorum(2),
         rules: vec![
-            Rule { when: when("arguments.a == 1"), terms: quorum(3), ..rule("three", Verdict::Review) },
-            Rule { when: when("arguments.b"), terms: quorum(2), ..rule("free", Verdict::Allow) },
+            Rule { when: when("arguments.a == 1"), terms: quorum(3), ..Rule::new("three", Verdict::Review) },
+            Rule { when: when("arguments.b"), terms: quorum(2), ..Rule::new("free", Verdict::Allow) },
         ],
         ..PolicyDefault::ReviewAll.into()
     };

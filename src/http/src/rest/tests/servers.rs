@@ -195,19 +195,8 @@ async fn no_tool_is_let_run_over_the_configuration() {
     assert_eq!(endpoints.let_run(&alice, &[query], "fine").await.status, 200);
     let rule = |then: Verdict, principals: &[&str]| {
         Arc::new(Rule {
-            label: "files".into(),
-            tools: Globs::default(),
-            methods: Globs::default(),
-            resources: Globs::default(),
-            prompts: Globs::default(),
-            servers: Globs::default(),
-            roles: Vec::new(),
             principals: Globs::new(principals.iter().map(|p| (*p).to_owned()).collect()).unwrap(),
-            annotations: Default::default(),
-            when: None,
-            then,
-            reason: None,
-            terms: Arc::default(),
+            ..Rule::new("files", then)
         })
     };
     let with = |rules: Vec<Arc<Rule>>| PolicyConfig {
