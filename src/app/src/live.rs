@@ -46,13 +46,13 @@ pub async fn check_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
 }
 
 impl LiveGateway {
-    const GONE: &'static str = "the router has ended";
+    const ROUTER_ENDED: &'static str = "the router has ended";
 
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         check_acceptances(&self.pins, servers).await;
         let mut providers = self.built_in.clone();
         providers.extend(self.upstreams.apply(servers).into_iter().map(Target::Upstream));
-        let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
+        let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
         done.map_err(|error| error.to_string())
     }
 }
@@ -62,7 +62,7 @@ impl Applies for LiveGateway {
         Box::pin(async move {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
             let message = Reconfigure { policy: Policy::new(policy), aliases };
-            let done = self.router.send(message).await.map_err(|_| Self::GONE.to_owned())?;
+            let done = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
             done.map_err(|error| error.to_string())?;
             self.people.set(&policy.groups);
             Ok(())
@@ -104,18 +104,7 @@ impl Applies for LiveGateway {
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
-        let record = Record {
-            change: String::new(),
-            server: String::new(),
-            pins: Vec::new(),
-            rules: Vec::new(),
-            late: None,
-            event,
-            at: Timestamp::now(),
-            actor: by.to_owned(),
-            details,
-        };
-        let written = write_record(&*self.store, record);
+        let written = write_record(&*self.store, Record::new(event, Timestamp::now(), by, details));
         Box::pin(async move { written.await.map_err(|error| error.to_string()) })
     }
 }

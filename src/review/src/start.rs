@@ -233,17 +233,8 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
         }
     }
     // Only now: whoever crashes before begins anew.
-    let record = Record {
-        change: String::new(),
-        server: String::new(),
-        pins: Vec::new(),
-        rules: Vec::new(),
-        late: None,
-        event: "restored",
-        at: inner.now(),
-        actor: SYSTEM.to_owned(),
-        details: serde_json::json!({ "backupOf": taken }).to_string(),
-    };
+    let details = serde_json::json!({ "backupOf": taken }).to_string();
+    let record = Record::new("restored", inner.now(), SYSTEM, details);
     let (reply, answer) = oneshot::channel();
     inner.store.submit_restored(
         record,

@@ -508,13 +508,8 @@ impl StandingRules {
         let record = Record {
             change: rule.from_change.clone().unwrap_or_default(),
             server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
-            pins: Vec::new(),
             rules: vec![rule.clone()],
-            late: None,
-            event,
-            at: self.now(),
-            actor: by.to_owned(),
-            details: details.to_string(),
+            ..Record::new(event, self.now(), by, details.to_string())
         };
         // Written even where the endpoint's client goes away.
         let written = write_record(&*self.parts.store, record).await;

@@ -109,6 +109,24 @@ pub struct Record {
     pub details: String,
 }
 
+impl Record {
+    /// Returns a record about no change, server or rule. `details` is a JSON object.
+    #[must_use]
+    pub fn new(event: &'static str, at: Timestamp, actor: &str, details: String) -> Self {
+        Self {
+            change: String::new(),
+            server: String::new(),
+            pins: Vec::new(),
+            rules: Vec::new(),
+            late: None,
+            event,
+            at,
+            actor: actor.to_owned(),
+            details,
+        }
+    }
+}
+
 /// A call whose node was taken for gone, and which has come back: nothing of that claim can still go out.
 #[derive(Clone, Debug)]
 pub struct LateCall {

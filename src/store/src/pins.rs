@@ -215,17 +215,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
-    Record {
-        change: String::new(),
-        server: server.to_owned(),
-        pins,
-        rules: Vec::new(),
-        late: None,
-        event,
-        at,
-        actor: actor.to_owned(),
-        details,
-    }
+    Record { server: server.to_owned(), pins, ..Record::new(event, at, actor, details) }
 }
 
 /// The hash of a pin's row, as an entry has it.

@@ -187,17 +187,7 @@ mod tests {
     use crate::drafts::created;
 
     fn record() -> Work {
-        Work::Record(Record {
-            change: String::new(),
-            actor: "alice".into(),
-            event: "tools_accepted",
-            details: "{}".into(),
-            at: jiff::Timestamp::UNIX_EPOCH,
-            server: String::new(),
-            pins: Vec::new(),
-            rules: Vec::new(),
-            late: None,
-        })
+        Work::Record(Record::new("tools_accepted", jiff::Timestamp::UNIX_EPOCH, "alice", "{}".into()))
     }
 
     fn prune() -> Work {

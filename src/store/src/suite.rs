@@ -559,17 +559,7 @@ async fn record(store: &dyn Store, record: Record, restored: bool) -> Result<Wri
 }
 
 fn told_of(event: &'static str, rules: Vec<StandingRule>) -> Record {
-    Record {
-        change: String::new(),
-        server: String::new(),
-        pins: Vec::new(),
-        rules,
-        late: None,
-        event,
-        at: time(7),
-        actor: "alice".into(),
-        details: r#"{"by":"hand"}"#.into(),
-    }
+    Record { rules, ..Record::new(event, time(7), "alice", r#"{"by":"hand"}"#.into()) }
 }
 
 fn rule(id: &str, verdict: &str) -> StandingRule {

@@ -60,14 +60,8 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
     loop {
         let record = Record {
             change: claimed.id.clone(),
-            server: String::new(),
-            pins: Vec::new(),
-            rules: Vec::new(),
             late: Some(LateCall { by: by.clone(), taken_until }),
-            event: "late_result",
-            at: inner.now(),
-            actor: SYSTEM.to_owned(),
-            details: details.to_string(),
+            ..Record::new("late_result", inner.now(), SYSTEM, details.to_string())
         };
         match write_record(&*inner.store, record).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,

@@ -197,14 +197,8 @@ async fn what_a_node_leaves_is_lost_track_of_and_settled_only_once_nothing_can_g
     let (reply, answer) = tokio::sync::oneshot::channel();
     let record = Record {
         change: "one".into(),
-        server: String::new(),
-        pins: Vec::new(),
-        rules: Vec::new(),
         late: by_a.clone().map(|by| LateCall { by, taken_until: None }),
-        event: "late_result",
-        at: Timestamp::now(),
-        actor: "gateway".into(),
-        details: r#"{"outcome":"applied"}"#.into(),
+        ..Record::new("late_result", Timestamp::now(), "gateway", r#"{"outcome":"applied"}"#.into())
     };
     a.submit_record(record, Box::new(|result, _| drop(reply.send(result))));
     answer.await.unwrap().unwrap();
