@@ -14,6 +14,9 @@ pub mod schema_cost;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;
+mod tool_result;
+
+pub use tool_result::{AnswerFault, ToolResult};
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +26,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
@@ -105,46 +108,6 @@ pub struct PromptDef {
     /// As an upstream wrote it, under the name that clients use; `None` for a module.
     #[serde(skip)]
     pub raw: Option<Arc<RawValue>>,
-}
-
-/// What a tool call gave back. Encoded for the client's revision by the session layer.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ToolResult {
-    /// The `content` array, as JSON.
-    pub content: Box<RawValue>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub structured_content: Option<Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_error: bool,
-}
-
-impl ToolResult {
-    /// One text block and, beside it, the same thing for machines.
-    #[must_use]
-    pub fn text(text: &str, structured: Option<&Value>) -> Self {
-        let raw = |v: &Value| RawValue::from_string(v.to_string()).unwrap_or_default();
-        Self {
-            content: raw(&serde_json::json!([{ "type": "text", "text": text }])),
-            structured_content: structured.map(raw),
-            is_error: false,
-        }
-    }
-
-    /// A failed call: `{"error": true, "code", "message", "details"}` in the text and in `structuredContent`.
-    #[must_use]
-    pub fn error(error: &McpError) -> Self {
-        // Where the error has details of its own (which arguments are wrong, and why), they are the details.
-        let own = error.data.get("details").filter(|details| details.is_object());
-        let details = own.cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
-        let body = serde_json::json!({
-            "error": true,
-            "code": error.kind.code(),
-            "message": error.message,
-            "details": details,
-        });
-        Self { is_error: true, ..Self::text(&body.to_string(), Some(&body)) }
-    }
 }
 
 /// Sends progress of the running call to whoever asked for it; dropped silently where nobody did.

@@ -29,7 +29,7 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 use countersign_provider::{
-    CallContext, Inquirer, ProgressSink, ToolResult,
+    AnswerFault, CallContext, Inquirer, ProgressSink, ToolResult,
     request::{Replier, UpstreamRequest},
 };
 
@@ -150,35 +150,14 @@ fn outcome(response: Response, asked: bool) -> Result<ToolResult, McpError> {
         Response::Error(error) => return Err(refused(&error)),
         Response::Result(result) => result,
     };
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Answer<'a> {
-        #[serde(borrow, default)]
-        content: Option<&'a RawValue>,
-        #[serde(borrow, default)]
-        structured_content: Option<&'a RawValue>,
-        #[serde(default)]
-        is_error: Option<bool>,
-        #[serde(default)]
-        result_type: Option<String>,
-    }
-    let answer: Answer<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(&error.to_string()))?;
-    match answer.result_type.as_deref() {
-        None | Some("complete") => {}
-        Some("input_required") => return Err(input_required("it asks for input")),
-        Some(other) => {
-            return Err(unreadable(&format!("its kind is {:?}", other.chars().take(64).collect::<String>())));
-        }
-    }
-    let is_error = answer.is_error.unwrap_or(false);
-    if is_error && asked {
+    let answer = ToolResult::from_answer(result.get()).map_err(|fault| match fault {
+        AnswerFault::InputRequired => input_required("it asks for input"),
+        AnswerFault::Unreadable(why) => unreadable(&why),
+    })?;
+    if answer.is_error && asked {
         return Err(input_required("it was not told what it asked for"));
     }
-    let content = match answer.content {
-        Some(content) if content.get().starts_with('[') => content.to_owned(),
-        _ => RawValue::from_string("[]".into()).unwrap_or_default(),
-    };
-    Ok(ToolResult { content, structured_content: answer.structured_content.map(ToOwned::to_owned), is_error })
+    Ok(answer)
 }
 
 fn unreadable(why: &str) -> McpError {

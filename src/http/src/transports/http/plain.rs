@@ -1,7 +1,7 @@
 //! Plain HTTP for one-shot users: health, info, metrics, the tools, and a call as one POST with the arguments as its
 //! body. Same policy, same result.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use actix_web::{
     HttpRequest, HttpResponse, ResponseError,
@@ -25,13 +25,9 @@ use countersign_exchange::{
     shared::SessionShared,
 };
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision,
-    envelope::Request,
-    json::{add_members, member, quoted, string},
-    outline::Outline,
-    params::keys,
+    ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
-use countersign_provider::{ToolResult, text::content_text};
+use countersign_provider::{AnswerFault, ToolResult, text::content_text};
 use countersign_runtime::lanes::LARGE;
 use countersign_session::{Handling, channel_less, handlers::lifecycle, middleware};
 use countersign_telemetry::metrics::Transport;
@@ -163,18 +159,13 @@ async fn try_call(
 
 /// Returns the HTTP response for the result of a `tools/call`.
 fn response(reply: &Reply) -> Result<HttpResponse, McpError> {
-    if member(reply.json(), "resultType").and_then(string).is_some_and(|kind| kind == "input_required") {
-        return Err(McpError::new(
-            ErrorKind::InputRequired,
-            "the tool needs input, and this endpoint cannot ask for any",
-        ));
-    }
-    let mut json_text = Cow::Borrowed(reply.json());
-    if member(&json_text, "content").is_none() {
-        json_text = Cow::Owned(add_members(&json_text, &[("content", "[]")]));
-    }
-    let result: ToolResult = serde_json::from_str(&json_text).map_err(|error| {
-        McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {error}"))
+    let result = ToolResult::from_answer(reply.json()).map_err(|fault| match fault {
+        AnswerFault::InputRequired => {
+            McpError::new(ErrorKind::InputRequired, "the tool needs input, and this endpoint cannot ask for any")
+        }
+        AnswerFault::Unreadable(why) => {
+            McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {why}"))
+        }
     })?;
     Ok(match (reply.failure, &reply.change_id) {
         (None, Some(id)) if reply.pending => {

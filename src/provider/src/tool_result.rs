@@ -1,0 +1,90 @@
+//! The result of a tool call.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+use countersign_protocol::McpError;
+
+/// What a tool call gave back. Encoded for the client's revision by the session layer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResult {
+    /// The `content` array, as JSON.
+    pub content: Box<RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
+}
+
+impl ToolResult {
+    /// One text block and, beside it, the same thing for machines.
+    #[must_use]
+    pub fn text(text: &str, structured: Option<&Value>) -> Self {
+        let raw = |v: &Value| RawValue::from_string(v.to_string()).unwrap_or_default();
+        Self {
+            content: raw(&serde_json::json!([{ "type": "text", "text": text }])),
+            structured_content: structured.map(raw),
+            is_error: false,
+        }
+    }
+
+    /// A failed call: `{"error": true, "code", "message", "details"}` in the text and in `structuredContent`.
+    #[must_use]
+    pub fn error(error: &McpError) -> Self {
+        // Where the error has details of its own (which arguments are wrong, and why), they are the details.
+        let own = error.data.get("details").filter(|details| details.is_object());
+        let details = own.cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
+        let body = serde_json::json!({
+            "error": true,
+            "code": error.kind.code(),
+            "message": error.message,
+            "details": details,
+        });
+        Self { is_error: true, ..Self::text(&body.to_string(), Some(&body)) }
+    }
+
+    /// Reads the result of a `tools/call` as a server answered it. Content that is missing or no array counts as empty.
+    ///
+    /// # Errors
+    /// [`AnswerFault`]; without a `resultType` the answer is complete (2026-07-28/basic/index, "ResultType").
+    pub fn from_answer(json: &str) -> Result<Self, AnswerFault> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Answer<'a> {
+            #[serde(borrow, default)]
+            content: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            structured_content: Option<&'a RawValue>,
+            #[serde(default)]
+            is_error: Option<bool>,
+            #[serde(default)]
+            result_type: Option<String>,
+        }
+        let answer: Answer<'_> =
+            serde_json::from_str(json).map_err(|error| AnswerFault::Unreadable(error.to_string()))?;
+        match answer.result_type.as_deref() {
+            None | Some("complete") => {}
+            Some("input_required") => return Err(AnswerFault::InputRequired),
+            Some(other) => {
+                let kind: String = other.chars().take(64).collect();
+                return Err(AnswerFault::Unreadable(format!("its kind is {kind:?}")));
+            }
+        }
+        let content = match answer.content {
+            Some(content) if content.get().starts_with('[') => content.to_owned(),
+            _ => RawValue::from_string("[]".into()).unwrap_or_default(),
+        };
+        let structured_content = answer.structured_content.map(ToOwned::to_owned);
+        Ok(Self { content, structured_content, is_error: answer.is_error.unwrap_or(false) })
+    }
+}
+
+/// Why an answer to a `tools/call` is no finished result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerFault {
+    /// The server needs input first.
+    InputRequired,
+    /// It is not what the protocol asks for; says what is wrong.
+    Unreadable(String),
+}
