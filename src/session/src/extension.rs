@@ -8,13 +8,14 @@ use std::sync::Arc;
 use crate::Handling;
 use countersign_bridge::{extension, tasks};
 use countersign_domain::policy::Asker;
-use countersign_exchange::{context::asker, facts::ClientFacts, reply::Reply, services::Services};
+use countersign_exchange::{context::asker, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
     json::{member, members},
     method::Method,
 };
+use countersign_routing::RouteTable;
 use countersign_upstream::{Negotiated, Upstream};
 
 /// Returns the server that a request with this method goes to.
@@ -22,7 +23,7 @@ use countersign_upstream::{Negotiated, Upstream};
 /// # Errors
 /// `-32601`, with the reason where something of it is declared: no or several servers, the other era, the policy.
 pub fn target(
-    services: &Services,
+    table: &RouteTable,
     facts: &ClientFacts,
     asker: &Asker<'_>,
     method: &str,
@@ -36,7 +37,6 @@ pub fn target(
     if Method::parse(method).is_some() || method.starts_with("notifications/") {
         return nowhere();
     }
-    let table = services.routes.load();
     let mut sharing = table.providers().iter().filter_map(|provider| {
         let upstream = provider.upstream()?;
         let negotiated = upstream.negotiated()?;
@@ -78,7 +78,7 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 /// # Errors
 /// As [`target`] and [`extension::call`].
 pub async fn call(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
-    let upstream = target(&exchange.services, &exchange.facts, &asker(exchange), &request.method)?;
+    let upstream = target(&exchange.table, &exchange.facts, &asker(exchange), &request.method)?;
     extension::call(&exchange.sessions.bridge, exchange, &upstream, request).await
 }
 
@@ -101,7 +101,7 @@ mod tests {
     /// Why the method goes nowhere, for a client of that revision that declares those capabilities.
     fn refusal(bench: &Bench, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
         let exchange = bench.exchange(revision, capabilities);
-        let target = target(&bench.services, &exchange.facts, &asker(&exchange), method);
+        let target = target(&exchange.table, &exchange.facts, &asker(&exchange), method);
         target.err().map(|error| {
             assert_eq!(error.kind, ErrorKind::MethodNotFound);
             error.message.to_string()

@@ -128,9 +128,6 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     let params = request.tool_call()?;
     note_key(exchange);
     let route = find(exchange, &params.name).await?;
-    if exchange.transport == Transport::Rest {
-        validate::check(&route, given(params.arguments)?)?;
-    }
     let is_module = route.provider.upstream().is_none();
     let completed;
     let completed_request;
@@ -152,6 +149,9 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         return Err(tasks::local::refused());
     }
     let arguments = given(params.arguments)?;
+    if exchange.transport == Transport::Rest {
+        validate::check(&route, arguments)?;
+    }
     // Where a server has asked for input, the answers go to this very server, and the call goes on.
     let retry = countersign_bridge::is_retry(&request.object().object);
     let judged = match retry {
@@ -272,12 +272,13 @@ async fn finish(
         state: state.as_deref(),
         responses: of_retry("inputResponses").filter(|responses| responses.starts_with('{')),
     };
-    // Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
-    // (2025-11-25/server/tools#error-handling).
+    // Bad arguments are an error of the protocol in old revisions and for one-shot clients, and a result that a model can
+    // read in newer ones (2025-11-25/server/tools#error-handling).
     let lists_errors = stage.route().lists_errors();
     let outcome = match self::call(exchange, &call, stage, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
+                && exchange.transport != Transport::Rest
                 && exchange.revision().rules().invalid_arguments_are_tool_errors =>
         {
             ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))

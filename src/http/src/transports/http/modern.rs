@@ -53,7 +53,7 @@ pub async fn serve(
     };
     let mut table = post.services.routes.load_full();
     let mut checked = headers::check_request(&view, request, meta)
-        .and_then(|revision| method_known(&post, meta, request, revision))
+        .and_then(|revision| method_known(&post, &table, meta, request, revision))
         .and_then(|()| match &large {
             Some(large) => large.checked.clone(),
             None => check_param_headers(&table, &view, request),
@@ -163,12 +163,18 @@ fn exchange(
 }
 
 /// Step 6 of the ladder: a method that this revision has, or one of an extension that leads somewhere.
-fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: Revision) -> Result<(), McpError> {
+fn method_known(
+    post: &Post,
+    table: &RouteTable,
+    meta: &Meta<'_>,
+    request: &Request<'_>,
+    revision: Revision,
+) -> Result<(), McpError> {
     if Method::parse(&request.method).is_none()
         && let Ok(facts) = inbound::modern_facts(meta, (&post.services.config.limits).into())
     {
         let asker = asker_of(&post.identity.principal, Transport::Http, &facts);
-        return extension::target(&post.services, &facts, &asker, &request.method).map(drop);
+        return extension::target(table, &facts, &asker, &request.method).map(drop);
     }
     headers::method_known(request, revision).map(drop)
 }
