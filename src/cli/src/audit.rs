@@ -6,11 +6,13 @@ use super::{
     output::{Output, harmless_json, one_line},
     store_place,
 };
-use countersign_domain::changes::{
-    audit::AuditHead,
-    export::{Format, Span},
+use countersign_domain::{
+    changes::{
+        audit::AuditHead,
+        export::{Format, Span},
+    },
+    text::{plural, plurals},
 };
-use countersign_provider::text::{plural, plurals};
 use countersign_store::VerifyError;
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {

@@ -8,7 +8,7 @@ use super::{
     output::{Output, remark},
     store_place,
 };
-use countersign_provider::text::{plural, plurals};
+use countersign_domain::text::{plural, plurals};
 use countersign_store::sqlite::backup::BackupError;
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {

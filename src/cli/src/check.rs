@@ -13,7 +13,7 @@ use super::{
 use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, Progress, Status, Target, Trouble};
 use countersign_child::environment::Inherited;
 use countersign_config::{Secret, UpstreamTarget};
-use countersign_provider::text::plural;
+use countersign_domain::text::plural;
 
 pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = target(args)?;

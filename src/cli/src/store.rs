@@ -10,7 +10,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, remark},
 };
-use countersign_provider::text::{plural, plurals};
+use countersign_domain::text::{plural, plurals};
 use countersign_store::{MoveError, Place, Progress};
 use countersign_tracker::move_data;
 

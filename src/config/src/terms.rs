@@ -13,6 +13,7 @@ use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms, people::folded},
     policy::Groups,
     principal::Role,
+    text::plural,
 };
 
 pub(super) const KEYS: [&str; 12] = [
@@ -106,8 +107,8 @@ pub(super) fn check(terms: &Terms, groups: &Groups) -> Result<(), Wrong> {
         }
     }
     if countable && members.len() < terms.quorum as usize {
-        let noun = if members.len() == 1 { "reviewer" } else { "reviewers" };
-        let message = format!("the quorum is {}, but only {} {noun} may decide", terms.quorum, members.len());
+        let message =
+            format!("the quorum is {}, but only {} may decide", terms.quorum, plural(members.len(), "reviewer"));
         return Err((message, "Lower it, or add people to the group.".to_owned()));
     }
     Ok(())

@@ -13,6 +13,7 @@ pub mod policy;
 pub mod principal;
 pub mod questions;
 pub mod recipes;
+pub mod text;
 pub mod webhooks;
 
 /// Names of the providers that are compiled in, whether they are enabled or not.

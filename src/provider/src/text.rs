@@ -2,7 +2,7 @@
 //!
 //! What a caller wrote is hostile: on a line of ours it must not be able to start a line of its own.
 
-use std::{borrow::Cow, fmt::Display};
+use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::{
@@ -29,19 +29,6 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
         shown.to_mut().push('…');
     }
     shown
-}
-
-/// A number of things: `1 chunk`, `2 chunks`.
-#[must_use]
-pub fn plural(n: impl Display + From<u8> + PartialEq, one: &str) -> String {
-    plurals(n, one, &format!("{one}s"))
-}
-
-/// As [`plural`], of a word that takes more than an s: `1 entry`, `2 entries`.
-#[must_use]
-pub fn plurals<N: Display + From<u8> + PartialEq>(n: N, one: &str, many: &str) -> String {
-    let word = if n == N::from(1) { one } else { many };
-    format!("{n} {word}")
 }
 
 /// An argument that a tool cannot accept: in `details.errors`, as the check against the input schema says it, where it stands
@@ -91,12 +78,6 @@ pub fn content_text(content: &RawValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn plural_counts_one_and_many() {
-        assert_eq!([0, 1, 2].map(|n| plural(n, "chunk")), ["0 chunks", "1 chunk", "2 chunks"]);
-        assert_eq!([1_u64, 2].map(|n| plurals(n, "entry", "entries")), ["1 entry", "2 entries"]);
-    }
 
     #[test]
     fn a_line_stays_one_line() {

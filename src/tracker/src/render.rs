@@ -7,10 +7,11 @@ use std::{borrow::Cow, fmt::Write as _};
 use serde::Serialize;
 
 use super::rows::{CommentView, IssueLine, IssueView, ProjectView};
+use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     ToolResult,
-    text::{one_line, plural, tool_result},
+    text::{one_line, tool_result},
 };
 
 /// Titles are at most 200 characters; summaries hold a title and some words.

@@ -5,9 +5,11 @@
 use std::borrow::Cow;
 
 use crate::output::{indented, route};
-use countersign_domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind, diff::text_lines};
+use countersign_domain::{
+    changes::{Change, Diff, FieldDiff, LineOp, PreviewKind, diff::text_lines},
+    text::plural,
+};
 use countersign_protocol::json;
-use countersign_provider::text::plural;
 
 /// See the module's page.
 #[derive(Debug, Default, PartialEq, Eq)]

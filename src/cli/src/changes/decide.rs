@@ -16,8 +16,10 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, asks, one_line, remark, yes_or_no},
 };
-use countersign_domain::changes::{Change, ChangeState, Verdict};
-use countersign_provider::text::plural;
+use countersign_domain::{
+    changes::{Change, ChangeState, Verdict},
+    text::plural,
+};
 
 /// How long an approval waits for what comes of it.
 const WAIT: Duration = Duration::from_secs(5);

@@ -8,11 +8,13 @@ use crate::{
     exit::Failure,
     output::{Output, Style, columns, cut, one_line},
 };
-use countersign_domain::changes::{
-    Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redacted,
-    visible::visible,
+use countersign_domain::{
+    changes::{
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redacted,
+        visible::visible,
+    },
+    text::plural,
 };
-use countersign_provider::text::plural;
 
 pub const fn state_name(state: ChangeState) -> &'static str {
     match state {

@@ -10,8 +10,8 @@ use crate::{
 use countersign_domain::{
     changes::{LineOp, diff::compare_lines, visible::visible},
     policy::Globs,
+    text::plural,
 };
-use countersign_provider::text::plural;
 
 #[derive(Deserialize)]
 pub(super) struct Tools {

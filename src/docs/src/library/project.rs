@@ -27,12 +27,9 @@ use crate::{
     text::{DocTypes, MAX_SCHEMA},
 };
 use countersign_config::DocsProject;
-use countersign_domain::changes::digest::hex;
+use countersign_domain::{changes::digest::hex, text::plural};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{
-    ProgressSink, ProviderEvent, Report,
-    text::{one_line, plural},
-};
+use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 
 /// Documents that do not fit their type and are named.
 const FAULTS: usize = 20;

@@ -21,11 +21,12 @@ use crate::{
     model::Level,
     text::{self, front_matter},
 };
-use countersign_domain::changes::{
-    LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint,
+use countersign_domain::{
+    changes::{LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint},
+    text::plural,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::text::{invalid_argument, one_line, plural};
+use countersign_provider::text::{invalid_argument, one_line};
 
 /// Documents named in an answer.
 pub(crate) const NAMED: usize = 200;

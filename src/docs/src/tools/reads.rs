@@ -21,6 +21,7 @@ use crate::{
     remote::Embedder,
     text::Refusal,
 };
+use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ToolResult, text};
 
@@ -99,7 +100,7 @@ impl Reader {
             "{} is active{}: {}.",
             tenant.project,
             if tenant.branch == "-" { String::new() } else { format!(" on {}", text::one_line(&tenant.branch, 80)) },
-            text::plural(counts.documents, "document")
+            plural(counts.documents, "document")
         );
         let warnings = project.report().warnings;
         if !warnings.is_empty() {
@@ -245,7 +246,7 @@ impl Reader {
         let mut answer = json!({
             "status": "indexed", "path": path, "chunks": chunks, "embedding_dimensions": dimensions,
         });
-        let mut line = format!("{} is indexed: {}.", text::one_line(&path, LINE), text::plural(chunks, "chunk"));
+        let mut line = format!("{} is indexed: {}.", text::one_line(&path, LINE), plural(chunks, "chunk"));
         if let Some(why) = checked {
             let error = refusal::of(
                 &path,
@@ -430,7 +431,7 @@ pub(crate) fn deleted(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, 
         "dry_run": dry_run,
     });
     let verb = if dry_run { "would be deleted" } else { "deleted" };
-    let (documents_named, chunks_named) = (text::plural(documents, "document"), text::plural(chunks, "chunk"));
+    let (documents_named, chunks_named) = (plural(documents, "document"), plural(chunks, "chunk"));
     let mut lines = vec![format!("{documents_named} ({chunks_named}) of {} {verb}.", asked.project)];
     lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, LINE))));
     if documents > named.len() {

@@ -17,10 +17,11 @@ use crate::{
     library::{Library, Project},
     model::Collection,
 };
+use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Permit, ToolResult,
-    text::{one_line, plural, tool_result},
+    text::{one_line, tool_result},
 };
 
 /// How long the answer to a write waits for the model: the file is written by then, and is embedded later otherwise.

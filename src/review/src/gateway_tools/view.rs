@@ -7,13 +7,16 @@ use std::{borrow::Cow, fmt::Write as _};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use countersign_domain::changes::{
-    Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict, proposer::ProposerView,
-    visible::says_something,
+use countersign_domain::{
+    changes::{
+        Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict, proposer::ProposerView,
+        visible::says_something,
+    },
+    text::plural,
 };
 use countersign_provider::{
     ToolResult,
-    text::{content_text, one_line, plural, tool_result},
+    text::{content_text, one_line, tool_result},
 };
 
 /// Characters of a value shown in the text of an answer; the diff has the rest.

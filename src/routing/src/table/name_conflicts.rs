@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{RouteError, aliases::Aliases};
 use crate::target::Target;
-use countersign_provider::text::plural;
+use countersign_domain::text::plural;
 
 /// Warnings kept of one provider; of more there is the number.
 const KEPT: usize = 50;

@@ -15,8 +15,10 @@ use crate::changes::{
     arguments::{Arguments, is_call, place, told_beside, without_arguments},
     render::{span, state_name},
 };
-use countersign_domain::changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines};
-use countersign_provider::text::plural;
+use countersign_domain::{
+    changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines},
+    text::plural,
+};
 
 /// Lines of one section; the whole is in `countersign changes show`.
 const MAX_SECTION: usize = 4000;

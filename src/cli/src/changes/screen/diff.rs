@@ -9,11 +9,13 @@ use ratatui::{
 };
 
 use super::paint::{Paint, wrap};
-use countersign_domain::changes::{
-    Diff, DiffLine, FieldDiff, LineOp,
-    diff::{compare_words, text_lines},
+use countersign_domain::{
+    changes::{
+        Diff, DiffLine, FieldDiff, LineOp,
+        diff::{compare_words, text_lines},
+    },
+    text::plural,
 };
-use countersign_provider::text::plural;
 
 /// Bytes of a line in which changed words are looked for.
 const MAX_WORDS: usize = 4 << 10;

@@ -15,8 +15,10 @@ use super::{
     paint::{Paint, fit, width_of},
 };
 use crate::changes::render::{self, span, state_name};
-use countersign_domain::changes::{ChangeState, Verdict, visible::has_hidden};
-use countersign_provider::text::plural;
+use countersign_domain::{
+    changes::{ChangeState, Verdict, visible::has_hidden},
+    text::plural,
+};
 
 /// Draws everything; [`App::lay_out`] comes before.
 pub fn screen(app: &App, frame: &mut Frame<'_>) {

@@ -1,0 +1,27 @@
+//! Words for numbers of things.
+
+use std::fmt::Display;
+
+/// Returns a number of things: `1 chunk`, `2 chunks`.
+#[must_use]
+pub fn plural(n: impl Display + From<u8> + PartialEq, one: &str) -> String {
+    plurals(n, one, &format!("{one}s"))
+}
+
+/// As [`plural`], of a word that takes more than an s: `1 entry`, `2 entries`.
+#[must_use]
+pub fn plurals<N: Display + From<u8> + PartialEq>(n: N, one: &str, many: &str) -> String {
+    let word = if n == N::from(1) { one } else { many };
+    format!("{n} {word}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plural_counts_one_and_many() {
+        assert_eq!([0, 1, 2].map(|n| plural(n, "chunk")), ["0 chunks", "1 chunk", "2 chunks"]);
+        assert_eq!([1_u64, 2].map(|n| plurals(n, "entry", "entries")), ["1 entry", "2 entries"]);
+    }
+}
