@@ -2,7 +2,8 @@
 //!
 //! Never decides anything: the one crate that knows all the others, and nothing but what starts when and ends when.
 //!
-//! [`serve`] is the order of start and end; `live` puts a new configuration into force; [`server_status_events`] tells the feed what happens to servers.
+//! [`serve`] is the order of start and end; `live` puts a new configuration into force; [`server_status_events`] tells
+//! the feed what happens to servers.
 
 mod acceptances;
 mod live;

@@ -1,8 +1,9 @@
 //! Tells the feed what people want to hear of servers: that one is away or back, that its breaker opened or closed, and
 //! that tools are new or others and wait to be accepted.
 //!
-//! A look every second, not an event for each step: a server that is restarted is nobody's news, one that stays away
-//! is, and that a breaker lets a call through again is no event but a matter of time. What is told is live only. After a restart, what still waits to be accepted is told again.
+//! It looks every second in place of an event for each step: a server that is restarted is no news, one that stays away
+//! is, and a breaker closes again without an event. Its events are live only. After a restart it tells again of what still
+//! waits to be accepted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

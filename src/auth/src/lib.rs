@@ -2,9 +2,9 @@
 //!
 //! Never logs or returns a secret, and stores hashes only. Decides who somebody is, never what becomes of a call.
 //!
-//! [`authenticator`] makes an [`Identity`](countersign_domain::principal::Identity) of a header and an address, [`attempts`] slows guessing down, [`keyring`]
-//! says which keys hold now, [`stored`] reads the keys and codes of the data directory, [`dashboard`] knows signed-in
-//! browsers, and [`origin`] holds off foreign pages and DNS rebinding.
+//! [`authenticator`] makes an [`Identity`](countersign_domain::principal::Identity) of a header and an address,
+//! [`attempts`] slows guessing down, [`keyring`] says which keys hold now, [`stored`] reads the keys and codes of the data
+//! directory, [`dashboard`] knows signed-in browsers, and [`origin`] holds off foreign pages and DNS rebinding.
 
 pub mod alike;
 pub mod attempts;

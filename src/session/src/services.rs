@@ -27,6 +27,7 @@ pub struct SessionServices {
     pub registry: Arc<Registry>,
     pub limiter: Limiter,
     pub deciding_keys: DecidingKeys,
+    /// Changes whose pages their clients were already asked to open.
     pub opened_pages: Opened,
     /// Calls that run here as tasks.
     pub local_tasks: Locals,

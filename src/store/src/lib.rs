@@ -4,9 +4,9 @@
 //! answers before the commit, and never guesses how one ended.
 //!
 //! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
-//! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside. What both need stands beside them: `queue` holds what
-//! is to be written, `rows` reads columns, `covered` says what entries tell of, `verify` proves them, and `moving` brings a store
-//! from one to the other.
+//! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside.
+//! Both use `queue`, which holds what is to be written, `rows`, which reads columns, `covered`, which says what entries
+//! tell of, `verify`, which proves them, and `moving`, which brings a store from one to the other.
 
 mod covered;
 #[cfg(test)]
