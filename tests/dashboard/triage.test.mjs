@@ -1,4 +1,4 @@
-// Working through many: filters and what the address keeps of them, groups, twins, deciding together, notifications.
+// Working through many: filters and what the address keeps of them, groups, duplicates, deciding together, notifications.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -78,7 +78,7 @@ test('a link to a change opens it, wherever it stands', async () => {
   await page.context().close();
 });
 
-test('what one agent asks for with one tool stands together, and twins are marked', async () => {
+test('what one agent asks for with one tool stands together, and duplicates are marked', async () => {
   const key = gateway.key('agent', 'group-bot');
   for (const n of [1, 2, 3]) await gateway.proposeIssue(`Grouped ${n}`, {}, { key });
   const page = await dashboard(browser, gateway);
@@ -93,10 +93,10 @@ test('what one agent asks for with one tool stands together, and twins are marke
   await gateway.proposeIssue('Grouped 3', {}, { key });
   await page.locator('.row', { hasText: 'Grouped 3' }).locator('.badge', { hasText: 'Duplicate' }).waitFor();
   await becomes(() => head.locator('.group-count').innerText(), '4');
-  // j passes over the head, and the twin says whose twin it is.
+  // j passes over the head, and the duplicate says whose duplicate it is.
   await open(page, 'Grouped 3');
-  await page.locator('.banner.twin').getByRole('link').click();
-  await page.locator('.banner.twin').waitFor({ state: 'detached' });
+  await page.locator('.banner.duplicate').getByRole('link').click();
+  await page.locator('.banner.duplicate').waitFor({ state: 'detached' });
   await page.keyboard.press('c');
   await row(page, 'Grouped 1').waitFor({ state: 'detached' });
   await page.goto(`${gateway.url}/#/inbox?group=none`);

@@ -14,7 +14,7 @@ use super::{
     PendingConfig,
     actor::{
         PendingChanges,
-        duplicate_calls::Twins,
+        duplicate_calls::DuplicateCalls,
         ledger::{Counts, Deadlines},
         proposal_rate::Flood,
         watch::Watchers,
@@ -40,7 +40,7 @@ pub(super) struct Inner {
     pub watchers: Arc<Watchers>,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
-    pub twins: Arc<Twins>,
+    pub duplicates: Arc<DuplicateCalls>,
     pub flood: Flood,
     pub nodes: Arc<dyn Nodes>,
     /// See [`PendingChanges::gap`].

@@ -214,7 +214,7 @@ pub const MAX_PAGE: usize = 500;
 
 impl Changes {
     /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
-    /// same tool and arguments returns the same change. Without a key, a twin is a change of its own.
+    /// same tool and arguments returns the same change. Without a key, a duplicate is a change of its own.
     ///
     /// # Errors
     /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too

@@ -18,7 +18,7 @@ use super::{
     actor::{
         Approved, Metrics, PendingChanges,
         daily::{self, Daily},
-        duplicate_calls::Twins,
+        duplicate_calls::DuplicateCalls,
         ledger::{Counts, Deadlines, Ledger},
         order::Order,
         proposal_rate::Flood,
@@ -74,7 +74,7 @@ impl Changes {
         let gap = Arc::new(Notify::new());
         let watchers = Watchers::new(config.max_waiters);
         let deadlines = Arc::new(Deadlines::default());
-        let twins = Arc::new(Twins::default());
+        let duplicates = Arc::new(DuplicateCalls::default());
         let mut daily = Daily::new(config.max_bytes_per_day);
         daily.restore(&store.proposed_since(daily::since((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
@@ -82,7 +82,7 @@ impl Changes {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
             counts.moved(None, change.state);
             if let Some(call) = &change.call_hash {
-                twins.add(call, &change.id);
+                duplicates.add(call, &change.id);
             }
             if !matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
                 deadlines.insert(&change.id, change.expires_at, (config.clock)());
@@ -100,7 +100,7 @@ impl Changes {
             daily,
             counts: Arc::clone(&counts),
             deadlines: Arc::clone(&deadlines),
-            twins: Arc::clone(&twins),
+            duplicates: Arc::clone(&duplicates),
             clock: Arc::clone(&config.clock),
             approved: approved.clone(),
             outcomes: (outcomes.0, Some(outcomes.1)),
@@ -121,7 +121,7 @@ impl Changes {
             watchers,
             counts,
             deadlines,
-            twins,
+            duplicates,
             inquiries: Inquiries::default(),
             flood: Flood::new(config.max_proposals_per_minute),
             nodes,

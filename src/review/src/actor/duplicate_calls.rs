@@ -19,9 +19,9 @@ pub(crate) fn call_hash(principal: &str, provider: &str, tool: &str, arguments: 
     hasher.finish()
 }
 
-/// Bounded by how many changes are not final.
+/// The open changes by the call that they ask for. Bounded by how many changes are not final.
 #[derive(Default)]
-pub(crate) struct Twins(Mutex<Open>);
+pub(crate) struct DuplicateCalls(Mutex<Open>);
 
 #[derive(Default)]
 struct Open {
@@ -30,8 +30,8 @@ struct Open {
     calls: HashMap<String, String>,
 }
 
-impl Twins {
-    /// Notes an open change; gives the oldest one that asks for the same.
+impl DuplicateCalls {
+    /// Notes an open change. Returns the oldest other one that asks for the same call.
     pub(crate) fn add(&self, call: &str, id: &str) -> Option<String> {
         let mut open = self.lock();
         open.calls.insert(id.to_owned(), call.to_owned());
@@ -62,17 +62,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_open_one_is_the_twin() {
-        let twins = Twins::default();
-        assert_eq!(twins.add("call", "a"), None);
-        assert_eq!(twins.add("call", "b").as_deref(), Some("a"));
-        assert_eq!(twins.add("other", "x"), None);
-        twins.remove("a");
-        assert_eq!(twins.add("call", "c").as_deref(), Some("b"));
+    fn oldest_open_change_is_the_first() {
+        let duplicates = DuplicateCalls::default();
+        assert_eq!(duplicates.add("call", "a"), None);
+        assert_eq!(duplicates.add("call", "b").as_deref(), Some("a"));
+        assert_eq!(duplicates.add("other", "x"), None);
+        duplicates.remove("a");
+        assert_eq!(duplicates.add("call", "c").as_deref(), Some("b"));
         for id in ["b", "c", "x", "x", "never"] {
-            twins.remove(id);
+            duplicates.remove(id);
         }
-        let open = twins.lock();
+        let open = duplicates.lock();
         assert!(open.by_call.is_empty() && open.calls.is_empty(), "nothing is kept of what is over");
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
     daily::Daily,
-    duplicate_calls::Twins,
+    duplicate_calls::DuplicateCalls,
     ledger::{Counts, Deadlines, Ledger},
     order::Order,
     others::Other,
@@ -147,7 +147,7 @@ pub(crate) struct PendingChanges {
     pub daily: Daily,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
-    pub twins: Arc<Twins>,
+    pub duplicates: Arc<DuplicateCalls>,
     pub clock: crate::Clock,
     /// Bounded by how many changes are not final.
     pub approved: mpsc::UnboundedSender<Approved>,
@@ -215,7 +215,7 @@ impl Handler<ProposeChange> for PendingChanges {
         });
         if let Err(error) = reserved {
             self.metrics.refused.increment(1);
-            self.twins.remove(&draft.change.id);
+            self.duplicates.remove(&draft.change.id);
             let _ = reply.send(Err(WriteFailure::Refused(error)));
             return;
         }
@@ -304,7 +304,7 @@ impl PendingChanges {
         }
         if change.state.is_final() {
             self.ledger.closed(&change.id);
-            self.twins.remove(&change.id);
+            self.duplicates.remove(&change.id);
         }
         if change.state.is_final() || matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
             self.deadlines.remove(&change.id);
@@ -333,7 +333,7 @@ impl PendingChanges {
             self.daily.count(principal, other.bytes, other.change.created_at);
             self.deadlines.insert(id, other.change.expires_at, now);
             if let Some(call) = &other.call_hash {
-                self.twins.add(call, id);
+                self.duplicates.add(call, id);
             }
         }
         // Of one that was final when this node began, everything is counted already.
@@ -343,7 +343,7 @@ impl PendingChanges {
         }
         if state.is_final() {
             self.ledger.closed(id);
-            self.twins.remove(id);
+            self.duplicates.remove(id);
         }
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
             self.deadlines.remove(id);
@@ -365,7 +365,7 @@ impl PendingChanges {
         if step.kind == EventKind::Created {
             self.ledger.release(&step.change.proposer.principal, step.bytes);
             self.daily.release(&step.change.proposer.principal, step.bytes);
-            self.twins.remove(&step.change.id);
+            self.duplicates.remove(&step.change.id);
         }
         let _ = step.reply.send(Err(WriteFailure::Write(error)));
     }

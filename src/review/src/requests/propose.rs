@@ -31,7 +31,7 @@ pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     let written = inner.write_for_endpoint(draft).await;
     crash_point("after_propose");
     written.map_err(|error| {
-        inner.twins.remove(&id);
+        inner.duplicates.remove(&id);
         refused(error)
     })
 }
@@ -47,12 +47,12 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
     inner.flood.admit(&change.proposer.principal, inner.nodes.live())?;
     if let Some(call) = &draft.call_hash {
-        inner.twins.add(call, &change.id);
+        inner.duplicates.add(call, &change.id);
     }
     let written = inner.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if written.is_err() {
-        inner.twins.remove(&change.id);
+        inner.duplicates.remove(&change.id);
     }
     match written {
         // The same key at the same moment: the other one was stored.
@@ -73,13 +73,13 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     let id = change.id.clone();
     // With a key, the caller says which calls are one and which are not.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = inner.twins.add(&call, &id);
+        change.duplicate_of = inner.duplicates.add(&call, &id);
     }
     let draft = record::draft(record::created(change), key_id.as_deref()).and_then(|draft| {
         inner.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| inner.twins.remove(&id))
+    draft.inspect_err(|_| inner.duplicates.remove(&id))
 }
 
 fn refused(error: StepError) -> McpError {

@@ -59,7 +59,7 @@ async fn bytes_are_bounded_too() {
 }
 
 #[actix::test]
-async fn the_same_key_is_the_same_change_and_a_twin_without_one_is_not() {
+async fn same_key_is_the_same_change() {
     let bench = Bench::new().await;
     let keyed = |principal: &str, key: &str, arguments: &str| {
         let mut proposal = bench.proposal(principal, arguments);

@@ -189,12 +189,12 @@ async fn what_was_not_wholly_shown_is_not_approved_with_others() {
 }
 
 #[actix::test]
-async fn a_twin_is_marked_and_stays_a_change_of_its_own() {
+async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
     let bench = Bench::new().await;
     let first = bench.propose(r#"{"a":1,"b":2}"#).await;
-    let twin = bench.propose(r#"{ "b": 2, "a": 1 }"#).await;
-    assert_eq!((first.duplicate_of.as_deref(), twin.duplicate_of.as_deref()), (None, Some(first.id.as_str())));
-    assert_ne!(first.id, twin.id);
+    let duplicate = bench.propose(r#"{ "b": 2, "a": 1 }"#).await;
+    assert_eq!((first.duplicate_of.as_deref(), duplicate.duplicate_of.as_deref()), (None, Some(first.id.as_str())));
+    assert_ne!(first.id, duplicate.id);
     assert_eq!(bench.propose(r#"{"a":1}"#).await.duplicate_of, None);
     let other = bench.changes.propose(bench.proposal("other", r#"{"a":1,"b":2}"#)).await.unwrap();
     assert_eq!(other.duplicate_of, None, "of another principal");
@@ -204,9 +204,9 @@ async fn a_twin_is_marked_and_stays_a_change_of_its_own() {
     bench.decide(&first, Verdict::Reject).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
-    // Those of the last process are known, and what is over is nobody's twin.
-    assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.duplicate_of.as_deref(), Some(twin.id.as_str()));
-    // Of two at the same moment, one is the other's twin.
+    // Those of the last process are known, and what is over is nobody's duplicate.
+    assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.duplicate_of.as_deref(), Some(duplicate.id.as_str()));
+    // Of two at the same moment, one is the other's duplicate.
     let pair = join_all([bench.propose(r#"{"z":1}"#), bench.propose(r#"{"z":1}"#)]).await;
     assert_eq!(pair.iter().filter(|change| change.duplicate_of.is_some()).count(), 1);
     bench.end().await;

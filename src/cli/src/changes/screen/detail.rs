@@ -206,11 +206,11 @@ fn notes(out: &mut Writer, change: &Change) {
         let style = if why.mark.is_some() { paint.warn() } else { paint.dim() };
         out.say(style, paint.safe(&format!("{mark}reviewed because {}", why.reason)));
     }
-    if let Some(twin) = &change.duplicate_of {
+    if let Some(first) = &change.duplicate_of {
         out.say(
             paint.warn(),
             paint.safe(&format!(
-                "The same agent had already proposed the same call: {twin}. Approving both runs it twice."
+                "The same agent had already proposed the same call: {first}. Approving both runs it twice."
             )),
         );
     }

@@ -160,7 +160,7 @@ export class Collection {
     return applied;
   }
 
-  // What the feed leaves out (votes, twins, when it runs, what it waits for) is read from the newest page, for all events of a while at once.
+  // What the feed leaves out (votes, duplicates, when it runs, what it waits for) is read from the newest page, for all events of a while at once.
   #topUp() {
     this.#toppingUp ??= setTimeout(async () => {
       this.#toppingUp = null;

@@ -57,9 +57,9 @@ export function review({ review: why }) {
 
 /** What the rule asks, how many have approved, whose double it is. */
 export function asked(change) {
-  const twin = change.duplicateOf && h('p', { class: 'banner tone-accent twin' }, icon('twin'),
+  const duplicate = change.duplicateOf && h('p', { class: 'banner tone-accent duplicate' }, icon('duplicate'),
     h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.duplicateOf) }, 'open the other change'), '. Approving both runs it twice.'));
-  return [twin, decidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, decidable(change.state) ? termsLine(change) : null];
+  return [duplicate, decidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, decidable(change.state) ? termsLine(change) : null];
 }
 
 /** How it ended or stands, for everything that does not simply wait. */

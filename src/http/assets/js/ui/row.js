@@ -33,7 +33,7 @@ export function changeRow(change, href, quietState, old = null) {
   part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.duplicateOf && 1, change.edited, failed, change.waitsFor, soon && change.expiresAt].join(), () => [
     change.state !== quietState && stateBadge(change.state),
     voting && mark('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
-    change.duplicateOf && mark('accent', 'twin', 'Duplicate', ' of another pending change'),
+    change.duplicateOf && mark('accent', 'duplicate', 'Duplicate', ' of another pending change'),
     change.edited && mark('grey', 'pencil', 'Edited', ' by a reviewer'),
     change.waitsFor && mark('grey', 'clock', `Waits for ${change.waitsFor}`, ', which has the same target'),
     failed && mark('red', 'alert', 'No preview', ': it failed'),
@@ -59,11 +59,11 @@ export function groupRow({ id, rows, open }, turn, old = null) {
   says.get(button).id = id;
   button.setAttribute('aria-expanded', String(open));
   const [first] = rows;
-  const twins = rows.reduce((n, r) => n + (r.duplicateOf ? 1 : 0), 0);
+  const duplicates = rows.reduce((n, r) => n + (r.duplicateOf ? 1 : 0), 0);
   part(button, 'count', rows.length, () => count(rows.length));
   part(button, 'title', `${first.toolTitle || first.tool}\n${first.provider}`, () => [said(first.toolTitle || first.tool, 60), h('span', { class: 'quiet' }, ' · ', said(first.provider, 40))]);
   part(button, 'who', `${first.proposer.principal}\n${first.proposer.clientName ?? ''}`, () => proposerLine(first.proposer));
-  part(button, 'marks', twins, () => twins > 0 && mark('accent', 'twin', plural(twins, 'duplicate'), ' among them'));
+  part(button, 'marks', duplicates, () => duplicates > 0 && mark('accent', 'duplicate', plural(duplicates, 'duplicate'), ' among them'));
   part(button, 'time', first.createdAt, () => time(first.createdAt, 'brief'));
   return button;
 }
