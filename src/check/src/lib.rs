@@ -2,7 +2,7 @@
 //! server of any revision.
 //!
 //! It uses no SDK, and of the gateway, which is one of the servers that it checks, only how child processes are started and
-//! ended. `wire` carries bytes, `probe.rs` speaks JSON-RPC by the book, `catalog` has the checks, one table for each group,
+//! ended, and TLS. `wire` carries bytes, `probe.rs` speaks JSON-RPC by the book, `catalog` has the checks, one table for each group,
 //! `report.rs` is what comes out, without what `redact.rs` finds of credentials. Nothing that could write is called, unless
 //! that is asked for.
 

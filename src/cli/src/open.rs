@@ -16,6 +16,7 @@ use super::{
 };
 use countersign_attach::socket;
 use countersign_auth::codes;
+use countersign_net::{self as net, tls};
 
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let location = store_location(&args.data)?;
@@ -49,7 +50,7 @@ fn running(data: &Path) -> Result<Named, Failure> {
                     Err(error) => Err(error.to_string()),
                 };
             }
-            gateway.prove(&awc::Client::builder().disable_redirects().finish()).await
+            gateway.prove(&net::client(tls::public_config())).await
         })
         .map_err(|why| Failure::new(Exit::Unavailable, why))?;
     Ok(gateway)

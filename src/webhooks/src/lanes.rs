@@ -11,6 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
+use countersign_net::Backoff;
 use countersign_store::webhooks::Waiting;
 
 /// Deliveries under way at a time.
@@ -18,11 +19,10 @@ pub const CONCURRENCY: usize = 4;
 /// Failures in a row after which the receiver is away.
 pub const AWAY: u32 = 3;
 
-/// How long to wait after a failure: twice as long each time, up to the longest.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(3600);
-/// The same where the receiver is away: that it is back is noticed sooner.
-const LONGEST_AWAY: Duration = Duration::from_secs(300);
+/// The pauses of one change after failures.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
+/// The pauses of a receiver that is away: its return is noticed sooner.
+const BACKOFF_AWAY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
 
 struct Lane {
     queue: VecDeque<Waiting>,
@@ -149,12 +149,12 @@ impl Lanes {
     pub fn failed(&mut self, subject: &str, asked: Option<Duration>, share: u8, now: Instant) -> bool {
         self.count();
         let away = self.failures.saturating_sub(AWAY);
-        let hold = self.away().then(|| pause(away, LONGEST_AWAY, share));
-        let hold = hold.max(asked.map(|asked| asked.min(LONGEST)));
+        let hold = self.away().then(|| BACKOFF_AWAY.pause_with(away, share));
+        let hold = hold.max(asked.map(|asked| asked.min(BACKOFF.longest)));
         self.hold = hold.map(|hold| now + hold);
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.busy = false;
-            lane.due = now + pause(lane.failures, LONGEST, share);
+            lane.due = now + BACKOFF.pause_with(lane.failures, share);
             lane.failures = lane.failures.saturating_add(1);
         }
         self.failures == AWAY
@@ -179,11 +179,6 @@ impl Lanes {
             lane.due = now;
         }
     }
-}
-
-fn pause(failures: u32, longest: Duration, share: u8) -> Duration {
-    let step = FIRST.saturating_mul(2_u32.saturating_pow(failures)).min(longest);
-    step / 2 + step / 2 * u32::from(share) / 255
 }
 
 #[cfg(test)]
@@ -261,7 +256,7 @@ mod tests {
         all.failed("e", None, 255, now);
         for _ in 0..20 {
             let next = all.next().unwrap();
-            assert!(next - now <= LONGEST_AWAY);
+            assert!(next - now <= BACKOFF_AWAY.longest);
             now = next;
             let [one] = taken(&mut all, now)[..] else { panic!("one at a time") };
             let change = ["a", "b", "c", "d", "e"][usize::try_from(one - 1).unwrap()];
@@ -281,8 +276,8 @@ mod tests {
         all.failed("a", Some(30 * S), 0, now);
         assert_eq!((taken(&mut all, now + 29 * S), all.next()), (vec![], Some(now + 30 * S)));
         assert_eq!(taken(&mut all, now + 30 * S), [2, 1]);
-        all.failed("b", Some(LONGEST * 9), 0, now);
-        assert!(all.hold.unwrap() <= now + LONGEST);
+        all.failed("b", Some(BACKOFF.longest * 9), 0, now);
+        assert!(all.hold.unwrap() <= now + BACKOFF.longest);
         all.hurry(now);
         assert_eq!(taken(&mut all, now), [2]);
     }

@@ -5,16 +5,8 @@
 //! the own network are as good as others, and an answer that leads elsewhere leads nowhere. What an answer says is cut to
 //! 200 characters before a viewer can read it.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use actix_rt::net::ActixStream;
-use actix_service::Service;
-use actix_tls::connect::{ConnectError, ConnectInfo, Connection};
 use awc::http::{
     StatusCode, Uri,
     header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT},
@@ -29,15 +21,14 @@ use countersign_domain::{
     changes::{digest::hex, visible::visible},
     webhooks::sign,
 };
+use countersign_net::{self as net, tls};
 use countersign_protocol::redact::redacted;
 use countersign_store::Nodes;
 
-const CONNECT: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are read.
 const MAX_ANSWER: usize = 8 << 10;
 /// Characters of it that are told.
 const MAX_TOLD: usize = 200;
-const AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));
 
 /// What came of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,22 +81,13 @@ impl Sender {
     /// Sends whether this node leads or not.
     #[must_use]
     pub fn always(nodes: Arc<dyn Nodes>) -> Self {
-        Self::by(awc::Connector::new(), nodes)
+        Self { client: net::client(tls::public_config()), nodes }
     }
 
     /// Sends only as long as this node leads.
     #[must_use]
     pub fn leading(nodes: Arc<dyn Nodes>) -> Self {
-        Self::by(awc::Connector::new().connector(fence::connector(Arc::clone(&nodes))), nodes)
-    }
-
-    fn by<S, Io>(connector: awc::Connector<S>, nodes: Arc<dyn Nodes>) -> Self
-    where
-        S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
-        Io: ActixStream + fmt::Debug + 'static,
-    {
-        let connector = connector.timeout(CONNECT).handshake_timeout(CONNECT);
-        let client = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+        let client = net::client_over(fence::connector(Arc::clone(&nodes)), tls::public_config());
         Self { client, nodes }
     }
 
@@ -131,7 +113,7 @@ impl Sender {
         let mut request = self
             .client
             .post(&uri)
-            .insert_header((USER_AGENT, AGENT))
+            .insert_header((USER_AGENT, net::USER_AGENT))
             .insert_header((CONTENT_TYPE, webhook.format.content_type()))
             .insert_header(("webhook-id", id.text.as_str()))
             .insert_header(("webhook-timestamp", at.to_string()))
@@ -142,9 +124,6 @@ impl Sender {
         if !webhook.keys.is_empty() {
             let signature = sign::signature(&webhook.keys, &id.text, at, &body);
             request = request.insert_header(("webhook-signature", signature));
-        }
-        if let Some(address) = literal(&uri) {
-            request = request.address(address);
         }
         let mut response = match request.send_body(body).await {
             Ok(response) => response,
@@ -196,13 +175,6 @@ fn wanted(value: &HeaderValue, now: Timestamp) -> Option<Duration> {
     }
     let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
     Duration::try_from(at.duration_since(now)).ok()
-}
-
-/// The address that a URI has instead of a name; the resolver does not know brackets.
-fn literal(uri: &Uri) -> Option<SocketAddr> {
-    let ip: IpAddr = uri.host()?.trim_matches(['[', ']']).parse().ok()?;
-    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
-    Some((ip, port).into())
 }
 
 #[cfg(test)]

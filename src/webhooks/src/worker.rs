@@ -32,6 +32,7 @@ use countersign_domain::{
     webhooks::event::{Facts, outward},
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
+use countersign_net::random_byte;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{
     Nodes, StoreError,
@@ -337,7 +338,7 @@ impl Worker {
         let Failed { error, retry_after, .. } = failed;
         let (now, name) = (Instant::now(), &self.config.name);
         tracing::debug!(webhook = name, id = waiting.id, attempts, error, "a delivery failed");
-        let away = lanes.failed(&waiting.subject, retry_after, share(), now);
+        let away = lanes.failed(&waiting.subject, retry_after, random_byte(), now);
         if state == DeliveryState::GivenUp {
             tracing::warn!(webhook = name, id = waiting.id, attempts, error, "a delivery was given up");
             lanes.given_up(&waiting.subject, now);
@@ -459,13 +460,6 @@ async fn until(at: Option<Instant>) {
 /// Returns a key for the delivery of an event that has no number: without `-`, so that a double click selects all of it.
 fn new_live_key() -> String {
     format!("live_{}", nanoid::nanoid!(16, &nanoid::alphabet::SAFE[2..]))
-}
-
-fn share() -> u8 {
-    let mut byte = [255];
-    // Without randomness there is no jitter, which is no reason to fail.
-    let _ = getrandom::fill(&mut byte);
-    byte[0]
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
@@ -11,6 +11,7 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::{Budget, Trouble};
+use countersign_net::tls;
 
 /// What both kinds of sockets are.
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -53,16 +54,8 @@ async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, Trouble>
         if !matches!(url.scheme(), "https" | "wss") {
             return Ok(Box::new(socket) as Box<dyn Socket>);
         }
-        let mut roots = RootCertStore::empty();
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unreachable(&error))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
         let name = ServerName::try_from(host.clone()).map_err(|error| unreachable(&error))?;
-        let socket = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
+        let socket = TlsConnector::from(tls::client_config(tls::public_roots(), &[])).connect(name, socket).await;
         Ok(Box::new(socket.map_err(|error| unreachable(&error))?) as Box<dyn Socket>)
     };
     tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Trouble::Silent(limit)))

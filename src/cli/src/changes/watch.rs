@@ -13,16 +13,13 @@ use super::{
     render,
 };
 use crate::{
-    client::{Client, Refusal},
+    client::{Client, FEED_BACKOFF, Refusal},
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark, route},
     when::Since,
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer};
 
-/// Waits between attempts, doubling.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// The gateway sends a comment every few seconds: longer silence is a dead connection.
 const SILENCE: Duration = Duration::from_secs(90);
 
@@ -45,7 +42,7 @@ async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Out
         Some(Since::Event(seq)) => (Some(seq), None),
         Some(Since::Moment(moment)) => (Some(0), Some(moment)),
     };
-    let mut wait = FIRST_WAIT;
+    let mut failures = 0;
     let mut connected = false;
     loop {
         match client.feed(seen).await {
@@ -56,7 +53,7 @@ async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Out
                     remark("Watching. Ctrl-C ends it.");
                 }
                 connected = true;
-                wait = FIRST_WAIT;
+                failures = 0;
                 let mut parser = Parser::default();
                 while let Ok(Some(Ok(bytes))) = tokio::time::timeout(SILENCE, stream.next()).await {
                     let Ok(events) = parser.feed(&bytes) else { break };
@@ -69,8 +66,8 @@ async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Out
             }
             Err(refusal) => give_up_or_wait(refusal, connected)?,
         }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        tokio::time::sleep(FEED_BACKOFF.step(failures)).await;
+        failures += 1;
     }
 }
 

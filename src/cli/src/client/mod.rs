@@ -11,7 +11,6 @@ use std::{
 
 use actix_web::http::{StatusCode, header};
 use awc::ClientResponse;
-use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::{Deserialize, de::DeserializeOwned};
 use url::Url;
 
@@ -22,8 +21,10 @@ use crate::{
     output::{one_line, remark},
 };
 use countersign_config::Environment;
+use countersign_net::{self as net, Backoff, tls};
 
-const CONNECT: Duration = Duration::from_secs(5);
+/// The pauses before the feed is opened again.
+pub const FEED_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 const REQUEST: Duration = Duration::from_secs(35);
 /// Bytes of an answer. A page of 100 changes with large diffs stays far below.
 const MAX_ANSWER: usize = 256 << 20;
@@ -148,12 +149,8 @@ pub struct Client {
 
 impl Client {
     pub fn new(target: Target) -> Result<Self, Failure> {
-        let mut connector = awc::Connector::new().timeout(CONNECT);
-        if let Some(file) = &target.ca {
-            connector = connector.rustls_0_23(trusting(file)?);
-        }
-        let http = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
-        Ok(Self { http, place: target.place, key: target.key })
+        let tls = target.ca.as_deref().map_or_else(|| Ok(tls::public_config()), trusting)?;
+        Ok(Self { http: net::client(tls), place: target.place, key: target.key })
     }
 
     /// Where the next request goes, once it is sure who listens there.
@@ -261,20 +258,11 @@ fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
     Refusal { status: status.as_u16(), problem }
 }
 
-/// TLS that trusts the usual authorities and those of the file.
+/// Returns the TLS configuration that trusts the public authorities and those of the file.
 fn trusting(file: &Path) -> Result<Arc<rustls::ClientConfig>, Failure> {
-    let wrong = |why: String| Failure::new(Exit::Usage, format!("--ca {}: {why}", file.display()));
-    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let mut found = false;
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))? {
-        let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-        roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
-        found = true;
-    }
-    if !found {
-        return Err(wrong("it contains no certificate".to_owned()));
-    }
-    Ok(Arc::new(rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
+    let authorities = tls::read_authorities(file)
+        .map_err(|why| Failure::new(Exit::Usage, format!("--ca {}: {why}", file.display())))?;
+    Ok(tls::client_config(tls::roots_with(authorities), &[tls::HTTP_2, tls::HTTP_1_1]))
 }
 
 #[cfg(test)]

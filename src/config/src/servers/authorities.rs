@@ -2,14 +2,12 @@
 
 use std::{fs, path::Path};
 
-use rustls::{
-    RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject},
-};
+use rustls::pki_types::CertificateDer;
 
 use super::target;
 use crate::fields::Fields;
 use crate::{Authorities, UpstreamTarget, error::quoted};
+use countersign_net::tls::read_authorities;
 
 /// Keys of the section.
 pub(super) const TLS_KEYS: [&str; 1] = ["ca"];
@@ -54,13 +52,5 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if meta.len() > MAX_FILE {
         return Err(format!("it is longer than {MAX_FILE} bytes"));
     }
-    let pem = fs::read(file).map_err(|error| error.to_string())?;
-    let mut roots = RootCertStore::empty();
-    let mut all = Vec::new();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate: CertificateDer<'static> = certificate.map_err(|error| error.to_string())?;
-        roots.add(certificate.clone()).map_err(|error| error.to_string())?;
-        all.push(certificate);
-    }
-    if all.is_empty() { Err("it contains no certificate".to_owned()) } else { Ok(all) }
+    read_authorities(file)
 }

@@ -11,15 +11,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::error::RemoteError;
 use countersign_config::{ModelEndpoint, Secret};
+use countersign_net::{self as net, tls};
 
-const CONNECT: Duration = Duration::from_secs(5);
 /// Requests that wait for the thread.
 const QUEUE: usize = 64;
 /// Bytes of an answer that says what went wrong.
 const MAX_SAID: usize = 8 << 10;
 /// The pause before the second attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-const AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));
 
 struct Job {
     body: Bytes,
@@ -50,8 +49,7 @@ impl Http {
         // What sends belongs to the thread, so it is made there.
         thread.spawn_fn(move || {
             actix::spawn(async move {
-                let connector = awc::Connector::new().timeout(CONNECT).handshake_timeout(CONNECT);
-                let client = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+                let client = net::client(tls::public_config());
                 while let Some(job) = waiting.recv().await {
                     let (client, url, key) = (client.clone(), url.clone(), key.clone());
                     actix::spawn(async move {
@@ -102,7 +100,7 @@ async fn attempt(
     max: usize,
 ) -> Result<Bytes, RemoteError> {
     let mut request =
-        client.post(url).insert_header((USER_AGENT, AGENT)).insert_header((CONTENT_TYPE, "application/json"));
+        client.post(url).insert_header((USER_AGENT, net::USER_AGENT)).insert_header((CONTENT_TYPE, "application/json"));
     if let Some(Secret(key)) = key {
         let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {key}")) else {
             return Err(RemoteError::Unreachable("its key cannot stand in a header".to_owned()));

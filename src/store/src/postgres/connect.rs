@@ -14,7 +14,7 @@ use std::{
 };
 
 use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, oneshot},
@@ -29,6 +29,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{error, silence::Silence};
 use crate::{StoreError, StoreFuture, health::Health};
+use countersign_net::tls;
 
 /// Connections for reads and small writes, beside that of the writer.
 const POOL: usize = 8;
@@ -122,20 +123,16 @@ fn failed(error: impl fmt::Display) -> StoreError {
 
 /// Trusts the authorities of the file, or those that everybody trusts.
 fn tls(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
-    let mut roots = rustls::RootCertStore::empty();
-    match authorities {
-        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    let roots = match authorities {
+        None => tls::public_roots(),
         Some(path) => {
-            let named = |error: String| failed(format!("{}: {error}", path.display()));
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|e| named(e.to_string()))? {
-                roots.add(certificate.map_err(|e| named(e.to_string()))?).map_err(|e| named(e.to_string()))?;
-            }
+            let read = tls::read_authorities(path);
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(read.map_err(|why| failed(format!("{}: {why}", path.display())))?);
+            roots
         }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client =
-        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(failed)?;
-    Ok(MakeRustlsConnect::new(client.with_root_certificates(roots).with_no_client_auth()))
+    };
+    Ok(MakeRustlsConnect::new(ClientConfig::clone(&tls::client_config(roots, &[]))))
 }
 
 /// Runs it on a thread with a runtime of its own; answers once it says whether it could begin.

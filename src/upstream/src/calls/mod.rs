@@ -18,7 +18,7 @@ use crate::{
         Upstream,
         breaker::Pass,
         caller::Caller,
-        endpoint::{self, Endpoint, random_below},
+        endpoint::{self, Endpoint},
         held::Held,
         own_requests::AskError,
         places::NoPlace,
@@ -26,13 +26,14 @@ use crate::{
         status::Ended,
     },
 };
+use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError, Method, params::LoggingLevel};
 use countersign_provider::Permit;
 
 /// Further tries of what was not sent.
 const RETRIES: u32 = 2;
-/// Before the first of them; doubles.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The pauses before them.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
 /// What may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +143,7 @@ impl Upstream {
             let pause = match failed {
                 // A kept connection that ended under the request is lost too, and a new one is there at once.
                 Failed::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
-                _ => jittered(PAUSE.saturating_mul(1 << again)).min(clock.left()),
+                _ => BACKOFF.pause(again).min(clock.left()),
             };
             again += 1;
             tried |= 1 << (at % 64);
@@ -322,12 +323,6 @@ fn may_write(method: &str) -> bool {
             matches!(method, Method::ToolsCall | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult)
         }
     }
-}
-
-/// Between half of the time and the whole of it.
-pub(super) fn jittered(time: Duration) -> Duration {
-    let half = time / 2;
-    half + half.mul_f64(random_below(1_000_001) as f64 / 1e6)
 }
 
 /// Counts a call, also one that was dropped.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use countersign_net::Backoff;
 use countersign_protocol::{
     McpError,
     json::{Member, member, members, quoted},
@@ -16,9 +17,8 @@ use countersign_protocol::{
 pub const MAX_ROUNDS: usize = 16;
 /// Questions of one round at most.
 pub const MAX_QUESTIONS: usize = 64;
-/// Before a round for which nothing was asked; doubles up to [`LONGEST_PAUSE`].
-const PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses before rounds for which nothing was asked.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// The rounds of one call.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Rounds {
             if self.state.is_none() {
                 return Err(Stop::AsksNothing);
             }
-            tokio::time::sleep(PAUSE.saturating_mul(1 << self.pauses.min(10)).min(LONGEST_PAUSE)).await;
+            tokio::time::sleep(BACKOFF.step(self.pauses)).await;
             self.pauses += 1;
             return Ok(());
         }

@@ -1,6 +1,5 @@
 //! Keeps an upstream connected and its lists fresh, for as long as it is configured. Runs on the upstreams' thread.
 
-mod backoff;
 mod lists;
 mod subscriptions;
 mod survey;
@@ -14,7 +13,7 @@ use actix::{Actor, Context};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::{backoff::Backoff, lists::refresh, survey::Survey};
+use self::{lists::refresh, survey::Survey};
 use crate::{
     catalog::ListKinds,
     link::{LinkError, LinkKind, Listener, detect, handshake},
@@ -24,6 +23,7 @@ use crate::{
     },
 };
 use countersign_config::UpstreamTarget;
+use countersign_net::Backoff;
 use countersign_protocol::Era;
 use countersign_provider::ProviderEvent;
 
@@ -62,9 +62,11 @@ impl Upstream {
     }
 }
 
+/// The pauses before a server that ended, or was not reached, is tried again.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(60) };
+
 /// Runs until [`Upstream::close`].
 async fn run(upstream: Arc<Upstream>) {
-    let mut backoff = Backoff::default();
     let mut failures = 0_u32;
     let mut era: Option<Era> = None;
     while !upstream.stop.is_cancelled() {
@@ -89,7 +91,6 @@ async fn run(upstream: Arc<Upstream>) {
                 tracing::warn!(upstream = %upstream.config.name, %error, "the connection to it has ended");
                 if up.elapsed() >= GOOD {
                     failures = 0;
-                    backoff.reset();
                     continue;
                 }
                 error
@@ -117,8 +118,8 @@ async fn run(upstream: Arc<Upstream>) {
         } else {
             upstream.set_phase(Phase::Connecting);
         }
+        pause(&upstream, began, BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
-        pause(&upstream, began, backoff.pause(Duration::ZERO)).await;
     }
     upstream.close();
 }

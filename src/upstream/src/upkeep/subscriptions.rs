@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    calls::jittered,
     catalog::{ListKinds, Offers},
     link::{LinkError, Listener, Outgoing, Response, UpstreamNotification},
     server::{
@@ -21,12 +20,12 @@ use crate::{
         own_requests::{AskError, stamped},
     },
 };
+use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError};
 use countersign_provider::request::UpstreamRequest;
 
-/// Between tries to listen again: the first, and the longest.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
+/// The pauses before it listens again.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// How long a server may take to acknowledge a new stream before the old one is closed.
 const ACKNOWLEDGED: Duration = Duration::from_secs(10);
 
@@ -169,9 +168,8 @@ async fn listen(upstream: &Arc<Upstream>, held: &Arc<Held>) {
             // It has none, whatever it declared. Lists are read by their time, then.
             return;
         }
-        let wait = jittered(FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST));
+        tokio::time::sleep(BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
-        tokio::time::sleep(wait).await;
         // Nobody has said what changed meanwhile.
         upstream.stain(ListKinds::all());
     }

@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{backoff::Backoff, lists};
+use super::{BACKOFF, lists};
 use crate::{
     catalog::{self, Catalog, ListKinds},
     link::{Listener, handshake},
@@ -103,7 +103,7 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &Held) -> Option<Arc<H
 /// Runs for one plain connection, until `over`. `survey` has the connection that the first lists were read on.
 pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<Survey>, over: CancellationToken) {
     let work = async {
-        let mut backoff = Backoff::default();
+        let mut losses = 0;
         loop {
             if survey.surveyor().is_none() {
                 match open(&upstream, &plain).await {
@@ -126,7 +126,8 @@ pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<S
                 }
                 tracing::debug!(upstream = %upstream.config.name, "the connection that its lists are read on has ended");
             }
-            tokio::time::sleep(backoff.pause(Duration::ZERO)).await;
+            tokio::time::sleep(BACKOFF.pause(losses)).await;
+            losses += 1;
         }
     };
     tokio::select! {

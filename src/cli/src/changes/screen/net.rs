@@ -11,13 +11,11 @@ use tokio::sync::mpsc::Sender;
 use super::model::{Brief, MAX_LISTED};
 use crate::{
     changes::feed::{Event, Parser},
-    client::{Client, Refusal, ResponseBody},
+    client::{Client, FEED_BACKOFF, Refusal, ResponseBody},
     exit::Failure,
 };
 use countersign_domain::changes::{Change, ChangeState};
 
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// The gateway sends a comment every few seconds: longer silence is a dead connection.
 const SILENCE: Duration = Duration::from_secs(90);
 const PAGE: &str = "100";
@@ -184,11 +182,11 @@ impl Net {
 
     /// Follows the feed for good.
     pub async fn follow(self) {
-        let (mut seen, mut wait, mut connected) = (None, FIRST_WAIT, false);
+        let (mut seen, mut failures, mut connected) = (None, 0, false);
         loop {
             match self.client.feed(seen).await {
                 Ok(mut stream) => {
-                    (connected, wait) = (true, FIRST_WAIT);
+                    (connected, failures) = (true, 0);
                     self.tell(News::Live).await;
                     let mut parser = Parser::default();
                     while let Ok(Some(Ok(bytes))) = tokio::time::timeout(SILENCE, stream.next()).await {
@@ -202,8 +200,8 @@ impl Net {
                 Err(refusal) if may_pass(connected, &refusal) => self.tell(News::Lost).await,
                 Err(refusal) => return self.tell(News::Over(refusal.into())).await,
             }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            tokio::time::sleep(FEED_BACKOFF.step(failures)).await;
+            failures += 1;
         }
     }
 

@@ -2,7 +2,7 @@
 //! 2026-07-28/basic/transports/stdio).
 //!
 //! Each child has a guard process of its own, which ends it and all that it started, whatever happens to the gateway
-//! (`countersign_child`). [`ChildConnector`] starts them; restarting is the upstream's business (`upkeep/backoff.rs`).
+//! (`countersign_child`). [`ChildConnector`] starts them; restarting is the upstream's business (`upkeep`).
 
 mod folder;
 mod frames;

@@ -107,11 +107,8 @@ pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &
 
 /// 2025-11-25/basic/transports, "Session Management". Servers may refuse it; then the session ends by itself.
 async fn end(shared: &Shared, mode: &Mode) {
-    let mut request = client::of_thread(&shared.uri, shared.trust.as_ref()).delete(&shared.uri);
+    let mut request = client::of_thread(shared.trust.as_ref()).delete(&shared.uri);
     *request.headers_mut() = mode.plain.clone();
-    if let Some(address) = client::literal(&shared.uri) {
-        request = request.address(address);
-    }
     match tokio::time::timeout(ACCEPT, request.send()).await {
         Ok(Ok(response)) => tracing::debug!(status = response.status().as_u16(), "a session was ended"),
         Ok(Err(error)) => tracing::debug!(%error, "a session could not be ended"),

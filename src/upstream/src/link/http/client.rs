@@ -36,19 +36,12 @@ use super::{
     trust::{self, Trust},
 };
 use crate::link::LinkError;
+use countersign_net as net;
 use countersign_provider::Permit;
-
-/// Resolving the name and connecting, and then the TLS handshake.
-pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// How long a connection may be idle and still be used again. Node and uvicorn close theirs after 5 s: a request that
 /// meets such an end is lost and must not be repeated if it writes.
 pub(super) const IDLE: Duration = Duration::from_secs(4);
-
-/// Proxies that speak TLS close later, and a handshake costs more.
-const IDLE_TLS: Duration = Duration::from_secs(30);
-
-pub(super) const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Prepared requests that one thread keeps. More links than this are rebuilt now and then, no more.
 const KEPT: usize = 4096;
@@ -83,62 +76,51 @@ thread_local! {
 }
 
 struct Clients {
-    plain: Client,
-    tls: Client,
+    public: Client,
     /// By [`Trust::key`].
     own: HashMap<u64, Client>,
 }
 
 impl Clients {
     fn new() -> Self {
-        let tls = || trust::config(None, true);
-        Self { plain: client(IDLE, tls()), tls: client(IDLE_TLS, tls()), own: HashMap::new() }
+        Self { public: client(trust::config(None, true)), own: HashMap::new() }
     }
 
     fn trusting(&mut self, trust: &Trust) -> Client {
         if self.own.len() >= KEPT_CLIENTS && !self.own.contains_key(&trust.key) {
             self.own.clear();
         }
-        self.own.entry(trust.key).or_insert_with(|| client(IDLE_TLS, trust::config(Some(trust), true))).clone()
+        self.own.entry(trust.key).or_insert_with(|| client(trust::config(Some(trust), true))).clone()
     }
 }
 
-fn client(idle: Duration, tls: Arc<rustls::ClientConfig>) -> Client {
+fn client(tls: Arc<rustls::ClientConfig>) -> Client {
     let tcp = actix_tls::connect::Connector::new(Resolver::default()).service();
     let tcp = tcp.map(|connection: Connection<Uri, TcpStream>| {
         let (tcp, uri) = connection.into_parts();
         Connection::new(uri, Io::new(tcp))
     });
-    let connector = awc::Connector::new()
-        .connector(tcp)
-        .rustls_0_23(tls)
-        .timeout(CONNECT)
-        .handshake_timeout(CONNECT)
-        .conn_keep_alive(idle)
-        .conn_lifetime(LIFETIME)
-        // Streams that stay open count too; what bounds calls is the upstream's `max_in_flight`.
-        .limit(0);
-    Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
+    net::client_over(tcp, tls)
 }
 
-/// For tests: what this thread trusts from now on.
+/// Sets whom this thread trusts from now on, for tests.
 #[cfg(test)]
 pub fn trust(roots: rustls::RootCertStore, http2: bool) {
-    CLIENTS.with_borrow_mut(|clients| clients.tls = client(IDLE_TLS, Arc::new(trust::configured(roots, http2))));
+    let protocols: &[&[u8]] = if http2 { &[net::tls::HTTP_2, net::tls::HTTP_1_1] } else { &[net::tls::HTTP_1_1] };
+    CLIENTS.with_borrow_mut(|clients| clients.public = client(net::tls::client_config(roots, protocols)));
     FROZEN.with_borrow_mut(HashMap::clear);
 }
 
 /// A client whose requests may be upgraded: WebSocket has no HTTP/2 here.
 pub fn upgrading(trust: Option<&Arc<Trust>>) -> Client {
-    client(Duration::ZERO, trust::config(trust.map(|trust| &**trust), false))
+    client(trust::config(trust.map(|trust| &**trust), false))
 }
 
-/// This thread's client for that URI, of a server that is trusted so.
-pub fn of_thread(uri: &Uri, trust: Option<&Arc<Trust>>) -> Client {
+/// Returns this thread's client for a server that is trusted so.
+pub fn of_thread(trust: Option<&Arc<Trust>>) -> Client {
     CLIENTS.with_borrow_mut(|clients| match trust {
-        _ if uri.scheme_str() != Some("https") => clients.plain.clone(),
         Some(trust) => clients.trusting(trust),
-        None => clients.tls.clone(),
+        None => clients.public.clone(),
     })
 }
 
@@ -250,12 +232,8 @@ fn frozen(head: &Head) -> Result<FrozenClientRequest, LinkError> {
     if let Some(frozen) = FROZEN.with_borrow(|kept| kept.get(&head.key).cloned()) {
         return Ok(frozen);
     }
-    let mut request = of_thread(&head.uri, head.trust.as_ref()).post(&head.uri);
+    let mut request = of_thread(head.trust.as_ref()).post(&head.uri);
     *request.headers_mut() = head.headers.clone();
-    let request = match literal(&head.uri) {
-        Some(address) => request.address(address),
-        None => request,
-    };
     let frozen = request.freeze().map_err(|error| LinkError::Unreachable(error.to_string()))?;
     FROZEN.with_borrow_mut(|kept| {
         if kept.len() >= KEPT {
@@ -264,13 +242,6 @@ fn frozen(head: &Head) -> Result<FrozenClientRequest, LinkError> {
         kept.insert(head.key, frozen.clone());
     });
     Ok(frozen)
-}
-
-/// The address that a URI has instead of a name; the resolver does not know brackets.
-pub fn literal(uri: &Uri) -> Option<std::net::SocketAddr> {
-    let ip: std::net::IpAddr = uri.host()?.trim_matches(['[', ']']).parse().ok()?;
-    let port = uri.port_u16().unwrap_or(if matches!(uri.scheme_str(), Some("https" | "wss")) { 443 } else { 80 });
-    Some((ip, port).into())
 }
 
 /// What a failed request was, in terms of what may have been sent.

@@ -18,12 +18,11 @@ use crate::link::{
     received::{self, MAX_MESSAGE, Received},
     server_requests::Queue,
 };
+use countersign_net::Backoff;
 use countersign_protocol::event_stream::Events;
 
-/// Between two connections if the server names no time.
-const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause after failures.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The pauses between two connections if the server names no time.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// The shortest pause that a server may ask for: one that closes its stream at once would keep the gateway busy.
 const LEAST_RETRY: Duration = Duration::from_millis(100);
 /// The longest pause that a server may ask for.
@@ -32,14 +31,11 @@ const MAX_RETRY: Duration = Duration::from_secs(86400);
 /// Opens a stream by GET. `None` if the server has none.
 async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
     let mode = shared.mode();
-    let mut request = client::of_thread(&shared.uri, shared.trust.as_ref()).get(&shared.uri);
+    let mut request = client::of_thread(shared.trust.as_ref()).get(&shared.uri);
     *request.headers_mut() = mode.plain.clone();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if let Some(value) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
         request.headers_mut().insert(header::HeaderName::from_static("last-event-id"), value);
-    }
-    if let Some(address) = client::literal(&shared.uri) {
-        request = request.address(address);
     }
     let response = HttpAnswer::from(request.send().await.map_err(|error| client::failed(&error))?);
     match response.status() {
@@ -56,7 +52,7 @@ async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, 
 fn pause(events: &Events, failures: u32) -> Duration {
     match events.retry() {
         Some(retry) => Duration::from_millis(retry).clamp(LEAST_RETRY, MAX_RETRY),
-        None => (PAUSE * 2_u32.saturating_pow(failures.saturating_sub(1).min(6))).min(LONGEST),
+        None => BACKOFF.step(failures.saturating_sub(1)),
     }
 }
 
@@ -112,7 +108,7 @@ async fn listen(shared: &Shared, queue: &Queue) {
                 tracing::debug!(%error, failures, "the stream for unsolicited messages");
             }
         }
-        tokio::time::sleep(pause(&events, failures.max(1))).await;
+        tokio::time::sleep(pause(&events, failures)).await;
     }
 }
 
@@ -173,6 +169,6 @@ mod tests {
         assert_eq!(told("500"), Duration::from_millis(500));
         assert_eq!(told("0"), LEAST_RETRY);
         assert_eq!(told("99999999999999"), MAX_RETRY);
-        assert_eq!(pause(&Events::new(1), 1), PAUSE);
+        assert_eq!(pause(&Events::new(1), 1), BACKOFF.first);
     }
 }

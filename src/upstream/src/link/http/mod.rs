@@ -70,8 +70,7 @@ impl Place {
         shown.set_query(None);
 
         let mut headers = HeaderMap::new();
-        headers
-            .insert(header::USER_AGENT, HeaderValue::from_static(concat!("countersign/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(countersign_net::USER_AGENT));
         let mut uri = plain.as_str().parse::<Uri>().map_err(|error| error.to_string());
         if let Some(host) = host(&plain) {
             headers.insert(header::HOST, host);

@@ -15,7 +15,6 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     future::poll_fn,
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -38,11 +37,12 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio_util::{codec::Decoder, io::poll_read_buf};
 
 use super::{
-    client::{self, CONNECT, Extra, IDLE, LIFETIME},
+    client::{Extra, IDLE},
     head::{self, Head},
     io::Io,
 };
 use crate::link::{LinkError, Outgoing};
+use countersign_net::{CONNECT_TIMEOUT, LIFETIME};
 use countersign_provider::Permit;
 
 /// A body up to this length is copied behind its head, so that both leave in one segment.
@@ -56,7 +56,6 @@ pub(super) struct Place {
     authority: Arc<str>,
     host: Box<str>,
     port: u16,
-    literal: Option<SocketAddr>,
     /// The request line and the headers that no request changes; without the empty line at their end.
     begin: Bytes,
     /// Which those headers are.
@@ -73,25 +72,18 @@ impl Place {
         let (host, port) = (authority.host(), authority.port_u16().unwrap_or(80));
         Some(Self {
             authority: format!("{host}:{port}").into(),
-            host: host.into(),
+            host: host.trim_matches(['[', ']']).into(),
             port,
-            literal: client::literal(uri),
             begin: begin(uri, headers, &[]).freeze(),
             names: headers.keys().cloned().collect(),
         })
     }
 
     async fn connect(&self) -> Result<Io, LinkError> {
-        let connecting = async {
-            match self.literal {
-                Some(address) => TcpStream::connect(address).await,
-                None => TcpStream::connect((&*self.host, self.port)).await,
-            }
-        };
-        match tokio::time::timeout(CONNECT, connecting).await {
+        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((&*self.host, self.port))).await {
             Ok(Ok(tcp)) => Ok(Io::new(tcp)),
             Ok(Err(error)) => Err(LinkError::Unreachable(error.to_string())),
-            Err(_) => Err(LinkError::Unreachable(format!("no connection within {} s", CONNECT.as_secs()))),
+            Err(_) => Err(LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))),
         }
     }
 }

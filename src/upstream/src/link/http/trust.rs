@@ -8,6 +8,7 @@ use std::sync::{
 use rustls::{ClientConfig, RootCertStore};
 
 use countersign_config::Authorities;
+use countersign_net::tls::{self, HTTP_1_1, HTTP_2};
 
 /// What one server's connections trust beside the public authorities.
 pub struct Trust {
@@ -20,42 +21,20 @@ pub struct Trust {
 impl Trust {
     #[must_use]
     pub fn new(authorities: &Authorities) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let mut roots = public();
-        for certificate in &authorities.certificates {
-            if let Err(error) = roots.add(certificate.clone()) {
-                // The configuration was checked for that.
-                tracing::error!(file = %authorities.file.display(), %error, "an authority cannot be used");
-            }
-        }
-        let [without, with_http2] = both(roots);
-        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), with_http2, without })
+        Arc::new(Self::of(tls::roots_with(authorities.certificates.iter().cloned())))
     }
-}
 
-fn public() -> RootCertStore {
-    RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
-}
-
-fn both(roots: RootCertStore) -> [Arc<ClientConfig>; 2] {
-    [configured(roots.clone(), false), configured(roots, true)].map(Arc::new)
+    fn of(roots: RootCertStore) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let without = tls::client_config(roots.clone(), &[HTTP_1_1]);
+        let with_http2 = tls::client_config(roots, &[HTTP_2, HTTP_1_1]);
+        Self { key: NEXT.fetch_add(1, Ordering::Relaxed), with_http2, without }
+    }
 }
 
 /// One configuration for all threads: they share the cache of TLS sessions.
 pub fn config(trust: Option<&Trust>, http2: bool) -> Arc<ClientConfig> {
-    static PUBLIC: OnceLock<[Arc<ClientConfig>; 2]> = OnceLock::new();
-    let [without, with_http2] = match trust {
-        Some(trust) => [&trust.without, &trust.with_http2],
-        None => PUBLIC.get_or_init(|| both(public())).each_ref(),
-    };
-    Arc::clone(if http2 { with_http2 } else { without })
-}
-
-pub(super) fn configured(roots: RootCertStore, http2: bool) -> ClientConfig {
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    if http2 {
-        config.alpn_protocols.insert(0, b"h2".to_vec());
-    }
-    config
+    static PUBLIC: OnceLock<Trust> = OnceLock::new();
+    let trust = trust.unwrap_or_else(|| PUBLIC.get_or_init(|| Trust::of(tls::public_roots())));
+    Arc::clone(if http2 { &trust.with_http2 } else { &trust.without })
 }

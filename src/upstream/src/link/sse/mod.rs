@@ -80,12 +80,9 @@ impl Connector for SseConnector {
 /// Opens the stream and reads it up to the endpoint.
 async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
     let uri = place.uri()?;
-    let mut request = client::of_thread(&uri, place.trust.as_ref()).get(&uri);
+    let mut request = client::of_thread(place.trust.as_ref()).get(&uri);
     *request.headers_mut() = place.headers.clone();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
-    if let Some(address) = client::literal(&uri) {
-        request = request.address(address);
-    }
     // Whatever breaks here, no request was sent yet.
     let sent = request.send().await.map_err(|error| match client::failed(&error) {
         LinkError::Lost(why) => LinkError::Unreachable(why),

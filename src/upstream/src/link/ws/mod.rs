@@ -86,9 +86,6 @@ async fn open(place: &Place) -> Result<Socket, LinkError> {
             request = request.set_header(name.clone(), value.clone());
         }
     }
-    if let Some(address) = client::literal(&uri) {
-        request = request.address(address);
-    }
     let (response, socket) = request.connect().await.map_err(|error| match error {
         WsClientError::InvalidResponseStatus(status) => {
             LinkError::Status { status: status.as_u16(), body: String::new() }

@@ -1,0 +1,57 @@
+//! Pauses between attempts.
+
+use std::time::Duration;
+
+/// An exponential backoff: each pause is twice as long as the one before it, up to `longest`.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    pub first: Duration,
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// Returns the pause after a failure that came after `earlier` others in a row, without jitter.
+    #[must_use]
+    pub fn step(self, earlier: u32) -> Duration {
+        self.first.saturating_mul(2_u32.saturating_pow(earlier)).min(self.longest)
+    }
+
+    /// Returns a random time between half and all of the step, so that those who failed together do not return together.
+    #[must_use]
+    pub fn pause(self, earlier: u32) -> Duration {
+        self.pause_with(earlier, random_byte())
+    }
+
+    /// Returns the same for a given random byte.
+    #[must_use]
+    pub fn pause_with(self, earlier: u32, random: u8) -> Duration {
+        let half = self.step(earlier) / 2;
+        half + half * u32::from(random) / 255
+    }
+}
+
+/// Returns a random byte, or 255 where the system has no randomness: then there is no jitter, which is no reason to fail.
+#[must_use]
+pub fn random_byte() -> u8 {
+    let mut byte = [255];
+    let _ = getrandom::fill(&mut byte);
+    byte[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_doubles_up_to_the_longest() {
+        let backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(60) };
+        let pauses: Vec<u128> = (0..9).map(|earlier| backoff.pause_with(earlier, 255).as_millis()).collect();
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
+        assert_eq!(backoff.step(u32::MAX), backoff.longest);
+        assert_eq!(backoff.pause_with(1, 0), backoff.first);
+        for _ in 0..100 {
+            let pause = backoff.pause(0);
+            assert!((backoff.first / 2..=backoff.first).contains(&pause), "{pause:?}");
+        }
+    }
+}

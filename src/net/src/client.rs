@@ -1,0 +1,68 @@
+//! The general HTTP client, which is that of awc.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use actix_rt::net::ActixStream;
+use actix_service::Service;
+use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Connector};
+use awc::{Client, http::Uri};
+use rustls::ClientConfig;
+
+/// The time to resolve the name and to connect, and again for the TLS handshake.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an idle connection stays open. Proxies that speak TLS close theirs later.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a connection is used for new requests.
+pub const LIFETIME: Duration = Duration::from_secs(600);
+
+/// Builds a client for this thread. It follows no redirect, and its user bounds the time of each request.
+#[must_use]
+pub fn client(tls: Arc<ClientConfig>) -> Client {
+    client_over(Connector::default().service(), tls)
+}
+
+/// Builds the same client over connections that `tcp` opens.
+pub fn client_over<S, Io>(tcp: S, tls: Arc<ClientConfig>) -> Client
+where
+    S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
+    Io: ActixStream + Debug + 'static,
+{
+    let connector = awc::Connector::new()
+        .connector(tcp)
+        .rustls_0_23(tls)
+        .timeout(CONNECT_TIMEOUT)
+        .handshake_timeout(CONNECT_TIMEOUT)
+        .conn_keep_alive(IDLE_TIMEOUT)
+        .conn_lifetime(LIFETIME)
+        // Streams that stay open count too, and the users have bounds of their own.
+        .limit(0);
+    Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
+    use crate::tls;
+
+    /// Its brackets are no part of the address.
+    #[actix::test]
+    async fn client_connects_to_an_ipv6_address() {
+        // Not every machine has the protocol.
+        let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        });
+        let answer = super::client(tls::public_config()).get(url).send().await.unwrap();
+        assert_eq!(answer.status(), 204);
+        server.join().unwrap();
+    }
+}
