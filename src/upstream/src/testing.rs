@@ -209,10 +209,10 @@ pub fn lose(upstream: &Upstream) {
     upstream.negotiated.store(None);
 }
 
-/// The client of plain HTTP by itself, for `scripts/bench client`.
-pub struct PlainPost(Arc<client::Head>);
+/// The client of HTTP/1.1 by itself, for `scripts/bench client`.
+pub struct HttpPost(Arc<client::Head>);
 
-impl PlainPost {
+impl HttpPost {
     /// `headers` are those of every request.
     ///
     /// # Errors
@@ -220,8 +220,8 @@ impl PlainPost {
     pub fn new(url: &url::Url, headers: &[(&str, &str)]) -> Result<Self, LinkError> {
         let configured: Vec<_> =
             headers.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect();
-        let place = Place::new(url, &configured);
-        Ok(Self(client::Head::new(place.uri()?, place.headers, None)))
+        let place = Place::new(url, &configured, None);
+        Ok(Self(client::Head::new(place.uri()?, place.headers, &place.trust)))
     }
 
     /// Sends what a stateless link sends, and reads the whole answer.
@@ -232,7 +232,7 @@ impl PlainPost {
         let mut extra = client::Extra::new();
         extra.push((HeaderName::from_static("mcp-method"), HeaderValue::from_static(method)));
         extra.push((HeaderName::from_static("mcp-name"), HeaderValue::from_str(name).unwrap()));
-        let mut response = client::post(&self.0, extra, body, None).await?;
+        let mut response = client::send(&self.0, extra, body, None).await?;
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.field(Field::ContentEncoding).is_none());
         answer::body(&mut response, MAX_MESSAGE).await

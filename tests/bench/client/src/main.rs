@@ -120,7 +120,7 @@ trait Client {
     fn post(&self, body: Bytes) -> LocalBoxFuture<'_, Result<Bytes>>;
 }
 
-struct Own(countersign_upstream::testing::PlainPost);
+struct Own(countersign_upstream::testing::HttpPost);
 
 impl Client for Own {
     fn post(&self, body: Bytes) -> LocalBoxFuture<'_, Result<Bytes>> {
@@ -268,7 +268,7 @@ impl Client for HyperConn {
 fn client(way: Way, port: u16) -> Result<Rc<dyn Client>> {
     let url = format!("http://127.0.0.1:{port}/mcp");
     Ok(match way {
-        Way::Own => Rc::new(Own(countersign_upstream::testing::PlainPost::new(&url.parse()?, &HEADERS)?)),
+        Way::Own => Rc::new(Own(countersign_upstream::testing::HttpPost::new(&url.parse()?, &HEADERS)?)),
         Way::HyperConn => Rc::new(HyperConn {
             port,
             uri: Uri::from_static("/mcp"),

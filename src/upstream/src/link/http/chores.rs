@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix_http::StatusCode;
+use actix_http::{Method, StatusCode};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -86,7 +86,7 @@ pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &
         if mode.modern {
             extra.push((METHOD.clone(), link::value(method)?));
         }
-        let mut response = client::post(&mode.post, extra, &message, None).await?;
+        let mut response = client::send(&mode.post, extra, &message, None).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && mode.session.is_some() {
             return Err(shared.gone());
@@ -107,9 +107,8 @@ pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &
 
 /// 2025-11-25/basic/transports, "Session Management". Servers may refuse it; then the session ends by itself.
 async fn end(shared: &Shared, mode: &Mode) {
-    let mut request = client::of_thread(shared.trust.as_ref()).delete(&shared.uri);
-    *request.headers_mut() = mode.plain.clone();
-    match tokio::time::timeout(ACCEPT, request.send()).await {
+    let sending = client::request(Method::DELETE, shared.uri.clone(), mode.plain.clone(), &shared.trust);
+    match tokio::time::timeout(ACCEPT, sending).await {
         Ok(Ok(response)) => tracing::debug!(status = response.status().as_u16(), "a session was ended"),
         Ok(Err(error)) => tracing::debug!(%error, "a session could not be ended"),
         Err(_) => tracing::debug!("a session could not be ended in time"),

@@ -1,27 +1,21 @@
-//! The HTTP client of each worker thread: its own pool of kept-alive connections, TLS verified, nothing followed.
+//! The HTTP client of each worker thread: kept-alive connections of its own, TLS verified, nothing followed. HTTP/1.1 is spoken by
+//! [`http1`], and HTTP/2, which servers choose in the TLS handshake, by the client of `countersign_net`.
 
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     pin::Pin,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use actix_http::body::{BodySize, MessageBody};
-use actix_service::ServiceExt;
-use actix_tls::connect::{Connection, Resolver};
-use actix_web::rt::net::TcpStream;
 use awc::{
-    Client, ClientResponse, FrozenClientRequest,
+    Client, ClientResponse,
     error::{ConnectError, PayloadError, SendRequestError},
     http::{
-        StatusCode, Uri,
+        Method, StatusCode, Uri, Version,
         header::{self, HeaderMap, HeaderName, HeaderValue},
     },
 };
@@ -29,135 +23,80 @@ use bytes::Bytes;
 use futures_util::Stream;
 use smallvec::SmallVec;
 
-use super::{
-    head::Field,
-    io::Io,
-    plain,
-    trust::{self, Trust},
-};
+use super::{head::Field, http1, trust::Trust};
 use crate::link::LinkError;
 use countersign_net as net;
 use countersign_provider::Permit;
 
-/// How long a connection may be idle and still be used again. Node and uvicorn close theirs after 5 s: a request that
-/// meets such an end is lost and must not be repeated if it writes.
-pub(super) const IDLE: Duration = Duration::from_secs(4);
+/// Clients of HTTP/2 that one thread keeps: more than that are configured anew now and then, no more.
+const MAX_CLIENTS: usize = 64;
 
-/// Prepared requests that one thread keeps. More links than this are rebuilt now and then, no more.
-const KEPT: usize = 4096;
-
-/// Clients for servers with authorities of their own that one thread keeps: more than that are configured anew now and
-/// then, no more.
-const KEPT_CLIENTS: usize = 64;
-
-/// What requests of one link have in common: one URI and the headers that every one of them has.
+/// The common part of several requests: the method, the URI, and the headers that every one of them has.
 pub struct Head {
-    /// Unique, for the threads' own copies.
-    key: u64,
-    uri: Uri,
-    headers: HeaderMap,
-    trust: Option<Arc<Trust>>,
-    /// Of a server without TLS.
-    plain: Option<plain::Place>,
+    pub method: Method,
+    pub uri: Uri,
+    pub headers: HeaderMap,
+    trust: Arc<Trust>,
+    /// `None` for a URI that is none of HTTP.
+    http1: Option<http1::Place>,
 }
 
 impl Head {
-    pub fn new(uri: Uri, headers: HeaderMap, trust: Option<Arc<Trust>>) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let plain = plain::Place::new(&uri, &headers);
-        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), uri, headers, trust, plain })
+    /// Creates the head of POSTs.
+    pub fn new(uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Arc<Self> {
+        Arc::new(Self::with_method(Method::POST, uri, headers, trust))
+    }
+
+    fn with_method(method: Method, uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Self {
+        let http1 = http1::Place::new(&method, &uri, &headers, trust);
+        Self { method, uri, headers, trust: Arc::clone(trust), http1 }
     }
 }
 
-// `HeaderMap` and `Uri` are `Send + Sync`; requests made of them are not, so each thread has its own.
-thread_local! {
-    static CLIENTS: RefCell<Clients> = RefCell::new(Clients::new());
-    static FROZEN: RefCell<HashMap<u64, FrozenClientRequest>> = RefCell::default();
+/// Returns a client whose requests may be upgraded: WebSocket has no HTTP/2 here.
+pub fn upgrading(trust: &Trust) -> Client {
+    net::client(Arc::clone(&trust.http1_config))
 }
 
-struct Clients {
-    public: Client,
-    /// By [`Trust::key`].
-    own: HashMap<u64, Client>,
-}
-
-impl Clients {
-    fn new() -> Self {
-        Self { public: client(trust::config(None, true)), own: HashMap::new() }
-    }
-
-    fn trusting(&mut self, trust: &Trust) -> Client {
-        if self.own.len() >= KEPT_CLIENTS && !self.own.contains_key(&trust.key) {
-            self.own.clear();
+/// Returns this thread's client of HTTP/2 for servers that are trusted so.
+fn of_thread(trust: &Trust) -> Client {
+    thread_local!(static CLIENTS: RefCell<HashMap<u64, Client>> = RefCell::default());
+    CLIENTS.with_borrow_mut(|clients| {
+        if clients.len() >= MAX_CLIENTS && !clients.contains_key(&trust.key) {
+            clients.clear();
         }
-        self.own.entry(trust.key).or_insert_with(|| client(trust::config(Some(trust), true))).clone()
-    }
-}
-
-fn client(tls: Arc<rustls::ClientConfig>) -> Client {
-    let tcp = actix_tls::connect::Connector::new(Resolver::default()).service();
-    let tcp = tcp.map(|connection: Connection<Uri, TcpStream>| {
-        let (tcp, uri) = connection.into_parts();
-        Connection::new(uri, Io::new(tcp))
-    });
-    net::client_over(tcp, tls)
-}
-
-/// Sets whom this thread trusts from now on, for tests.
-#[cfg(test)]
-pub fn trust(roots: rustls::RootCertStore, http2: bool) {
-    let protocols: &[&[u8]] = if http2 { &[net::tls::HTTP_2, net::tls::HTTP_1_1] } else { &[net::tls::HTTP_1_1] };
-    CLIENTS.with_borrow_mut(|clients| clients.public = client(net::tls::client_config(roots, protocols)));
-    FROZEN.with_borrow_mut(HashMap::clear);
-}
-
-/// A client whose requests may be upgraded: WebSocket has no HTTP/2 here.
-pub fn upgrading(trust: Option<&Arc<Trust>>) -> Client {
-    client(trust::config(trust.map(|trust| &**trust), false))
-}
-
-/// Returns this thread's client for a server that is trusted so.
-pub fn of_thread(trust: Option<&Arc<Trust>>) -> Client {
-    CLIENTS.with_borrow_mut(|clients| match trust {
-        Some(trust) => clients.trusting(trust),
-        None => clients.public.clone(),
+        clients.entry(trust.key).or_insert_with(|| net::client(Arc::clone(&trust.config))).clone()
     })
 }
 
-/// An answer, whichever client has it.
+/// An answer in either version of HTTP.
 pub enum HttpAnswer {
-    Plain(plain::PlainAnswer),
-    General(ClientResponse),
+    Http1(http1::Answer),
+    Http2(ClientResponse),
 }
 
 impl HttpAnswer {
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Plain(answer) => answer.head.status(),
-            Self::General(response) => response.status(),
+            Self::Http1(answer) => answer.head.status(),
+            Self::Http2(response) => response.status(),
         }
     }
 
-    /// The first header of that kind.
+    /// Returns the first header of that kind.
     pub fn field(&self, field: Field) -> Option<&[u8]> {
         match self {
-            Self::Plain(answer) => answer.head.field(field),
-            Self::General(response) => response.headers().get(field.name()).map(HeaderValue::as_bytes),
+            Self::Http1(answer) => answer.head.field(field),
+            Self::Http2(response) => response.headers().get(field.name()).map(HeaderValue::as_bytes),
         }
     }
 
-    /// What its `Content-Length` says.
+    /// Returns the value of its `Content-Length`.
     pub fn length(&self) -> Option<u64> {
         match self {
-            Self::Plain(answer) => answer.head.length(),
-            Self::General(response) => response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok(),
+            Self::Http1(answer) => answer.head.length(),
+            Self::Http2(response) => response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok(),
         }
-    }
-}
-
-impl From<ClientResponse> for HttpAnswer {
-    fn from(response: ClientResponse) -> Self {
-        Self::General(response)
     }
 }
 
@@ -166,8 +105,8 @@ impl Stream for HttpAnswer {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.get_mut() {
-            Self::Plain(answer) => Pin::new(answer).poll_next(cx),
-            Self::General(response) => Pin::new(response).poll_next(cx),
+            Self::Http1(answer) => Pin::new(answer).poll_next(cx),
+            Self::Http2(response) => Pin::new(response).poll_next(cx),
         }
     }
 }
@@ -175,35 +114,56 @@ impl Stream for HttpAnswer {
 /// The headers that one request has alone; few.
 pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
-/// Sends a POST with that head and the headers that it has alone, if it still may when its connection stands.
+/// Sends a request without a body.
+///
+/// # Errors
+/// As [`send`].
+pub async fn request(
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    trust: &Arc<Trust>,
+) -> Result<HttpAnswer, LinkError> {
+    send(&Head::with_method(method, uri, headers, trust), Extra::new(), &Bytes::new(), None).await
+}
+
+/// Sends a request with that head and the headers that it has alone, if it still may when its connection stands.
 ///
 /// # Errors
 /// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP; [`LinkError::Withheld`]
-pub async fn post(head: &Head, extra: Extra, body: &Bytes, permit: Option<&Permit>) -> Result<HttpAnswer, LinkError> {
-    if let Some(place) = &head.plain {
-        return plain::post(place, (&head.uri, &head.headers), &extra, body, permit).await.map(HttpAnswer::Plain);
-    }
-    let request = frozen(head)?;
-    if let Some(permit) = permit {
-        let request = request.extra_headers(extra.into_iter().collect::<HeaderMap>());
-        let withheld = Rc::new(Cell::new(false));
-        let body = Permitted { body: body.clone(), permit: permit.clone(), withheld: Rc::clone(&withheld) };
-        let sent = request.send_body(body).await.map(HttpAnswer::General);
-        return sent.map_err(|error| if withheld.get() { LinkError::Withheld } else { failed(&error) });
-    }
-    let sent = if extra.is_empty() {
-        request.send_body(body.clone()).await
-    } else {
-        request.extra_headers(extra.into_iter().collect::<HeaderMap>()).send_body(body.clone()).await
+pub async fn send(head: &Head, extra: Extra, body: &Bytes, permit: Option<&Permit>) -> Result<HttpAnswer, LinkError> {
+    let Some(place) = &head.http1 else {
+        return Err(LinkError::Unreachable("its address is not one of HTTP".to_owned()));
     };
-    sent.map(HttpAnswer::General).map_err(|error| failed(&error))
+    let is_http2 = &head.trust.is_http2;
+    if !is_http2.load(Ordering::Relaxed) {
+        if let Some(answer) = http1::send(place, head, &extra, body, permit).await? {
+            return Ok(HttpAnswer::Http1(answer));
+        }
+        is_http2.store(true, Ordering::Relaxed);
+    }
+    let mut request = of_thread(&head.trust).request(head.method.clone(), &head.uri);
+    let headers = request.headers_mut();
+    *headers = head.headers.clone();
+    extra.iter().for_each(|(name, _)| _ = headers.remove(name));
+    extra.into_iter().for_each(|(name, value)| headers.append(name, value));
+    let withheld = Rc::new(Cell::new(false));
+    let sent = if head.method == Method::POST {
+        let body = Permitted { body: body.clone(), permit: permit.cloned(), withheld: Rc::clone(&withheld) };
+        request.send_body(body).await
+    } else {
+        request.send().await
+    };
+    let response = sent.map_err(|error| if withheld.get() { LinkError::Withheld } else { failed(&error) })?;
+    is_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
+    Ok(HttpAnswer::Http2(response))
 }
 
 /// A body that goes out only if it may at that very moment, which is after the connection was made and the headers were
 /// written: without it, they ask for nothing.
 struct Permitted {
     body: Bytes,
-    permit: Permit,
+    permit: Option<Permit>,
     withheld: Rc<Cell<bool>>,
 }
 
@@ -219,29 +179,12 @@ impl MessageBody for Permitted {
         if this.body.is_empty() {
             return Poll::Ready(None);
         }
-        if !this.permit.holds() {
+        if this.permit.as_ref().is_some_and(|permit| !permit.holds()) {
             this.withheld.set(true);
             return Poll::Ready(Some(Err(std::io::Error::other("it may not go out any more"))));
         }
         Poll::Ready(Some(Ok(std::mem::take(&mut this.body))))
     }
-}
-
-/// What this thread's general client sends for that head.
-fn frozen(head: &Head) -> Result<FrozenClientRequest, LinkError> {
-    if let Some(frozen) = FROZEN.with_borrow(|kept| kept.get(&head.key).cloned()) {
-        return Ok(frozen);
-    }
-    let mut request = of_thread(head.trust.as_ref()).post(&head.uri);
-    *request.headers_mut() = head.headers.clone();
-    let frozen = request.freeze().map_err(|error| LinkError::Unreachable(error.to_string()))?;
-    FROZEN.with_borrow_mut(|kept| {
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(head.key, frozen.clone());
-    });
-    Ok(frozen)
 }
 
 /// What a failed request was, in terms of what may have been sent.
@@ -264,7 +207,7 @@ pub fn failed(error: &SendRequestError) -> LinkError {
         {
             LinkError::Unreachable(error.to_string())
         }
-        SendRequestError::Response(error) => plain::unreadable(error),
+        SendRequestError::Response(error) => http1::unreadable(error),
         error => LinkError::Lost(error.to_string()),
     }
 }

@@ -12,6 +12,8 @@ use bytes::{Bytes, BytesMut};
 
 use super::link::SESSION;
 
+const VERSION: &[u8] = b"HTTP/1.1 ";
+
 /// Headers of a plain head at most.
 const MAX: usize = 48;
 
@@ -119,6 +121,51 @@ pub fn plain(read: &mut BytesMut) -> Option<Plain> {
     Some(Plain { status, text: read.split_to(end).freeze(), fields, length })
 }
 
+/// What the beginning of an answer is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// A head that has not ended.
+    Partial,
+    /// A head that says where the body ends, or what is none.
+    Whole,
+    /// A head without a length: the body ends with the connection (RFC 9112, section 6.3, rule 8), as PHP's and several
+    /// Ruby servers write it.
+    Endless,
+    /// An interim answer of so many bytes, which another head follows (RFC 9110, section 15.2).
+    Interim(usize),
+}
+
+/// Looks for what the codec does not know: [`Beginning::Endless`] and [`Beginning::Interim`].
+pub fn beginning(bytes: &[u8]) -> Beginning {
+    if !bytes.starts_with(VERSION) {
+        return if VERSION.starts_with(bytes) { Beginning::Partial } else { Beginning::Whole };
+    }
+    let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else { return Beginning::Partial };
+    match bytes.get(VERSION.len()..VERSION.len() + 3) {
+        // An accepted message has no body, and who says so without a length keeps the connection open.
+        Some(b"101" | b"202" | b"204" | b"304") => return Beginning::Whole,
+        Some([b'1', ..]) => return Beginning::Interim(end + 4),
+        _ => {}
+    }
+    let mut lines = bytes[..end].split(|b| *b == b'\n').skip(1);
+    let named = |line: &[u8], name: &[u8]| {
+        line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+            && matches!(line.get(name.len()), Some(b':' | b' ' | b'\t'))
+    };
+    if lines.any(|line| named(line, b"content-length") || named(line, b"transfer-encoding")) {
+        Beginning::Whole
+    } else {
+        Beginning::Endless
+    }
+}
+
+/// Makes it a head of HTTP/1.0, whose bodies without a length the codec knows.
+pub fn downgrade(head: &mut [u8]) {
+    if let Some(minor) = head.get_mut(VERSION.len() - 2) {
+        *minor = b'0';
+    }
+}
+
 /// Digits and nothing else.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
@@ -194,5 +241,31 @@ mod tests {
         };
         assert!(head(MAX - 1));
         assert!(!head(MAX));
+    }
+
+    #[test]
+    fn heads_without_a_length_are_told_from_those_with_one() {
+        for (head, what) in [
+            ("", Beginning::Partial),
+            ("HTT", Beginning::Partial),
+            ("HTTP/1.1 200 OK\r\nContent-Type: x\r\n", Beginning::Partial),
+            ("HTTP/1.1 200 OK\r\nContent-LENGTH: 5\r\n\r\nabcde", Beginning::Whole),
+            ("HTTP/1.1 200 OK\r\nx: y\r\nTransfer-Encoding: chunked\r\n\r\n", Beginning::Whole),
+            ("HTTP/1.1 200 OK\r\nx: content-length: 5\r\n\r\n", Beginning::Endless),
+            ("HTTP/1.1 200 OK\r\ncontent-lengthy: 5\r\n\r\ncontent-length: 5\r\n", Beginning::Endless),
+            ("HTTP/1.1 500 Oops\r\n\r\n", Beginning::Endless),
+            ("HTTP/1.1 204 No Content\r\n\r\n", Beginning::Whole),
+            ("HTTP/1.1 202 Accepted\r\n\r\n", Beginning::Whole),
+            ("HTTP/1.1 101 Switching\r\n\r\n\u{1}", Beginning::Whole),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP", Beginning::Interim(25)),
+            ("HTTP/1.0 200 OK\r\n", Beginning::Whole),
+            ("SSH-2.0", Beginning::Whole),
+            ("\u{16}\u{3}\u{1}", Beginning::Whole),
+        ] {
+            assert_eq!(beginning(head.as_bytes()), what, "{head:?}");
+        }
+        let mut head = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+        downgrade(&mut head);
+        assert_eq!(head, b"HTTP/1.0 200 OK\r\n\r\n");
     }
 }

@@ -52,7 +52,7 @@ const LISTENS_WITHIN: Duration = Duration::from_millis(500);
 /// What outlives a call: the chores and the GET stream have it too.
 pub(super) struct Shared {
     pub uri: Uri,
-    pub trust: Option<Arc<Trust>>,
+    pub trust: Arc<Trust>,
     /// What every request has, of whatever kind.
     base: HeaderMap,
     mode: ArcSwap<Mode>,
@@ -89,7 +89,7 @@ impl Shared {
         let mut headers = plain.clone();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        let post = Head::new(self.uri.clone(), headers, self.trust.clone());
+        let post = Head::new(self.uri.clone(), headers, &self.trust);
         self.mode.store(Arc::new(Mode { modern, session, plain, post }));
     }
 
@@ -103,12 +103,12 @@ impl Shared {
 
 impl HttpLink {
     pub fn new(place: &Place, unsolicited: Arc<dyn Listener>, stateless: &Arc<AtomicBool>) -> Result<Self, LinkError> {
-        let (uri, trust) = (place.uri()?, place.trust.clone());
+        let (uri, trust) = (place.uri()?, Arc::clone(&place.trust));
         let nothing = Mode {
             modern: true,
             session: None,
             plain: HeaderMap::new(),
-            post: Head::new(uri.clone(), HeaderMap::new(), None),
+            post: Head::new(uri.clone(), HeaderMap::new(), &trust),
         };
         let shared = Shared {
             uri,
@@ -190,7 +190,7 @@ impl HttpLink {
     async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<HttpAnswer, LinkError> {
         let extra =
             if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { Extra::new() };
-        client::post(&mode.post, extra, &outgoing.body, outgoing.permit.as_ref()).await
+        client::send(&mode.post, extra, &outgoing.body, outgoing.permit.as_ref()).await
     }
 
     async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
@@ -304,7 +304,7 @@ mod tests {
     async fn a_server_that_takes_no_answers_gets_few_connections_and_is_given_up() {
         let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
-        let place = Place::new(&url, &[]);
+        let place = Place::new(&url, &[], None);
         let link = HttpLink::new(&place, Arc::new(Heard::default()), &Arc::default()).unwrap();
         link.chores.get_or_init(|| chores::start(Arc::clone(&link.shared)));
         let queue = link.queue();

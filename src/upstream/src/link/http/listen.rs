@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
-use awc::http::header::HeaderValue;
+use awc::http::{Method, header::HeaderValue};
 use futures_util::StreamExt;
 
 use super::{
@@ -31,13 +31,12 @@ const MAX_RETRY: Duration = Duration::from_secs(86400);
 /// Opens a stream by GET. `None` if the server has none.
 async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
     let mode = shared.mode();
-    let mut request = client::of_thread(shared.trust.as_ref()).get(&shared.uri);
-    *request.headers_mut() = mode.plain.clone();
-    request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+    let mut headers = mode.plain.clone();
+    headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if let Some(value) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
-        request.headers_mut().insert(header::HeaderName::from_static("last-event-id"), value);
+        headers.insert(header::HeaderName::from_static("last-event-id"), value);
     }
-    let response = HttpAnswer::from(request.send().await.map_err(|error| client::failed(&error))?);
+    let response = client::request(Method::GET, shared.uri.clone(), headers, &shared.trust).await?;
     match response.status() {
         StatusCode::NOT_FOUND if mode.session.is_some() => Err(shared.gone()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),

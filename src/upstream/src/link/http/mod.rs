@@ -20,16 +20,15 @@ use futures_util::future::LocalBoxFuture;
 use url::Url;
 
 use super::{Connector, Link, LinkError, LinkKind, Listener, sse::SseConnector, ws::WsConnector};
-use countersign_config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
+use countersign_config::{Authorities, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 pub(crate) mod answer;
 mod chores;
 pub(crate) mod client;
 pub(crate) mod head;
-mod io;
+pub(crate) mod http1;
 mod link;
 mod listen;
-pub(crate) mod plain;
 pub(crate) mod trust;
 
 /// The connector for one URL of a server: by the configured transport, else by the URL's scheme.
@@ -39,8 +38,7 @@ pub fn connector(url: &Url, config: &Arc<UpstreamConfig>) -> Arc<dyn Connector> 
         UpstreamTarget::Url { headers, transport, .. } => (&headers[..], *transport),
         UpstreamTarget::Command { .. } => (&[][..], UrlTransport::Auto),
     };
-    let trust = config.authorities.as_ref().map(trust::Trust::new);
-    let place = Place { trust, ..Place::new(url, headers) };
+    let place = Place::new(url, headers, config.authorities.as_ref());
     match transport {
         UrlTransport::WebSocket => Arc::new(WsConnector { place }),
         UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { place }),
@@ -56,12 +54,12 @@ pub(crate) struct Place {
     pub uri: Result<Uri, String>,
     pub headers: HeaderMap,
     pub shown: String,
-    pub trust: Option<Arc<trust::Trust>>,
+    pub trust: Arc<trust::Trust>,
 }
 
 impl Place {
     /// What is wrong with it shows when it is connected to; the configuration is checked before.
-    pub fn new(url: &Url, configured: &[(String, Secret)]) -> Self {
+    pub fn new(url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
         let mut plain = url.clone();
         let _ = plain.set_username("");
         let _ = plain.set_password(None);
@@ -95,7 +93,7 @@ impl Place {
                 }
             };
         }
-        Self { uri, headers, shown: shown.to_string(), trust: None }
+        Self { uri, headers, shown: shown.to_string(), trust: trust::Trust::new(authorities) }
     }
 
     pub fn uri(&self) -> Result<Uri, LinkError> {

@@ -78,8 +78,7 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
     let (ended, mut has_ended) = unbounded_channel::<()>();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(cert.clone()).unwrap();
+    let authorities = Authorities { file: "ca.pem".into(), certificates: vec![cert.clone()] };
     for (http2, version) in [(true, "HTTP/2.0"), (false, "HTTP/1.1")] {
         let mut tls = rustls::ServerConfig::builder()
             .with_no_client_auth()
@@ -100,22 +99,22 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         let handle = running.handle();
         actix_web::rt::spawn(running);
 
-        let config = UpstreamConfig::new(
-            "s",
-            UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto },
-        );
-        let connector = connector(&url, &Arc::new(config));
-        let open = || async {
+        let open = async |trust: &Arc<trust::Trust>| {
+            let connector = HttpConnector::new(Place { trust: Arc::clone(trust), ..Place::new(&url, &[], None) }, true);
             let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
             link.opened(&negotiated(Revision::MODERN));
             link
         };
-        client::trust(rustls::RootCertStore::empty(), true);
-        let refused = open().await.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await;
+        let public = open(&trust::Trust::new(None)).await;
+        let refused = public.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await;
         assert!(matches!(&refused, Err(LinkError::Unreachable(_))), "{refused:?}");
 
-        client::trust(roots.clone(), http2);
-        let link = open().await;
+        let mut trust = trust::Trust::new(Some(&authorities));
+        if !http2 {
+            let config = Arc::clone(&trust.http1_config);
+            Arc::get_mut(&mut trust).unwrap().config = config;
+        }
+        let link = open(&trust).await;
         for (id, method) in [(2, "json"), (3, "stream"), (4, "json")] {
             let answer = link.request(&Outgoing::new(id, method, None), Arc::new(Heard::default())).await;
             let Ok(Response::Result(result)) = answer else { panic!("{answer:?}") };
@@ -144,6 +143,8 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         }
         tokio::time::timeout(Duration::from_secs(20), has_ended.recv()).await.unwrap();
         assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
+        // So that no connection is opened for nothing.
+        assert_eq!(trust.is_http2.load(Ordering::Relaxed), http2);
         handle.stop(false).await;
     }
 }

@@ -1,8 +1,8 @@
-//! Whom TLS connections trust: the public authorities, and for one server those that its configuration names too.
+//! Whom TLS connections to one server trust: the public authorities, and those that its configuration names too.
 
 use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+    Arc, LazyLock,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use rustls::{ClientConfig, RootCertStore};
@@ -10,31 +10,38 @@ use rustls::{ClientConfig, RootCertStore};
 use countersign_config::Authorities;
 use countersign_net::tls::{self, HTTP_1_1, HTTP_2};
 
-/// What one server's connections trust beside the public authorities.
+/// TLS to one address of a server.
 pub struct Trust {
-    /// Unique, for the threads' own clients.
+    /// Identifies what is trusted, for the threads' own connections and clients.
     pub key: u64,
-    with_http2: Arc<ClientConfig>,
-    without: Arc<ClientConfig>,
+    /// Shared by all threads, and so its cache of TLS sessions.
+    pub config: Arc<ClientConfig>,
+    /// The same without HTTP/2, for requests that are upgraded.
+    pub http1_config: Arc<ClientConfig>,
+    /// The server chose HTTP/2 for the last connection.
+    pub is_http2: AtomicBool,
 }
 
 impl Trust {
+    /// Trusts the public authorities, and those of the configuration if it names some.
     #[must_use]
-    pub fn new(authorities: &Authorities) -> Arc<Self> {
-        Arc::new(Self::of(tls::roots_with(authorities.certificates.iter().cloned())))
+    pub fn new(authorities: Option<&Authorities>) -> Arc<Self> {
+        static PUBLIC: LazyLock<Trust> = LazyLock::new(|| Trust::of(tls::public_roots()));
+        Arc::new(match authorities {
+            Some(authorities) => Self::of(tls::roots_with(authorities.certificates.iter().cloned())),
+            None => Self {
+                key: PUBLIC.key,
+                config: Arc::clone(&PUBLIC.config),
+                http1_config: Arc::clone(&PUBLIC.http1_config),
+                is_http2: AtomicBool::new(false),
+            },
+        })
     }
 
     fn of(roots: RootCertStore) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let without = tls::client_config(roots.clone(), &[HTTP_1_1]);
-        let with_http2 = tls::client_config(roots, &[HTTP_2, HTTP_1_1]);
-        Self { key: NEXT.fetch_add(1, Ordering::Relaxed), with_http2, without }
+        let http1_config = tls::client_config(roots.clone(), &[HTTP_1_1]);
+        let config = tls::client_config(roots, &[HTTP_2, HTTP_1_1]);
+        Self { key: NEXT.fetch_add(1, Ordering::Relaxed), config, http1_config, is_http2: AtomicBool::new(false) }
     }
-}
-
-/// One configuration for all threads: they share the cache of TLS sessions.
-pub fn config(trust: Option<&Trust>, http2: bool) -> Arc<ClientConfig> {
-    static PUBLIC: OnceLock<Trust> = OnceLock::new();
-    let trust = trust.unwrap_or_else(|| PUBLIC.get_or_init(|| Trust::of(tls::public_roots())));
-    Arc::clone(if http2 { &trust.with_http2 } else { &trust.without })
 }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
 use awc::http::{
-    Uri,
+    Method, Uri,
     header::{HeaderMap, HeaderValue},
 };
 use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
@@ -80,15 +80,14 @@ impl Connector for SseConnector {
 /// Opens the stream and reads it up to the endpoint.
 async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
     let uri = place.uri()?;
-    let mut request = client::of_thread(place.trust.as_ref()).get(&uri);
-    *request.headers_mut() = place.headers.clone();
-    request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+    let mut headers = place.headers.clone();
+    headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     // Whatever breaks here, no request was sent yet.
-    let sent = request.send().await.map_err(|error| match client::failed(&error) {
+    let sent = client::request(Method::GET, uri.clone(), headers, &place.trust).await;
+    let mut response = sent.map_err(|error| match error {
         LinkError::Lost(why) => LinkError::Unreachable(why),
         error => error,
     })?;
-    let mut response = HttpAnswer::from(sent);
     let status = response.status();
     if status != StatusCode::OK || !is_stream(&response) {
         let body = if is_stream(&response) { Vec::new() } else { beginning(&mut response).await };
@@ -136,7 +135,7 @@ fn post_head(place: &Place, endpoint: Uri) -> Arc<Head> {
     let mut headers: HeaderMap = place.headers.clone();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    Head::new(endpoint, headers, place.trust.clone())
+    Head::new(endpoint, headers, &place.trust)
 }
 
 async fn read(attribution: Arc<Attribution>, mut response: HttpAnswer, mut events: Events) {
@@ -199,7 +198,7 @@ async fn send(attribution: &Attribution, head: &Head, message: Message) {
 }
 
 async fn post(head: &Head, text: bytes::Bytes, permit: Option<Permit>) -> Result<(), LinkError> {
-    let mut response = client::post(head, Extra::new(), &text, permit.as_ref()).await?;
+    let mut response = client::send(head, Extra::new(), &text, permit.as_ref()).await?;
     let status = response.status();
     if is_stream(&response) {
         return Ok(());

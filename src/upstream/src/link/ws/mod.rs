@@ -79,7 +79,7 @@ type Socket = Framed<BoxedSocket, Codec>;
 
 async fn open(place: &Place) -> Result<Socket, LinkError> {
     let uri = place.uri()?;
-    let mut request = client::upgrading(place.trust.as_ref()).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE);
+    let mut request = client::upgrading(&place.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE);
     for (name, value) in &place.headers {
         let name: &HeaderName = name;
         if *name != CONTENT_TYPE {

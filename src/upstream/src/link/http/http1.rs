@@ -1,5 +1,5 @@
-//! POSTs without TLS, on this thread's own kept-alive connections: the way of nearly every call to a server that runs
-//! beside the gateway.
+//! Requests of HTTP/1.1, on this thread's own kept-alive connections, with TLS and without: the way of nearly every call to a
+//! server over HTTP.
 //!
 //! A library's client makes a map of headers for each request, and passes the request and its answer between the caller
 //! and a task of the connection's own; awc makes a codec, a timer and a task for each request. Here a connection keeps its
@@ -15,34 +15,41 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     future::poll_fn,
+    io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
-    time::Instant,
+    task::{Context, Poll, Waker, ready},
+    time::{Duration, Instant},
 };
 
 use actix_http::{
     ServiceConfig, Version,
     error::{ParseError, PayloadError},
     h1::{ClientCodec, ClientPayloadCodec, MessageType},
+    header::HeaderMap,
 };
 use actix_web::rt::net::TcpStream;
 use awc::http::{
-    Uri,
-    header::{self, HeaderMap, HeaderName, HeaderValue},
+    Method, Uri,
+    header::{self, HeaderName, HeaderValue},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::Stream;
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
-use tokio_util::{codec::Decoder, io::poll_read_buf};
+use rustls::pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::{codec::Decoder, either::Either, io::poll_read_buf};
 
 use super::{
-    client::{Extra, IDLE},
-    head::{self, Head},
-    io::Io,
+    client::{self, Extra},
+    head::{self, Beginning, Head},
+    trust::Trust,
 };
 use crate::link::{LinkError, Outgoing};
-use countersign_net::{CONNECT_TIMEOUT, LIFETIME};
+use countersign_net::{CONNECT_TIMEOUT, LIFETIME, tls::HTTP_2};
 use countersign_provider::Permit;
 
 /// A body up to this length is copied behind its head, so that both leave in one segment.
@@ -51,11 +58,20 @@ const COPIED: usize = 64 << 10;
 /// What is read at a time.
 const READ: usize = 8 << 10;
 
+/// How long a connection may be idle and still be used again. Node and uvicorn close theirs after 5 s: a request that
+/// meets such an end is lost and must not be repeated if it writes.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// The same with TLS. Proxies that speak it close later, and a handshake costs more.
+const IDLE_TLS: Duration = Duration::from_secs(30);
+
 /// Where requests go, and what all of them begin with.
 pub(super) struct Place {
-    authority: Arc<str>,
+    /// Identifies connections that can stand for each other.
+    pool: Arc<str>,
     host: Box<str>,
     port: u16,
+    tls: Option<(Arc<Trust>, ServerName<'static>)>,
     /// The request line and the headers that no request changes; without the empty line at their end.
     begin: Bytes,
     /// Which those headers are.
@@ -63,36 +79,48 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// `None` for URIs that are not plain HTTP.
-    pub fn new(uri: &Uri, headers: &HeaderMap) -> Option<Self> {
-        if uri.scheme_str() != Some("http") {
-            return None;
-        }
-        let authority = uri.authority()?;
-        let (host, port) = (authority.host(), authority.port_u16().unwrap_or(80));
+    /// Returns `None` for URIs that are not of HTTP.
+    pub fn new(method: &Method, uri: &Uri, headers: &HeaderMap, trust: &Arc<Trust>) -> Option<Self> {
+        let host = uri.host()?.trim_matches(['[', ']']);
+        let (default_port, tls) = match uri.scheme_str()? {
+            "http" => (80, None),
+            "https" => (443, Some((Arc::clone(trust), ServerName::try_from(host.to_owned()).ok()?))),
+            _ => return None,
+        };
+        let port = uri.port_u16().unwrap_or(default_port);
+        let trusted = tls.as_ref().map_or_else(String::new, |(trust, _)| format!(" TLS {}", trust.key));
         Some(Self {
-            authority: format!("{host}:{port}").into(),
-            host: host.trim_matches(['[', ']']).into(),
+            pool: format!("{host}:{port}{trusted}").into(),
+            host: host.into(),
             port,
-            begin: begin(uri, headers, &[]).freeze(),
+            tls,
+            begin: begin(method, uri, headers, &[]).freeze(),
             names: headers.keys().cloned().collect(),
         })
     }
 
-    async fn connect(&self) -> Result<Io, LinkError> {
-        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((&*self.host, self.port))).await {
-            Ok(Ok(tcp)) => Ok(Io::new(tcp)),
-            Ok(Err(error)) => Err(LinkError::Unreachable(error.to_string())),
-            Err(_) => Err(LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))),
-        }
+    /// Opens a connection; `None` if the server chose HTTP/2 for it.
+    async fn connect(&self) -> Result<Option<Kept>, LinkError> {
+        let late = |_| LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
+        let failed = |error: io::Error| LinkError::Unreachable(error.to_string());
+        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((&*self.host, self.port)));
+        let tcp = connecting.await.map_err(late)?.map_err(failed)?;
+        // A small message must not wait for the acknowledgement of the one before it.
+        let _ = tcp.set_nodelay(true);
+        let Some((trust, name)) = &self.tls else { return Ok(Some(Connection::new(Either::Left(tcp), IDLE))) };
+        let handshake = TlsConnector::from(Arc::clone(&trust.config)).connect(name.clone(), tcp);
+        let tls = timeout(CONNECT_TIMEOUT, handshake).await.map_err(late)?.map_err(failed)?;
+        let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
+        Ok((!is_http2).then(|| Connection::new(Either::Right(tls), IDLE_TLS)))
     }
 }
 
-fn begin(uri: &Uri, headers: &HeaderMap, but: &[(HeaderName, HeaderValue)]) -> BytesMut {
+fn begin(method: &Method, uri: &Uri, headers: &HeaderMap, but: &[(HeaderName, HeaderValue)]) -> BytesMut {
     let but = |name: &HeaderName| but.iter().any(|(other, _)| other == name);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let mut out = BytesMut::with_capacity(1024);
-    out.extend_from_slice(b"POST ");
+    out.extend_from_slice(method.as_str().as_bytes());
+    out.extend_from_slice(b" ");
     out.extend_from_slice(path.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     if !headers.contains_key(header::HOST) && !but(&header::HOST) {
@@ -132,7 +160,7 @@ type Kept = Box<Connection>;
 
 /// One connection.
 struct Connection {
-    io: Io,
+    io: Either<TcpStream, TlsStream<TcpStream>>,
     read: BytesMut,
     /// `None` only while it is turned into the other.
     codec: Option<Codec>,
@@ -140,19 +168,25 @@ struct Connection {
     left: Option<u64>,
     since: Instant,
     used: Instant,
+    /// How long it may be idle.
+    idle: Duration,
 }
 
 impl Connection {
-    fn new(io: Io) -> Kept {
+    fn new(io: Either<TcpStream, TlsStream<TcpStream>>, idle: Duration) -> Kept {
         let now = Instant::now();
         let codec = Some(Codec::Head(ClientCodec::new(config())));
-        Box::new(Self { io, read: BytesMut::with_capacity(READ), codec, left: None, since: now, used: now })
+        Box::new(Self { io, read: BytesMut::with_capacity(READ), codec, left: None, since: now, used: now, idle })
+    }
+
+    fn is_fresh(&self, now: Instant) -> bool {
+        now - self.used < self.idle && now - self.since < LIFETIME
     }
 
     /// Nothing has come since the last answer, not even its end.
     fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut cx = Context::from_waker(Waker::noop());
         self.read.is_empty() && Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
@@ -179,26 +213,20 @@ impl Connection {
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, LinkError>> {
         let lost = || LinkError::Lost("the connection was closed before an answer".to_owned());
-        if self.io.is_at_head() && self.read.is_empty() {
-            self.make_room();
-            let read = ready!(poll_read_buf(Pin::new(self.io.unseen()), cx, &mut self.read));
-            if read.map_err(|error| LinkError::Lost(error.to_string()))? == 0 {
-                return Poll::Ready(Err(lost()));
-            }
-            if let Some(head) = head::plain(&mut self.read) {
-                self.io.past_head();
-                return Poll::Ready(Ok(Head::Plain(head)));
-            }
-            // It is not all there, or one that needs a closer look.
-            self.io.give_back(&self.read);
-            self.read.clear();
-        }
         loop {
-            let Some(Codec::Head(codec)) = &mut self.codec else { return Poll::Ready(Err(lost())) };
             if !self.read.is_empty() {
                 if let Some(head) = head::plain(&mut self.read) {
                     return Poll::Ready(Ok(Head::Plain(head)));
                 }
+                match head::beginning(&self.read) {
+                    Beginning::Interim(length) => {
+                        self.read.advance(length);
+                        continue;
+                    }
+                    Beginning::Endless => head::downgrade(&mut self.read),
+                    Beginning::Partial | Beginning::Whole => {}
+                }
+                let Some(Codec::Head(codec)) = &mut self.codec else { return Poll::Ready(Err(lost())) };
                 if let Some(head) = codec.decode(&mut self.read).map_err(|error| unreadable(&error))? {
                     return Poll::Ready(Ok(Head::Whole(head)));
                 }
@@ -206,6 +234,15 @@ impl Connection {
             if !ready!(self.poll_more(cx)).map_err(|error| LinkError::Lost(error.to_string()))? {
                 return Poll::Ready(Err(lost()));
             }
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// Says goodbye, as far as it goes without waiting (RFC 9112, section 9.8).
+    fn drop(&mut self) {
+        if let Either::Right(tls) = &mut self.io {
+            let _ = Pin::new(tls).poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
     }
 }
@@ -225,7 +262,7 @@ pub fn unreadable(error: &ParseError) -> LinkError {
 }
 
 thread_local! {
-    /// By authority; the one used last is the last.
+    /// By [`Place::pool`]; the one used last is the last.
     static IDLING: RefCell<HashMap<Arc<str>, Vec<Kept>>> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
@@ -233,10 +270,10 @@ thread_local! {
 /// A kept connection that can be used again.
 fn kept(place: &Place) -> Option<Kept> {
     IDLING.with_borrow_mut(|idling| {
-        let all = idling.get_mut(&*place.authority)?;
+        let all = idling.get_mut(&*place.pool)?;
         let now = Instant::now();
         while let Some(mut connection) = all.pop() {
-            if now - connection.used < IDLE && now - connection.since < LIFETIME && connection.is_quiet() {
+            if connection.is_fresh(now) && connection.is_quiet() {
                 return Some(connection);
             }
         }
@@ -244,11 +281,11 @@ fn kept(place: &Place) -> Option<Kept> {
     })
 }
 
-fn keep(authority: &Arc<str>, mut connection: Kept) {
+fn keep(pool: &Arc<str>, mut connection: Kept) {
     connection.used = Instant::now();
-    IDLING.with_borrow_mut(|idling| match idling.get_mut(&**authority) {
+    IDLING.with_borrow_mut(|idling| match idling.get_mut(&**pool) {
         Some(all) => all.push(connection),
-        None => _ = idling.insert(Arc::clone(authority), vec![connection]),
+        None => _ = idling.insert(Arc::clone(pool), vec![connection]),
     });
     if !SWEEPING.replace(true) {
         actix_web::rt::spawn(sweep());
@@ -263,7 +300,7 @@ async fn sweep() {
         let empty = IDLING.with_borrow_mut(|idling| {
             let now = Instant::now();
             idling.retain(|_, all| {
-                all.retain(|connection| now - connection.used < IDLE);
+                all.retain(|connection| connection.is_fresh(now));
                 !all.is_empty()
             });
             idling.is_empty()
@@ -283,24 +320,27 @@ impl Drop for Over {
     }
 }
 
-/// Sends a POST and waits for the head of its answer. `headers` are those of the link, `extra` those of this request,
-/// which come before them.
+/// Sends a request and waits for the head of its answer. The headers of `extra` come before those of `head`. Returns `None`
+/// if the server chose HTTP/2 for a new connection.
 ///
 /// # Errors
 /// [`LinkError::Unreachable`] where there was no connection, [`LinkError::Lost`] once something may have been sent.
-pub(super) async fn post(
+pub(super) async fn send(
     place: &Place,
-    (uri, headers): (&Uri, &HeaderMap),
+    head: &client::Head,
     extra: &Extra,
     body: &Bytes,
     permit: Option<&Permit>,
-) -> Result<PlainAnswer, LinkError> {
+) -> Result<Option<Answer>, LinkError> {
     let mut connection = match kept(place) {
         Some(connection) => connection,
-        None => Connection::new(place.connect().await?),
+        None => match place.connect().await? {
+            Some(connection) => connection,
+            None => return Ok(None),
+        },
     };
     let mut out = if extra.iter().any(|(name, _)| place.names.contains(name)) {
-        begin(uri, headers, extra)
+        begin(&head.method, &head.uri, &head.headers, extra)
     } else {
         let mut out =
             BytesMut::with_capacity(place.begin.len() + 256 + if body.len() > COPIED { 0 } else { body.len() });
@@ -308,24 +348,28 @@ pub(super) async fn post(
         out
     };
     extra.iter().for_each(|(name, value)| put(&mut out, name, value));
-    field(&mut out, b"content-length", body.len().to_string().as_bytes());
+    if head.method == Method::POST {
+        field(&mut out, b"content-length", body.len().to_string().as_bytes());
+    }
     out.extend_from_slice(b"\r\n");
     Outgoing::check(permit)?;
     let sending = async {
         if body.len() <= COPIED {
             out.extend_from_slice(body);
-            return connection.io.write_all(&out).await;
+            connection.io.write_all(&out).await?;
+        } else {
+            connection.io.write_all(&out).await?;
+            connection.io.write_all(body).await?;
         }
-        connection.io.write_all(&out).await?;
-        connection.io.write_all(body).await
+        connection.io.flush().await
     };
     sending.await.map_err(|error| LinkError::Lost(error.to_string()))?;
     let head = poll_fn(|cx| connection.poll_head(cx)).await?;
-    Ok(PlainAnswer::new(place, head, connection))
+    Ok(Some(Answer::new(place, head, connection)))
 }
 
 /// An answer whose body comes as it is read.
-pub struct PlainAnswer {
+pub struct Answer {
     pub head: Head,
     /// `None` once the body has ended.
     body: Option<Body>,
@@ -334,17 +378,17 @@ pub struct PlainAnswer {
 struct Body {
     connection: Kept,
     /// Where the connection is kept afterwards, if it is.
-    authority: Option<Arc<str>>,
+    pool: Option<Arc<str>>,
     /// It ends with the connection.
     endless: bool,
 }
 
-impl PlainAnswer {
+impl Answer {
     fn new(place: &Place, head: Head, mut connection: Kept) -> Self {
         let whole = match &head {
             Head::Plain(plain) => {
                 connection.left = Some(plain.length);
-                let body = Body { connection, authority: Some(Arc::clone(&place.authority)), endless: false };
+                let body = Body { connection, pool: Some(Arc::clone(&place.pool)), endless: false };
                 return Self { head, body: Some(body) };
             }
             Head::Whole(head) => head,
@@ -353,11 +397,11 @@ impl PlainAnswer {
         let endless = whole.version == Version::HTTP_10
             && !headers.contains_key(header::CONTENT_LENGTH)
             && !headers.contains_key(header::TRANSFER_ENCODING);
-        let authority = (whole.keep_alive() && !endless).then(|| Arc::clone(&place.authority));
+        let pool = (whole.keep_alive() && !endless).then(|| Arc::clone(&place.pool));
         let Some(Codec::Head(codec)) = connection.codec.take() else { return Self { head, body: None } };
         let empty = codec.message_type() == MessageType::None;
         connection.codec = Some(if empty { Codec::Head(codec) } else { Codec::Body(codec.into_payload_codec()) });
-        let body = Body { connection, authority, endless };
+        let body = Body { connection, pool, endless };
         if empty {
             body.done();
             return Self { head, body: None };
@@ -368,7 +412,7 @@ impl PlainAnswer {
 
 impl Body {
     fn done(mut self) {
-        let Some(authority) = self.authority.take() else { return };
+        let Some(pool) = self.pool.take() else { return };
         self.connection.left = None;
         self.connection.codec = match self.connection.codec.take() {
             Some(Codec::Body(codec)) => Some(Codec::Head(codec.into_message_codec())),
@@ -376,7 +420,7 @@ impl Body {
         };
         // More than the answer is nothing that anybody asked for.
         if self.connection.read.is_empty() {
-            keep(&authority, self.connection);
+            keep(&pool, self.connection);
         }
     }
 
@@ -388,7 +432,7 @@ impl Body {
                 return Poll::Ready(Ok(None));
             }
             if read.is_empty() && !ready!(self.connection.poll_more(cx)).map_err(PayloadError::Io)? {
-                self.authority = None;
+                self.pool = None;
                 return Poll::Ready(Err(PayloadError::Incomplete(None)));
             }
             return Poll::Ready(Ok(Some(self.connection.take_known())));
@@ -399,7 +443,7 @@ impl Body {
                 Some(item) => return Poll::Ready(Ok(item)),
                 None if ready!(self.connection.poll_more(cx)).map_err(PayloadError::Io)? => {}
                 None => {
-                    self.authority = None;
+                    self.pool = None;
                     return Poll::Ready(if self.endless { Ok(None) } else { Err(PayloadError::Incomplete(None)) });
                 }
             }
@@ -407,7 +451,7 @@ impl Body {
     }
 }
 
-impl Stream for PlainAnswer {
+impl Stream for Answer {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
