@@ -5,7 +5,6 @@
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
 
-use countersign_http::transports::lines::{Framer, Line};
 use countersign_protocol::{
     ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
     envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
@@ -14,6 +13,7 @@ use countersign_protocol::{
     param_headers::{ParamHeader, check_params, x_mcp_headers},
     params::{self, meta},
 };
+use countersign_transports::lines::{Framer, Line};
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};
 

@@ -21,7 +21,7 @@ use crate::{
     live::{LiveGateway, check_acceptances},
     nodes::{self, Follower},
 };
-use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
+use countersign_attach::{GatewayFile, Users, gateway_file, hello, proof::Secret, socket, start as attach};
 use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
 };
@@ -37,17 +37,15 @@ use countersign_domain::{
 };
 use countersign_exchange::services::{Services, State};
 use countersign_http::{
-    dashboard,
+    authentication::RequestAuthenticator,
+    connections::Connections,
     front::Front,
-    rest::{self, RestState},
-    services::HttpServices,
-    transports::{
-        http::{self, hand_on::ToPeers, server},
-        lines, ws,
-    },
+    proof::{self, GatewayProof},
+    server, tls as http_tls,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::{Opening, Reloads, Source, watch};
+use countersign_rest::{self as rest, RestState, RoutedProviders, dashboard};
 use countersign_review::{
     Changes, PendingConfig, StartError,
     gateway_tools::{GatewayTools, pending_output_schema},
@@ -69,6 +67,12 @@ use countersign_session::{
 use countersign_store::{LockError, PinStore, Place, Store, StoreError, lock::DataLock, lock_data_dir};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::{Tracker, TrackerError};
+use countersign_transports::{
+    http::{self, hand_on::ToPeers},
+    lines,
+    services::HttpServices,
+    ws,
+};
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
@@ -157,7 +161,7 @@ pub struct Running {
 pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
     let config = &loaded.config;
     // Proved before anything is opened.
-    let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
+    let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
     // A limit on the size of files is an error of the write that meets it, and not the end of the process.
     let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
@@ -240,7 +244,10 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let node = shared.node();
     let mut sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier, node), registry);
     sessions.hand_on = Some(Box::new(ToPeers));
-    let services = Arc::new(HttpServices::new(sessions, users.clone()));
+    let inflow = Arc::clone(&sessions.state.inflow);
+    let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
+    let services = Arc::new(HttpServices::new(sessions, connections));
+    let secret = Secret::new();
 
     let definitions = Arc::new(definitions(&services, Arc::clone(&pins)));
     let followed = Arc::clone(&store);
@@ -283,7 +290,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     // Other nodes find it from the first session on.
     follower.introduce().await?;
-    let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
+    let proof = GatewayProof(secret.clone());
+    let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), (socket, tls, proof), &webhooks);
     let (server, serving, address) = endpoints?;
     let (routes, feed, shutdown) = (Arc::clone(&services.routes), services.feed.clone(), services.shutdown.clone());
     actix::spawn(crate::server_status_events::run(routes, feed, shutdown));
@@ -291,7 +299,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&services), listener, users.clone());
-    let said = GatewayFile::of_process(&config, address, options.detached, services.proof.clone());
+    let said = GatewayFile::of_process(&config, address, options.detached, secret);
     actix::spawn(follower.run(services.shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
         tracing::debug!(%error, "the lock's note was not written");
@@ -402,23 +410,27 @@ fn open_endpoints(
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,
     (standing, people): (&Arc<StandingRules>, Arc<People>),
-    socket: std::net::TcpListener,
-    tls: Option<rustls::ServerConfig>,
+    (socket, tls, proof): (std::net::TcpListener, Option<rustls::ServerConfig>, GatewayProof),
     webhooks: &Arc<Webhooks>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
     let config = Arc::clone(&services.config);
     let listen = |source| ServeError::Listen { address: config.listen, source };
     let address = socket.local_addr().map_err(listen)?;
     let origins = Arc::new(OriginRules::new(&config));
+    let authenticator = Arc::clone(&services.authenticator);
+    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(keys) as _, &origins));
+    let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
+    let memory = Arc::clone(&services.state.memory);
     let rest = web::Data::new(RestState {
         changes: services.changes.clone(),
-        authenticator: Arc::clone(&services.authenticator),
-        sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&services.authenticator), Arc::clone(keys) as _, &origins)),
+        authentication: Arc::clone(&authentication),
         codes: Arc::clone(keys) as _,
         config: Arc::clone(&config),
-        origins: Arc::clone(&origins),
-        sessions: Arc::clone(services) as _,
-        providers: Arc::clone(services) as _,
+        sessions: Arc::clone(&services.registry) as _,
+        providers: Arc::new(RoutedProviders {
+            routes: Arc::clone(&services.routes),
+            request_timeout: config.transports.http.request_timeout,
+        }),
         reloads: Arc::clone(&services.reloads),
         definitions,
         standing: Arc::clone(standing),
@@ -428,10 +440,10 @@ fn open_endpoints(
         web_sockets: Arc::clone(&services.connections.web_sockets),
         reserved_web_sockets: Arc::clone(&services.connections.reserved),
         streams: Arc::clone(&services.state.streams),
-        memory: Arc::clone(&services.state.memory),
+        memory: Arc::clone(&memory),
         sign_in_attempts: Attempts::default(),
     });
-    let data = web::Data::from(Arc::clone(services));
+    let (data, proof) = (web::Data::from(Arc::clone(services)), web::Data::new(proof));
     let http = config.transports.http.clone();
     let serving = server::Serving {
         workers: workers(http.workers),
@@ -444,12 +456,14 @@ fn open_endpoints(
         App::new()
             .app_data(data.clone())
             .app_data(rest.clone())
-            .configure(countersign_http::transports::http::routes)
+            .app_data(proof.clone())
+            .configure(http::routes)
+            .configure(proof::routes)
             .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
             .configure(rest::routes)
             .configure(dashboard::routes)
             .default_service(web::to(rest::not_found))
-            .wrap(Front::new(Arc::clone(&origins)))
+            .wrap(Front::new(Arc::clone(&authentication), Arc::clone(&memory)))
     };
     let server = server::serve(app, serving, socket, tls).map_err(listen)?;
     let handle = server.handle();

@@ -22,9 +22,9 @@ use countersign_domain::{
         pins::{Definition, Pin},
     },
 };
-use countersign_http::rest::policy::{TestBody, Tested};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
+use countersign_rest::policy::{TestBody, Tested};
 use countersign_review::gateway_tools::GatewayTools;
 use countersign_routing::{RouteTable, Target, table::Aliases};
 use countersign_store::{Place, Said, StoreError};

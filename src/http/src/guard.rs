@@ -172,19 +172,17 @@ fn allowed_headers(headers: &HeaderMap) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use actix_http::encoding::Encoder;
     use actix_web::{App, dev::ServiceResponse, http::header::WWW_AUTHENTICATE, test, web};
     use serde_json::Value;
 
     use super::*;
-    use crate::front::Front;
+    use crate::testing::front;
     use countersign_config::Config;
 
     async fn ask(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
-        let front = Front::new(Arc::new(OriginRules::new(config)));
-        let app = App::new().default_service(web::to(|| async { "in" })).wrap(front);
+        let app = App::new().default_service(web::to(|| async { "in" })).wrap(front(config));
         test::call_service(&test::init_service(app).await, request.to_request()).await
     }
 

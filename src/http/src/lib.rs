@@ -1,21 +1,21 @@
-//! The endpoints: Streamable HTTP, WebSocket and lines ([`transports`]), the REST API and the feed ([`rest`]), and the
-//! [`dashboard`].
+//! What all HTTP endpoints stand on, whoever they are for. Knows no endpoint.
 //!
-//! An endpoint frames messages and says who asks; it never decides what a message means or what may happen to a change.
-//!
-//! Below the endpoints: [`connections`], which are counted; [`guard`], which refuses foreign `Host` and `Origin` headers;
-//! [`framing`], as server-sent events and WebSockets; [`problem`] documents; [`services`], which is what endpoints may use.
-//! Above them: [`front`], what every request passes. `transports/http/mcp.rs` is `POST /mcp`, `modern.rs` and `session.rs`
-//! beside it are the two eras, and `plain.rs` the plain HTTP endpoint.
+//! From below: [`problem`] documents and the errors of the MCP endpoints ([`answer`]); [`guard`], which refuses foreign `Host`
+//! and `Origin` headers; [`connections`], which are counted; [`authentication`] of requests; [`framing`], as server-sent events
+//! and WebSockets; [`front`], what every request passes; [`tls`], [`http2`] and [`server`], which serves an application made of
+//! endpoints. [`proof`] is how a program of this machine recognizes the gateway.
 
+pub mod answer;
+pub mod authentication;
 pub mod connections;
-pub mod dashboard;
 pub mod framing;
 pub mod front;
 pub mod guard;
+pub mod http2;
+mod idle_frames;
 pub mod problem;
-pub mod rest;
-pub mod services;
+pub mod proof;
+pub mod server;
 #[cfg(test)]
 mod testing;
-pub mod transports;
+pub mod tls;

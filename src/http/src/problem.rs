@@ -16,7 +16,6 @@ use serde_json::Value;
 
 use countersign_domain::changes::Change;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_review::DecideError;
 
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -43,6 +42,12 @@ impl Problem {
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.error.data.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// Adds the change as it is now.
+    #[must_use]
+    pub fn with_change(self, change: Option<Arc<Change>>) -> Self {
+        Self { change, ..self }
     }
 
     /// There is nothing at this path.
@@ -109,12 +114,6 @@ impl Serialize for Problem {
             document.serialize_entry("change", change)?;
         }
         document.end()
-    }
-}
-
-impl From<DecideError> for Problem {
-    fn from(error: DecideError) -> Self {
-        Self { change: error.current, ..error.error.into() }
     }
 }
 

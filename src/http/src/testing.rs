@@ -1,83 +1,19 @@
-//! What the endpoints are served from, for tests: all of it real, in a folder of its own, with neither a port nor a
-//! server behind it.
+//! The front of the application, for tests.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
-use actix_web::{
-    App,
-    http::{StatusCode, header::HeaderMap},
-    test::{self, TestRequest},
-    web,
-};
-use bytes::Bytes;
-use jiff::Timestamp;
+use crate::{authentication::RequestAuthenticator, front::Front};
+use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, stored::Stored};
+use countersign_config::Config;
+use countersign_exchange::memory::Memory;
+use countersign_store::Place;
 
-use crate::{services::HttpServices, transports};
-use countersign_attach::Users;
-use countersign_auth::keys;
-use countersign_bridge::{Bridge, carried::Carrier};
-use countersign_domain::principal::{Credential, Identity, Role};
-use countersign_exchange::testing::Bench;
-use countersign_session::{Registry, SessionServices};
-
-/// See the module's page.
-pub struct Served {
-    pub services: Arc<HttpServices>,
-    bench: Bench,
-}
-
-/// An answer.
-#[derive(Debug)]
-pub struct Reply {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
-impl Reply {
-    /// The code of its error, if it is one.
-    pub fn code(&self) -> Option<String> {
-        let body: serde_json::Value = serde_json::from_slice(&self.body).ok()?;
-        Some(body["error"]["data"]["code"].as_str()?.to_owned())
-    }
-}
-
-impl Served {
-    /// Of a configuration in YAML.
-    pub async fn open(config: &str) -> Self {
-        let registry = Arc::new(Registry::default());
-        let bench = Bench::with(config, Arc::clone(&registry) as _).await;
-        let bridge = Bridge::new(Carrier::open(bench.data()).unwrap(), None);
-        let sessions = SessionServices::new(&bench.services.config, Arc::clone(&bench.services), bridge, registry);
-        Self { services: Arc::new(HttpServices::new(sessions, Users::default())), bench }
-    }
-
-    /// A new key, as it stands in `Authorization`.
-    pub fn key(&self, name: &str) -> String {
-        let new = keys::create(name, Role::Agent, Timestamp::now()).unwrap();
-        self.bench.keys.keys().insert(&new.key, &new.hash).unwrap();
-        format!("Bearer {}", new.secret)
-    }
-
-    /// Who has that key.
-    pub fn identity(&self, key: &str) -> Identity {
-        self.services.authenticator.identify(Some(key.as_bytes()), None).unwrap()
-    }
-
-    /// From now on the key is none.
-    pub fn revoke(&self, key: &str) {
-        let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
-        self.bench.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
-        self.services.authenticator.forget(&hash);
-    }
-
-    /// Sends a request from this machine to the MCP and plain endpoints.
-    pub async fn ask(&self, request: TestRequest) -> Reply {
-        let app = App::new().app_data(web::Data::from(Arc::clone(&self.services))).configure(transports::http::routes);
-        let app = test::init_service(app).await;
-        let request = request.peer_addr(SocketAddr::from(([127, 0, 0, 1], 1))).to_request();
-        let response = test::call_service(&app, request).await;
-        let (status, headers) = (response.status(), response.headers().clone());
-        Reply { status, headers, body: test::read_body(response).await }
-    }
+/// Returns the front of a gateway that has no keys.
+pub fn front(config: &Config) -> Front {
+    let stored = Arc::new(Stored::open(&Place::directory(tempfile::tempdir().unwrap().path())).unwrap());
+    let authenticator = Arc::new(Authenticator::new(config, Arc::clone(&stored) as _));
+    let origins = Arc::new(OriginRules::new(config));
+    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), stored, &origins));
+    let authentication = RequestAuthenticator::new(authenticator, sign_ins, origins, config);
+    Front::new(Arc::new(authentication), Memory::new(1 << 20, 1 << 20))
 }

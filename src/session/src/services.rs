@@ -94,14 +94,6 @@ impl SessionServices {
         let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::of(session) });
         self.feed.publish_session(&event);
     }
-
-    /// All that live now.
-    #[must_use]
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        let mut all = Vec::new();
-        self.registry.for_each(|session| all.push(SessionInfo::of(session)));
-        all
-    }
 }
 
 /// A live session, as people see it.

@@ -18,7 +18,6 @@ use std::{
     time::Duration,
 };
 
-use actix::Addr;
 use actix_web::{HttpMessage as _, HttpRequest, rt::net::TcpStream};
 use socket2::{SockRef, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,10 +27,6 @@ use countersign_config::TransportsConfig;
 use countersign_exchange::{
     inflow::{Inflow, Intake},
     shared::SessionShared,
-};
-use countersign_session::{
-    Session,
-    actor::{EndSession, close},
 };
 use countersign_telemetry::{ConnectionGuard, Transport};
 use places::{Place, Places, Wire};
@@ -150,6 +145,9 @@ fn raise_open_files() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
+/// Ends the session of stateless requests when their connection is closed.
+pub type EndSession = Box<dyn Fn()>;
+
 /// One TCP connection; lives in its connection data.
 pub struct Connection {
     counts: Arc<Connections>,
@@ -164,7 +162,7 @@ pub struct Connection {
     /// Whoever is connected keeps a detached gateway from ending by itself.
     _user: UserGuard,
     /// The bookkeeper of stateless requests on this connection, from the first of them on.
-    session: OnceCell<(Arc<SessionShared>, Addr<Session>)>,
+    session: OnceCell<(Arc<SessionShared>, EndSession)>,
 }
 
 impl Connection {
@@ -273,7 +271,7 @@ impl Connection {
     }
 
     /// The bookkeeper of this connection, made by `open` for its first stateless request.
-    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, Addr<Session>)) -> &Arc<SessionShared> {
+    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, EndSession)) -> &Arc<SessionShared> {
         let (session, _) = self.session.get_or_init(|| {
             let opened = open();
             self.place.carries(&opened.0);
@@ -303,9 +301,8 @@ impl Deref for OfRequest<'_> {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.counts.places.leave(&self.place);
-        if let Some((shared, addr)) = self.session.get() {
-            shared.end();
-            addr.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });
+        if let Some((_, end)) = self.session.get() {
+            end();
         }
     }
 }

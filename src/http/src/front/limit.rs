@@ -6,14 +6,18 @@ use actix_web::{
     http::header::{CONNECTION, HeaderValue, RETRY_AFTER},
 };
 
-use crate::{connections::Connection, problem::Problem, rest};
+use crate::{authentication::RequestAuthenticator, connections::Connection, problem::Problem};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The answer to a request on a connection that is one too many, or to one that is.
 #[must_use]
-pub fn refused(connection: &Connection, request: &ServiceRequest) -> Option<HttpResponse> {
+pub fn refused(
+    authentication: &RequestAuthenticator,
+    connection: &Connection,
+    request: &ServiceRequest,
+) -> Option<HttpResponse> {
     // Whoever has shown a reviewer's credential has a place of their own.
-    if !connection.is_refused() || (rest::caller::may_view(request.request()) && connection.is_reviewers()) {
+    if !connection.is_refused() || (authentication.may_view(request.request()) && connection.is_reviewers()) {
         return None;
     }
     let error = McpError::new(ErrorKind::Overloaded, "too many connections");

@@ -11,6 +11,7 @@ pub mod unread;
 use std::{
     future::{Future, Ready, ready},
     pin::Pin,
+    rc::Rc,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -23,22 +24,24 @@ use actix_web::{
 };
 
 use crate::{
+    authentication::RequestAuthenticator,
     connections::{Connection, places::Working},
     guard::{self, Cors},
 };
 use compress::compress;
-use countersign_auth::origin::OriginRules;
+use countersign_exchange::memory::Memory;
 
-/// Wraps the whole application: `App::new().wrap(Front::new(rules))`, as the last (outermost) `wrap`.
+/// Wraps the whole application, as the last (outermost) `wrap`.
 #[derive(Clone)]
 pub struct Front {
-    rules: Arc<OriginRules>,
+    authentication: Arc<RequestAuthenticator>,
+    memory: Arc<Memory>,
 }
 
 impl Front {
     #[must_use]
-    pub const fn new(rules: Arc<OriginRules>) -> Self {
-        Self { rules }
+    pub const fn new(authentication: Arc<RequestAuthenticator>, memory: Arc<Memory>) -> Self {
+        Self { authentication, memory }
     }
 }
 
@@ -54,14 +57,14 @@ where
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(FrontService { service, rules: Arc::clone(&self.rules) }))
+        ready(Ok(FrontService { service, front: Rc::new(self.clone()) }))
     }
 }
 
 /// See [`Front`].
 pub struct FrontService<S> {
     service: S,
-    rules: Arc<OriginRules>,
+    front: Rc<Front>,
 }
 
 impl<S> Service<ServiceRequest> for FrontService<S>
@@ -76,19 +79,22 @@ where
     actix_web::dev::forward_ready!(service);
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let cors = match guard::admit(&self.rules, &request) {
+        let cors = match guard::admit(&self.front.authentication.origins, &request) {
             Ok(cors) => cors,
             Err(response) => return Passing::Refused(Some(Box::new(request.into_response(*response))), Cors::No),
         };
-        let refused = Connection::of(request.request()).map(|connection| match limit::refused(&connection, &request) {
-            Some(response) => Err(response),
-            None => Ok(connection.place().work()),
+        let refused = Connection::of(request.request()).map(|connection| {
+            match limit::refused(&self.front.authentication, &connection, &request) {
+                Some(response) => Err(response),
+                None => Ok(connection.place().work()),
+            }
         });
         let working = match refused.transpose() {
             Ok(working) => working,
             Err(response) => return Passing::Refused(Some(Box::new(request.into_response(response))), cors),
         };
-        Passing::Inside { answer: self.service.call(request), cors, _working: working }
+        let front = Rc::clone(&self.front);
+        Passing::Inside { answer: self.service.call(request), front, cors, _working: working }
     }
 }
 
@@ -98,6 +104,7 @@ pub enum Passing<F> {
     Refused(Option<Box<ServiceResponse>>, Cors),
     Inside {
         answer: F,
+        front: Rc<Front>,
         cors: Cors,
         /// Its connection is not to be broken meanwhile.
         _working: Option<Working>,
@@ -112,14 +119,18 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (mut response, cors) = match &mut *self {
-            Self::Inside { answer, cors, .. } => (std::task::ready!(Pin::new(answer).poll(cx))?, cors),
+            Self::Inside { answer, front, cors, .. } => {
+                let response = std::task::ready!(Pin::new(answer).poll(cx))?;
+                (unread::count(&front.authentication, &front.memory, response), cors)
+            }
+            // A refusal is short.
             Self::Refused(response, cors) => match response.take() {
                 Some(response) => (*response, cors),
                 None => return Poll::Pending,
             },
         };
         cors.dress(response.headers_mut());
-        Poll::Ready(Ok(compress(unread::count(response))))
+        Poll::Ready(Ok(compress(response)))
     }
 }
 
@@ -135,6 +146,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::testing::front;
     use countersign_config::Config;
 
     #[actix::test]
@@ -148,7 +160,7 @@ mod tests {
             HttpResponse::BadRequest().body("x".repeat(5000))
         };
         let app = App::new().app_data(count).default_service(web::to(handler));
-        let app = test::init_service(app.wrap(Front::new(Arc::new(OriginRules::new(&config))))).await;
+        let app = test::init_service(app.wrap(front(&config))).await;
         for (origin, preflight, status, entered) in [
             ("https://app.example", false, 400, true),
             ("https://app.example", true, 204, false),

@@ -14,22 +14,20 @@ use actix_web::{
     body::{BodySize, BoxBody, MessageBody},
     dev::ServiceResponse,
     http::StatusCode,
-    web,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{
+    answer,
+    authentication::{RequestAuthenticator, identify_agent},
     connections::{Connection, OfRequest},
     framing::InProgram,
     problem::Problem,
-    rest::{RestState, caller},
-    transports::http::{self, answer},
 };
-use countersign_auth::bearer;
 use countersign_exchange::{
     eviction::now,
-    memory::{FREE, Share, Unread},
+    memory::{FREE, Memory, Share, Unread},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::{lanes::LARGE, reclaim};
@@ -38,7 +36,11 @@ use countersign_runtime::{lanes::LARGE, reclaim};
 const SLICE: usize = 32 << 10;
 
 /// The answer with what it sends counted; a refusal where there is no memory for it.
-pub fn count(response: ServiceResponse) -> ServiceResponse {
+pub fn count(
+    authentication: &RequestAuthenticator,
+    memory: &Arc<Memory>,
+    response: ServiceResponse,
+) -> ServiceResponse {
     let size = response.response().body().size();
     let is_long = match size {
         BodySize::None => false,
@@ -49,7 +51,7 @@ pub fn count(response: ServiceResponse) -> ServiceResponse {
     if !is_long || response.response().extensions().contains::<InProgram>() {
         return response;
     }
-    let Some(share) = share(response.request()) else { return response };
+    let Some(share) = share(authentication, memory, response.request()) else { return response };
     let waiting = Waiting {
         rest: Bytes::new(),
         since: now(),
@@ -70,13 +72,10 @@ pub fn count(response: ServiceResponse) -> ServiceResponse {
 }
 
 /// The memory of whoever asked; nothing of those who have shown no credential, who get nothing long.
-fn share(request: &HttpRequest) -> Option<Share> {
-    let state = request.app_data::<web::Data<RestState>>()?;
-    let identity = caller::identify(request, state).or_else(|_| {
-        let authorization = bearer::header(request.headers())?;
-        state.authenticator.identify(authorization, http::peer(request))
-    });
-    Some(state.memory.share(&identity.ok()?.principal.name))
+fn share(authentication: &RequestAuthenticator, memory: &Arc<Memory>, request: &HttpRequest) -> Option<Share> {
+    let identity =
+        authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
+    Some(memory.share(&identity.principal.name))
 }
 
 /// Breaks the connection of a request, where it carries nothing else.
@@ -211,7 +210,6 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
-    use countersign_exchange::memory::Memory;
 
     /// A body of these pieces, or of one that waits already.
     fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> Counted {

@@ -1,0 +1,126 @@
+//! Authenticates requests. Agents show a key, or come from this machine; people at the REST endpoints show a key, or the
+//! dashboard's cookie together with its header.
+
+use std::{net::IpAddr, sync::Arc};
+
+use actix_web::{HttpRequest, http::Method};
+use jiff::Timestamp;
+
+use crate::{connections::Connection, guard};
+use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, bearer, dashboard};
+use countersign_config::Config;
+use countersign_domain::principal::Identity;
+use countersign_protocol::{ErrorKind, McpError};
+
+/// Authenticates an agent by the `Authorization` header and the peer's address.
+///
+/// # Errors
+/// As [`Authenticator::identify`].
+pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> Result<Identity, McpError> {
+    let socket = Connection::of(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
+    authenticator.identify(bearer::header(request.headers())?, socket.map(|address| address.ip()))
+}
+
+/// Returns the values of the dashboard's cookie; more than one where other ports of the host set some.
+#[must_use]
+pub fn cookies(request: &HttpRequest) -> Vec<String> {
+    let Ok(all) = request.cookies() else { return Vec::new() };
+    all.iter().filter(|cookie| cookie.name() == dashboard::COOKIE).map(|cookie| cookie.value().to_owned()).collect()
+}
+
+/// Authenticates those who use the REST endpoints.
+pub struct RequestAuthenticator {
+    pub authenticator: Arc<Authenticator>,
+    pub sign_ins: Arc<DashboardSignIns>,
+    pub origins: Arc<OriginRules>,
+    behind_tls_proxy: bool,
+}
+
+impl RequestAuthenticator {
+    #[must_use]
+    pub const fn new(
+        authenticator: Arc<Authenticator>,
+        sign_ins: Arc<DashboardSignIns>,
+        origins: Arc<OriginRules>,
+        config: &Config,
+    ) -> Self {
+        Self { authenticator, sign_ins, origins, behind_tls_proxy: config.behind_tls_proxy }
+    }
+
+    /// Returns whose credential a request shows: a key, or the dashboard's cookie with its header.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` where it shows none, and `FORBIDDEN` from a foreign page.
+    pub fn identify(&self, request: &HttpRequest) -> Result<Identity, McpError> {
+        let headers = request.headers();
+        if let Some(authorization) = bearer::header(headers)? {
+            return self.authenticator.identify(Some(authorization), self.address(request));
+        }
+        let mut secrets = headers.get_all(dashboard::SECRET_HEADER);
+        let Some(secret) = secrets.next().filter(|_| secrets.next().is_none()) else {
+            return Err(McpError::new(
+                ErrorKind::Unauthorized,
+                "a reviewer's or viewer's credential is needed: Authorization: Bearer <key>, or sign in to the dashboard",
+            ));
+        };
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        dashboard::check_page(guard::verdict(&self.origins, request), is_get)?;
+        self.sign_ins.authenticate(&cookies(request), Some(secret.as_bytes()), Timestamp::now())
+    }
+
+    /// Returns whether a request shows the credential of somebody who may see changes. The dashboard's cookie alone counts
+    /// too: it opens nothing, but a page that is loaded has nothing else to show.
+    #[must_use]
+    pub fn may_view(&self, request: &HttpRequest) -> bool {
+        self.identify(request).is_ok_and(|identity| identity.principal.role.may_view())
+            || self.sign_ins.knows(&cookies(request), Timestamp::now())
+    }
+
+    /// Returns the address that failed attempts are counted under: the socket's, or behind a proxy the one that it names.
+    #[must_use]
+    pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
+        address(request, self.behind_tls_proxy)
+    }
+}
+
+fn address(request: &HttpRequest, behind_tls_proxy: bool) -> Option<IpAddr> {
+    let socket = request.peer_addr().map(|address| address.ip());
+    if !behind_tls_proxy {
+        return socket;
+    }
+    // The last one was added by the proxy itself; those before it are the client's word.
+    let forwarded = request.headers().get_all("x-forwarded-for").last();
+    let last = forwarded.and_then(|value| value.to_str().ok()).and_then(|value| value.rsplit(',').next());
+    last.and_then(|text| text.trim().parse().ok()).or(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn attempts_count_under_the_address_that_the_proxy_added() {
+        let of = |proxied: bool, forwarded: &[&str]| {
+            let request = TestRequest::default().peer_addr("10.0.0.1:5".parse().unwrap());
+            let request = forwarded.iter().fold(request, |r, value| r.append_header(("x-forwarded-for", *value)));
+            address(&request.to_http_request(), proxied).unwrap().to_string()
+        };
+        assert_eq!(of(false, &["1.1.1.1"]), "10.0.0.1", "nobody may say who he is");
+        assert_eq!(of(true, &[]), "10.0.0.1");
+        assert_eq!(of(true, &["1.1.1.1"]), "1.1.1.1");
+        assert_eq!(of(true, &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
+        assert_eq!(of(true, &["6.6.6.6", "7.7.7.7 ,2001:db8::1"]), "2001:db8::1");
+        assert_eq!(of(true, &["1.1.1.1, unknown"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn only_cookies_of_our_name_are_looked_at_and_all_of_them() {
+        let of = |value: &str| cookies(&TestRequest::default().append_header(("cookie", value)).to_http_request());
+        let ours = dashboard::COOKIE;
+        assert_eq!(of(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);
+        assert!(of("other=1").is_empty());
+        assert!(cookies(&TestRequest::default().to_http_request()).is_empty());
+    }
+}

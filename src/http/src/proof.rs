@@ -1,0 +1,38 @@
+//! Proves to programs of this machine that this is the gateway that their data directory names.
+
+use actix_web::{
+    HttpResponse, ResponseError as _,
+    http::header::CACHE_CONTROL,
+    web::{self, ServiceConfig},
+};
+use serde::Deserialize;
+
+use crate::problem::Problem;
+use countersign_attach::proof::{PATH, Secret};
+use countersign_protocol::ErrorKind;
+
+/// The secret that answers challenges; given to the application as `web::Data`.
+pub struct GatewayProof(pub Option<Secret>);
+
+#[derive(Deserialize)]
+struct Challenge {
+    #[serde(default)]
+    challenge: String,
+}
+
+/// Adds `GET /proof`.
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(web::resource(PATH).route(web::get().to(prove)));
+}
+
+/// `GET /proof?challenge=…`: what only the gateway that the data directory names can answer. Open to everyone who may
+/// connect: whoever asks has not shown a key yet, and learns nothing from the answer who does not know the secret.
+async fn prove(proof: web::Data<GatewayProof>, asked: web::Query<Challenge>) -> HttpResponse {
+    match proof.0.as_ref().and_then(|secret| secret.answer(&asked.challenge)) {
+        Some(answer) => HttpResponse::Ok()
+            .insert_header((CACHE_CONTROL, "no-store"))
+            .content_type("text/plain; charset=utf-8")
+            .body(answer),
+        None => Problem::new(ErrorKind::InvalidParams, "there is no such challenge").error_response(),
+    }
+}

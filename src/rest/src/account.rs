@@ -1,0 +1,139 @@
+//! Signing in and out, and who one is.
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{CACHE_CONTROL, SET_COOKIE},
+    web,
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Caller, Problem, RestState, body, json_ok};
+use countersign_auth::{OriginVerdict, attempts::Subject, codes};
+use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
+use countersign_http::{authentication::cookies, guard};
+use countersign_protocol::{ErrorKind, McpError};
+
+/// `{"code": …}` or `{"key": …}`, one of them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignIn {
+    code: Option<String>,
+    key: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Who<'a> {
+    name: &'a str,
+    role: Role,
+}
+
+/// `POST /api/sign-in`
+pub async fn sign_in(
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    // Another page must not sign this browser in as someone else; programs send no Origin.
+    if !matches!(
+        guard::verdict(&state.authentication.origins, &request),
+        OriginVerdict::SameOrigin | OriginVerdict::Absent
+    ) {
+        return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
+    }
+    let peer = state.authentication.address(&request);
+    let body: SignIn = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    // Verified before anything is counted: however many wrong ones come from wherever, the right one signs in.
+    let (principal, key) = verify(&state, body, peer).await.map_err(|error| match error.kind {
+        ErrorKind::Unauthorized => state.sign_in_attempts.failed(Subject::peer(peer), std::time::Instant::now(), error),
+        _ => error,
+    })?;
+    let new = state.authentication.sign_ins.sign_in(principal, key, &cookies(&request), Timestamp::now())?;
+    tracing::info!(principal = new.principal.name, "signed in");
+
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct SignedIn<'a> {
+        secret: &'a str,
+        principal: Who<'a>,
+        expires_at: Timestamp,
+    }
+    let who = Who { name: &new.principal.name, role: new.principal.role };
+    let mut response = json_ok(&SignedIn { secret: &new.secret, principal: who, expires_at: new.expires_at });
+    set_cookie(&mut response, &new.cookie)?;
+    Ok(response)
+}
+
+async fn verify(
+    state: &web::Data<RestState>,
+    body: SignIn,
+    peer: Option<std::net::IpAddr>,
+) -> Result<(Arc<Principal>, Option<SecretHash>), McpError> {
+    match (body.code, body.key) {
+        (Some(code), None) => {
+            codes::look_up(&*state.codes, code.trim())?;
+            let codes = Arc::clone(&state.codes);
+            let redeemed = web::block(move || codes::redeem(&*codes, code.trim(), Timestamp::now())).await;
+            let principal =
+                redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
+            Ok((Arc::new(principal), None))
+        }
+        (None, Some(key)) => {
+            let identity = state.authentication.authenticator.key(key.trim(), peer)?;
+            let key = match identity.credential {
+                Credential::Key(key) => Some(key),
+                Credential::Loopback | Credential::SignIn(_) => None,
+            };
+            Ok((identity.principal, key))
+        }
+        _ => Err(McpError::new(ErrorKind::ValidationFailed, "the body must have either code or key")),
+    }
+}
+
+/// `POST /api/sign-out`: ends the sign-in of the whole browser.
+pub async fn sign_out(caller: Caller, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let cookie = state.authentication.sign_ins.sign_out(&caller.credential)?;
+    let mut response = HttpResponse::NoContent().insert_header((CACHE_CONTROL, "no-store")).finish();
+    set_cookie(&mut response, &cookie)?;
+    Ok(response)
+}
+
+fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_>) -> Result<(), Problem> {
+    let value =
+        cookie.to_string().try_into().map_err(|_| Problem::new(ErrorKind::Internal, "no cookie could be made"))?;
+    response.headers_mut().append(SET_COOKIE, value);
+    Ok(())
+}
+
+/// `GET /api/me`: who asks, and what they may do.
+pub async fn me(caller: Caller, state: web::Data<RestState>) -> HttpResponse {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Me<'a> {
+        #[serde(flatten)]
+        who: Who<'a>,
+        /// Whose key it is: who decides once, and never on what they proposed.
+        owner: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        key_id: Option<&'a str>,
+        /// Of `policy.groups`, those that this person is in. A rule may ask for the word of one of them.
+        groups: Vec<String>,
+        /// Approve, reject, edit, settle, accept definitions, give and revoke standing rules: as far as the rule of a
+        /// change asks for them.
+        may_decide: bool,
+        /// Take back approvals that others gave, while a change may still be undone.
+        may_undo_all: bool,
+    }
+    let principal = &*caller.principal;
+    let Principal { name, role, key_id, .. } = principal;
+    json_ok(&Me {
+        who: Who { name, role: *role },
+        owner: principal.owner(),
+        key_id: key_id.as_deref(),
+        groups: state.people.groups_of(principal),
+        may_decide: role.may_decide(),
+        may_undo_all: *role == Role::Admin,
+    })
+}

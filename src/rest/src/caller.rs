@@ -1,0 +1,70 @@
+//! Who asks at the REST and feed endpoints, where a credential is needed even on loopback.
+//!
+//! A key in `Authorization`, or the dashboard's cookie together with its header. Agents are refused: an agent that
+//! can reach the port must not see or decide what others proposed.
+
+use std::{
+    future::{Ready, ready},
+    sync::Arc,
+};
+
+use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
+
+use super::{Problem, RestState};
+use countersign_domain::principal::{Credential, Principal};
+use countersign_http::connections::Connection;
+use countersign_protocol::ErrorKind;
+
+/// Someone who may see all changes: a reviewer, a viewer or an admin.
+#[derive(Debug)]
+pub struct Caller {
+    pub principal: Arc<Principal>,
+    pub credential: Credential,
+}
+
+impl Caller {
+    /// Whoever asks, if they may decide.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`
+    pub fn decides(&self) -> Result<&Arc<Principal>, Problem> {
+        if self.principal.role.may_decide() {
+            return Ok(&self.principal);
+        }
+        Err(Problem::new(ErrorKind::Forbidden, "a viewer sees changes but does not decide on them"))
+    }
+}
+
+impl FromRequest for Caller {
+    type Error = Problem;
+    type Future = Ready<Result<Self, Problem>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(authenticate(request))
+    }
+}
+
+fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
+    let identity = state(request)?.authentication.identify(request)?;
+    if !identity.principal.role.may_view() {
+        return Err(Problem::new(
+            ErrorKind::Forbidden,
+            "this endpoint needs a reviewer's or viewer's key, not an agent's",
+        ));
+    }
+    if let Some(connection) = Connection::of(request) {
+        connection.is_reviewers();
+    }
+    Ok(Caller { principal: identity.principal, credential: identity.credential })
+}
+
+/// The state that the application was given.
+///
+/// # Errors
+/// `INTERNAL_ERROR` where it did not.
+pub fn state(request: &HttpRequest) -> Result<&web::Data<RestState>, Problem> {
+    request.app_data::<web::Data<RestState>>().ok_or_else(|| {
+        tracing::error!("the REST endpoints are served without their state");
+        Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
+    })
+}

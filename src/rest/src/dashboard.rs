@@ -1,0 +1,243 @@
+//! The dashboard's own files, served from the binary: one page, its styles and its modules.
+//!
+//! Everything it shows it fetches from `/api` with a reviewer's credential; nothing here knows of changes, and
+//! nothing here is secret. The policy below forbids whatever the page does not need: inline code, other origins,
+//! framing, and every way of turning text into markup.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{self, ContentType, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch},
+    web,
+};
+use rust_embed::{EmbeddedFile, RustEmbed};
+
+use countersign_http::framing::InProgram;
+
+#[derive(RustEmbed)]
+#[folder = "assets/"]
+struct Assets;
+
+/// The page may run and show only what came from its own origin as a file. `trusted-types 'none'` makes the browser
+/// refuse every assignment of a string to markup, should the page's code ever try.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     font-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+     trusted-types 'none'";
+
+const HEADERS: [(&str, &str); 8] = [
+    ("content-security-policy", POLICY),
+    // Kept, and asked for again each time: a new binary is a new dashboard at once.
+    ("cache-control", "no-cache"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("x-frame-options", "DENY"),
+    (
+        "permissions-policy",
+        "camera=(), microphone=(), geolocation=(), payment=(), usb=(), clipboard-read=(), clipboard-write=(self)",
+    ),
+];
+
+/// Adds `GET /` and `GET /assets/{name}`.
+pub fn routes(cfg: &mut web::ServiceConfig) {
+    cfg.service(web::resource("/").get(page).head(page))
+        .service(web::resource("/assets/{name:.*}").get(asset).head(asset));
+}
+
+async fn page(request: HttpRequest) -> HttpResponse {
+    serve(&request, "index.html")
+}
+
+async fn asset(request: HttpRequest, name: web::Path<String>) -> HttpResponse {
+    serve(&request, &name)
+}
+
+/// One file by its name; 304 where the browser has it, 404 where there is none.
+fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
+    let found = if is_plain(name) { Assets::get(name) } else { None };
+    let Some(file) = found else {
+        return with_headers(HttpResponse::NotFound()).content_type(ContentType::plaintext()).body("No such file.");
+    };
+    let tag = entity_tag(&file);
+    let unchanged = IfNoneMatch::parse(request).is_ok_and(|wanted| match wanted {
+        IfNoneMatch::Any => request.headers().contains_key(header::IF_NONE_MATCH),
+        IfNoneMatch::Items(tags) => tags.iter().any(|t| t.weak_eq(&tag)),
+    });
+    if unchanged {
+        return with_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish();
+    }
+    let mut response = with_headers(HttpResponse::Ok());
+    response.insert_header(header::ETag(tag)).content_type(media_type(name));
+    response.extensions_mut().insert(InProgram);
+    response.body(match file.data {
+        Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
+        Cow::Owned(bytes) => web::Bytes::from(bytes),
+    })
+}
+
+/// Our own names are all of this shape; in development builds files are read from the folder, so nothing else may
+/// become a path.
+fn is_plain(name: &str) -> bool {
+    name.split('/').all(|part| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    })
+}
+
+/// Weak, because what goes out may be compressed on its way.
+fn entity_tag(file: &EmbeddedFile) -> EntityTag {
+    let mut tag = String::with_capacity(32);
+    for byte in &file.metadata.sha256_hash()[..16] {
+        let _ = write!(tag, "{byte:02x}");
+    }
+    EntityTag::new_weak(tag)
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        _ => "application/octet-stream",
+    }
+}
+
+fn with_headers(mut response: actix_web::HttpResponseBuilder) -> actix_web::HttpResponseBuilder {
+    for (name, value) in HEADERS {
+        response.insert_header((HeaderName::from_static(name), HeaderValue::from_static(value)));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use actix_web::{App, body::to_bytes, http::StatusCode, test};
+    use countersign_domain::changes::visible::HIDDEN;
+
+    use super::*;
+
+    async fn get(path: &str, headers: &[(&str, &str)]) -> actix_web::dev::ServiceResponse {
+        let app = test::init_service(App::new().configure(routes)).await;
+        let mut request = test::TestRequest::get().uri(path);
+        for (name, value) in headers {
+            request = request.insert_header((*name, *value));
+        }
+        test::call_service(&app, request.to_request()).await
+    }
+
+    fn header<'a>(response: &'a actix_web::dev::ServiceResponse, name: &str) -> &'a str {
+        response.headers().get(name).map_or("", |v| v.to_str().unwrap())
+    }
+
+    #[actix::test]
+    async fn serves_the_page_with_its_policy() {
+        let response = get("/", &[]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(header(&response, "content-type"), "text/html; charset=utf-8");
+        assert_eq!(header(&response, "cache-control"), "no-cache");
+        assert_eq!(header(&response, "x-content-type-options"), "nosniff");
+        assert_eq!(header(&response, "referrer-policy"), "no-referrer");
+        assert_eq!(header(&response, "cross-origin-opener-policy"), "same-origin");
+        let policy = header(&response, "content-security-policy");
+        for rule in ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
+            assert!(policy.contains(rule), "{rule} is missing in {policy}");
+        }
+        assert!(!policy.contains("unsafe"));
+    }
+
+    #[actix::test]
+    async fn knows_what_the_browser_has() {
+        let first = get("/assets/js/main.js", &[]).await;
+        assert_eq!(first.status(), StatusCode::OK);
+        assert_eq!(header(&first, "content-type"), "text/javascript; charset=utf-8");
+        let tag = header(&first, "etag").to_owned();
+        assert!(tag.starts_with("W/\""));
+        let again = get("/assets/js/main.js", &[("if-none-match", &format!("\"other\", {tag}"))]).await;
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(header(&again, "etag"), tag);
+        assert!(header(&again, "content-security-policy").contains("default-src 'none'"));
+        let other = get("/assets/js/main.js", &[("if-none-match", "W/\"other\"")]).await;
+        assert_eq!(other.status(), StatusCode::OK);
+    }
+
+    #[actix::test]
+    async fn answers_head_and_nothing_else() {
+        let app = test::init_service(App::new().configure(routes)).await;
+        let head = test::TestRequest::default().method(actix_web::http::Method::HEAD).uri("/").to_request();
+        assert_eq!(test::call_service(&app, head).await.status(), StatusCode::OK);
+        let post = test::TestRequest::post().uri("/").to_request();
+        assert_eq!(test::call_service(&app, post).await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[actix::test]
+    async fn nothing_outside_of_the_folder_is_served() {
+        for path in [
+            "/assets/../mod.rs",
+            "/assets/..%2fmod.rs",
+            "/assets/%2e%2e/mod.rs",
+            "/assets//etc/passwd",
+            "/assets/js/../../mod.rs",
+            "/assets/.hidden",
+            "/assets/",
+            "/assets/js",
+            "/assets/js/none.js",
+            "/assets/index.html%00",
+        ] {
+            assert_eq!(get(path, &[]).await.status(), StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+
+    /// Whatever the page names exists, every module is named there (so that all load at once), and nothing in it is
+    /// inline or from elsewhere.
+    #[actix::test]
+    async fn the_page_names_every_file() {
+        let body = to_bytes(get("/", &[]).await.into_body()).await.unwrap();
+        let page = std::str::from_utf8(&body).unwrap();
+        let named: Vec<&str> = page.split(['"', '\'']).filter_map(|word| word.strip_prefix("/assets/")).collect();
+        assert!(named.len() > 10);
+        for name in &named {
+            assert!(Assets::get(name).is_some(), "{name} does not exist");
+        }
+        for name in Assets::iter().filter(|n| n.ends_with(".js") || n.ends_with(".css")) {
+            assert!(named.contains(&name.as_ref()), "{name} is not named by the page");
+        }
+        assert!(!page.contains("http://") && !page.contains("https://"));
+        assert!(!page.contains("<style") && !page.contains("style=") && !page.contains("onload="));
+        assert_eq!(
+            page.matches("<script").count(),
+            page.matches("<script src=").count() + page.matches("<script type=\"module\" src=").count()
+        );
+    }
+
+    #[test]
+    fn hidden_characters_are_those_of_the_gateway() {
+        let file = Assets::get("js/core/text.js").unwrap();
+        let code = std::str::from_utf8(&file.data).unwrap();
+        let table = code.split("const HIDDEN_RANGES = [").nth(1).unwrap().split("];").next().unwrap();
+        let shown: Vec<&str> = table.split_inclusive("],").map(str::trim).filter(|range| !range.is_empty()).collect();
+        let range = |range: &RangeInclusive<char>| {
+            format!("[{:#x}, {:#x}],", u32::from(*range.start()), u32::from(*range.end()))
+        };
+        assert_eq!(shown, HIDDEN.iter().map(range).collect::<Vec<_>>());
+    }
+
+    /// The one guard against markup from agents that must never be lost.
+    #[actix::test]
+    async fn no_module_turns_text_into_markup() {
+        for name in Assets::iter().filter(|n| n.ends_with(".js")) {
+            let file = Assets::get(&name).unwrap();
+            let code = std::str::from_utf8(&file.data).unwrap();
+            for sink in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"]
+            {
+                assert!(!code.contains(sink), "{name} uses {sink}");
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Many decisions in one request: each made on its own, each with its own result.
+
+use std::{collections::HashSet, sync::Arc};
+
+use actix_web::{HttpResponse, web};
+use futures_util::{StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Problem, RestState, body,
+    changes::decide_problem,
+    json_of,
+    posted::{Body, Posted},
+};
+use countersign_domain::changes::{Change, Verdict};
+use countersign_protocol::ErrorKind;
+use countersign_review::DecideChange;
+
+/// Changes in one request.
+const MAX: usize = 100;
+/// Of those, how many targets are looked at side by side.
+const AT_A_TIME: usize = 8;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Many {
+    decision: Verdict,
+    comment: Option<String>,
+    changes: Vec<Opened>,
+}
+
+/// A change as it was shown.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Opened {
+    id: String,
+    version: u64,
+    /// Proves that its diff was on a screen.
+    digest: String,
+}
+
+impl Body for Many {}
+
+#[derive(Serialize)]
+struct Decisions {
+    results: Vec<DecisionResult>,
+}
+
+#[derive(Serialize)]
+struct DecisionResult {
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<Arc<Change>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
+}
+
+/// `POST /api/decisions`: the results stand in the order of the changes.
+pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let Posted { reviewer, body } = asked;
+    let comment = body::comment(body.comment)?;
+    let refuse = |why: String| Err(Problem::new(ErrorKind::ValidationFailed, why));
+    if !(1..=MAX).contains(&body.changes.len()) {
+        return refuse(format!("`changes` must name 1 to {MAX} changes"));
+    }
+    let mut ids = HashSet::new();
+    if let Some(twice) = body.changes.iter().find(|opened| !ids.insert(opened.id.as_str())) {
+        return refuse(format!("{:.64} is named twice", twice.id.escape_default().to_string()));
+    }
+    let decisions = body.changes.into_iter().map(|Opened { id, version, digest }| {
+        let decision = DecideChange {
+            id: id.clone(),
+            reviewer: Arc::clone(&reviewer),
+            verdict: body.decision,
+            comment: comment.clone(),
+            version,
+            digest: Some(digest),
+            bulk: true,
+        };
+        let changes = &state.changes;
+        async move {
+            match changes.decide(decision).await {
+                Ok(change) => DecisionResult { id, change: Some(change), problem: None },
+                Err(error) => DecisionResult { id, change: None, problem: Some(decide_problem(error)) },
+            }
+        }
+    });
+    let results: Vec<DecisionResult> = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
+    let bytes = results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.weight()).sum();
+    json_of(bytes, Decisions { results }).await
+}

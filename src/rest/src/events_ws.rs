@@ -1,0 +1,230 @@
+//! `/events`: the feed over a WebSocket, one JSON object per text frame.
+//!
+//! The pump stands still when its peer stops reading, so the subscriber's state (its place in the feed, the heartbeat,
+//! the decision to evict) lives in a task of its own, with the bounded outbox between the two. While that is full the
+//! feed waits; a peer that neither reads nor answers pings is evicted.
+
+use std::{cell::Cell, rc::Rc, sync::Arc};
+
+use actix_web::{HttpRequest, HttpResponse, rt, web};
+use actix_web_actors::ws::{self, CloseCode};
+use bytes::Bytes;
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit},
+    time::Instant,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    Caller, Problem, RestState,
+    events::{self, Next, Subscriber},
+};
+use countersign_exchange::{
+    inflow::Held,
+    memory::Share,
+    outbox::{Drained, Outbox, OutboxLimits, Wake},
+    slots::StreamSlot,
+};
+use countersign_http::framing::{
+    pump::{self, Backend, Taken},
+    sse::ticks,
+};
+use countersign_protocol::ErrorKind;
+
+/// Bytes of a frame from a subscriber, who has nothing to say but pings.
+const MAX_FRAME: usize = 4096;
+/// Frames that wait at a time, if `limits.outbox_messages` allows as many.
+const MAX_FRAMES: usize = 256;
+
+/// `GET /events?since=N` with an upgrade.
+pub async fn upgrade(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let since = events::since(&request)?;
+    ws::handshake(&request).map_err(|error| Problem::upgrade_required(&error.to_string()))?;
+    let permit = Arc::clone(&state.web_sockets).try_acquire_owned();
+    let permit = permit.or_else(|_| Arc::clone(&state.reserved_web_sockets).try_acquire_owned()).map_err(|_| {
+        Problem::new(ErrorKind::Overloaded, "too many WebSockets are open (transports.websocket.max_connections)")
+    })?;
+    let slot = state.streams.take(&caller.principal.name)?;
+    let limits = &state.config.limits;
+    let (frames, bytes) = (limits.outbox_messages.clamp(1, MAX_FRAMES), limits.outbox_bytes);
+    let outgoing = Rc::new(Outgoing::new(frames, bytes, state.memory.share(&caller.principal.name)));
+    let (subscriber, hello) = Subscriber::new(&state, caller.credential, since)?;
+    if let Some(hello) = hello {
+        // There is always room for the first.
+        let _ = outgoing.push(hello.json);
+    }
+    let gone = CancellationToken::new();
+    let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
+    let response = pump::start(&request, payload, socket, MAX_FRAME, None)
+        .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
+    let pause = state.config.transports.websocket.ping_interval;
+    rt::spawn(async move {
+        tokio::select! {
+            biased;
+            () = gone.cancelled() => {}
+            () = outgoing.serve(subscriber, pause) => {}
+        }
+    });
+    Ok(response)
+}
+
+/// What is on its way to a subscriber, in number and bytes bounded. What does not fit stays in the feed.
+struct Outgoing {
+    outbox: Outbox,
+    max_frames: usize,
+    max_bytes: usize,
+    /// There is room again.
+    room: Notify,
+    /// When the peer last gave a sign of life: a frame of its own, or reading on although much was waiting.
+    last_sign: Cell<Instant>,
+}
+
+impl Outgoing {
+    fn new(max_frames: usize, max_bytes: usize, share: Share) -> Self {
+        // Its own bound would end a subscriber that reads late; here the feed waits instead.
+        let limits = OutboxLimits { messages: usize::MAX, bytes: usize::MAX, replay_frames: 0, replay_bytes: 0 };
+        Self {
+            outbox: Outbox::counted(limits, share),
+            max_frames,
+            max_bytes,
+            room: Notify::new(),
+            last_sign: Cell::new(Instant::now()),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.outbox.len() >= self.max_frames || self.outbox.bytes() >= self.max_bytes
+    }
+
+    /// `false` where there is no memory for it.
+    fn push(&self, frame: Bytes) -> bool {
+        self.outbox.push(frame).is_ok()
+    }
+
+    fn drain(&self, budget: usize) -> Option<Drained> {
+        if self.is_full() {
+            self.last_sign.set(Instant::now());
+        }
+        let drained = self.outbox.drain(0, budget)?;
+        self.room.notify_one();
+        Some(drained)
+    }
+
+    /// The subscriber's own task, on the connection's thread. At its end it frees everything but the socket, which
+    /// closes when the peer reads, or when the kernel gives up on it.
+    async fn serve(&self, mut subscriber: Subscriber, pause: std::time::Duration) {
+        let mut pings = ticks(pause);
+        loop {
+            let full = self.is_full();
+            let next = tokio::select! {
+                biased;
+                _ = pings.tick() => {
+                    if self.last_sign.get().elapsed() > pause * 2 {
+                        return self.evict(CloseCode::Again, "no answer to pings; reconnect with since");
+                    }
+                    self.outbox.ping();
+                    continue;
+                }
+                () = self.room.notified(), if full => continue,
+                next = subscriber.next(!full) => next,
+            };
+            match next {
+                Next::Event(event) => {
+                    if !self.push(event.json.clone()) {
+                        return self.evict(CloseCode::Again, "no memory for what waits; reconnect with since");
+                    }
+                }
+                Next::ShuttingDown => return self.outbox.close(CloseCode::Away.into(), "the gateway is shutting down"),
+                Next::Ended => {
+                    return self.outbox.close(CloseCode::Again.into(), "the feed ended; reconnect with since");
+                }
+                Next::Refused => return self.evict(CloseCode::Policy, "the credential is no longer valid"),
+            }
+        }
+    }
+
+    /// What its peer has not fetched is dropped: it can ask for it again.
+    fn evict(&self, code: CloseCode, why: &'static str) {
+        tracing::debug!(why, "a feed subscriber ends");
+        self.outbox.abandon(code.into(), why);
+    }
+}
+
+/// A subscriber's end of the WebSocket. Holds what must live as long as the connection does.
+struct Socket {
+    outgoing: Rc<Outgoing>,
+    _gone: DropGuard,
+    _held: (StreamSlot, OwnedSemaphorePermit),
+}
+
+impl Backend for Socket {
+    const PROTOCOLS: &'static [&'static str] = &[];
+    const UNSUPPORTED: &'static str = "this WebSocket only sends; it takes no messages";
+
+    fn opened(&mut self, wake: Wake) {
+        let _ = self.outgoing.outbox.attach(0, wake);
+    }
+
+    fn drain(&mut self, budget: usize) -> Option<Drained> {
+        self.outgoing.drain(budget)
+    }
+
+    fn taken(&mut self) {
+        self.outgoing.outbox.taken(0);
+    }
+
+    fn message(&mut self, _: Bytes, _: Option<Held>) -> Taken {
+        Taken::Unsupported
+    }
+
+    fn sign_of_life(&mut self) {
+        self.outgoing.last_sign.set(Instant::now());
+    }
+
+    fn closed(&mut self, _: bool) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_exchange::memory::Memory;
+
+    fn outgoing(max_frames: usize, max_bytes: usize) -> Outgoing {
+        Outgoing::new(max_frames, max_bytes, Memory::new(1 << 20, 1 << 20).share("ann"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reading_on_is_a_sign_of_life_only_where_much_was_waiting() {
+        let outgoing = outgoing(2, 100);
+        let opened = outgoing.last_sign.get();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        assert!(outgoing.push(Bytes::from_static(b"1")));
+        assert!(!outgoing.is_full());
+        assert_eq!(outgoing.drain(1000).unwrap().frames.len(), 1);
+        assert_eq!(outgoing.last_sign.get(), opened, "the kernel may have taken that");
+        for full in [&[1, 1][..], &[100], &[200]] {
+            full.iter().for_each(|bytes| _ = outgoing.push(Bytes::from(vec![b'x'; *bytes])));
+            assert!(outgoing.is_full(), "{full:?}");
+            let before = outgoing.last_sign.get();
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            assert_eq!(outgoing.drain(1000).unwrap().frames.len(), full.len());
+            assert!(outgoing.last_sign.get() > before, "{full:?}");
+            assert!(!outgoing.is_full());
+        }
+    }
+
+    #[test]
+    fn who_is_evicted_gets_the_reason_and_nothing_else() {
+        let outgoing = outgoing(2, 100);
+        assert!(outgoing.push(Bytes::from_static(b"1")));
+        outgoing.evict(CloseCode::Policy, "no more");
+        assert!(!outgoing.push(Bytes::from_static(b"2")));
+        let last = outgoing.drain(1000).unwrap();
+        assert_eq!((last.frames.len(), last.close), (0, Some((1008, "no more"))));
+    }
+}

@@ -1,0 +1,232 @@
+//! The REST API under `/api`, the two feed endpoints, and the [`dashboard`], for people in a browser, in a terminal or with
+//! curl.
+//!
+//! Every endpoint here needs a reviewer's or viewer's credential, on loopback too, but for signing in and for the
+//! description of the API. Handlers only translate: what may happen to a change is decided in [`countersign_review`].
+
+pub mod account;
+pub mod audit_export;
+pub mod body;
+pub mod caller;
+pub mod changes;
+pub mod dashboard;
+pub mod decisions;
+pub mod events;
+pub mod events_ws;
+pub mod nodes;
+pub mod page;
+pub mod policy;
+pub mod posted;
+pub mod query;
+pub mod reload;
+pub mod rules;
+pub mod servers;
+pub mod views;
+pub mod webhooks;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
+    body::{BoxBody, MessageBody},
+    dev::{ServiceRequest, ServiceResponse},
+    guard::{self, Guard},
+    http::{
+        Method,
+        header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    },
+    middleware::{Next, from_fn},
+    web::{self, ServiceConfig},
+};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub use caller::Caller;
+pub use query::Query;
+pub use views::{ProviderInfo, ProvidersView, RoutedProviders, SessionsView};
+
+use countersign_auth::{attempts::Attempts, codes::CodeStore};
+use countersign_config::Config;
+use countersign_domain::policy::People;
+use countersign_exchange::{memory::Memory, slots::StreamSlots};
+use countersign_http::{authentication::RequestAuthenticator, framing::InProgram, problem::Problem};
+use countersign_protocol::ErrorKind;
+use countersign_reload::Reloads;
+use countersign_review::Changes;
+use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::Definitions};
+use countersign_runtime::lanes::{LARGE, aside};
+use countersign_webhooks::Webhooks;
+
+/// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// What the handlers need; given to the application as `web::Data`. One for all workers.
+pub struct RestState {
+    pub changes: Changes,
+    pub authentication: Arc<RequestAuthenticator>,
+    pub codes: Arc<dyn CodeStore>,
+    pub config: Arc<Config>,
+    pub sessions: Arc<dyn SessionsView>,
+    pub providers: Arc<dyn ProvidersView>,
+    pub reloads: Arc<Reloads>,
+    pub definitions: Arc<Definitions>,
+    pub standing: Arc<StandingRules>,
+    pub people: Arc<People>,
+    pub webhooks: Arc<Webhooks>,
+    /// Draining has begun: the feed takes no more subscribers.
+    pub shutdown: CancellationToken,
+    /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
+    pub web_sockets: Arc<Semaphore>,
+    /// More of them for reviewers, when agents have all the others (`transports.http.reserved_connections`).
+    pub reserved_web_sockets: Arc<Semaphore>,
+    pub streams: Arc<StreamSlots>,
+    /// What is kept for each principal.
+    pub memory: Arc<Memory>,
+    pub sign_in_attempts: Attempts,
+}
+
+/// One path, its methods as the `Allow` header names them, and its handlers.
+pub struct Route {
+    pub path: &'static str,
+    pub allow: &'static str,
+    build: fn(Resource) -> Resource,
+}
+
+const READ: &str = "GET, HEAD";
+const POST: &str = "POST";
+
+fn read() -> impl Guard {
+    guard::Any(guard::Get()).or(guard::Head())
+}
+
+macro_rules! route {
+    (READ $path:literal, $handler:path) => {
+        Route { path: $path, allow: READ, build: |r| r.route(web::route().guard(read()).to($handler)) }
+    };
+    (POST $path:literal, $handler:path) => {
+        Route { path: $path, allow: POST, build: |r| r.route(web::post().to($handler)) }
+    };
+}
+
+/// All paths of this module.
+pub const ROUTES: &[Route] = &[
+    route!(READ "/api/openapi.json", openapi),
+    route!(POST "/api/sign-in", account::sign_in),
+    route!(POST "/api/sign-out", account::sign_out),
+    route!(READ "/api/me", account::me),
+    route!(READ "/api/changes", changes::list),
+    route!(READ "/api/changes/{id}", changes::one),
+    route!(POST "/api/changes/{id}/decision", changes::decide),
+    route!(POST "/api/changes/{id}/edit", changes::edit),
+    route!(POST "/api/changes/{id}/undo", changes::undo),
+    route!(POST "/api/changes/{id}/refresh", changes::refresh),
+    route!(POST "/api/decisions", decisions::decide),
+    route!(POST "/api/changes/{id}/settle", changes::settle),
+    route!(POST "/api/changes/{id}/rule", rules::create),
+    route!(READ "/api/rules", rules::list),
+    route!(POST "/api/rules/{id}/revoke", rules::revoke),
+    route!(POST "/api/policy/test", policy::test),
+    route!(READ "/api/audit", changes::audit),
+    route!(READ "/api/audit/export", audit_export::export),
+    route!(READ "/api/webhooks", webhooks::list),
+    route!(READ "/api/webhooks/{name}/deliveries", webhooks::deliveries),
+    route!(POST "/api/webhooks/{name}/retry", webhooks::retry),
+    route!(POST "/api/webhooks/{name}/test", webhooks::test),
+    route!(READ "/api/sessions", views::sessions),
+    route!(READ "/api/nodes", nodes::list),
+    route!(READ "/api/servers", servers::list),
+    route!(READ "/api/servers/{name}", servers::one),
+    route!(POST "/api/servers/{name}/accept", servers::accept),
+    route!(POST "/api/servers/{name}/revoke", servers::revoke),
+    route!(POST "/api/servers/{name}/allow", servers::allow),
+    route!(READ "/api/config", reload::in_force),
+    route!(READ "/api/reload", reload::status),
+    route!(POST "/api/reload/consent", reload::consent),
+    Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
+    Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
+];
+
+/// Registers everything: `App::new().app_data(web::Data<RestState>).configure(countersign_rest::routes)`.
+pub fn routes(config: &mut ServiceConfig) {
+    for route in ROUTES {
+        let allow = route.allow;
+        let refuse = move |request: HttpRequest| {
+            let problem = Problem::method_not_allowed(request.method().as_str(), allow);
+            async move { Err::<HttpResponse, _>(problem) }
+        };
+        let resource = (route.build)(web::resource(route.path)).default_service(web::to(refuse));
+        config.service(resource.wrap(from_fn(in_time)));
+    }
+    config.service(web::scope("/api").default_service(web::to(not_found)));
+}
+
+/// Bounds each request by `transports.http.request_timeout`, from its head to that of the answer.
+async fn in_time(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let limit = caller::state(request.request())?.config.transports.http.request_timeout;
+    let head = request.request().clone();
+    match tokio::time::timeout(limit, next.call(request)).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let text = match *head.method() {
+                Method::GET | Method::HEAD => "the request took too long; try again",
+                _ => "the request took too long, and may have been done all the same; look before you try again",
+            };
+            let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            let late = Problem::new(ErrorKind::Timeout, text).with("timeoutMs", limit);
+            Ok(ServiceResponse::new(head, late.error_response()))
+        }
+    }
+}
+
+/// A problem document for paths that lead nowhere; for the application's own default service too.
+pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
+    Err(Problem::not_found(request.path()))
+}
+
+async fn openapi() -> HttpResponse {
+    let mut response = HttpResponse::Ok();
+    response
+        .content_type("application/json")
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-cache")))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+        .extensions_mut()
+        .insert(InProgram);
+    response.body(OPENAPI)
+}
+
+/// The `{id}` of the path, where it looks like one of ours.
+fn path_id(request: &HttpRequest) -> Option<&str> {
+    let id = request.match_info().query("id");
+    let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    legal.then_some(id)
+}
+
+/// As [`json_ok`], of something that holds changes, which may be large: `bytes` are about those of its text.
+async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
+    if bytes <= LARGE {
+        return Ok(json_ok(&body));
+    }
+    let text = aside(bytes, move || serde_json::to_vec(&body)).await?;
+    let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(private().content_type("application/json").body(text))
+}
+
+fn json_ok(body: &impl Serialize) -> HttpResponse {
+    private().json(body)
+}
+
+/// An answer that is nobody else's to keep.
+fn private() -> HttpResponseBuilder {
+    let mut response = HttpResponse::Ok();
+    response
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
+    response
+}

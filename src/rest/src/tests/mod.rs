@@ -1,0 +1,368 @@
+//! The endpoints over real sockets, with real changes behind them and a provider that only pretends to write.
+
+mod api;
+mod decisions;
+mod feed;
+mod routes;
+mod rules;
+mod security;
+mod servers;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use futures_util::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
+use serde_json::{Value, json, value::RawValue};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use countersign_auth::{
+    Authenticator, DashboardSignIns, Keyring, OriginRules,
+    attempts::Attempts,
+    codes,
+    keys::{self, KeyStore},
+    stored::Stored,
+};
+use countersign_config::{Flags, load};
+use countersign_domain::{
+    changes::{Change, ChangeState, Proposer, Terms, testing::proposer},
+    policy::{People, Policy, PolicyConfig, PolicyDefault},
+    principal::Role,
+};
+use countersign_http::front::Front;
+use countersign_provider::{
+    ToolDef,
+    testing::{Directory, Fake, upstream_tool},
+};
+use countersign_reload::{Opening, Source, Why, testing::Unmoved};
+use countersign_review::{PendingConfig, Proposal, testing::proposal};
+use countersign_routing::{Published, RouteTable, table::Aliases};
+use countersign_rulings::standing_rules::{Parts, StandingRuleCache, StandingRules};
+use countersign_session::services::SessionInfo;
+use countersign_store::{PinStore, Place, Store};
+
+/// Builds the routes of the one provider, as the router would.
+fn build(
+    routes: Arc<Published>,
+    provider: Arc<Fake>,
+    policy: Arc<Mutex<PolicyConfig>>,
+    pins: Arc<PinStore>,
+    board: Arc<StandingRuleCache>,
+    people: Arc<People>,
+) -> Arc<dyn Fn() + Send + Sync> {
+    Arc::new(move || {
+        let config = policy.lock().unwrap().clone();
+        let rules = Policy::new(&config)
+            .with_pins(Arc::clone(&pins) as _)
+            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+        people.set(&config.groups);
+        let providers = [countersign_routing::Target::Module(Arc::clone(&provider) as _)];
+        let generation = routes.load().generation + 1;
+        let table = RouteTable::build(generation, &providers, &rules, &Aliases::default(), &json!({})).unwrap();
+        routes.store(Arc::new(table));
+    })
+}
+
+struct Nobody;
+
+impl SessionsView for Nobody {
+    fn sessions(&self) -> Vec<SessionInfo> {
+        let session = |id: &str, at: i64| SessionInfo {
+            id: id.into(),
+            transport: "http".into(),
+            revision: Some("2025-11-25".into()),
+            client_name: Some("<script>".into()),
+            client_version: None,
+            principal: "local-agent".into(),
+            created_at: Timestamp::from_second(at).unwrap(),
+            last_active_at: Timestamp::from_second(at).unwrap(),
+            connected: true,
+            in_flight: 0,
+        };
+        vec![session("older-secret-session-id", 1), session("newer-secret-session-id", 2)]
+    }
+}
+
+impl ProvidersView for Nobody {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
+        let info = ProviderInfo {
+            name: "pretend".into(),
+            kind: "module",
+            status: "up",
+            tools: 1,
+            resources: 0,
+            prompts: 0,
+            details: vec!["one: 2 things".into()],
+            warnings: vec!["<b>odd</b>".into()],
+            upstream: None,
+        };
+        async { vec![info] }.boxed()
+    }
+}
+
+/// A gateway's endpoints of this module, on a port of their own.
+pub(super) struct Endpoints {
+    pub address: SocketAddr,
+    pub changes: Changes,
+    pub stored: Arc<Stored>,
+    pub provider: Arc<Fake>,
+    /// What its calls are judged by.
+    pub policy: Arc<Mutex<PolicyConfig>>,
+    pub state: web::Data<RestState>,
+    anew: Arc<dyn Fn() + Send + Sync>,
+    server: ServerHandle,
+    _dir: tempfile::TempDir,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub text: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+    /// Checks that it is a problem document and gives its code.
+    #[track_caller]
+    pub fn problem(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let json = self.json();
+        assert_eq!(json["status"], status);
+        assert!(json["title"].is_string() && json["detail"].is_string() && json["type"] == "about:blank", "{json}");
+        json["code"].as_str().unwrap().to_owned()
+    }
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (n, value) = line.split_once(':')?;
+            n.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+}
+
+impl Endpoints {
+    pub async fn open() -> Self {
+        Self::open_with(|_| {}).await
+    }
+
+    pub async fn open_with(adjust: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
+        adjust(&mut config);
+        let config = Arc::new(config);
+        let store: Arc<dyn Store> = Place::directory(dir.path()).open().unwrap();
+        let provider = Arc::new(Fake { module: false, ..Fake::named("pretend") });
+        let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
+        let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
+        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+        let board = StandingRuleCache::open(&store).await.unwrap();
+        let stored = Arc::new(Stored::open(&Place::directory(dir.path())).unwrap());
+        let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
+        let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
+        let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
+        let anew = build(table, shown, rules, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
+        anew();
+        let directory = Arc::new(Directory(Arc::clone(&provider)));
+        let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
+        let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
+        let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
+        let origins = Arc::new(OriginRules::new(&config));
+        let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&stored) as _, &origins));
+        let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
+        let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, "").unwrap();
+        let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+        let source = Source { flags, ..Source::default() };
+        let loaded = load(&source.flags, &source.env).unwrap();
+        let reloads =
+            Arc::new(Reloads::new(source, Opening::first(loaded, [0; 16]), Box::new(Unmoved), Box::new(|_| ())));
+        let state = web::Data::new(RestState {
+            reloads,
+            webhooks: Arc::new(Webhooks::none(changes.feed().clone())),
+            changes: changes.clone(),
+            authentication: Arc::clone(&authentication),
+            codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
+            sessions: Arc::new(Nobody),
+            providers: Arc::new(Nobody),
+            standing: Arc::new(StandingRules::new(Parts {
+                store,
+                board,
+                people: Arc::clone(&people) as _,
+                routes: Arc::clone(&routes),
+                rebuild: Box::new({
+                    let anew = Arc::clone(&anew);
+                    move || {
+                        anew();
+                        async {}.boxed()
+                    }
+                }),
+                feed: changes.feed().clone(),
+            })),
+            people,
+            definitions: Arc::new(Definitions::new(
+                routes,
+                pins,
+                Box::new({
+                    let anew = Arc::clone(&anew);
+                    move || {
+                        anew();
+                        async {}.boxed()
+                    }
+                }),
+                changes.feed().clone(),
+            )),
+            shutdown: CancellationToken::new(),
+            web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
+            reserved_web_sockets: Arc::new(Semaphore::new(0)),
+            streams: StreamSlots::new(config.limits.max_streams),
+            memory: Arc::clone(&memory),
+            sign_in_attempts: Attempts::default(),
+            config,
+        });
+        let data = state.clone();
+        let server = HttpServer::new(move || {
+            App::new()
+                .app_data(data.clone())
+                .configure(crate::routes)
+                .default_service(web::to(not_found))
+                .wrap(Front::new(Arc::clone(&authentication), Arc::clone(&memory)))
+        })
+        .workers(1)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
+        let address = server.addrs()[0];
+        let server = server.run();
+        let handle = server.handle();
+        actix_web::rt::spawn(server);
+        Self { address, changes, stored, provider, policy, state, anew, server: handle, _dir: dir }
+    }
+
+    pub async fn close(self) {
+        self.state.shutdown.cancel();
+        self.server.stop(false).await;
+        self.changes.shutdown(Duration::from_secs(5)).await;
+    }
+
+    pub fn key(&self, name: &str, role: Role) -> String {
+        let new = keys::create(name, role, Timestamp::now()).unwrap();
+        self.stored.keys().insert(&new.key, &new.hash).unwrap();
+        new.secret
+    }
+
+    pub fn code(&self) -> String {
+        codes::create(self.stored.keys(), Timestamp::now()).unwrap()
+    }
+
+    /// Reads a new configuration, which is that file.
+    pub async fn configure(&self, yaml: &str) {
+        std::fs::write(self._dir.path().join("c.yaml"), yaml).unwrap();
+        self.state.reloads.reload(Why::File).await;
+    }
+
+    pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
+        self.propose_with(principal, |_| {}).await
+    }
+
+    pub async fn propose(&self, principal: &str, hash: &str, terms: Terms) -> Arc<Change> {
+        self.propose_with(principal, |proposal| (proposal.tool_hash, proposal.terms) = (hash.into(), terms)).await
+    }
+
+    pub async fn propose_with(&self, principal: &str, adjust: impl FnOnce(&mut Proposal)) -> Arc<Change> {
+        let proposer =
+            Proposer { client_name: Some("test".into()), revision: Some("2025-11-25".into()), ..proposer(principal) };
+        let raw = |text: &str| RawValue::from_string(text.into()).unwrap();
+        // Numbers that only survive as the text they are.
+        let arguments = raw(r#"{"n":1.10,"big":123456789012345678901234567890}"#);
+        let mut preview = self.provider.preview_now(&arguments);
+        (preview.target.id, preview.target.label) = (Some("Thing 1".into()), "Thing 1".into());
+        let mut proposal = proposal(proposer, (self.provider.name, "write"), arguments, preview);
+        adjust(&mut proposal);
+        self.changes.propose(proposal).await.unwrap()
+    }
+
+    /// Sends exactly this and reads until the server closes.
+    pub async fn raw(&self, request: &[u8]) -> Reply {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        // The server may answer and close before it has read all.
+        let _ = socket.write_all(request).await;
+        let mut bytes = Vec::new();
+        let _ = socket.read_to_end(&mut bytes).await;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, head: head.to_owned(), text: body.to_owned() }
+    }
+
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Reply {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            request.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Some(body) = body {
+            request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        request.push_str("\r\n");
+        request.push_str(body.unwrap_or_default());
+        self.raw(request.as_bytes()).await
+    }
+
+    pub async fn get(&self, path: &str, key: &str) -> Reply {
+        self.send("GET", path, &[("Authorization", &format!("Bearer {key}"))], None).await
+    }
+
+    pub async fn post(&self, path: &str, key: &str, body: &Value) -> Reply {
+        let authorization = format!("Bearer {key}");
+        let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+        self.send("POST", path, &headers, Some(&body.to_string())).await
+    }
+
+    pub fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Signs in as a browser does; gives the cookie pair and the page's secret.
+    pub async fn sign_in(&self, body: &Value) -> (String, String) {
+        let headers = [("Origin", self.origin()), ("Content-Type", "application/json".into())];
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        let reply = self.send("POST", "/api/sign-in", &headers, Some(&body.to_string())).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let cookie = reply.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        (cookie, reply.json()["secret"].as_str().unwrap().to_owned())
+    }
+
+    /// Waits until a change is in that state.
+    pub async fn reached(&self, id: &str, state: ChangeState) -> Arc<Change> {
+        let mut version = 0;
+        loop {
+            let change = self.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
+            if change.state == state {
+                return change;
+            }
+            assert!(change.version > version, "it stays {:?}", change.state);
+            version = change.version;
+        }
+    }
+}
+
+pub(super) fn decision(verdict: &str, change: &Change) -> Value {
+    json!({ "decision": verdict, "version": change.version, "digest": change.digest, "comment": "because" })
+}

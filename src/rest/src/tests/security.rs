@@ -1,0 +1,314 @@
+//! Who must not get in, and how they try.
+
+use super::*;
+
+#[actix::test]
+async fn reaching_the_port_is_not_enough_even_on_loopback() {
+    let endpoints = Endpoints::open().await;
+    let change = endpoints.propose_by("local-agent").await;
+    let one = format!("/api/changes/{}", change.id);
+    for path in
+        ["/api/me", "/api/changes", &one, "/api/audit", "/api/sessions", "/api/servers", "/api/events", "/events"]
+    {
+        let reply = endpoints.send("GET", path, &[], None).await;
+        assert_eq!(reply.problem(401), "UNAUTHORIZED", "{path}");
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+    }
+    let body = decision("approve", &change).to_string();
+    for path in [format!("{one}/decision"), format!("{one}/settle"), "/api/sign-out".into()] {
+        let reply = endpoints.send("POST", &path, &[("Content-Type", "application/json")], Some(&body)).await;
+        assert_eq!(reply.problem(401), "UNAUTHORIZED", "{path}");
+    }
+    assert_eq!(endpoints.send("GET", "/api/openapi.json", &[], None).await.status, 200);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn an_agent_cannot_see_or_decide_and_a_viewer_cannot_decide() {
+    let endpoints = Endpoints::open().await;
+    let agent = endpoints.key("ci", Role::Agent);
+    let viewer = endpoints.key("vic", Role::Viewer);
+    let change = endpoints.propose_by("local-agent").await;
+    let decide = format!("/api/changes/{}/decision", change.id);
+    for path in ["/api/me", "/api/changes", "/api/audit", "/api/sessions", "/api/servers", "/api/events", "/events"] {
+        assert_eq!(endpoints.get(path, &agent).await.problem(403), "FORBIDDEN", "{path}");
+    }
+    for key in [&agent, &viewer] {
+        assert_eq!(endpoints.post(&decide, key, &decision("approve", &change)).await.problem(403), "FORBIDDEN");
+        assert_eq!(endpoints.post(&decide, key, &decision("reject", &change)).await.problem(403), "FORBIDDEN");
+        let settle = json!({ "outcome": "applied", "version": change.version });
+        let path = format!("/api/changes/{}/settle", change.id);
+        assert_eq!(endpoints.post(&path, key, &settle).await.problem(403), "FORBIDDEN");
+    }
+    let headers = [("Content-Type", "application/json")];
+    let reply = endpoints.send("POST", "/api/sign-in", &headers, Some(&json!({ "key": agent }).to_string())).await;
+    assert_eq!(reply.problem(403), "FORBIDDEN");
+    assert!(reply.header("set-cookie").is_none());
+    assert_eq!(endpoints.changes.get(&change.id).await.unwrap().unwrap().state, ChangeState::Pending);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
+    let endpoints = Endpoints::open().await;
+    for role in [Role::Reviewer, Role::Admin] {
+        let name = format!("{role:?}").to_lowercase();
+        let change = endpoints.propose_by(&name).await;
+        let path = format!("/api/changes/{}/decision", change.id);
+        let key = endpoints.key(&name, role);
+        assert_eq!(endpoints.post(&path, &key, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
+        // Another key of the same name is the same principal, and so is a sign-in made from it.
+        let second = endpoints.key(&name, role);
+        assert_eq!(endpoints.post(&path, &second, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
+        let (cookie, secret) = endpoints.sign_in(&json!({ "key": second })).await;
+        let reply = browser(
+            &endpoints,
+            "POST",
+            &path,
+            Some(&cookie),
+            Some(&secret),
+            Some(&endpoints.origin()),
+            &decision("approve", &change),
+        )
+        .await;
+        assert_eq!(reply.problem(403), "SELF_APPROVAL");
+    }
+    assert_eq!(endpoints.provider.calls(), 0);
+    endpoints.close().await;
+}
+
+async fn browser(
+    endpoints: &Endpoints,
+    method: &str,
+    path: &str,
+    cookie: Option<&str>,
+    secret: Option<&str>,
+    origin: Option<&str>,
+    body: &Value,
+) -> Reply {
+    let mut headers = vec![("Content-Type", "application/json")];
+    headers.extend(cookie.map(|value| ("Cookie", value)));
+    headers.extend(secret.map(|value| ("X-Countersign-Secret", value)));
+    headers.extend(origin.map(|value| ("Origin", value)));
+    let body = body.to_string();
+    endpoints.send(method, path, &headers, (method == "POST").then_some(body.as_str())).await
+}
+
+#[actix::test]
+async fn the_cookie_alone_and_the_secret_alone_open_nothing() {
+    let endpoints = Endpoints::open().await;
+    let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
+    let (other_cookie, other_secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
+    let change = endpoints.propose_by("ci").await;
+    let path = format!("/api/changes/{}/decision", change.id);
+    let own = endpoints.origin();
+    let body = decision("approve", &change);
+    for (cookie, secret) in [
+        (Some(&cookie), None),
+        (None, Some(&secret)),
+        (Some(&cookie), Some(&other_secret)),
+        (Some(&other_cookie), Some(&secret)),
+        (Some(&"countersign_session=".to_owned()), Some(&secret)),
+        (None, None),
+    ] {
+        let (cookie, secret) = (cookie.map(String::as_str), secret.map(String::as_str));
+        let reply = browser(&endpoints, "POST", &path, cookie, secret, Some(&own), &body).await;
+        assert_eq!(reply.problem(401), "UNAUTHORIZED", "{cookie:?} {secret:?}");
+        let reply = browser(&endpoints, "GET", "/api/changes", cookie, secret, None, &body).await;
+        assert_eq!(reply.problem(401), "UNAUTHORIZED", "{cookie:?} {secret:?}");
+    }
+    let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &body).await;
+    assert_eq!(reply.json()["name"], codes::local_reviewer());
+    let reply = browser(&endpoints, "POST", &path, Some(&cookie), Some(&secret), Some(&own), &body).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    endpoints.reached(&change.id, ChangeState::Applied).await;
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
+    let endpoints = Endpoints::open_with(|c| c.transports.http.cors_origins = vec!["https://app.example".into()]).await;
+    let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
+    let change = endpoints.propose_by("ci").await;
+    let path = format!("/api/changes/{}/decision", change.id);
+    let body = decision("approve", &change);
+    let port = endpoints.address.port();
+    let (other_port, other_scheme, other_name) = (
+        format!("http://127.0.0.1:{}", port ^ 1),
+        format!("https://127.0.0.1:{port}"),
+        format!("http://localhost:{port}"),
+    );
+    for origin in [
+        "null",
+        "http://evil.example",
+        "https://app.example",
+        "http://127.0.0.1",
+        &other_port,
+        &other_scheme,
+        &other_name,
+        "",
+    ] {
+        for method in ["POST", "GET"] {
+            let path = if method == "POST" { path.as_str() } else { "/api/changes" };
+            let reply = browser(&endpoints, method, path, Some(&cookie), Some(&secret), Some(origin), &body).await;
+            assert_eq!(reply.problem(403), "FORBIDDEN", "{method} {origin:?}");
+        }
+    }
+    let reply = browser(&endpoints, "POST", &path, Some(&cookie), Some(&secret), None, &body).await;
+    assert_eq!(reply.problem(403), "FORBIDDEN", "a POST without Origin is no page of ours");
+    let headers = [("Host", "evil.example"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str())];
+    assert_eq!(endpoints.send("GET", "/api/changes", &headers, None).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.changes.get(&change.id).await.unwrap().unwrap().state, ChangeState::Pending);
+    // A configured origin may use a key, but not the cookie.
+    let key = format!("Bearer {}", endpoints.key("alice", Role::Reviewer));
+    let reply =
+        endpoints.send("GET", "/api/me", &[("Origin", "https://app.example"), ("Authorization", &key)], None).await;
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("https://app.example")));
+    assert!(reply.header("access-control-allow-credentials").is_none());
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn a_form_on_another_site_does_nothing() {
+    let endpoints = Endpoints::open().await;
+    let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
+    let change = endpoints.propose_by("ci").await;
+    let path = format!("/api/changes/{}/decision", change.id);
+    let body = decision("approve", &change).to_string();
+    let own = endpoints.origin();
+    // Even if a browser sent everything: a simple request's media type is not JSON.
+    let headers = [
+        ("Content-Type", "text/plain"),
+        ("Cookie", cookie.as_str()),
+        ("X-Countersign-Secret", secret.as_str()),
+        ("Origin", own.as_str()),
+    ];
+    assert_eq!(endpoints.send("POST", &path, &headers, Some(&body)).await.problem(415), "INVALID_REQUEST");
+    let headers = [("Content-Type", "text/plain"), ("Cookie", cookie.as_str()), ("Origin", "https://evil.example")];
+    assert_eq!(endpoints.send("POST", &path, &headers, Some(&body)).await.problem(403), "FORBIDDEN");
+    let sign_in = json!({ "code": endpoints.code() }).to_string();
+    let headers = [("Content-Type", "application/json"), ("Origin", "https://evil.example")];
+    assert_eq!(endpoints.send("POST", "/api/sign-in", &headers, Some(&sign_in)).await.problem(403), "FORBIDDEN");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn codes_work_once_and_guessing_is_limited() {
+    let endpoints = Endpoints::open().await;
+    let code = endpoints.code();
+    endpoints.sign_in(&json!({ "code": code })).await;
+    let headers = [("Content-Type", "application/json")];
+    let attempt = async |body: Value| endpoints.send("POST", "/api/sign-in", &headers, Some(&body.to_string())).await;
+    let again = attempt(json!({ "code": code })).await;
+    assert_eq!(again.problem(401), "UNAUTHORIZED");
+    assert!(again.header("set-cookie").is_none());
+    for body in [
+        json!({}),
+        json!({ "code": code, "key": code }),
+        json!({ "code": 5 }),
+        json!({ "password": "x" }),
+        json!({ "code": null }),
+    ] {
+        assert_eq!(attempt(body).await.problem(422), "VALIDATION_FAILED");
+    }
+    let fresh = endpoints.code();
+    let mut limited = None;
+    for n in 0..20 {
+        let wrong = attempt(json!({ "code": format!("csc_{n:043}") })).await;
+        if wrong.status == 429 {
+            assert_eq!(wrong.problem(429), "RATE_LIMITED");
+            assert!(wrong.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+            limited = Some(n);
+            break;
+        }
+        assert_eq!(wrong.problem(401), "UNAUTHORIZED");
+    }
+    assert!(limited.is_some(), "guesses must be limited");
+    assert_eq!(attempt(json!({ "code": fresh })).await.status, 200, "the right code is not held back by wrong ones");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn guessing_keys_is_limited_and_a_good_key_goes_on() {
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    assert_eq!(endpoints.get("/api/me", &key).await.status, 200);
+    let mut statuses = Vec::new();
+    for n in 0..20 {
+        statuses.push(endpoints.get("/api/me", &format!("csk_{n:043}")).await.status);
+    }
+    assert_eq!(statuses[0], 401);
+    assert_eq!(statuses[19], 429);
+    assert_eq!(endpoints.get("/api/me", &key).await.status, 200);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn odd_credentials_are_refused_cleanly() {
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    for good in [format!("Bearer {key}"), format!("bearer {key}"), format!("BEARER   {key}"), format!("Bearer {key}  ")]
+    {
+        assert_eq!(endpoints.send("GET", "/api/me", &[("Authorization", &good)], None).await.status, 200, "{good}");
+    }
+    let long = format!("Bearer {}", "a".repeat(20_000));
+    for bad in [
+        key.clone(),
+        format!("Basic {key}"),
+        format!("Bearer{key}"),
+        format!("Bearer\t{key}"),
+        format!("Bearer {key},"),
+        format!("Bearer {key} {key}"),
+        format!("Bearer \"{key}\""),
+        "Bearer".into(),
+        String::new(),
+        long,
+        format!("Bearer {}", key.to_uppercase()),
+        format!("Bearer {}", &key[..46]),
+    ] {
+        let reply = endpoints.send("GET", "/api/me", &[("Authorization", &bad)], None).await;
+        assert_eq!(reply.problem(401), "UNAUTHORIZED", "{bad:.80}");
+    }
+    let value = format!("Bearer {key}");
+    let twice = [("Authorization", value.as_str()), ("Authorization", value.as_str())];
+    assert_eq!(endpoints.send("GET", "/api/me", &twice, None).await.problem(401), "UNAUTHORIZED");
+    assert_eq!(endpoints.send("GET", &format!("/api/me?key={key}"), &[], None).await.problem(401), "UNAUTHORIZED");
+    // A bad key is not covered up by a good sign-in.
+    let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
+    let headers =
+        [("Authorization", "Bearer csk_no"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str())];
+    assert_eq!(endpoints.send("GET", "/api/me", &headers, None).await.problem(401), "UNAUTHORIZED");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn signing_out_ends_every_tab_and_clears_the_cookie() {
+    let endpoints = Endpoints::open().await;
+    let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
+    let none = json!({});
+    let out =
+        browser(&endpoints, "POST", "/api/sign-out", Some(&cookie), Some(&secret), Some(&endpoints.origin()), &none)
+            .await;
+    assert_eq!((out.status, out.text.as_str()), (204, ""));
+    let cleared = out.header("set-cookie").unwrap();
+    assert!(cleared.starts_with("countersign_session=;") && cleared.contains("Max-Age=0"), "{cleared}");
+    let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &none).await;
+    assert_eq!(reply.problem(401), "UNAUTHORIZED");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn revoking_a_key_ends_it_and_its_sign_ins() {
+    let endpoints = Endpoints::open().await;
+    let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
+    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    let (cookie, secret) = endpoints.sign_in(&json!({ "key": new.secret })).await;
+    assert_eq!(endpoints.get("/api/me", &new.secret).await.status, 200);
+    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    // What a second would do.
+    endpoints.state.authentication.authenticator.forget(&new.hash);
+    assert_eq!(endpoints.get("/api/me", &new.secret).await.problem(401), "UNAUTHORIZED");
+    let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &json!({})).await;
+    assert_eq!(reply.problem(401), "UNAUTHORIZED");
+    endpoints.close().await;
+}

@@ -1,0 +1,187 @@
+//! What the endpoints show of parts that others own: sessions and providers.
+
+use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{Caller, Problem, Query, RestState, json_ok, page};
+use countersign_domain::principal::Principal;
+use countersign_exchange::shared::shown;
+use countersign_provider::{CallContext, NoProgress, Report};
+use countersign_routing::{Published, Target};
+use countersign_session::{Registry, services::SessionInfo};
+use countersign_upstream::UpstreamStatus;
+
+/// Newest first; of those of one moment by what may be shown of their ids.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place(Reverse<i128>, String);
+
+impl Place {
+    fn of(session: &SessionInfo) -> Self {
+        Self(Reverse(session.created_at.as_nanosecond()), shown(&session.id))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0.0, self.1)
+    }
+}
+
+impl FromStr for Place {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (created, id) = text.split_once('.').unwrap_or((text, ""));
+        Ok(Self(Reverse(created.parse()?), id.to_owned()))
+    }
+}
+
+/// What calls can be routed to.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProviderInfo {
+    pub name: String,
+    /// `module` or `upstream`.
+    pub kind: &'static str,
+    /// `up` or `down`; of an upstream also `connecting`.
+    pub status: &'static str,
+    pub tools: usize,
+    pub resources: usize,
+    pub prompts: usize,
+    /// What it has, of a module that tells.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
+    /// What of it is not as it should be and stops nobody: names that clients refuse, or that others have, and data that does
+    /// not fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// How an upstream stands; none for a module.
+    #[serde(flatten)]
+    pub upstream: Option<UpstreamStatus>,
+}
+
+/// Lists sessions.
+pub trait SessionsView: Send + Sync + 'static {
+    fn sessions(&self) -> Vec<SessionInfo>;
+}
+
+/// Lists providers.
+pub trait ProvidersView: Send + Sync + 'static {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>>;
+}
+
+impl SessionsView for Registry {
+    fn sessions(&self) -> Vec<SessionInfo> {
+        let mut all = Vec::new();
+        self.for_each(|session| all.push(SessionInfo::of(session)));
+        all
+    }
+}
+
+/// The providers of the published table.
+pub struct RoutedProviders {
+    pub routes: Arc<Published>,
+    /// Bounds how long each may take to list its resources.
+    pub request_timeout: Duration,
+}
+
+impl ProvidersView for RoutedProviders {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
+        Box::pin(provider_infos(self))
+    }
+}
+
+async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
+    let table = routed.routes.load_full();
+    let count =
+        |provider: &Target| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
+    let context = CallContext {
+        principal: Arc::new(Principal::local_agent()),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(NoProgress),
+        change_id: None,
+        inquirer: None,
+        session: None,
+        permit: None,
+        approved_state: None,
+        meter: None,
+    };
+    let mut infos = Vec::new();
+    for provider in table.providers() {
+        let listed = tokio::time::timeout(routed.request_timeout, provider.resources(&context)).await;
+        let resources = listed.ok().and_then(Result::ok);
+        let upstream = provider.upstream().map(|upstream| upstream.status());
+        let Report { details, warnings } = provider.report();
+        infos.push(ProviderInfo {
+            name: provider.name().to_owned(),
+            kind: if upstream.is_some() { "upstream" } else { "module" },
+            status: match &upstream {
+                Some(upstream) => upstream.status,
+                None if resources.is_some() => "up",
+                None => "down",
+            },
+            upstream,
+            tools: count(provider),
+            resources: resources.map_or(0, |all| all.len()),
+            prompts: provider.prompts().len(),
+            details,
+            warnings: table.warnings(provider.name()).into_iter().chain(warnings).collect(),
+        });
+    }
+    infos
+}
+
+/// `GET /api/sessions?limit=&cursor=`, newest first.
+pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct SessionPage {
+        sessions: Vec<SessionInfo>,
+        next_cursor: Option<String>,
+        /// Of all, not only of this page.
+        total: usize,
+        in_flight: usize,
+    }
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let mut sessions = state.sessions.sessions();
+    let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
+    sessions.sort_by_cached_key(Place::of);
+    let page = page::of(&query, 50, sessions, Place::of)?;
+    Ok(json_ok(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_session_id_never_leaves_whole_nor_as_its_node() {
+        for id in ["V1StGXR8_Z5jdHi6B-myTabcdefghijk", "nOdE_0-123.V1StGXR8_Z5jdHi6B-myTabcdefghijk"] {
+            check_shown(id);
+        }
+    }
+
+    fn check_shown(id: &str) {
+        let info = SessionInfo {
+            id: id.into(),
+            transport: "http".into(),
+            revision: Some("2025-11-25".into()),
+            client_name: None,
+            client_version: None,
+            principal: "local-agent".into(),
+            created_at: Timestamp::UNIX_EPOCH,
+            last_active_at: Timestamp::UNIX_EPOCH,
+            connected: true,
+            in_flight: 2,
+        };
+        let json = serde_json::to_value(&info).unwrap();
+        assert_eq!(json["id"], "V1StGXR8…");
+        assert_eq!(json["inFlight"], 2);
+        assert_eq!(json["clientName"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,454 @@
+//! Connections of HTTP/2 to other gateways of the same store, by which requests are handed on ([`super::forward`]). One of them
+//! carries many requests, so that streams which stay open for hours take no socket each at either end, and one that is given up
+//! ends alone.
+//!
+//! Each thread has its own. They last as long as the other gateway lives, as the store says: what waits there ends with it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    future::poll_fn,
+    io,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use actix_codec::{AsyncRead, AsyncWrite};
+use actix_web::{dev::Payload, http::Uri};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use h2::{
+    Reason, RecvStream, SendStream,
+    client::{Builder, SendRequest},
+};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+use socket2::SockRef;
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsConnector;
+
+use countersign_http::{
+    http2::{ALPN, STREAM_WINDOW, gone},
+    tls,
+};
+use countersign_store::{Nodes, nodes::Peer};
+
+/// For a connection to the other gateway.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How often it is looked whether that one lives.
+const LOOK: Duration = Duration::from_millis(500);
+/// One that acknowledges nothing for so long is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is asked whether it is there, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(10);
+/// How long a connection stays without a stream on it.
+const IDLE: Duration = Duration::from_secs(60);
+/// Streams that were given up, and on which something may still come.
+const RESETS: usize = 1000;
+
+/// Bytes of a request that are given to the connection at a time.
+const CHUNK: usize = 16 << 10;
+
+/// Why a request could not be handed on.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    #[error("{0}")]
+    Connect(#[from] io::Error),
+    #[error("it does not speak HTTP/2 at the address that it names")]
+    NoHttp2,
+    #[error("{0}")]
+    Http2(#[from] h2::Error),
+    #[error("the request broke off: {0}")]
+    Request(String),
+}
+
+impl PeerError {
+    /// Whether nothing listens at its address: the process that held the session has ended.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+thread_local! {
+    static LINKS: RefCell<Vec<Rc<Link>>> = const { RefCell::new(Vec::new()) };
+    /// By node: whoever connects to it, for the others who wait for that.
+    static CONNECTING: RefCell<HashMap<String, Rc<tokio::sync::Mutex<()>>>> = RefCell::default();
+}
+
+/// One connection.
+struct Link {
+    to: Peer,
+    requests: SendRequest<Bytes>,
+    /// Streams on it, and how many there may be, as both sides have it.
+    open: Cell<usize>,
+    max: Cell<usize>,
+    /// When the last of them ended.
+    idle_since: Cell<Instant>,
+}
+
+/// One stream's place on a connection.
+struct Place(Rc<Link>);
+
+impl Place {
+    fn on(link: Rc<Link>) -> Self {
+        link.open.set(link.open.get() + 1);
+        Self(link)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        self.0.idle_since.set(Instant::now());
+    }
+}
+
+/// Another gateway, as the store names it.
+#[derive(Clone)]
+pub struct Other {
+    pub nodes: Arc<dyn Nodes>,
+    pub node: String,
+    pub peer: Peer,
+    /// How many streams one connection may have, as far as this side is asked.
+    pub streams: u32,
+}
+
+impl Other {
+    /// Whether its lease is over, or it is reached elsewhere by now. A node that does not hold its own lease cannot tell.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.nodes.holds(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.peer)
+    }
+}
+
+/// Sends a request with its body, and gives the head of the answer, and its body as it comes.
+///
+/// # Errors
+/// See [`PeerError`]. The other gateway may have got the request.
+pub async fn ask(
+    other: &Other,
+    request: http::Request<()>,
+    payload: Payload,
+) -> Result<(http::response::Parts, Coming), PeerError> {
+    let bodiless = matches!(payload, Payload::None);
+    let (mut place, (answer, body)) = begin(other, &request, bodiless).await?;
+    let answer = async { Ok(answer.await?) };
+    let answer = if bodiless {
+        match answer.await {
+            // It took no more streams, and did nothing with this one (RFC 9113, 8.7).
+            Err(PeerError::Http2(error)) if error.reason() == Some(Reason::REFUSED_STREAM) => {
+                let (again, (answer, _)) = begin(other, &request, bodiless).await?;
+                place = again;
+                answer.await.map_err(PeerError::from)
+            }
+            answer => answer,
+        }
+    } else {
+        tokio::pin!(answer);
+        tokio::select! {
+            biased;
+            // Sooner than the whole body, where it is a refusal.
+            answer = &mut answer => answer,
+            sent = send(payload, body) => match sent {
+                Ok(()) => answer.await,
+                Err(error) => Err(error),
+            },
+        }
+    };
+    let (head, body) = answer?.into_parts();
+    Ok((head, Coming { body, _place: place }))
+}
+
+type Begun = (Place, (h2::client::ResponseFuture, SendStream<Bytes>));
+
+/// Begins it on a connection. One that had ended before anything of it was sent, unnoticed, is replaced.
+async fn begin(other: &Other, request: &http::Request<()>, bodiless: bool) -> Result<Begun, PeerError> {
+    match begin_on(free(other).await?, request, bodiless).await {
+        Err(error) if has_ended(&error) => Ok(begin_on(free(other).await?, request, bodiless).await?),
+        begun => Ok(begun?),
+    }
+}
+
+/// A place on a connection that has room for one more stream; on a new one, if need be.
+async fn free(other: &Other) -> Result<Place, PeerError> {
+    let find = || {
+        let has_room = |link: &Link| link.to == other.peer && link.open.get() < link.max.get();
+        LINKS.with_borrow(|links| links.iter().find(|link| has_room(link)).cloned()).map(Place::on)
+    };
+    if let Some(place) = find() {
+        return Ok(place);
+    }
+    let turn = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(other.node.clone()).or_default()));
+    let _turn = turn.lock().await;
+    match find() {
+        Some(place) => Ok(place),
+        None => Ok(Place::on(connect(other).await?)),
+    }
+}
+
+/// Whether the connection is none any more, and not the request at fault.
+fn has_ended(error: &h2::Error) -> bool {
+    error.is_io() || error.is_go_away() || error.is_remote() || error.is_library()
+}
+
+async fn begin_on(place: Place, request: &http::Request<()>, bodiless: bool) -> Result<Begun, h2::Error> {
+    let mut whole = http::Request::new(());
+    *whole.method_mut() = request.method().clone();
+    *whole.uri_mut() = request.uri().clone();
+    *whole.version_mut() = http::Version::HTTP_2;
+    *whole.headers_mut() = request.headers().clone();
+    let requests = place.0.requests.clone().ready().await;
+    match requests.and_then(|mut requests| requests.send_request(whole, bodiless)) {
+        Ok(begun) => Ok((place, begun)),
+        Err(error) => {
+            if has_ended(&error) {
+                forget(&place.0);
+            }
+            Err(error)
+        }
+    }
+}
+
+fn forget(link: &Rc<Link>) {
+    LINKS.with_borrow_mut(|links| links.retain(|one| !Rc::ptr_eq(one, link)));
+}
+
+async fn connect(other: &Other) -> Result<Rc<Link>, PeerError> {
+    let url: Uri = other.peer.url.parse().map_err(|error| io::Error::other(format!("its address: {error}")))?;
+    let opened = timeout(CONNECT, async {
+        let tcp = tcp(&url).await?;
+        if url.scheme_str() != Some("https") {
+            return speak(other, tcp).await;
+        }
+        let name = host(&url)?;
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let tls = TlsConnector::from(config(&other.peer, &[ALPN])?).connect(name, tcp).await?;
+        if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
+            return Err(PeerError::NoHttp2);
+        }
+        speak(other, tls).await
+    });
+    opened.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+async fn tcp(url: &Uri) -> Result<TcpStream, io::Error> {
+    let default = if url.scheme_str() == Some("https") { 443 } else { 80 };
+    let tcp = TcpStream::connect((host(url)?, url.port_u16().unwrap_or(default))).await?;
+    tcp.set_nodelay(true)?;
+    SockRef::from(&tcp).set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    Ok(tcp)
+}
+
+/// Without the brackets of an address.
+fn host(url: &Uri) -> Result<&str, io::Error> {
+    let host = url.host().ok_or_else(|| io::Error::other("its address names no host"))?;
+    Ok(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
+}
+
+/// A new connection, which this thread has from now on.
+async fn speak<T>(other: &Other, io: T) -> Result<Rc<Link>, PeerError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    // Who does not read one stream holds up none of the others.
+    let window = STREAM_WINDOW.saturating_mul(other.streams).min(i32::MAX as u32);
+    let handshake = Builder::new()
+        .enable_push(false)
+        // What its clients give up in the middle is no fault of the other gateway, however often they do.
+        .max_local_error_reset_streams(None)
+        .max_concurrent_reset_streams(RESETS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(window)
+        .handshake(io);
+    let (requests, mut connection) = handshake.await?;
+    let ping_pong = connection.ping_pong();
+    let max = usize::try_from(other.streams).unwrap_or(usize::MAX);
+    let link = Rc::new(Link {
+        to: other.peer.clone(),
+        requests,
+        open: Cell::new(0),
+        max: Cell::new(max),
+        idle_since: Cell::new(Instant::now()),
+    });
+    LINKS.with_borrow_mut(|links| links.push(Rc::clone(&link)));
+    // It ends by itself once nobody has it.
+    let (one, other) = (Rc::downgrade(&link), other.clone());
+    tokio::task::spawn_local(async move {
+        let needed = async {
+            while !other.is_gone() {
+                let idle = |link: Rc<Link>| link.open.get() == 0 && link.idle_since.get().elapsed() >= IDLE;
+                if one.upgrade().is_none_or(idle) {
+                    return;
+                }
+                sleep(LOOK).await;
+            }
+        };
+        let driven = poll_fn(|cx| {
+            let ended = Pin::new(&mut connection).poll(cx);
+            if let Some(link) = one.upgrade() {
+                link.max.set(connection.max_concurrent_send_streams().min(max));
+            }
+            ended
+        });
+        tokio::select! {
+            ended = driven => tracing::debug!(node = other.node, ?ended, "a connection to another node ended"),
+            // What waits on it fails with it.
+            () = needed => {}
+            () = gone(ping_pong, PING) => tracing::warn!(node = other.node, "another node lives, but is not reached"),
+        }
+        if let Some(link) = one.upgrade() {
+            forget(&link);
+        }
+    });
+    Ok(link)
+}
+
+/// Sends the body as it comes.
+async fn send(mut payload: Payload, mut body: SendStream<Bytes>) -> Result<(), PeerError> {
+    while let Some(piece) = payload.next().await {
+        let mut piece = piece.map_err(|error| {
+            body.send_reset(Reason::CANCEL);
+            PeerError::Request(error.to_string())
+        })?;
+        while !piece.is_empty() {
+            body.reserve_capacity(piece.len().min(CHUNK));
+            // Where it takes no more, it has answered.
+            let Some(room) = poll_fn(|cx| body.poll_capacity(cx)).await else { return Ok(()) };
+            let part = piece.split_to(room?.min(piece.len()));
+            body.send_data(part, false)?;
+        }
+    }
+    body.send_data(Bytes::new(), true)?;
+    Ok(())
+}
+
+/// The body of an answer.
+pub struct Coming {
+    body: RecvStream,
+    _place: Place,
+}
+
+impl Stream for Coming {
+    type Item = Result<Bytes, h2::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let read = ready!(self.body.poll_data(cx));
+        Poll::Ready(read.map(|read| {
+            let bytes = read?;
+            self.body.flow_control().release_capacity(bytes.len())?;
+            Ok(bytes)
+        }))
+    }
+}
+
+/// TLS to that gateway, with one of these protocols: its certificate is the one that it names in the store, or one that the
+/// public authorities vouch for.
+///
+/// # Errors
+/// The public authorities or the versions of TLS do not fit the cryptography, which is a fault of the build.
+pub fn config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let public = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+    let public = public.map_err(io::Error::other)?;
+    let verifier = Named { certificate: peer.certificate.clone(), public };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// Takes the certificate that the gateway names in the store, which only gateways write to.
+#[derive(Debug)]
+struct Named {
+    certificate: String,
+    public: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if !self.certificate.is_empty() && tls::fingerprint(end_entity) == self.certificate {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.public
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.public.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.public.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.public.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_nobody_vouches_for_is_the_one_that_was_named_or_none() {
+        let own = CertificateDer::from(b"of this gateway".to_vec());
+        let takes = |named: &str, shown: &CertificateDer<'_>| {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let roots = Arc::new(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+            let public = WebPkiServerVerifier::builder_with_provider(roots, provider).build().unwrap();
+            let name = ServerName::try_from("10.0.0.5").unwrap();
+            Named { certificate: named.to_owned(), public }
+                .verify_server_cert(shown, &[], &name, &[], UnixTime::now())
+                .is_ok()
+        };
+        assert!(takes(&tls::fingerprint(&own), &own));
+        assert!(!takes(&tls::fingerprint(&own), &CertificateDer::from(b"of another".to_vec())));
+        assert!(!takes("", &own));
+    }
+
+    #[test]
+    fn an_address_is_that_of_a_host_without_its_brackets() {
+        let of = |url: &str| host(&url.parse().unwrap()).map(str::to_owned).ok();
+        assert_eq!(of("http://[::1]:8080").as_deref(), Some("::1"));
+        assert_eq!(of("https://gateway.example").as_deref(), Some("gateway.example"));
+        assert_eq!(of("/nowhere"), None);
+    }
+}

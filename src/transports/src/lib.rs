@@ -1,0 +1,22 @@
+//! The transports of agents: Streamable HTTP and the plain HTTP endpoints ([`http`]), the 2024-11-05 pair, WebSocket ([`ws`]),
+//! and newline-framed byte streams such as stdio ([`lines`]). They frame messages and say who asks; what a message means is
+//! decided in [`countersign_session`]. They know nothing of the REST API.
+//!
+//! `http/mcp.rs` is `POST /mcp`, `modern.rs` and `session.rs` beside it are the two eras, and `plain.rs` the plain HTTP endpoint.
+//! [`services`] is what they may use.
+
+pub mod http;
+pub mod lines;
+pub mod services;
+#[cfg(test)]
+mod testing;
+pub mod ws;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that no other pump of this process has.
+#[must_use]
+pub fn next_pump_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
