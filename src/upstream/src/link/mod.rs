@@ -1,10 +1,11 @@
 //! One connection to an upstream, whatever it runs over: what a request on it is, and what comes back.
 
-pub mod attribution;
 pub mod child;
 pub mod detect;
 pub mod handshake;
 pub mod http;
+mod mux;
+mod queue;
 pub mod received;
 pub(crate) mod server_requests;
 pub mod sse;

@@ -12,7 +12,7 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 
-/// What attribution goes by.
+/// The fields that tell whose a message is.
 #[derive(Default, Deserialize)]
 pub(super) struct Hints<'a> {
     #[serde(borrow, rename = "progressToken", default)]

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::BytesMut;
-use futures_util::future::LocalBoxFuture;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::pipe,
@@ -14,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::{
     frames::{Frames, Line},
     log::{ServerLog, Throttle},
-    mux::Mux,
 };
-use crate::link::{Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response};
+use crate::link::{
+    LinkError, Listener,
+    mux::{Mux, SharedLink},
+};
 use countersign_child::{Started, guard::Report};
 use countersign_runtime::{lanes::LARGE, reclaim};
 
@@ -28,61 +29,11 @@ const DRAIN: Duration = Duration::from_millis(500);
 /// What the buffer of the writer may keep.
 const KEPT: usize = 256 << 10;
 
-/// One child. Dropping it closes it.
-pub(super) struct ChildLink {
-    mux: Arc<Mux>,
-    stop: CancellationToken,
-}
-
-impl ChildLink {
-    /// Takes over a server that runs. `max`: bytes of one message from it.
-    pub(super) fn new(started: Started, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> Self {
-        let mux = Mux::new(unsolicited);
-        let stop = CancellationToken::new();
-        tokio::spawn(run(mux.clone(), started, log, max, stop.clone()));
-        Self { mux, stop }
-    }
-}
-
-impl Drop for ChildLink {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl Link for ChildLink {
-    fn kind(&self) -> LinkKind {
-        LinkKind::Shared
-    }
-
-    fn request<'a>(
-        &'a self,
-        outgoing: &'a Outgoing,
-        listener: Arc<dyn Listener>,
-    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
-        Box::pin(self.mux.request(outgoing, listener))
-    }
-
-    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(async move { self.mux.notify(method, params) })
-    }
-
-    fn opened(&self, negotiated: &Negotiated) {
-        self.mux.opened(negotiated);
-    }
-
-    fn closed(&self) -> CancellationToken {
-        self.mux.ended()
-    }
-
-    fn close(&self) {
-        self.stop.cancel();
-    }
-
-    fn give_up(&self, why: LinkError) {
-        self.mux.end(why);
-        self.close();
-    }
+/// Takes over a server that runs. `max`: bytes of one message from it.
+pub(super) fn start(started: Started, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> SharedLink {
+    let link = SharedLink::new(unsolicited);
+    tokio::spawn(run(Arc::clone(&link.mux), started, log, max, link.stop.clone()));
+    link
 }
 
 /// Nobody waits for ever, even where the tasks end by no end of the child's: a panic, or the thread that stops.

@@ -8,8 +8,6 @@ mod folder;
 mod frames;
 mod link;
 mod log;
-mod mux;
-mod queue;
 
 use std::{
     path::{Path, PathBuf},
@@ -19,10 +17,7 @@ use std::{
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 
-use self::{
-    link::ChildLink,
-    log::{History, ServerLog},
-};
+use self::log::{History, ServerLog};
 use super::{Connector, Link, LinkError, LinkKind, Listener, Stderr};
 use countersign_child::{Spec, environment::Inherited, start, this_program};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
@@ -91,7 +86,7 @@ impl ChildConnector {
         let spec =
             Spec { guard: &self.guard, command, args, inherited: &inherited.variables, env: &env, cwd: Some(&cwd) };
         let started = start(spec).await.map_err(|error| LinkError::Unreachable(error.to_string()))?;
-        Ok(Arc::new(ChildLink::new(started, log, self.max_message, unsolicited)))
+        Ok(Arc::new(link::start(started, log, self.max_message, unsolicited)))
     }
 }
 

@@ -129,7 +129,7 @@ impl HttpLink {
                 tracing::debug!(method, "a stateless server must not send requests");
             }
             Received::Request { id, method, params } => {
-                if let Some(request) = self.shared.asked.take(id, method, params, &self.queue()) {
+                if let Some(request) = self.shared.asked.take(id, method, params, None, &self.queue()) {
                     listener.request(request);
                 }
             }

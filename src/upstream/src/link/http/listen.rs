@@ -143,7 +143,7 @@ fn hand_on(shared: &Shared, queue: &Queue, text: &[u8]) {
         }
         Received::Notification(notification) => shared.unsolicited.notification(notification),
         Received::Request { id, method, params } => {
-            if let Some(request) = shared.asked.take(id, method, params, queue) {
+            if let Some(request) = shared.asked.take(id, method, params, None, queue) {
                 shared.unsolicited.request(request);
             }
         }

@@ -12,18 +12,18 @@ use awc::http::{
     header::{HeaderMap, HeaderValue},
 };
 use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
-use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
     Connector, Link, LinkError, LinkKind, Listener,
-    attribution::{Attribution, Message, SharedLink},
     http::{
         Place,
         answer::{body, is_stream, too_long},
         client::{self, Extra, Head, HttpAnswer},
     },
+    mux::{Mux, SharedLink},
+    queue::QueuedLine,
     received::{self, MAX_MESSAGE, shown},
 };
 use countersign_protocol::Era;
@@ -52,11 +52,11 @@ impl Connector for SseConnector {
             let late = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPENING.as_secs()));
             let opening = open(&self.place);
             let (response, events, endpoint) = tokio::time::timeout(OPENING, opening).await.map_err(late)??;
-            let closed = CancellationToken::new();
-            let (attribution, messages) = Attribution::new(unsolicited, closed.clone());
-            actix_web::rt::spawn(read(Arc::clone(&attribution), response, events));
-            actix_web::rt::spawn(write(Arc::clone(&attribution), post_head(&self.place, endpoint), messages));
-            Ok(Arc::new(SharedLink(attribution)) as Arc<dyn Link>)
+            let link = SharedLink::new(unsolicited);
+            let (mux, stop) = (&link.mux, &link.stop);
+            actix_web::rt::spawn(read(Arc::clone(mux), stop.clone(), response, events));
+            actix_web::rt::spawn(write(Arc::clone(mux), stop.clone(), post_head(&self.place, endpoint)));
+            Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }
 
@@ -138,13 +138,12 @@ fn post_head(place: &Place, endpoint: Uri) -> Arc<Head> {
     Head::new(endpoint, headers, &place.trust)
 }
 
-async fn read(attribution: Arc<Attribution>, mut response: HttpAnswer, mut events: Events) {
-    let closed = attribution.closed();
+async fn read(mux: Arc<Mux>, stop: CancellationToken, mut response: HttpAnswer, mut events: Events) {
     let reading = async {
         loop {
             loop {
                 match events.take() {
-                    Ok(Some(event)) if event.is_message() => attribution.received(&event.data),
+                    Ok(Some(event)) if event.is_message() => mux.receive_or_log(&event.data),
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(error) => return too_long(error),
@@ -158,42 +157,43 @@ async fn read(attribution: Arc<Attribution>, mut response: HttpAnswer, mut event
         }
     };
     let why = tokio::select! {
-        () = closed.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
+        () = stop.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
         why = reading => why,
     };
-    attribution.broken(&why);
+    mux.end(why);
+    stop.cancel();
 }
 
-async fn write(attribution: Arc<Attribution>, head: Arc<Head>, mut messages: Receiver<Message>) {
-    let closed = attribution.closed();
+async fn write(mux: Arc<Mux>, stop: CancellationToken, head: Arc<Head>) {
     let mut sending = FuturesUnordered::new();
     loop {
         tokio::select! {
-            () = closed.cancelled() => return,
+            () = stop.cancelled() => return,
             Some(()) = sending.next(), if !sending.is_empty() => {}
-            message = messages.recv(), if sending.len() < AT_ONCE => {
+            message = mux.queue.pop(), if sending.len() < AT_ONCE => {
                 let Some(message) = message else { return };
                 // The first request must not overtake it.
-                let ordered = memchr::memmem::find(&message.text, b"notifications/initialized").is_some();
-                let sent = send(&attribution, &head, message);
+                let ordered = memchr::memmem::find(&message.line, b"notifications/initialized").is_some();
+                let sent = send(&mux, &stop, &head, message);
                 if ordered { sent.await } else { sending.push(sent) }
             }
         }
     }
 }
 
-async fn send(attribution: &Attribution, head: &Head, message: Message) {
-    let Message { request, text, permit } = message;
-    let posting = tokio::time::timeout(ACCEPT, post(head, text, permit));
+async fn send(mux: &Mux, stop: &CancellationToken, head: &Head, message: QueuedLine) {
+    let QueuedLine { id, line, permit } = message;
+    let posting = tokio::time::timeout(ACCEPT, post(head, line, permit));
     let late = || LinkError::Lost(format!("a message was not accepted within {} s", ACCEPT.as_secs()));
     let Err(error) = posting.await.unwrap_or_else(|_| Err(late())) else { return };
-    match request {
-        Some(id) => attribution.failed(id, error.clone()),
+    match id {
+        Some(id) => _ = mux.answer(id, Err(error.clone())),
         None => tracing::debug!(%error, "a message was not accepted"),
     }
     if matches!(error, LinkError::Status { status: 404 | 410, .. }) {
         // The session of that stream is no more.
-        attribution.broken(&LinkError::SessionGone);
+        mux.end(LinkError::SessionGone);
+        stop.cancel();
     }
 }
 

@@ -24,9 +24,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener,
-    attribution::{Attribution, Message, SharedLink},
+    Connector, Link, LinkError, LinkKind, Listener, Outgoing,
     http::{Place, client},
+    mux::{Mux, SharedLink},
+    queue::QueuedLine,
     received::MAX_MESSAGE,
 };
 
@@ -52,13 +53,14 @@ impl Connector for WsConnector {
         Box::pin(async move {
             let late = |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPENING.as_secs()));
             let socket = tokio::time::timeout(OPENING, open(&self.place)).await.map_err(late)??;
-            let (attribution, messages) = Attribution::new(unsolicited, CancellationToken::new());
+            let link = SharedLink::new(unsolicited);
             let (sink, stream) = socket.split();
             let heard = Rc::new(Cell::new(Instant::now()));
             let (pongs, pings) = mpsc::channel(PONGS);
-            actix_web::rt::spawn(read(Arc::clone(&attribution), stream, pongs, Rc::clone(&heard)));
-            actix_web::rt::spawn(write(Arc::clone(&attribution), sink, messages, pings, heard));
-            Ok(Arc::new(SharedLink(attribution)) as Arc<dyn Link>)
+            let (mux, stop) = (&link.mux, &link.stop);
+            actix_web::rt::spawn(read(Arc::clone(mux), stop.clone(), stream, pongs, Rc::clone(&heard)));
+            actix_web::rt::spawn(write(Arc::clone(mux), stop.clone(), sink, pings, heard));
+            Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }
 
@@ -105,12 +107,12 @@ async fn open(place: &Place) -> Result<Socket, LinkError> {
 }
 
 async fn read(
-    attribution: Arc<Attribution>,
+    mux: Arc<Mux>,
+    stop: CancellationToken,
     mut stream: SplitStream<Socket>,
     pongs: mpsc::Sender<Bytes>,
     heard: Rc<Cell<Instant>>,
 ) {
-    let closed = attribution.closed();
     let reading = async {
         let mut parts: Option<BytesMut> = None;
         loop {
@@ -125,7 +127,7 @@ async fn read(
             };
             heard.set(Instant::now());
             match frame {
-                Frame::Text(text) | Frame::Binary(text) => attribution.received(&text),
+                Frame::Text(text) | Frame::Binary(text) => mux.receive_or_log(&text),
                 Frame::Continuation(item) => match item {
                     Item::FirstText(part) | Item::FirstBinary(part) => parts = Some(BytesMut::from(&part[..])),
                     Item::Continue(part) => {
@@ -141,7 +143,7 @@ async fn read(
                         if parts.len() > MAX_MESSAGE {
                             return too_long();
                         }
-                        attribution.received(&parts);
+                        mux.receive_or_log(&parts);
                     }
                 },
                 Frame::Ping(payload) => {
@@ -156,10 +158,11 @@ async fn read(
         }
     };
     let why = tokio::select! {
-        () = closed.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
+        () = stop.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
         why = reading => why,
     };
-    attribution.broken(&why);
+    mux.end(why);
+    stop.cancel();
 }
 
 fn too_long() -> LinkError {
@@ -167,27 +170,33 @@ fn too_long() -> LinkError {
 }
 
 async fn write(
-    attribution: Arc<Attribution>,
+    mux: Arc<Mux>,
+    stop: CancellationToken,
     mut sink: SplitSink<Socket, ws::Message>,
-    mut messages: Receiver<Message>,
     mut pings: Receiver<Bytes>,
     heard: Rc<Cell<Instant>>,
 ) {
-    let closed = attribution.closed();
     let mut ticks = tokio::time::interval(PING);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let writing = async {
         loop {
             let message = tokio::select! {
-                Some(message) = messages.recv() => match ByteString::try_from(message.text) {
-                    Ok(text) => ws::Message::Text(text),
-                    Err(_) => {
-                        if let Some(id) = message.request {
-                            attribution.failed(id, LinkError::Unreachable("the request is not UTF-8".to_owned()));
+                message = mux.queue.pop() => {
+                    let Some(QueuedLine { id, line, permit }) = message else {
+                        return LinkError::Lost("the connection was closed".to_owned());
+                    };
+                    let utf8 = |_| LinkError::Unreachable("the request is not UTF-8".to_owned());
+                    let text = Outgoing::check(permit.as_ref()).and_then(|()| ByteString::try_from(line).map_err(utf8));
+                    match text {
+                        Ok(text) => ws::Message::Text(text),
+                        Err(why) => {
+                            if let Some(id) = id {
+                                mux.answer(id, Err(why));
+                            }
+                            continue;
                         }
-                        continue;
                     }
-                },
+                }
                 Some(payload) = pings.recv() => ws::Message::Pong(payload),
                 _ = ticks.tick() => {
                     if heard.get().elapsed() > SILENCE {
@@ -195,7 +204,6 @@ async fn write(
                     }
                     ws::Message::Ping(Bytes::new())
                 }
-                else => return LinkError::Lost("the connection was closed".to_owned()),
             };
             if let Err(error) = sink.send(message).await {
                 return LinkError::Lost(error.to_string());
@@ -203,11 +211,15 @@ async fn write(
         }
     };
     let why = tokio::select! {
-        () = closed.cancelled() => None,
+        biased;
+        () = stop.cancelled() => None,
         why = writing => Some(why),
     };
     match why {
-        Some(why) => attribution.broken(&why),
+        Some(why) => {
+            mux.end(why);
+            stop.cancel();
+        }
         None => {
             let goodbye = ws::Message::Close(Some(CloseReason::from(CloseCode::Normal)));
             let _ = tokio::time::timeout(CLOSING, sink.send(goodbye)).await;

@@ -3,8 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::queue::Refused;
-use crate::link::LinkError;
+use crate::link::{LinkError, queue::Refused};
 use countersign_protocol::rpc_error::RpcError;
 
 pub(super) fn error_of(raw: &RawValue) -> Result<RpcError, LinkError> {

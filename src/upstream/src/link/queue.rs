@@ -42,12 +42,13 @@ struct Inner {
     withheld: Vec<u64>,
 }
 
-struct QueuedLine {
+/// One message that waits.
+pub(super) struct QueuedLine {
     /// The request that it is, so that it can be taken back.
-    id: Option<u64>,
-    line: Bytes,
+    pub id: Option<u64>,
+    pub line: Bytes,
     /// See [`crate::link::Outgoing::permit`].
-    permit: Option<Permit>,
+    pub permit: Option<Permit>,
 }
 
 impl QueuedLine {
@@ -125,6 +126,23 @@ impl Queue {
     /// What could not be written any more since it was asked last.
     pub(super) fn withheld(&self) -> Vec<u64> {
         std::mem::take(&mut self.inner.lock().withheld)
+    }
+
+    /// Returns the next message, for a writer that looks at its permit itself; `None` once the queue is closed and empty.
+    pub(super) async fn pop(&self) -> Option<QueuedLine> {
+        loop {
+            {
+                let mut inner = self.inner.lock();
+                if let Some(entry) = inner.waiting.pop_front() {
+                    inner.bytes -= entry.cost();
+                    return Some(entry);
+                }
+                if inner.closed {
+                    return None;
+                }
+            }
+            self.changed.notified().await;
+        }
     }
 
     /// The next lines, for the one writer, or none where some were withheld; `false` once it is closed and empty.

@@ -1,7 +1,12 @@
-//! One ordered stream of messages for many requests: who gets what.
+//! One ordered stream of messages for many requests: who gets what. Stdio, WebSocket and the 2024-11-05 pair use it.
 //!
-//! The rules are those of [`crate::link::LinkKind::Shared`]. Nothing here reads, writes or waits, so nothing that a
-//! server sends can stop it; everything that a server can make grow is bounded.
+//! Responses go by id, `notifications/progress` by its token (which is the request's id), messages of a subscription
+//! by `_meta["io.modelcontextprotocol/subscriptionId"]`, what is about the server as a whole (list changes, updated
+//! resources) to the link's own listener, and all else to the one request in flight, if it is exactly one.
+//!
+//! The transport writes what [`Mux::queue`] gives it, calls [`Mux::receive`] for every message in the order of arrival, and
+//! [`Mux::end`] once. Nothing here reads, writes or waits, so nothing that a server sends can stop it; everything that a
+//! server can make grow is bounded.
 
 mod errors;
 
@@ -14,6 +19,7 @@ use std::{
     },
 };
 
+use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -21,20 +27,18 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::errors::{error_of, refused, unsent};
-use super::queue::{Queue, Refused};
-use crate::link::{
-    LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    wire::{Line, Whose, cancelled, cancelled_id, integer, notification, only_one, own_id, response},
+use super::{
+    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    queue::{Queue, Refused},
+    received::beginning,
+    server_requests::{self, Asked},
+    wire::{Line, Whose, cancelled, cancelled_id, integer, notification, only_one, own_id},
 };
 use countersign_protocol::{
     Era, RequestId,
     envelope::{self, Incoming, Limits, Message},
-    rpc_error::RpcError,
 };
-use countersign_provider::request::{Replier, UpstreamRequest};
 
-/// Requests of the server's that may be open at a time.
-const MAX_ASKED: usize = 64;
 /// Members of a batch: 2025-03-26 and older servers may answer in arrays.
 const MAX_BATCH: usize = 1000;
 /// The one request that stays open by its nature, and whose messages say that they are its own
@@ -46,6 +50,9 @@ pub(super) struct Mux {
     pub(super) queue: Queue,
     unsolicited: Arc<dyn Listener>,
     state: Mutex<State>,
+    asked: Asked,
+    /// Puts answers to the server's requests into the queue.
+    send: server_requests::Queue,
     /// The server speaks the stateless era.
     modern: AtomicBool,
     ended: CancellationToken,
@@ -54,9 +61,6 @@ pub(super) struct Mux {
 #[derive(Default)]
 struct State {
     flights: HashMap<u64, Flight>,
-    asked: HashMap<RequestId, Asked>,
-    /// Distinguishes two requests of the server's with one id, one after the other.
-    last_asked: u64,
     end: Option<LinkError>,
 }
 
@@ -67,34 +71,31 @@ struct Flight {
     listen: bool,
 }
 
-/// A request of the server's that waits for ours.
-struct Asked {
-    number: u64,
-    /// The request in whose course it was asked.
-    of: Option<u64>,
-    cancelled: CancellationToken,
-}
-
 impl State {
     /// What belongs to nobody else belongs to the one request in flight.
     fn only(&self) -> Option<(u64, Arc<dyn Listener>)> {
         only_one(&self.flights, |flight| flight.listen).map(|(id, flight)| (id, flight.listener.clone()))
     }
-
-    /// Whoever was asked on behalf of that request need not answer any more.
-    fn release(&self, id: u64) {
-        self.asked.values().filter(|asked| asked.of == Some(id)).for_each(|asked| asked.cancelled.cancel());
-    }
 }
 
 impl Mux {
     pub(super) fn new(unsolicited: Arc<dyn Listener>) -> Arc<Self> {
-        Arc::new(Self {
-            queue: Queue::default(),
-            unsolicited,
-            state: Mutex::default(),
-            modern: AtomicBool::new(false),
-            ended: CancellationToken::new(),
+        Arc::new_cyclic(|mux: &Weak<Self>| {
+            let mux = mux.clone();
+            let send = move |line| {
+                if mux.upgrade().is_some_and(|mux| mux.queue.push(None, line) == Err(Refused::Full)) {
+                    tracing::warn!(target: "countersign_upstream", "an answer is dropped: the server reads nothing");
+                }
+            };
+            Self {
+                queue: Queue::default(),
+                unsolicited,
+                state: Mutex::default(),
+                asked: Asked::default(),
+                send: Arc::new(send),
+                modern: AtomicBool::new(false),
+                ended: CancellationToken::new(),
+            }
         })
     }
 
@@ -108,7 +109,7 @@ impl Mux {
 
     /// Sends a request and waits for its answer. Dropped, it is cancelled at the server, or never sent.
     pub(super) async fn request(
-        self: &Arc<Self>,
+        &self,
         outgoing: &Outgoing,
         listener: Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
@@ -138,21 +139,15 @@ impl Mux {
     /// Tells those whose requests might not be written any more when it was their turn.
     pub(super) fn withhold(&self) {
         for id in self.queue.withheld() {
-            let flight = self.state.lock().flights.remove(&id);
-            if let Some(flight) = flight {
-                let _ = flight.answer.send(Err(LinkError::Withheld));
-            }
+            self.answer(id, Err(LinkError::Withheld));
         }
     }
 
     fn cancel(&self, id: u64, tell: bool) {
-        {
-            let mut state = self.state.lock();
-            if state.flights.remove(&id).is_none() {
-                return;
-            }
-            state.release(id);
+        if self.state.lock().flights.remove(&id).is_none() {
+            return;
         }
+        self.asked.release(id);
         if !self.queue.withdraw(id) && tell {
             // As many as there are requests that were sent: those are bounded.
             let _ = self.queue.push_anyway(cancelled(id));
@@ -161,20 +156,19 @@ impl Mux {
 
     /// Nothing can be sent any more: whoever waits learns why. The first reason counts.
     pub(super) fn end(&self, why: LinkError) {
-        let (flights, asked, unsent_ids) = {
+        let (flights, unsent_ids) = {
             let mut state = self.state.lock();
             if state.end.is_some() {
                 return;
             }
             state.end = Some(why.clone());
-            let state = &mut *state;
-            (std::mem::take(&mut state.flights), std::mem::take(&mut state.asked), self.queue.abandon())
+            (std::mem::take(&mut state.flights), self.queue.abandon())
         };
         for (id, flight) in flights {
             let error = if unsent_ids.contains(&id) { unsent(&why) } else { why.clone() };
             let _ = flight.answer.send(Err(error));
         }
-        asked.into_values().for_each(|asked| asked.cancelled.cancel());
+        self.asked.end();
         self.ended.cancel();
     }
 
@@ -182,7 +176,7 @@ impl Mux {
     ///
     /// # Errors
     /// Why it is no message. Other requests are not harmed; one that it answers has failed.
-    pub(super) fn receive(self: &Arc<Self>, line: &[u8]) -> Result<(), Cow<'static, str>> {
+    pub(super) fn receive(&self, line: &[u8]) -> Result<(), Cow<'static, str>> {
         // Some write it at the start of their output (RFC 8259, section 8.1, lets readers ignore it).
         let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
         match envelope::parse(line, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
@@ -206,6 +200,13 @@ impl Mux {
         }
     }
 
+    /// Takes one message, and logs what is none.
+    pub(super) fn receive_or_log(&self, text: &[u8]) {
+        if let Err(why) = self.receive(text) {
+            tracing::warn!(target: "countersign_upstream", text = %beginning(text, 200), "not a message: {why}");
+        }
+    }
+
     /// A message that is none may still say whose answer it was meant to be.
     fn broken(&self, message: &[u8], why: &str) -> Cow<'static, str> {
         #[derive(Deserialize)]
@@ -223,7 +224,7 @@ impl Mux {
         Cow::Owned(why.to_owned())
     }
 
-    fn take(self: &Arc<Self>, message: Message<'_>) -> Result<(), Cow<'static, str>> {
+    fn take(&self, message: Message<'_>) -> Result<(), Cow<'static, str>> {
         match message {
             Message::Response(response) => {
                 let outcome = match response.outcome {
@@ -242,18 +243,14 @@ impl Mux {
                 self.notified(&notification.method, notification.params);
                 Ok(())
             }
-            Message::Request(request) => self.asked(request.id, request.method, request.params),
+            Message::Request(request) => self.was_asked(request.id, request.method, request.params),
         }
     }
 
-    /// `false` where nobody waits for it (any more).
-    fn answer(&self, id: u64, outcome: Result<Response, LinkError>) -> bool {
-        let flight = {
-            let mut state = self.state.lock();
-            let flight = state.flights.remove(&id);
-            state.release(id);
-            flight
-        };
+    /// Ends the request with that id; `false` where nobody waits for it (any more).
+    pub(super) fn answer(&self, id: u64, outcome: Result<Response, LinkError>) -> bool {
+        let flight = self.state.lock().flights.remove(&id);
+        self.asked.release(id);
         flight.is_some_and(|flight| {
             let _ = flight.answer.send(outcome);
             true
@@ -262,7 +259,7 @@ impl Mux {
 
     fn notified(&self, method: &str, params: Option<&RawValue>) {
         let listener = match Whose::of(method, params) {
-            Whose::Cancelled => return self.cancelled(cancelled_id(params)),
+            Whose::Cancelled => return self.was_cancelled(params),
             // Without its call it may still belong to a task, whose token outlives it: its owner knows.
             Whose::Progress(id) => id.and_then(|id| self.listener(id)),
             // For a subscription that has ended it is too late.
@@ -283,12 +280,12 @@ impl Mux {
 
     /// The server takes back a question of its own, or ends a subscription
     /// (2026-07-28/basic/patterns/cancellation#behavior-requirements). Anything else is ignored.
-    fn cancelled(&self, id: Option<RequestId>) {
-        let Some(id) = id else { return };
+    fn was_cancelled(&self, params: Option<&RawValue>) {
+        if self.asked.cancel(params) {
+            return;
+        }
         let mut state = self.state.lock();
-        if let Some(asked) = state.asked.remove(&id) {
-            asked.cancelled.cancel();
-        } else if let Some(number) = own_id(&id)
+        if let Some(number) = cancelled_id(params).as_ref().and_then(own_id)
             && state.flights.get(&number).is_some_and(|flight| flight.listen)
             && let Some(flight) = state.flights.remove(&number)
         {
@@ -296,8 +293,8 @@ impl Mux {
         }
     }
 
-    fn asked(
-        self: &Arc<Self>,
+    fn was_asked(
+        &self,
         id: RequestId,
         method: Cow<'_, str>,
         params: Option<&RawValue>,
@@ -306,63 +303,66 @@ impl Mux {
             // There, neither requests nor responses to them exist (2026-07-28/basic/transports/stdio).
             return Err("a request, which servers of this revision must not send".into());
         }
-        if method == "ping" {
-            return self
-                .queue
-                .push(None, response(&id, Ok("{}")))
-                .map_err(|_| "a ping, while it reads nothing of what is sent to it".into());
+        let (call, listener) = self.state.lock().only().unzip();
+        let params = params.map(RawValue::to_owned);
+        if let Some(request) = self.asked.take(id, method.into_owned(), params, call, &self.send) {
+            listener.as_ref().unwrap_or(&self.unsolicited).request(request);
         }
-        let cancelled = CancellationToken::new();
-        let (number, listener) = {
-            let mut state = self.state.lock();
-            if state.asked.contains_key(&id) {
-                return Err("a request with the id of another that is open".into());
-            }
-            if state.asked.len() >= MAX_ASKED || state.end.is_some() {
-                drop(state);
-                let error = RpcError::new(-32603, format!("more than {MAX_ASKED} requests are open"));
-                let _ = self.queue.push(None, response(&id, Err(&error)));
-                return Err("more requests than may be open".into());
-            }
-            state.last_asked += 1;
-            let number = state.last_asked;
-            let (of, listener) = match state.only() {
-                Some((of, listener)) => (Some(of), listener),
-                None => (None, self.unsolicited.clone()),
-            };
-            state.asked.insert(id.clone(), Asked { number, of, cancelled: cancelled.clone() });
-            (number, listener)
-        };
-        let mux: Weak<Self> = Arc::downgrade(self);
-        let its_id = id.clone();
-        let send = move |answer: Result<Box<RawValue>, RpcError>| {
-            if let Some(mux) = mux.upgrade() {
-                mux.reply(&its_id, number, answer);
-            }
-        };
-        listener.request(UpstreamRequest {
-            id,
-            method: method.into_owned(),
-            params: params.map(RawValue::to_owned),
-            reply: Replier::new(send),
-            cancelled,
-        });
         Ok(())
     }
+}
 
-    fn reply(&self, id: &RequestId, number: u64, answer: Result<Box<RawValue>, RpcError>) {
-        {
-            let mut state = self.state.lock();
-            // It was taken back, or the link has ended.
-            if state.asked.get(id).is_none_or(|asked| asked.number != number) {
-                return;
-            }
-            state.asked.remove(id);
-        }
-        let line = response(id, answer.as_ref().map(|result| result.get()));
-        if self.queue.push(None, line) == Err(Refused::Full) {
-            tracing::warn!(target: "countersign_upstream", "an answer is dropped: the server reads nothing");
-        }
+/// A link whose tasks do the rest. Dropped, it is closed.
+pub(super) struct SharedLink {
+    pub mux: Arc<Mux>,
+    /// Has the tasks end the connection.
+    pub stop: CancellationToken,
+}
+
+impl SharedLink {
+    pub fn new(unsolicited: Arc<dyn Listener>) -> Self {
+        Self { mux: Mux::new(unsolicited), stop: CancellationToken::new() }
+    }
+}
+
+impl Drop for SharedLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Link for SharedLink {
+    fn kind(&self) -> LinkKind {
+        LinkKind::Shared
+    }
+
+    fn request<'a>(
+        &'a self,
+        outgoing: &'a Outgoing,
+        listener: Arc<dyn Listener>,
+    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
+        Box::pin(self.mux.request(outgoing, listener))
+    }
+
+    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
+        Box::pin(async move { self.mux.notify(method, params) })
+    }
+
+    fn opened(&self, negotiated: &Negotiated) {
+        self.mux.opened(negotiated);
+    }
+
+    fn closed(&self) -> CancellationToken {
+        self.mux.ended()
+    }
+
+    fn close(&self) {
+        self.stop.cancel();
+    }
+
+    fn give_up(&self, why: LinkError) {
+        self.mux.end(why);
+        self.close();
     }
 }
 
