@@ -8,8 +8,6 @@
 //! [`Mux::end`] once. Nothing here reads, writes or waits, so nothing that a server sends can stop it; everything that a
 //! server can make grow is bounded.
 
-mod errors;
-
 use std::{
     borrow::Cow,
     collections::HashMap,
@@ -26,11 +24,10 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use self::errors::{error_of, refused, unsent};
 use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
     queue::{Queue, Refused},
-    received::beginning,
+    received::{beginning, response_of},
     server_requests::{self, Asked},
     wire::{Line, Whose, cancelled, cancelled_id, integer, notification, only_one, own_id},
 };
@@ -227,16 +224,13 @@ impl Mux {
     fn take(&self, message: Message<'_>) -> Result<(), Cow<'static, str>> {
         match message {
             Message::Response(response) => {
-                let outcome = match response.outcome {
-                    Ok(result) => Ok(Response::Result(result.to_owned())),
-                    Err(error) => error_of(error).map(Response::Error),
-                };
+                let outcome = response_of(response.outcome);
                 let id = match &response.id {
                     Some(id) => own_id(id),
                     // It could not read what it answers: with one request in flight it is clear which that was.
                     None => self.state.lock().only().map(|(id, _)| id),
                 };
-                let known = id.is_some_and(|id| self.answer(id, outcome));
+                let known = id.is_some_and(|id| self.answer(id, Ok(outcome)));
                 if known { Ok(()) } else { Err("an answer to no request that is open".into()) }
             }
             Message::Notification(notification) => {
@@ -364,6 +358,22 @@ impl Link for SharedLink {
         self.mux.end(why);
         self.close();
     }
+}
+
+/// Returns what a request fails with that was not sent before the end of the link.
+fn unsent(end: &LinkError) -> LinkError {
+    LinkError::Unreachable(match end {
+        LinkError::Unreachable(why) | LinkError::Lost(why) => why.clone(),
+        other => other.to_string(),
+    })
+}
+
+/// Returns what a request fails with that the queue did not take.
+fn refused(refused: Refused) -> LinkError {
+    LinkError::Unreachable(match refused {
+        Refused::Full => "it reads nothing of what is sent to it".to_owned(),
+        Refused::Closed => "the gateway is ending it".to_owned(),
+    })
 }
 
 /// Cancels a request whose future is dropped; does nothing once it is answered.

@@ -69,13 +69,7 @@ fn is_cut_off(text: &[u8]) -> bool {
 
 fn owned(message: Message<'_>) -> Received {
     match message {
-        Message::Response(response) => Received::Answer {
-            id: response.id,
-            response: match response.outcome {
-                Ok(result) => Response::Result(result.to_owned()),
-                Err(error) => Response::Error(error_object(error)),
-            },
-        },
+        Message::Response(response) => Received::Answer { id: response.id, response: response_of(response.outcome) },
         Message::Notification(notification) => Received::Notification(UpstreamNotification {
             method: notification.method.into_owned(),
             params: notification.params.map(ToOwned::to_owned),
@@ -85,6 +79,14 @@ fn owned(message: Message<'_>) -> Received {
             method: request.method.into_owned(),
             params: request.params.map(ToOwned::to_owned),
         },
+    }
+}
+
+/// Copies what a response says.
+pub fn response_of(outcome: Result<&RawValue, &RawValue>) -> Response {
+    match outcome {
+        Ok(result) => Response::Result(result.to_owned()),
+        Err(error) => Response::Error(error_object(error)),
     }
 }
 
