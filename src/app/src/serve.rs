@@ -29,6 +29,7 @@ use countersign_bridge::{
     Bridge,
     carried::{Carrier, key_of},
 };
+use countersign_cluster::StoreNodes;
 use countersign_config::{Config, Environment, Flags, Loaded};
 use countersign_docs::{Docs, DocsError};
 use countersign_domain::{
@@ -61,18 +62,14 @@ use countersign_rulings::{
 };
 use countersign_session::{
     SessionServices,
+    cluster::Cluster,
     handlers::{lifecycle, reviewed::approval_page},
     registry::Registry,
 };
 use countersign_store::{LockError, PinStore, Place, Store, StoreError, lock::DataLock, lock_data_dir};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::{Tracker, TrackerError};
-use countersign_transports::{
-    http::{self, hand_on::ToPeers},
-    lines,
-    services::HttpServices,
-    ws,
-};
+use countersign_transports::{http, lines, services::HttpServices, ws};
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
@@ -243,7 +240,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     let node = shared.node();
     let mut sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier, node), registry);
-    sessions.hand_on = Some(Box::new(ToPeers));
+    sessions.cluster = cluster(&sessions.shared);
     let inflow = Arc::clone(&sessions.state.inflow);
     let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
     let services = Arc::new(HttpServices::new(sessions, connections));
@@ -321,6 +318,24 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         file: Some(file),
         _lock: lock,
     })
+}
+
+/// Leads to the other nodes, where several may serve the store.
+fn cluster(services: &Arc<Services>) -> Option<Box<dyn Cluster>> {
+    let nodes = Arc::clone(services.changes.nodes());
+    nodes.claimant()?;
+    let (checked, others) = (Arc::clone(services), Arc::clone(&nodes));
+    let check_own_session = move || {
+        // What the loss of a lease has ended is not found any more.
+        drop(checked.sessions_ended());
+        if others.live() > 1 { checked.check_lease() } else { Ok(()) }
+    };
+    Some(Box::new(StoreNodes {
+        nodes,
+        max_streams: services.config.transports.http.max_concurrent_streams,
+        check_own_session: Box::new(check_own_session),
+        shutdown: services.shutdown.clone(),
+    }))
 }
 
 /// Opens the store; one that cannot be reached is tried again until the time is over.

@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 
-use crate::{Handling, hand_on, handlers, middleware, owned::OwnedRequest, services::SessionServices};
+use crate::{Handling, cluster, handlers, middleware, owned::OwnedRequest, services::SessionServices};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
@@ -291,9 +291,11 @@ impl MessageSource {
 
 /// Runs one request to its answer; `None` once its client has taken it back.
 pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
-    if let Some(looking) = hand_on::elsewhere(exchange.sessions.hand_on.as_deref(), exchange, request) {
-        match looking.await {
-            Ok(Some(answer)) => return Box::pin(hand_on::answered(exchange, request, answer)).await,
+    if let Some(cluster) = exchange.sessions.cluster.as_deref()
+        && let Some(search) = cluster::owner_of(cluster, exchange, request)
+    {
+        match search.await {
+            Ok(Some(target)) => return Box::pin(cluster::answer(cluster, target, exchange, request)).await,
             Ok(None) => {}
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
         }

@@ -2,13 +2,13 @@
 //! lends nothing of one stateless request to the next: the session of a stateless connection is for bookkeeping only.
 //!
 //! Each part uses only those before it. [`state`] is kept from one request to the next, [`registry`] has what the requests of
-//! each session share ([`countersign_exchange::shared::SessionShared`]), [`hand_on`] leads to what other gateways keep,
+//! each session share ([`countersign_exchange::shared::SessionShared`]), [`cluster`] leads to what other nodes own,
 //! [`services`] is what a request on its way ([`handling`]) may use. [`owned`]: messages that go to another thread. [`policy`]
 //! lets calls through, or not, and [`extension`] unknown methods. [`handlers`] has a file for each family of methods. [`middleware`]
 //! is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the actors of sessions.
 
+pub mod cluster;
 pub mod extension;
-pub mod hand_on;
 pub mod handlers;
 pub mod handling;
 pub mod inbound;

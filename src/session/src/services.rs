@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::{
-    hand_on::HandOn,
+    cluster::Cluster,
     registry::Registry,
     state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals, opened_pages::Opened},
 };
@@ -31,8 +31,8 @@ pub struct SessionServices {
     pub opened_pages: Opened,
     /// Calls that run here as tasks.
     pub local_tasks: Locals,
-    /// Where there are transports that lead to other gateways.
-    pub hand_on: Option<Box<dyn HandOn>>,
+    /// The other nodes, where several gateways serve the store.
+    pub cluster: Option<Box<dyn Cluster>>,
 }
 
 impl Deref for SessionServices {
@@ -54,7 +54,7 @@ impl SessionServices {
             deciding_keys: DecidingKeys::default(),
             opened_pages: Opened::default(),
             local_tasks: Locals::default(),
-            hand_on: None,
+            cluster: None,
         }
     }
 

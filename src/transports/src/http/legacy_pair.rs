@@ -143,8 +143,8 @@ pub async fn message(
         return answer::with_status(415, &error, REVISION);
     }
     let named = query.as_ref().map(|query| query.session.as_str());
-    match forward::elsewhere(&services, &request, named).await {
-        Ok(Some(elsewhere)) => return elsewhere.answer(&request, payload.into_inner()).await,
+    match forward::owner_of_session(&services, &request, named).await {
+        Ok(Some(owner)) => return owner.answer(&request, Some(forward::body(payload.into_inner()))).await,
         Ok(None) => {}
         Err(error) => return answer::refusal(&error, REVISION),
     }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, dev::Payload, http::header, web};
-use bytes::Bytes;
+use actix_web::{HttpRequest, HttpResponse, http::header, web};
 
 use super::{
     View,
@@ -26,7 +25,7 @@ use countersign_protocol::{
 };
 use countersign_routing::RouteTable;
 use countersign_runtime::lanes::LARGE;
-use countersign_session::owned::OwnedMessage;
+use countersign_session::{cluster::whole_body, owned::OwnedMessage};
 use countersign_telemetry::RequestMetrics;
 
 /// A POST on its way to one of the eras.
@@ -45,8 +44,8 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         Ok(post) => post,
         Err(refused) => return *refused,
     };
-    match forward::elsewhere(&services, &post.request, session_id(&post.request)).await {
-        Ok(Some(elsewhere)) => return elsewhere.answer(&post.request, payload.into_inner()).await,
+    match forward::owner_of_session(&services, &post.request, session_id(&post.request)).await {
+        Ok(Some(owner)) => return owner.answer(&post.request, Some(forward::body(payload.into_inner()))).await,
         Ok(None) => {}
         Err(error) => return refuse(&error, assumed_revision(&post.request)),
     }
@@ -61,8 +60,8 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         return match large::read(&post, &body).await {
             Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
             Ok(Ok(large::Read::Single(message, checked))) => {
-                match forward::kept(&services, &post.request, &message.as_message()).await {
-                    Ok(Some(elsewhere)) => return elsewhere.answer(&post.request, whole(body)).await,
+                match forward::owner_of_message(&services, &post.request, &message.as_message()).await {
+                    Ok(Some(owner)) => return owner.answer(&post.request, Some(whole_body(body))).await,
                     Ok(None) => {}
                     Err(error) => return refuse(&error, assumed_revision(&post.request)),
                 }
@@ -78,19 +77,14 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         };
     }
     match envelope::parse(&body, &services.envelope_limits()) {
-        Ok(Incoming::Single(message)) => match forward::kept(&services, &post.request, &message).await {
-            Ok(Some(elsewhere)) => elsewhere.answer(&post.request, whole(body.clone())).await,
+        Ok(Incoming::Single(message)) => match forward::owner_of_message(&services, &post.request, &message).await {
+            Ok(Some(owner)) => owner.answer(&post.request, Some(whole_body(body.clone()))).await,
             Ok(None) => handle(post, sender, &message, None).await,
             Err(error) => refuse(&error, assumed_revision(&post.request)),
         },
         Ok(Incoming::Batch(_)) => session::batch(post, body).await,
         Err(fault) => no_message(&post, &fault),
     }
-}
-
-/// A body that was read, to be read once more.
-pub fn whole(body: Bytes) -> Payload {
-    Payload::Stream { payload: Box::pin(futures_util::stream::iter([Ok(body)])) }
 }
 
 /// The answer to a body that is no message.
@@ -176,8 +170,8 @@ pub async fn get(request: HttpRequest, services: web::Data<HttpServices>) -> Htt
         Ok(identity) => identity,
         Err(error) => return refuse_head(&request, &error),
     };
-    match forward::elsewhere(&services, &request, session_id(&request)).await {
-        Ok(Some(elsewhere)) => elsewhere.answer(&request, Payload::None).await,
+    match forward::owner_of_session(&services, &request, session_id(&request)).await {
+        Ok(Some(owner)) => owner.answer(&request, None).await,
         Ok(None) => session::stream(&request, &services, &identity),
         Err(error) => refuse_head(&request, &error),
     }
@@ -189,8 +183,8 @@ pub async fn delete(request: HttpRequest, services: web::Data<HttpServices>) -> 
         Ok(identity) => identity,
         Err(error) => return refuse_head(&request, &error),
     };
-    match forward::elsewhere(&services, &request, session_id(&request)).await {
-        Ok(Some(elsewhere)) => elsewhere.answer(&request, Payload::None).await,
+    match forward::owner_of_session(&services, &request, session_id(&request)).await {
+        Ok(Some(owner)) => owner.answer(&request, None).await,
         Ok(None) => session::delete(&request, &services, &identity).await,
         Err(error) => refuse_head(&request, &error),
     }

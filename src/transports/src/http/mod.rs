@@ -4,12 +4,10 @@ pub mod body;
 pub mod buffer;
 pub mod event_streams;
 pub mod forward;
-pub mod hand_on;
 pub mod large;
 pub mod legacy_pair;
 pub mod mcp;
 pub mod modern;
-pub mod peers;
 pub mod plain;
 pub mod session;
 

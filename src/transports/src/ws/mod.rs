@@ -28,7 +28,7 @@ use countersign_http::{
     problem::shutting_down,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_session::{Session, sessions::RegisteredSession};
+use countersign_session::{Session, cluster::lost_session, sessions::RegisteredSession};
 use countersign_telemetry::metrics::Transport;
 
 /// How a client that comes back says where it was.
@@ -71,12 +71,12 @@ async fn try_upgrade(
     actix_web_actors::ws::handshake(request)
         .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("this is not a WebSocket handshake: {e}")))?;
     let resumes = query.session.as_deref().filter(|_| query.received.is_some());
-    let elsewhere = forward::elsewhere(services, request, resumes).await?;
+    let owner = forward::owner_of_session(services, request, resumes).await?;
     let connection = Connection::of(request);
     let connection = connection.as_deref();
-    if let Some(elsewhere) = elsewhere {
+    if let Some(owner) = owner {
         place(services, connection)?;
-        let tunnel = elsewhere.tunnel(services, request, payload.into_inner(), Agent::PROTOCOLS).await;
+        let tunnel = owner.tunnel(request, payload.into_inner(), Agent::PROTOCOLS).await;
         return tunnel.inspect_err(|_| give_back(connection));
     }
     let resumed = match (&query.session, query.received) {
@@ -131,7 +131,7 @@ fn give_back(connection: Option<&Connection>) {
 
 /// By which another gateway knows the client, too, where there may be others.
 fn authorization(services: &HttpServices, request: &HttpRequest) -> Option<Box<str>> {
-    services.changes.nodes().secret()?;
+    services.cluster.as_ref()?;
     Some(request.headers().get(AUTHORIZATION)?.to_str().ok()?.into())
 }
 
@@ -151,8 +151,8 @@ fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<Regist
         .filter(|session| session.legacy_revision().is_some())
         .and_then(|session| services.registered(session))
         .ok_or_else(|| {
-            if forward::is_left_behind(services, id) {
-                return forward::left_behind();
+            if services.cluster.as_deref().is_some_and(|cluster| cluster.has_lost(id)) {
+                return lost_session();
             }
             McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
         })

@@ -1,4 +1,4 @@
-//! Connections of HTTP/2 to other gateways of the same store, by which requests are handed on ([`super::forward`]). One of them
+//! Connections of HTTP/2 to other gateways of the same store, by which requests are forwarded. One of them
 //! carries many requests, so that streams which stay open for hours take no socket each at either end, and one that is given up
 //! ends alone.
 //!
@@ -17,13 +17,13 @@ use std::{
 };
 
 use actix_codec::{AsyncRead, AsyncWrite};
-use actix_web::{dev::Payload, http::Uri};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use h2::{
     Reason, RecvStream, SendStream,
     client::{Builder, SendRequest},
 };
+use http::Uri;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
@@ -43,6 +43,7 @@ use countersign_http::{
     http2::{ALPN, STREAM_WINDOW, gone},
     tls,
 };
+use countersign_session::cluster::Body;
 use countersign_store::{Nodes, nodes::Peer};
 
 /// For a connection to the other gateway.
@@ -62,7 +63,7 @@ const RESETS: usize = 1000;
 /// Bytes of a request that are given to the connection at a time.
 const CHUNK: usize = 16 << 10;
 
-/// Why a request could not be handed on.
+/// Why a request could not be forwarded.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     #[error("{0}")]
@@ -119,19 +120,19 @@ impl Drop for Place {
 
 /// Another gateway, as the store names it.
 #[derive(Clone)]
-pub struct Other {
+pub struct PeerNode {
     pub nodes: Arc<dyn Nodes>,
     pub node: String,
-    pub peer: Peer,
+    pub address: Peer,
     /// How many streams one connection may have, as far as this side is asked.
-    pub streams: u32,
+    pub max_streams: u32,
 }
 
-impl Other {
+impl PeerNode {
     /// Whether its lease is over, or it is reached elsewhere by now. A node that does not hold its own lease cannot tell.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.nodes.holds(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.peer)
+        self.nodes.holds(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.address)
     }
 }
 
@@ -140,33 +141,34 @@ impl Other {
 /// # Errors
 /// See [`PeerError`]. The other gateway may have got the request.
 pub async fn ask(
-    other: &Other,
+    peer: &PeerNode,
     request: http::Request<()>,
-    payload: Payload,
+    body: Option<Body>,
 ) -> Result<(http::response::Parts, Coming), PeerError> {
-    let bodiless = matches!(payload, Payload::None);
-    let (mut place, (answer, body)) = begin(other, &request, bodiless).await?;
+    let bodiless = body.is_none();
+    let (mut place, (answer, stream)) = begin(peer, &request, bodiless).await?;
     let answer = async { Ok(answer.await?) };
-    let answer = if bodiless {
-        match answer.await {
+    let answer = match body {
+        None => match answer.await {
             // It took no more streams, and did nothing with this one (RFC 9113, 8.7).
             Err(PeerError::Http2(error)) if error.reason() == Some(Reason::REFUSED_STREAM) => {
-                let (again, (answer, _)) = begin(other, &request, bodiless).await?;
+                let (again, (answer, _)) = begin(peer, &request, bodiless).await?;
                 place = again;
                 answer.await.map_err(PeerError::from)
             }
             answer => answer,
-        }
-    } else {
-        tokio::pin!(answer);
-        tokio::select! {
-            biased;
-            // Sooner than the whole body, where it is a refusal.
-            answer = &mut answer => answer,
-            sent = send(payload, body) => match sent {
-                Ok(()) => answer.await,
-                Err(error) => Err(error),
-            },
+        },
+        Some(body) => {
+            tokio::pin!(answer);
+            tokio::select! {
+                biased;
+                // Sooner than the whole body, where it is a refusal.
+                answer = &mut answer => answer,
+                sent = send(body, stream) => match sent {
+                    Ok(()) => answer.await,
+                    Err(error) => Err(error),
+                },
+            }
         }
     };
     let (head, body) = answer?.into_parts();
@@ -176,27 +178,27 @@ pub async fn ask(
 type Begun = (Place, (h2::client::ResponseFuture, SendStream<Bytes>));
 
 /// Begins it on a connection. One that had ended before anything of it was sent, unnoticed, is replaced.
-async fn begin(other: &Other, request: &http::Request<()>, bodiless: bool) -> Result<Begun, PeerError> {
-    match begin_on(free(other).await?, request, bodiless).await {
-        Err(error) if has_ended(&error) => Ok(begin_on(free(other).await?, request, bodiless).await?),
+async fn begin(peer: &PeerNode, request: &http::Request<()>, bodiless: bool) -> Result<Begun, PeerError> {
+    match begin_on(free(peer).await?, request, bodiless).await {
+        Err(error) if has_ended(&error) => Ok(begin_on(free(peer).await?, request, bodiless).await?),
         begun => Ok(begun?),
     }
 }
 
 /// A place on a connection that has room for one more stream; on a new one, if need be.
-async fn free(other: &Other) -> Result<Place, PeerError> {
+async fn free(peer: &PeerNode) -> Result<Place, PeerError> {
     let find = || {
-        let has_room = |link: &Link| link.to == other.peer && link.open.get() < link.max.get();
+        let has_room = |link: &Link| link.to == peer.address && link.open.get() < link.max.get();
         LINKS.with_borrow(|links| links.iter().find(|link| has_room(link)).cloned()).map(Place::on)
     };
     if let Some(place) = find() {
         return Ok(place);
     }
-    let turn = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(other.node.clone()).or_default()));
+    let turn = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(peer.node.clone()).or_default()));
     let _turn = turn.lock().await;
     match find() {
         Some(place) => Ok(place),
-        None => Ok(Place::on(connect(other).await?)),
+        None => Ok(Place::on(connect(peer).await?)),
     }
 }
 
@@ -227,20 +229,20 @@ fn forget(link: &Rc<Link>) {
     LINKS.with_borrow_mut(|links| links.retain(|one| !Rc::ptr_eq(one, link)));
 }
 
-async fn connect(other: &Other) -> Result<Rc<Link>, PeerError> {
-    let url: Uri = other.peer.url.parse().map_err(|error| io::Error::other(format!("its address: {error}")))?;
+async fn connect(peer: &PeerNode) -> Result<Rc<Link>, PeerError> {
+    let url: Uri = peer.address.url.parse().map_err(|error| io::Error::other(format!("its address: {error}")))?;
     let opened = timeout(CONNECT, async {
         let tcp = tcp(&url).await?;
         if url.scheme_str() != Some("https") {
-            return speak(other, tcp).await;
+            return speak(peer, tcp).await;
         }
         let name = host(&url)?;
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let tls = TlsConnector::from(config(&other.peer, &[ALPN])?).connect(name, tcp).await?;
+        let tls = TlsConnector::from(config(&peer.address, &[ALPN])?).connect(name, tcp).await?;
         if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
             return Err(PeerError::NoHttp2);
         }
-        speak(other, tls).await
+        speak(peer, tls).await
     });
     opened.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
@@ -260,12 +262,12 @@ fn host(url: &Uri) -> Result<&str, io::Error> {
 }
 
 /// A new connection, which this thread has from now on.
-async fn speak<T>(other: &Other, io: T) -> Result<Rc<Link>, PeerError>
+async fn speak<T>(peer: &PeerNode, io: T) -> Result<Rc<Link>, PeerError>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     // Who does not read one stream holds up none of the others.
-    let window = STREAM_WINDOW.saturating_mul(other.streams).min(i32::MAX as u32);
+    let window = STREAM_WINDOW.saturating_mul(peer.max_streams).min(i32::MAX as u32);
     let handshake = Builder::new()
         .enable_push(false)
         // What its clients give up in the middle is no fault of the other gateway, however often they do.
@@ -276,9 +278,9 @@ where
         .handshake(io);
     let (requests, mut connection) = handshake.await?;
     let ping_pong = connection.ping_pong();
-    let max = usize::try_from(other.streams).unwrap_or(usize::MAX);
+    let max = usize::try_from(peer.max_streams).unwrap_or(usize::MAX);
     let link = Rc::new(Link {
-        to: other.peer.clone(),
+        to: peer.address.clone(),
         requests,
         open: Cell::new(0),
         max: Cell::new(max),
@@ -286,10 +288,10 @@ where
     });
     LINKS.with_borrow_mut(|links| links.push(Rc::clone(&link)));
     // It ends by itself once nobody has it.
-    let (one, other) = (Rc::downgrade(&link), other.clone());
+    let (one, peer) = (Rc::downgrade(&link), peer.clone());
     tokio::task::spawn_local(async move {
         let needed = async {
-            while !other.is_gone() {
+            while !peer.is_gone() {
                 let idle = |link: Rc<Link>| link.open.get() == 0 && link.idle_since.get().elapsed() >= IDLE;
                 if one.upgrade().is_none_or(idle) {
                     return;
@@ -305,10 +307,10 @@ where
             ended
         });
         tokio::select! {
-            ended = driven => tracing::debug!(node = other.node, ?ended, "a connection to another node ended"),
+            ended = driven => tracing::debug!(node = peer.node, ?ended, "a connection to another node ended"),
             // What waits on it fails with it.
             () = needed => {}
-            () = gone(ping_pong, PING) => tracing::warn!(node = other.node, "another node lives, but is not reached"),
+            () = gone(ping_pong, PING) => tracing::warn!(node = peer.node, "another node lives, but is not reached"),
         }
         if let Some(link) = one.upgrade() {
             forget(&link);
@@ -318,21 +320,21 @@ where
 }
 
 /// Sends the body as it comes.
-async fn send(mut payload: Payload, mut body: SendStream<Bytes>) -> Result<(), PeerError> {
-    while let Some(piece) = payload.next().await {
+async fn send(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), PeerError> {
+    while let Some(piece) = body.next().await {
         let mut piece = piece.map_err(|error| {
-            body.send_reset(Reason::CANCEL);
+            stream.send_reset(Reason::CANCEL);
             PeerError::Request(error.to_string())
         })?;
         while !piece.is_empty() {
-            body.reserve_capacity(piece.len().min(CHUNK));
+            stream.reserve_capacity(piece.len().min(CHUNK));
             // Where it takes no more, it has answered.
-            let Some(room) = poll_fn(|cx| body.poll_capacity(cx)).await else { return Ok(()) };
+            let Some(room) = poll_fn(|cx| stream.poll_capacity(cx)).await else { return Ok(()) };
             let part = piece.split_to(room?.min(piece.len()));
-            body.send_data(part, false)?;
+            stream.send_data(part, false)?;
         }
     }
-    body.send_data(Bytes::new(), true)?;
+    stream.send_data(Bytes::new(), true)?;
     Ok(())
 }
 

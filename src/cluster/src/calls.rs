@@ -1,21 +1,20 @@
-//! Requests that came in by a connection with an outbox, such as a WebSocket, and are about what another node keeps: they are
+//! Requests that came in by a connection with an outbox, such as a WebSocket, and are about what another node owns: they are
 //! sent there as a stateless client sends them over HTTP, on behalf of whoever opened the connection.
 
 use std::borrow::Cow;
 
-use actix_web::http::header;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
 use http::{
     Method,
-    header::{HeaderName, HeaderValue},
+    header::{self, HeaderName, HeaderValue},
     uri::PathAndQuery,
 };
 use serde_json::value::RawValue;
 
-use super::{
-    forward::{self, Elsewhere},
-    mcp, peers,
+use crate::{
+    forward::{self, Forward},
+    peers,
 };
 use countersign_exchange::context::{Exchange, WireResponse};
 use countersign_protocol::{
@@ -26,36 +25,26 @@ use countersign_protocol::{
     json::{member, string},
     param_headers,
 };
-use countersign_session::hand_on::{HandOn, Looked};
+use countersign_session::cluster::whole_body;
 use countersign_upstream::link::received::MAX_MESSAGE;
 
 /// Bytes of one message that comes back: what a server said, and what the other gateway said beside it.
 const MAX: usize = 2 * MAX_MESSAGE;
 
-/// By [`peers`].
-pub struct ToPeers;
-
-impl HandOn for ToPeers {
-    fn hand_on<'a>(&self, exchange: &'a Exchange, request: &'a Request<'a>) -> Option<Looked<'a>> {
-        let services = &exchange.services;
-        let streams = services.config.transports.http.max_concurrent_streams;
-        let found = Elsewhere::keeps(services.changes.nodes(), streams, request)?;
-        Some(Box::pin(async move {
-            let found = found.await?;
-            Ok(found.map(|elsewhere| Box::pin(answer(elsewhere, exchange, request)) as _))
-        }))
-    }
-}
-
-async fn answer(elsewhere: Elsewhere, exchange: &Exchange, request: &Request<'_>) -> Result<WireResponse, McpError> {
+/// Has the other node answer a request.
+///
+/// # Errors
+/// `UPSTREAM_UNAVAILABLE` where it does not answer, and what else the other node refuses it for.
+pub async fn answer(forward: Forward, exchange: &Exchange, request: &Request<'_>) -> Result<WireResponse, McpError> {
     let silent = |error: &dyn std::fmt::Display| {
-        tracing::warn!(node = elsewhere.other.node, %error, "a request could not be handed on to the node that keeps what it is about");
+        tracing::warn!(node = forward.peer.node, %error, "a request could not be forwarded to the node that owns what it is about");
         forward::silent()
     };
     let params = request.params.map(RawValue::get);
     let body = encode::request(&request.id, &request.method, params);
-    let onward = onward(&elsewhere, exchange, request)?;
-    let (head, body) = peers::ask(&elsewhere.other, onward, mcp::whole(body)).await.map_err(|error| silent(&error))?;
+    let onward = onward(&forward, exchange, request)?;
+    let (head, body) =
+        peers::ask(&forward.peer, onward, Some(whole_body(body))).await.map_err(|error| silent(&error))?;
     let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let said = if kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
         last(body, |message| exchange.related.send(message)).await
@@ -73,11 +62,11 @@ async fn answer(elsewhere: Elsewhere, exchange: &Exchange, request: &Request<'_>
 }
 
 /// The request as a stateless client sends it.
-fn onward(elsewhere: &Elsewhere, exchange: &Exchange, request: &Request<'_>) -> Result<http::Request<()>, McpError> {
+fn onward(forward: &Forward, exchange: &Exchange, request: &Request<'_>) -> Result<http::Request<()>, McpError> {
     let unfit = |_| McpError::new(ErrorKind::InvalidParams, "the request names what no header can hold");
     let mut onward = http::Request::new(());
     *onward.method_mut() = Method::POST;
-    *onward.uri_mut() = elsewhere.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::silent)?;
+    *onward.uri_mut() = forward.uri(PathAndQuery::from_static("/mcp")).ok_or_else(forward::silent)?;
     let all = onward.headers_mut();
     all.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     all.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
@@ -92,7 +81,7 @@ fn onward(elsewhere: &Elsewhere, exchange: &Exchange, request: &Request<'_>) -> 
             all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
         }
     }
-    elsewhere.prove(all);
+    forward.prove(all);
     Ok(onward)
 }
 
@@ -100,8 +89,7 @@ fn onward(elsewhere: &Elsewhere, exchange: &Exchange, request: &Request<'_>) -> 
 fn mirrored(exchange: &Exchange, request: &Request<'_>) -> Vec<(Box<str>, Box<str>)> {
     let params = request.object().object;
     let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
-    let table = exchange.services.routes.load();
-    let route = name.and_then(|name: Cow<'_, str>| table.tool(&name));
+    let route = name.and_then(|name: Cow<'_, str>| exchange.table.tool(&name));
     route.map_or_else(Vec::new, |route| param_headers::of_call(&route.param_headers, params.member("arguments")))
 }
 

@@ -1,0 +1,118 @@
+//! HTTP requests as another node gets them: as they are, with a token that proves who forwarded them. The answer comes back as
+//! it is, streams included.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use http::{
+    HeaderMap, Request, Response, Uri,
+    header::{self, HeaderName, HeaderValue},
+    uri::PathAndQuery,
+};
+use subtle::ConstantTimeEq as _;
+
+use crate::peers::{self, PeerNode};
+use countersign_domain::changes::digest::PartHasher;
+use countersign_http::http2::OF_HTTP1;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_session::cluster::{Body, FORWARDED, ForwardTarget};
+use countersign_store::{Nodes, nodes::Peer};
+
+/// Headers that are of one connection (RFC 9110, 7.6.1), or that each node says by itself. The other node has nobody's page
+/// to guard against: that was done here.
+const OWN: [HeaderName; 6] =
+    [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
+
+/// Returns whether a header goes to the other node, or comes back from it.
+pub fn passes(name: &HeaderName) -> bool {
+    !OWN.contains(name) && !OF_HTTP1.contains(name) && *name != FORWARDED
+}
+
+/// Returns the headers that go to the other node, or come back from it.
+fn passing(headers: &HeaderMap) -> HeaderMap {
+    headers.iter().filter(|(name, _)| passes(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Returns whether another node made this token for this one.
+pub fn is_peer(nodes: &dyn Nodes, shown: &[u8]) -> bool {
+    let token = nodes.claimant().and_then(|own| forward_token(nodes, &own.node));
+    token.is_some_and(|token| shown.ct_eq(token.as_bytes()).into())
+}
+
+/// Returns the token that proves to the target node that a peer forwarded the request.
+fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
+    let mut hasher = PartHasher::new("countersign.forward.2");
+    hasher.part(&nodes.secret()?).part(target.as_bytes());
+    HeaderValue::from_str(&hasher.finish()).ok()
+}
+
+/// A node that requests are forwarded to.
+pub struct Forward {
+    pub peer: PeerNode,
+    url: Uri,
+    token: HeaderValue,
+}
+
+impl Forward {
+    /// Returns `None` where the node's address is none.
+    pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
+        let ForwardTarget { node, url, certificate } = target;
+        let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node)?);
+        let address = Peer { url, certificate };
+        Some(Self { peer: PeerNode { nodes: Arc::clone(nodes), node, address, max_streams }, url: parsed, token })
+    }
+
+    /// Returns the token that proves to this node that a peer forwards.
+    pub const fn token(&self) -> &HeaderValue {
+        &self.token
+    }
+
+    /// Adds the proof that a peer forwards the request.
+    pub fn prove(&self, headers: &mut HeaderMap) {
+        headers.insert(FORWARDED, self.token.clone());
+    }
+
+    /// Has the other node answer a request.
+    ///
+    /// # Errors
+    /// `SESSION_NOT_FOUND` where the other node is gone; `UPSTREAM_UNAVAILABLE` where it does not answer.
+    pub async fn answer(self, request: Request<Option<Body>>) -> Result<Response<Body>, McpError> {
+        let (mut head, body) = request.into_parts();
+        head.headers = passing(&head.headers);
+        let path = head.uri.path_and_query().cloned();
+        head.uri = path.and_then(|path| self.uri(path)).ok_or_else(session_not_found)?;
+        self.prove(&mut head.headers);
+        match peers::ask(&self.peer, Request::from_parts(head, ()), body).await {
+            Ok((mut head, body)) => {
+                let length = head.headers.get(header::CONTENT_LENGTH).cloned();
+                head.headers = passing(&head.headers);
+                head.headers.extend(length.map(|length| (header::CONTENT_LENGTH, length)));
+                Ok(Response::from_parts(head, body.map(|piece| piece.map_err(Into::into)).boxed_local()))
+            }
+            // Whether it was done, its client finds out when it initializes anew.
+            Err(error) if error.is_refused() || self.peer.is_gone() => Err(session_not_found()),
+            Err(error) => {
+                tracing::warn!(node = self.peer.node, %error, "a request could not be forwarded to the node of its session");
+                Err(silent())
+            }
+        }
+    }
+
+    /// Returns the URI of that path at the other node.
+    pub fn uri(&self, path: PathAndQuery) -> Option<Uri> {
+        let (scheme, authority) = (self.url.scheme_str()?, self.url.authority()?.clone());
+        Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
+    }
+}
+
+/// Returns the error of another gateway that ought to answer.
+#[must_use]
+pub fn silent() -> McpError {
+    McpError::new(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
+}
+
+/// Returns the error after which a client begins a new session (2025-11-25/basic/transports, "Session Management").
+#[must_use]
+pub fn session_not_found() -> McpError {
+    McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
+}

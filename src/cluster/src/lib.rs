@@ -1,0 +1,104 @@
+//! The connection between the nodes of one store: finds the node that owns what a request is about, and has it answer.
+//! Implements [`countersign_session::cluster::Cluster`], by which transports and sessions ask; a single node has none of this.
+//!
+//! What is forwarded carries a token that only nodes of the store can make, bound to the node that it is for: that node answers
+//! it, whatever else it names, and never forwards it again. Who asks is authenticated at both.
+//!
+//! [`peers`] are the connections, [`forward`] makes requests for them and [`tunnel`] WebSockets, [`calls`] forwards what came by
+//! no HTTP request, and [`ownership`] says whose what is.
+
+pub mod calls;
+pub mod forward;
+pub mod ownership;
+pub mod peers;
+pub mod tunnel;
+
+use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_protocol::{McpError, envelope::Request};
+use countersign_session::cluster::{Body, Cluster, ForwardTarget, Search};
+use countersign_store::Nodes;
+use forward::Forward;
+
+/// The other nodes of a store that several gateways serve.
+pub struct StoreNodes {
+    pub nodes: Arc<dyn Nodes>,
+    /// Streams of one connection to a peer (`transports.http.max_concurrent_streams`).
+    pub max_streams: u32,
+    /// Refuses a session of this node while nobody knows whether other nodes count it as gone.
+    pub check_own_session: Box<dyn Fn() -> Result<(), McpError> + Send + Sync>,
+    /// Ends what is carried when this gateway ends.
+    pub shutdown: CancellationToken,
+}
+
+impl StoreNodes {
+    fn forward_to(&self, target: ForwardTarget) -> Option<Forward> {
+        Forward::new(&self.nodes, self.max_streams, target)
+    }
+}
+
+impl Cluster for StoreNodes {
+    fn is_peer(&self, token: &[u8]) -> bool {
+        forward::is_peer(&*self.nodes, token)
+    }
+
+    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> Search<'a> {
+        Box::pin(async move {
+            let own = self.nodes.claimant();
+            if own.is_some_and(|own| ownership::node_of(session) == Some(&own.node)) {
+                return (self.check_own_session)().map(|()| None);
+            }
+            if is_forwarded {
+                return Ok(None);
+            }
+            ownership::find(&*self.nodes, &[session.into()]).await
+        })
+    }
+
+    fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<Search<'a>> {
+        let names = ownership::names_of(request);
+        (!names.is_empty()).then(|| Box::pin(async move { ownership::find(&*self.nodes, &names).await }) as _)
+    }
+
+    fn has_lost(&self, session: &str) -> bool {
+        let (Some(own), Some(node)) = (self.nodes.claimant(), ownership::node_of(session)) else { return false };
+        node != own.node && self.nodes.peer(node).is_none()
+    }
+
+    fn forward<'a>(
+        &'a self,
+        target: ForwardTarget,
+        http: http::Request<Option<Body>>,
+    ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
+        Box::pin(async move { self.forward_to(target).ok_or_else(forward::session_not_found)?.answer(http).await })
+    }
+
+    fn tunnel<'a>(
+        &'a self,
+        target: ForwardTarget,
+        http: http::Request<Option<Body>>,
+        protocols: &'a [&'a str],
+    ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
+        Box::pin(async move {
+            let forward = self.forward_to(target).ok_or_else(forward::silent)?;
+            // Until this gateway ends, or the other one.
+            tunnel::open(forward, self.shutdown.child_token(), http, protocols).await
+        })
+    }
+
+    fn call<'a>(
+        &'a self,
+        target: ForwardTarget,
+        exchange: &'a Exchange,
+        request: &'a Request<'a>,
+    ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
+        Box::pin(async move {
+            let forward = self.forward_to(target).ok_or_else(forward::silent)?;
+            calls::answer(forward, exchange, request).await
+        })
+    }
+}
