@@ -5,8 +5,9 @@
 //!
 //! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
 //! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`; a [`Room`] is for what modules keep beside.
-//! Both use `queue`, which holds what is to be written, `rows`, which reads columns, `covered`, which says what entries
-//! tell of, `verify`, which proves them, and `moving`, which brings a store from one to the other.
+//! Each writes changes and the trail in its own way; for everything else both run `statements`, by the trait `sql::Sql`.
+//! Both use `queue`, which holds what is to be written, `covered`, which says what entries tell of, `verify`, which proves
+//! them, and `moving`, which brings a store from one to the other.
 
 mod covered;
 #[cfg(test)]
@@ -29,8 +30,10 @@ mod said;
 mod search;
 #[cfg(any(test, feature = "testing"))]
 pub mod servers;
+pub mod sql;
 pub mod sqlite;
 pub mod standing_rules;
+mod statements;
 #[cfg(test)]
 mod suite;
 mod verify;
@@ -260,9 +263,9 @@ pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 /// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
 ///
 /// To add one:
-/// 1. Implement this trait, [`keys::Credentials`], [`webhooks::Deliveries`] and `moving::Shelf` in a folder beside
-///    `src/store/src/sqlite`. A
-///    failure says whether it certainly did nothing ([`StoreError::certainly_aborted`]).
+/// 1. Implement `sql::Sql` for its connections, and this trait, [`keys::Credentials`], [`webhooks::Deliveries`] and
+///    `moving::Shelf` in a folder beside `src/store/src/sqlite`. A failure says whether it certainly did nothing
+///    ([`StoreError::certainly_aborted`]).
 /// 2. Let `src/store/src/place.rs` open it: nothing else names a backend. What does not compile is what it has to have.
 /// 3. Give it to the suite: a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite`
 ///    misses one that is not there.

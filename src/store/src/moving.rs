@@ -11,6 +11,7 @@ use super::{
     StoreError, Verified, VerifyError,
     identity::{STORE_ID, new_id},
     policy_snapshots::NEWEST,
+    sql::Cell,
 };
 use countersign_domain::policy::Says;
 
@@ -21,21 +22,6 @@ pub(crate) enum Kind {
     Text,
     Blob,
     Bool,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Cell {
-    Null,
-    Int(i64),
-    Text(String),
-    Blob(Vec<u8>),
-    Bool(bool),
-}
-
-impl Cell {
-    fn text(&self) -> &str {
-        if let Self::Text(text) = self { text } else { "" }
-    }
 }
 
 pub(crate) struct Table {
@@ -178,7 +164,8 @@ impl Table {
     /// Columns that PostgreSQL has beside these, made of what the row says.
     pub fn derived(&self, row: &[Cell]) -> Vec<(&'static str, Cell)> {
         let said = |column: &str| -> Value {
-            row.get(self.position(column)).and_then(|cell| serde_json::from_str(cell.text()).ok()).unwrap_or_default()
+            let Some(Cell::Text(text)) = row.get(self.position(column)) else { return Value::Null };
+            serde_json::from_str(text).unwrap_or_default()
         };
         match self.name {
             "changes" => {

@@ -233,7 +233,7 @@ impl Place {
     /// Those of the database, and what `each` answers.
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
         match self.own()? {
-            Kind::Directory(dir) => sqlite::search::audit::read_audit(dir, each),
+            Kind::Directory(dir) => sqlite::trail::read_audit(dir, each),
             Kind::Server(server) => server.read_audit(each),
         }
     }

@@ -1,6 +1,6 @@
 //! What columns hold, as values.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -11,6 +11,11 @@ use countersign_runtime::reclaim;
 pub(crate) fn parse_change(body: &str) -> Result<Arc<Change>, StoreError> {
     reclaim::made(body.len());
     serde_json::from_str(body).map(Arc::new).map_err(|e| StoreError::BadRecord(format!("a change: {e}")))
+}
+
+/// Returns a text as a column of PostgreSQL can hold it: U+0000 is the one character that it has no room for.
+pub(crate) fn stored(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{2400}")) } else { Cow::Borrowed(text) }
 }
 
 pub(crate) fn parse_time(text: &str) -> Result<Timestamp, StoreError> {

@@ -297,7 +297,7 @@ impl Ground {
         self.block(async move { ground.with(LONG, || StoreError::OutcomeUnknown, work).await })
     }
 
-    /// As [`Self::write`], for at most so long, of what may be done twice: it is, where no more is known of it than that.
+    /// As [`Self::write`], for at most so long, of what may be done twice: it is, where the connection ended with it.
     pub fn write_or_repeat<T, F, Fut>(self: &Arc<Self>, time: Duration, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -309,11 +309,13 @@ impl Ground {
             let end = Instant::now() + time;
             let written = ground.with(time, unknown, &work).await;
             let left = end.saturating_duration_since(Instant::now());
-            if !matches!(written, Err(StoreError::OutcomeUnknown)) || left.is_zero() {
-                return written;
+            match written {
+                _ if left.is_zero() => written,
+                // That it was not made this time says nothing of the first.
+                Err(StoreError::OutcomeUnknown) => ground.with(left, unknown, &work).await.map_err(|_| unknown()),
+                Err(StoreError::Unreachable(_)) => ground.with(left, unknown, &work).await,
+                written => written,
             }
-            // That it was not made this time says nothing of the first.
-            ground.with(left, unknown, &work).await.map_err(|_| unknown())
         })
     }
 

@@ -6,23 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
-use tokio_postgres::Row;
 
 use super::{
     Ground,
     connect::{LONG, SOON},
     error,
-    rows::{self, Value, execute, one, query, stored, take_heads, transaction},
+    rows::{self, one, take_heads, transaction},
     trail,
 };
 use crate::{
     StoreError, covered,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting, role_of},
-    rows::{parse_hash, parse_moment, parse_time},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    statements::keys,
 };
-use countersign_domain::principal::{Principal, Role, SecretHash};
+use countersign_domain::principal::{Role, SecretHash};
 
 /// How often the copy is compared with what is stored. With the time that requests believe it, a revoked key counts no more
 /// within a second.
@@ -61,8 +59,6 @@ impl Copy {
     }
 }
 
-const COLUMNS: &str = "id, name, role, created_at, last_used_at, revoked_at, owner, hash";
-
 impl Keys {
     pub fn open(ground: Arc<Ground>) -> Self {
         let copy = Arc::new(RwLock::new(Copy::default()));
@@ -71,11 +67,14 @@ impl Keys {
             loop {
                 let Some(ground) = reading.upgrade() else { return };
                 let began = Instant::now();
-                let reading = ground.ask(|client| async move { read_all(&client).await });
+                let reading = ground.ask(|client| async move { keys::list(&**client).await });
                 let read = tokio::time::timeout(SOON, reading).await.unwrap_or_else(|_| Err(error::silent()));
                 let Some(copy) = kept.upgrade() else { return };
                 match read {
-                    Ok(keys) => copy.write().unwrap_or_else(PoisonError::into_inner).replace(keys, began),
+                    Ok(keys) => {
+                        let keys = keys.into_iter().map(|(key, hash)| (hash, key)).collect();
+                        copy.write().unwrap_or_else(PoisonError::into_inner).replace(keys, began);
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
                         // The writer finds out when that is over.
@@ -145,27 +144,11 @@ impl Keys {
 
 impl Credentials for Keys {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
-        let (stored_key, secret) = (key.clone(), *hash);
+        let (new, secret) = (key.clone(), *hash);
         let inserted = self.ground.write(move |client| async move {
-            let key = stored_key;
             let inserting = async {
-                execute(
-                    &client,
-                    "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-                    &[
-                        &key.id,
-                        &stored(&key.name),
-                        &key.role.as_str(),
-                        &secret.as_slice(),
-                        &key.created_at.to_string(),
-                        &key.last_used_at.map(|t| t.to_string()),
-                        &key.revoked_at.map(|t| t.to_string()),
-                        &key.owner.as_deref().map(stored),
-                    ],
-                )
-                .await?;
-                trail::key(&client, covered::KEY_CREATED, &key.id).await
+                keys::insert(&**client, &new, &secret).await?;
+                trail::tell_of_key(&client, covered::KEY_CREATED, &new.id).await
             };
             transaction(&client, inserting).await
         });
@@ -175,10 +158,8 @@ impl Credentials for Keys {
     }
 
     fn list(&self) -> Result<Vec<ApiKey>, StoreError> {
-        self.ground.wait(|client| async move {
-            let rows = query(&client, &format!("SELECT {COLUMNS} FROM api_keys ORDER BY created_at, id"), &[]).await?;
-            rows.iter().map(read_key).collect()
-        })
+        let keys = self.ground.wait(|client| async move { keys::list(&**client).await })?;
+        Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
     fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
@@ -188,7 +169,7 @@ impl Credentials for Keys {
         };
         match self.copied(held)? {
             Some(held) => Ok(held),
-            None => self.ground.wait_briefly(|client| async move { held_of(&client).await }),
+            None => self.ground.wait_briefly(|client| async move { keys::held(&**client).await }),
         }
     }
 
@@ -199,11 +180,7 @@ impl Credentials for Keys {
         }
         // It may have been made a moment ago.
         let wanted = *hash;
-        let found = self.ground.wait_briefly(move |client| async move {
-            let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE hash = $1");
-            let row = one(&client, &sql, &[&wanted.as_slice()]).await?;
-            row.map(|row| Ok((read_key(&row)?, parse_hash(row.get(7))?))).transpose()
-        })?;
+        let found = self.ground.wait_briefly(move |client| async move { keys::find(&**client, &wanted).await })?;
         if let Some((key, hash)) = &found {
             self.note(*hash, key.clone());
         }
@@ -211,15 +188,14 @@ impl Credentials for Keys {
     }
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-        let (revoked, at) = (id.to_owned(), now.to_string());
+        let key = id.to_owned();
         let done = self.ground.write(move |client| async move {
             let revoking = async {
-                let sql = "UPDATE api_keys SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
-                let rows = execute(&client, sql, &[&revoked, &at]).await?;
-                if rows == 1 {
-                    trail::key(&client, covered::KEY_REVOKED, &revoked).await?;
+                let revoked = keys::revoke(&**client, &key, now).await?;
+                if revoked {
+                    trail::tell_of_key(&client, covered::KEY_REVOKED, &key).await?;
                 }
-                Ok(rows == 1)
+                Ok(revoked)
             };
             transaction(&client, revoking).await
         });
@@ -243,10 +219,8 @@ impl Credentials for Keys {
             known.last_used_at = Some(now);
         }
         drop(copy);
-        let (id, at) = (key.id.clone(), now.to_string());
-        let noting = self.ground.ask_to_write(move |client| async move {
-            rows::write(&client, "UPDATE api_keys SET last_used_at = $2 WHERE id = $1", &[&id, &at]).await
-        });
+        let id = key.id.clone();
+        let noting = self.ground.ask_to_write(move |client| async move { keys::touch(&**client, &id, now).await });
         // No request waits for it.
         self.ground.spawn(async move {
             if let Err(error) = noting.await {
@@ -268,65 +242,38 @@ impl Credentials for Keys {
     }
 
     fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
-        let given = Arc::new((sign_in.clone(), blobs(gone)));
+        let given = Arc::new((sign_in.clone(), gone.to_vec()));
         self.ground.write_or_repeat(SOON, move |client| {
             let given = Arc::clone(&given);
-            async move {
-                let (SignIn { id, cookie, principal, key, last_used }, gone) = &*given;
-                let sql = "WITH gone AS (DELETE FROM sign_ins WHERE id = ANY($9))
-                           INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
-                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO NOTHING";
-                let values: &[Value<'_>] = &[
-                    &id.as_slice(),
-                    &cookie.as_slice(),
-                    &key.as_ref().map(<[u8; 32]>::as_slice),
-                    &stored(&principal.name),
-                    &principal.role.as_str(),
-                    &principal.key_id,
-                    &principal.owner.as_deref().map(stored),
-                    &last_used.as_millisecond(),
-                    gone,
-                ];
-                rows::write(&client, sql, values).await.map(drop)
-            }
+            async move { transaction(&client, keys::put_sign_in(&**client, &given.0, &given.1)).await }
         })
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
         let id = *id;
-        self.ground.wait_briefly(move |client| async move {
-            let row = one(&client, &format!("{SIGN_INS} WHERE id = $1"), &[&id.as_slice()]).await?;
-            row.as_ref().map(read_sign_in).transpose()
-        })
+        self.ground.wait_briefly(move |client| async move { keys::sign_in(&**client, &id).await })
     }
 
     fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError> {
-        self.ground.wait_briefly(|client| async move {
-            query(&client, SIGN_INS, &[]).await?.iter().map(read_sign_in).collect()
-        })
+        self.ground.wait_briefly(|client| async move { keys::sign_ins(&**client).await })
     }
 
     fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
-        let (id, at) = (*id, at.as_millisecond());
-        self.ground.write(move |client| async move {
-            let sql = "UPDATE sign_ins SET last_used_ms = $2 WHERE id = $1";
-            rows::write(&client, sql, &[&id.as_slice(), &at]).await.map(drop)
-        })
+        let id = *id;
+        self.ground.write(move |client| async move { keys::use_sign_in(&**client, &id, at).await })
     }
 
     fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
-        let gone = Arc::new(blobs(gone));
+        let gone: Arc<[SecretHash]> = gone.into();
         self.ground.write_or_repeat(SOON, move |client| {
             let gone = Arc::clone(&gone);
-            async move { rows::write(&client, "DELETE FROM sign_ins WHERE id = ANY($1)", &[&*gone]).await.map(drop) }
+            async move { transaction(&client, keys::forget_sign_ins(&**client, &gone)).await }
         })
     }
 
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
         let hash = *hash;
-        self.ground.wait_briefly(move |client| async move {
-            Ok(one(&client, "SELECT 1 FROM sign_in_codes WHERE hash = $1", &[&hash.as_slice()]).await?.is_some())
-        })
+        self.ground.wait_briefly(move |client| async move { keys::knows_code(&**client, &hash).await })
     }
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
@@ -345,49 +292,4 @@ impl Credentials for Keys {
             })
         })
     }
-}
-
-const SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
-
-fn blobs(hashes: &[SecretHash]) -> Vec<Vec<u8>> {
-    hashes.iter().map(|hash| hash.to_vec()).collect()
-}
-
-fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
-    Ok(SignIn {
-        id: parse_hash(row.get(0))?,
-        cookie: parse_hash(row.get(1))?,
-        key: row.get::<_, Option<&[u8]>>(2).map(parse_hash).transpose()?,
-        principal: Arc::new(Principal {
-            name: row.get(3),
-            role: role_of(row.get(4))?,
-            key_id: row.get(5),
-            owner: row.get(6),
-        }),
-        last_used: parse_moment(row.get(7))?,
-    })
-}
-
-async fn read_all(client: &ClientWrapper) -> Result<HashMap<SecretHash, ApiKey>, StoreError> {
-    let rows = query(client, &format!("SELECT {COLUMNS} FROM api_keys"), &[]).await?;
-    rows.iter().map(|row| Ok((parse_hash(row.get(7))?, read_key(row)?))).collect()
-}
-
-/// See [`Credentials::held`].
-pub(super) async fn held_of(client: &ClientWrapper) -> Result<HashMap<String, Role>, StoreError> {
-    let rows = query(client, "SELECT id, role FROM api_keys WHERE revoked_at IS NULL", &[]).await?;
-    rows.iter().map(|row| Ok((row.get(0), role_of(row.get(1))?))).collect()
-}
-
-fn read_key(row: &Row) -> Result<ApiKey, StoreError> {
-    let optional = |i: usize| row.get::<_, Option<&str>>(i).map(parse_time).transpose();
-    Ok(ApiKey {
-        id: row.get(0),
-        name: row.get(1),
-        role: role_of(row.get(2))?,
-        created_at: parse_time(row.get(3))?,
-        last_used_at: optional(4)?,
-        revoked_at: optional(5)?,
-        owner: row.get(6),
-    })
 }

@@ -15,16 +15,14 @@ mod keys;
 mod moving;
 mod node_rows;
 mod nodes;
-mod pins;
 mod policies;
-mod retention;
+mod pruning;
 mod rows;
 mod said;
-mod search;
 #[cfg(test)]
 mod side_by_side;
 mod silence;
-mod standing_rules;
+mod sql;
 pub mod tables;
 mod trail;
 mod verify;
@@ -56,6 +54,11 @@ use crate::{
     keys::Credentials,
     nodes::Name,
     queue::{Command, Intake, Offer, QUEUE, Work},
+    statements::{
+        self,
+        changes::{self, Body},
+        facts, pins, retention, standing_rules,
+    },
     webhooks::Deliveries,
 };
 use countersign_domain::{
@@ -105,7 +108,7 @@ impl Server {
             let asked = ground.wait(|client| async move {
                 Ok(match connect::schema(&client).await? {
                     None => FoundStore::Empty,
-                    Some(_) => FoundStore::Store(retention::fact(&client, STORE_ID).await?),
+                    Some(_) => FoundStore::Store(facts::get(&**client, STORE_ID).await?),
                 })
             });
             identity::check_server(dir, &asked?)?;
@@ -122,7 +125,7 @@ impl Server {
         self.migrated()?.write(move |client| async move {
             let sql = "INSERT INTO facts (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
             rows::write(&client, sql, &[&STORE_ID, &id]).await?;
-            let found = retention::fact(&client, STORE_ID).await?;
+            let found = facts::get(&**client, STORE_ID).await?;
             found.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
         })
     }
@@ -141,7 +144,7 @@ impl Server {
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         let ground = self.migrated()?;
-        ground.wait(|client| async move { retention::check_moved(&client).await })?;
+        ground.wait(|client| async move { facts::check_moved(&**client).await })?;
         let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
@@ -162,7 +165,7 @@ impl Server {
     }
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
-        search::audit::read_audit(&self.own()?, each)
+        verify::read_audit(&self.own()?, each)
     }
 
     /// For a module's own tables.
@@ -283,19 +286,19 @@ impl Store for PostgresStore {
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.read(move |client| async move { retention::old(&client, before).await })
+        self.read(move |client| async move { retention::old(&**client, before).await })
     }
 
     fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
-        self.read(|client| async move { retention::backup_of(&client).await })
+        self.read(|client| async move { facts::backup_of(&**client).await })
     }
 
     fn pins(&self) -> StoreFuture<Pins> {
-        self.read(|client| async move { pins::load(&client).await })
+        self.read(|client| async move { pins::load(&**client).await })
     }
 
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
-        self.read(|client| async move { standing_rules::load(&client).await })
+        self.read(|client| async move { standing_rules::load(&**client).await })
     }
 
     fn policies(&self) -> StoreFuture<PolicySnapshots> {
@@ -320,23 +323,23 @@ impl Store for PostgresStore {
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         let id = id.to_owned();
-        let body = self.read(move |client| async move { rows::get(&client, &id).await });
-        Box::pin(async move { rows::parsed(body.await?) })
+        let body = self.read(move |client| async move { changes::get(&**client, &id).await });
+        Box::pin(async move { Body::parsed(body.await?) })
     }
 
     fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
-        let (principal, key) = (rows::stored(principal).into_owned(), rows::stored(key).into_owned());
-        let body = self.read(move |client| async move { rows::find_idempotent(&client, &principal, &key).await });
-        Box::pin(async move { rows::parsed(body.await?) })
+        let (principal, key) = (principal.to_owned(), key.to_owned());
+        let body = self.read(move |client| async move { changes::find_idempotent(&**client, &principal, &key).await });
+        Box::pin(async move { Body::parsed(body.await?) })
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
-        let found = self.read(move |client| async move { search::changes::list(&client, &query).await });
+        let found = self.read(move |client| async move { changes::list(&**client, &query).await });
         Box::pin(async move { found.await?.parsed() })
     }
 
     fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.read(|client| async move { rows::live(&client).await })
+        self.read(|client| async move { changes::live(&**client).await })
     }
 
     fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
@@ -344,15 +347,15 @@ impl Store for PostgresStore {
     }
 
     fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.read(|client| async move { rows::voted(&client).await })
+        self.read(|client| async move { changes::voted(&**client).await })
     }
 
     fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.read(|client| async move { rows::counts(&client).await })
+        self.read(|client| async move { changes::counts(&**client).await })
     }
 
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
-        self.read(move |client| async move { rows::events_after(&client, after, limit).await })
+        self.read(move |client| async move { changes::events_after(&**client, after, limit).await })
     }
 
     fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
@@ -405,11 +408,16 @@ impl Store for PostgresStore {
     }
 
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
-        self.read(move |client| async move { rows::audit_page(&client, change.as_deref(), before, limit).await })
+        self.read(
+            move |client| async move { statements::trail::page(&**client, change.as_deref(), before, limit).await },
+        )
     }
 
     fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
-        self.read(move |client| async move { search::audit::search(&client, &search, before, limit).await })
+        self.read(move |client| async move {
+            let newest = rows::heads(&client).await?.audit.seq;
+            statements::trail::search(&**client, &search, newest, before, limit).await
+        })
     }
 
     fn heads(&self) -> StoreFuture<Heads> {

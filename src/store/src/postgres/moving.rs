@@ -2,24 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::BytesMut;
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::try_join_all;
-use tokio_postgres::{
-    Row,
-    types::{IsNull, ToSql, Type, to_sql_checked},
-};
 
 use super::{
-    Ground, connect, retention,
-    rows::{execute, one, query},
+    Ground, connect,
+    rows::{one, query},
     trail::set_heads,
     verify,
 };
 use crate::{
     Heads, StoreError, Verified, VerifyError,
-    moving::{Cell, Kind, Shelf, TABLES, Table, Wanted},
+    moving::{Shelf, TABLES, Table, Wanted},
     rows::{parse_hash, unsigned},
+    sql::{Cell, Row},
+    statements::facts,
 };
 use countersign_domain::changes::audit::AuditHead;
 
@@ -67,56 +64,15 @@ fn of(table: &Table) -> String {
     columns(table.columns.iter().map(|(name, _)| *name))
 }
 
-impl ToSql for Cell {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        match self {
-            Self::Null => Ok(IsNull::Yes),
-            Self::Int(n) if *ty == Type::INT4 => i32::try_from(*n)?.to_sql(ty, out),
-            Self::Int(n) => n.to_sql(ty, out),
-            // `stored` would alter what the trail has hashes of.
-            Self::Text(text) if text.contains('\0') => Err("U+0000, which PostgreSQL has no room for".into()),
-            Self::Text(text) => text.to_sql(ty, out),
-            Self::Blob(bytes) => bytes.to_sql(ty, out),
-            Self::Bool(is) => is.to_sql(ty, out),
-        }
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-
-    to_sql_checked!();
-}
-
-fn cells(table: &Table, row: &Row) -> Vec<Cell> {
-    let cell = |(at, (_, kind)): (usize, &(&str, Kind))| match kind {
-        Kind::Int if *row.columns()[at].type_() == Type::INT4 => {
-            row.get::<_, Option<i32>>(at).map_or(Cell::Null, |n| Cell::Int(n.into()))
-        }
-        Kind::Int => row.get::<_, Option<i64>>(at).map_or(Cell::Null, Cell::Int),
-        Kind::Text => row.get::<_, Option<String>>(at).map_or(Cell::Null, Cell::Text),
-        Kind::Blob => row.get::<_, Option<Vec<u8>>>(at).map_or(Cell::Null, Cell::Blob),
-        Kind::Bool => row.get::<_, Option<bool>>(at).map_or(Cell::Null, Cell::Bool),
-    };
-    table.columns.iter().enumerate().map(cell).collect()
-}
-
 impl Shelf for Closed {
     fn fact(&mut self, name: &str) -> Result<Option<String>, StoreError> {
         let name = name.to_owned();
-        self.run(|client| async move { retention::fact(&client, &name).await })
+        self.run(|client| async move { facts::get(&*client, &name).await })
     }
 
     fn set_fact(&mut self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
         let (name, value) = (name.to_owned(), value.map(str::to_owned));
-        self.run(|client| async move {
-            let sql = "INSERT INTO facts (name, value) VALUES ($1, $2)
-                       ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            match value {
-                Some(value) => execute(&client, sql, &[&name, &value]).await.map(drop),
-                None => execute(&client, "DELETE FROM facts WHERE name = $1", &[&name]).await.map(drop),
-            }
-        })
+        self.run(|client| async move { facts::set(&*client, &name, value.as_deref()).await })
     }
 
     fn count(&mut self, table: &Table) -> Result<u64, StoreError> {
@@ -137,12 +93,16 @@ impl Shelf for Closed {
             None => format!("{from} WHERE $1::bigint IS NOT NULL"),
         };
         let rows = self.run(|client| async move { query(&client, &sql, &[&after]).await })?;
-        Ok(rows.iter().map(|row| cells(table, row)).collect())
+        rows.iter().map(|row| Row::try_from(row).map(|Row(cells)| cells)).collect()
     }
 
     fn write(&mut self, table: &Table, mut rows: Vec<Vec<Cell>>) -> Result<(), StoreError> {
         let mut names: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
         for (n, row) in rows.iter_mut().enumerate() {
+            // Its picture would alter what the trail has hashes of.
+            if row.iter().any(|cell| matches!(cell, Cell::Text(text) if text.contains('\0'))) {
+                return Err(StoreError::Database("U+0000, which PostgreSQL has no room for".into()));
+            }
             for (name, cell) in table.derived(row) {
                 if n == 0 {
                     names.push(name);

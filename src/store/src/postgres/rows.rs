@@ -1,29 +1,18 @@
 //! The statements that read rows of changes, events and the trail. Every statement uses an index.
 
-use std::{borrow::Cow, sync::Arc};
-
 use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
-use serde_json::value::RawValue;
 use tokio_postgres::{Row, types::ToSql};
 
 use super::error;
 use crate::{
-    Followed, Heads, LiveChange, Proposed, StoreError, StoredEvent,
-    rows::{parse_change, parse_hash, parse_moment, parse_state, parse_time, signed, unsigned},
+    Followed, Heads, Proposed, StoreError, StoredEvent,
+    rows::{parse_hash, parse_moment, signed, unsigned},
 };
-use countersign_domain::changes::{
-    Change, ChangeState,
-    audit::{AuditEntry, AuditHead, Hash},
-};
+use countersign_domain::changes::audit::{AuditHead, Hash};
 
 /// What a statement is given.
 pub(super) type Value<'a> = &'a (dyn ToSql + Sync);
-
-/// A text as a column can hold it: U+0000 is the one character that PostgreSQL has no room for.
-pub(super) fn stored(text: &str) -> Cow<'_, str> {
-    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{2400}")) } else { Cow::Borrowed(text) }
-}
 
 /// Prepares the statement once for each connection.
 pub(super) async fn query(client: &ClientWrapper, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
@@ -71,75 +60,12 @@ pub(super) async fn transaction<T>(
     }
 }
 
-/// Where the caller is, and not on the thread that reads.
-pub(super) fn parsed(body: Option<String>) -> Result<Option<Arc<Change>>, StoreError> {
-    body.as_deref().map(parse_change).transpose()
-}
-
-pub(super) async fn get(client: &ClientWrapper, id: &str) -> Result<Option<String>, StoreError> {
-    let found = one(client, "SELECT body FROM changes WHERE id = $1", &[&id]).await?;
-    Ok(found.map(|row| row.get(0)))
-}
-
-pub(super) async fn find_idempotent(
-    client: &ClientWrapper,
-    principal: &str,
-    key: &str,
-) -> Result<Option<String>, StoreError> {
-    let sql = "SELECT body FROM changes WHERE idempotency_key IS NOT NULL AND principal = $1 AND idempotency_key = $2";
-    Ok(one(client, sql, &[&principal, &key]).await?.map(|row| row.get(0)))
-}
-
-fn not_final() -> Vec<&'static str> {
-    ChangeState::ALL.into_iter().filter(|state| !state.is_final()).map(ChangeState::as_str).collect()
-}
-
-pub(super) async fn live(client: &ClientWrapper) -> Result<Vec<LiveChange>, StoreError> {
-    let sql = "SELECT c.id, c.state, c.principal, c.bytes, c.expires_at, s.call_hash
-               FROM changes c LEFT JOIN change_search s ON s.no = c.no WHERE c.state = ANY($1) ORDER BY c.no";
-    let rows = query(client, sql, &[&not_final()]).await?;
-    let read = |row: &Row| -> Result<LiveChange, StoreError> {
-        Ok(LiveChange {
-            id: row.get(0),
-            state: parse_state(row.get(1))?,
-            principal: row.get(2),
-            bytes: unsigned(row.get(3))?,
-            expires_at: parse_time(row.get(4))?,
-            call_hash: row.get(5),
-        })
-    };
-    rows.iter().map(read).collect()
-}
-
 pub(super) async fn proposed_since(client: &ClientWrapper, since: Timestamp) -> Result<Vec<Proposed>, StoreError> {
     let sql = "SELECT s.created_ms, c.principal, c.bytes FROM change_search s JOIN changes c ON c.no = s.no
                WHERE s.created_ms >= $1 ORDER BY s.no";
     let rows = query(client, sql, &[&since.as_millisecond()]).await?;
     let read = |row: &Row| -> Result<Proposed, StoreError> {
         Ok(Proposed { principal: row.get(1), bytes: unsigned(row.get(2))?, at: parse_moment(row.get(0))? })
-    };
-    rows.iter().map(read).collect()
-}
-
-pub(super) async fn voted(client: &ClientWrapper) -> Result<Vec<String>, StoreError> {
-    let sql = "SELECT id FROM changes WHERE votes > 0 AND state IN ('pending', 'approved') ORDER BY no";
-    Ok(query(client, sql, &[]).await?.iter().map(|row| row.get(0)).collect())
-}
-
-pub(super) async fn counts(client: &ClientWrapper) -> Result<Vec<(ChangeState, u64)>, StoreError> {
-    let rows = query(client, "SELECT state, count(*) FROM changes GROUP BY state", &[]).await?;
-    rows.iter().map(|row| Ok((parse_state(row.get(0))?, unsigned(row.get(1))?))).collect()
-}
-
-pub(super) async fn events_after(
-    client: &ClientWrapper,
-    after: u64,
-    limit: usize,
-) -> Result<Vec<StoredEvent>, StoreError> {
-    let sql = "SELECT seq, kind, data FROM events WHERE seq > $1 ORDER BY seq LIMIT $2";
-    let rows = query(client, sql, &[&signed(after), &signed(limit as u64)]).await?;
-    let read = |row: &Row| -> Result<StoredEvent, StoreError> {
-        Ok(StoredEvent { seq: unsigned(row.get(0))?, kind: row.get(1), data: row.get(2) })
     };
     rows.iter().map(read).collect()
 }
@@ -166,45 +92,6 @@ pub(super) async fn followed(
     };
     let end = rows.first().map(|row| Ok::<_, StoreError>((read_heads(row)?, read_hash(row, 3)?))).transpose()?;
     Ok((rows.iter().map(read).collect::<Result<_, _>>()?, end))
-}
-
-/// In the order in which [`audit_entry`] reads them.
-pub(super) const AUDIT: &str =
-    "a.seq, a.at, a.change_id, a.event, a.from_state, a.to_state, a.actor, a.details, a.prev_hash, a.hash";
-
-pub(super) async fn audit_page(
-    client: &ClientWrapper,
-    change: Option<&str>,
-    before: Option<u64>,
-    limit: usize,
-) -> Result<Vec<AuditEntry>, StoreError> {
-    let (before, limit) = (before.map_or(i64::MAX, signed), signed(limit as u64));
-    let rows = if let Some(change) = change {
-        let sql =
-            format!("SELECT {AUDIT} FROM audit a WHERE a.change_id = $1 AND a.seq < $2 ORDER BY a.seq DESC LIMIT $3");
-        query(client, &sql, &[&change, &before, &limit]).await?
-    } else {
-        let sql = format!("SELECT {AUDIT} FROM audit a WHERE a.seq < $1 ORDER BY a.seq DESC LIMIT $2");
-        query(client, &sql, &[&before, &limit]).await?
-    };
-    rows.iter().map(audit_entry).collect()
-}
-
-pub(super) fn audit_entry(row: &Row) -> Result<AuditEntry, StoreError> {
-    let to: &str = row.get(5);
-    Ok(AuditEntry {
-        seq: unsigned(row.get(0))?,
-        at: parse_time(row.get(1))?,
-        change_id: row.get(2),
-        event: row.get(3),
-        from: row.get::<_, Option<&str>>(4).map(parse_state).transpose()?,
-        to: Some(to).filter(|to| !to.is_empty()).map(parse_state).transpose()?,
-        actor: row.get(6),
-        details: RawValue::from_string(row.get(7))
-            .map_err(|e| StoreError::BadRecord(format!("details of an audit entry: {e}")))?,
-        prev_hash: parse_hash(row.get(8))?,
-        hash: parse_hash(row.get(9))?,
-    })
 }
 
 pub(super) async fn heads(client: &ClientWrapper) -> Result<Heads, StoreError> {

@@ -1,7 +1,10 @@
 //! What reviewers said, read from outside and without writing anything.
 
-use super::{Ground, connect, keys, pins, standing_rules};
-use crate::{Said, StoreError};
+use super::{Ground, connect};
+use crate::{
+    Said, StoreError,
+    statements::{keys, pins, standing_rules},
+};
 
 /// Reads it in one snapshot; `None` where there is no schema yet.
 ///
@@ -14,5 +17,5 @@ pub(super) async fn read(ground: &Ground) -> Result<Option<Said>, StoreError> {
     }
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
     let pins = pins::load(&client).await?;
-    Ok(Some(Said { pins, rules: standing_rules::load(&client).await?, keys: keys::held_of(&client).await? }))
+    Ok(Some(Said { pins, rules: standing_rules::load(&client).await?, keys: keys::held(&client).await? }))
 }

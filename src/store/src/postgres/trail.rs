@@ -1,15 +1,13 @@
-//! The audit trail in PostgreSQL: its next entries, and the rows that its entries tell of.
+//! The next entries of the audit trail in PostgreSQL.
 
 use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
-use tokio_postgres::Row;
 
-use super::rows::{execute, one, query, stored, take_heads};
+use super::rows::{execute, take_heads};
 use crate::{
     Heads, StoreError,
-    covered::{KeyRow, NEWEST_POLICY, PinRow, Rows, of_key, policy_hash, rule_hash},
-    policy_snapshots::NEWEST,
-    rows::signed,
+    rows::{signed, stored},
+    statements::trail::key_details,
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent, Hash},
@@ -85,59 +83,9 @@ pub(super) async fn set_heads(client: &ClientWrapper, heads: Heads) -> Result<()
     Ok(())
 }
 
-const KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys";
-
-fn key_row(row: &Row) -> KeyRow<'_> {
-    KeyRow {
-        id: row.get(0),
-        name: row.get(1),
-        role: row.get(2),
-        owner: row.get(3),
-        secret: row.get(4),
-        created_at: row.get(5),
-        revoked_at: row.get(6),
-    }
-}
-
-pub(super) async fn rows(client: &ClientWrapper) -> Result<Rows, StoreError> {
-    let mut found = Rows::default();
-    for row in &query(client, KEYS, &[]).await? {
-        let key = key_row(row);
-        found.keys.insert(key.id.to_owned(), key.hash());
-    }
-    let sql =
-        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins";
-    for row in &query(client, sql, &[]).await? {
-        let pin = PinRow {
-            server: row.get(0),
-            tool: row.get(1),
-            seen: row.get(2),
-            accepted: row.get(3),
-            by: row.get(4),
-            at: row.get(5),
-            definition: row.get(6),
-            target: row.get(7),
-        };
-        found.pins.insert((pin.server.to_owned(), pin.tool.to_owned()), pin.hash());
-    }
-    for row in query(client, "SELECT server FROM pinned_servers", &[]).await? {
-        found.servers.insert(row.get(0));
-    }
-    for row in query(client, "SELECT id, body, allows, \"over\" FROM standing_rules", &[]).await? {
-        found.rules.insert(row.get(0), (rule_hash(row.get(1)), row.get(2), row.get(3)));
-    }
-    let sql = "SELECT $2, value FROM facts WHERE name = $1 UNION ALL SELECT id, policy FROM nodes WHERE policy <> ''";
-    for row in query(client, sql, &[&NEWEST, &NEWEST_POLICY]).await? {
-        found.policies.insert(row.get(0), policy_hash(row.get(1)));
-    }
-    Ok(found)
-}
-
-/// What became of a key, by its row as it is now, as the last of the transaction that altered it.
-pub(super) async fn key(client: &ClientWrapper, event: &'static str, id: &str) -> Result<(), StoreError> {
-    let row = one(client, &format!("{KEYS} WHERE id = $1"), &[&id]).await?;
-    let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
-    tell(client, event, TERMINAL, &of_key(&key_row(&row))).await
+/// Tells what became of a key, by its row as it is now, as the last of the transaction that altered it.
+pub(super) async fn tell_of_key(client: &ClientWrapper, event: &'static str, id: &str) -> Result<(), StoreError> {
+    tell(client, event, TERMINAL, &key_details(client, id).await?).await
 }
 
 /// The next entry, about no change, as the last of the caller's transaction.

@@ -1,19 +1,24 @@
-//! Reads what is verified from PostgreSQL.
+//! Reads the whole trail from PostgreSQL: to verify it, or to hand it on.
+
+use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 
 use super::{
     Ground, connect,
-    rows::{AUDIT, heads, one},
-    trail,
+    rows::{heads, one},
 };
 use crate::{
     StoreError, Verified, VerifyError,
     covered::FACT,
     rows::unsigned,
+    statements::{
+        facts,
+        trail::{ENTRY, covered_rows, next_page},
+    },
     verify::{Entries, FoundChange, LastEntry},
 };
-use countersign_domain::changes::audit::{AuditHead, EntryContent};
+use countersign_domain::changes::audit::{AuditEntry, AuditHead, EntryContent};
 
 impl From<tokio_postgres::Error> for VerifyError {
     fn from(error: tokio_postgres::Error) -> Self {
@@ -37,7 +42,7 @@ pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Resu
     client.batch_execute(begin).await?;
     let mut entries = Entries::new(expected);
     // Row by row: the server sends no more than is read.
-    let rows = client.query_raw(&format!("SELECT {AUDIT} FROM audit a ORDER BY a.seq"), NOTHING).await?;
+    let rows = client.query_raw(&format!("SELECT {ENTRY} FROM audit a ORDER BY a.seq"), NOTHING).await?;
     let mut rows = std::pin::pin!(rows);
     while let Some(row) = rows.try_next().await? {
         let content = EntryContent {
@@ -87,12 +92,41 @@ pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Resu
     )
     .await?;
     let gone = gone.map(|row| unsigned(row.get(1)).map(|seq| (row.get(0), seq))).transpose()?;
-    let told = one(&client, "SELECT value FROM facts WHERE name = $1", &[&FACT]).await?;
-    let told: Option<&str> = told.as_ref().map(|row| row.get(0));
-    let verified = changes.finish(gone, &trail::rows(&client).await?, told)?;
+    let told = facts::get(&client, FACT).await?;
+    let verified = changes.finish(gone, &covered_rows(&client).await?, told.as_deref())?;
     // What the next entry would be chained to.
     if heads(&client).await?.audit != verified.head {
         return Err(StoreError::BadRecord("the row that says where the trail ends says something else".into()).into());
     }
     Ok(verified)
+}
+
+/// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
+///
+/// # Errors
+/// Those of the database, and what `each` answers.
+pub(super) fn read_audit<E: From<StoreError>>(
+    ground: &Arc<Ground>,
+    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
+) -> Result<(), E> {
+    let connecting = Arc::clone(ground);
+    let client = ground.block(async move {
+        let client = connecting.connect().await?;
+        if connect::schema(&client).await?.is_none() {
+            return Err(connect::nothing_there());
+        }
+        // However long it takes to print a page.
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+                     SET LOCAL idle_in_transaction_session_timeout = 0";
+        client.batch_execute(begin).await?;
+        Ok(Arc::new(client))
+    })?;
+    let mut after = 0;
+    loop {
+        let reading = Arc::clone(&client);
+        let page = ground.block(async move { next_page(&*reading, after).await })?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.seq;
+        page.iter().try_for_each(&mut each)?;
+    }
 }

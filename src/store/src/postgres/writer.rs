@@ -29,9 +29,8 @@ use super::{
     error,
     node_rows::CHANNEL,
     nodes::Membership,
-    pins, retention,
-    rows::{self, execute, one, stored},
-    standing_rules,
+    pruning,
+    rows::{self, execute, one},
     trail::{Appended, set_heads},
 };
 use crate::{
@@ -39,9 +38,10 @@ use crate::{
     covered::with_rows,
     pins::FIRST_SEEN,
     queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
-    rows::signed,
+    rows::{signed, stored},
     search::needle,
     standing_rules::USED,
+    statements::{facts, pins, standing_rules},
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
@@ -129,7 +129,7 @@ impl Writer {
 
     async fn begin(&mut self, patience: Duration) -> Result<(), StoreError> {
         let link = self.ground.serve(patience, false).await?;
-        retention::check_moved(&link).await?;
+        facts::check_moved(&link).await?;
         self.link = Some(link);
         Ok(())
     }
@@ -424,16 +424,16 @@ async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Result<Wr
 async fn prune(link: &ClientWrapper, pruning: &Pruning) -> Result<Result<Wrote, WriteError>, StoreError> {
     let mut entries = Vec::new();
     for redaction in &pruning.redactions {
-        if retention::redact(link, redaction).await? {
+        if pruning::redact(link, redaction).await? {
             entries.push((redaction.id.clone(), "redacted", redaction.state.as_str(), redaction.details.clone()));
         }
     }
     for deletion in &pruning.deletions {
-        if retention::delete(link, deletion).await? {
+        if pruning::delete(link, deletion).await? {
             entries.push((deletion.id.clone(), "deleted", deletion.state.as_str(), deletion.details.clone()));
         }
     }
-    if pruning.events_to > 0 && retention::forget_events(link, pruning.events_to).await? > 0 {
+    if pruning.events_to > 0 && pruning::forget_events(link, pruning.events_to).await? > 0 {
         entries.push((String::new(), "events_pruned", "", pruning.events_details.clone()));
     }
     Ok(if entries.is_empty() { Err(WriteError::Conflict) } else { Ok(Wrote::Pruned(entries)) })

@@ -8,16 +8,15 @@ mod faults;
 pub(crate) mod keys;
 pub(crate) mod moving;
 pub mod open;
-mod pins;
 mod policies;
+mod pruning;
 mod reader;
-mod retention;
 mod rows;
 pub(crate) mod said;
-pub(crate) mod search;
+mod search;
 mod space;
-mod standing_rules;
-mod trail;
+pub mod sql;
+pub(crate) mod trail;
 pub(crate) mod verify;
 pub(crate) mod webhooks;
 mod witness;
@@ -38,6 +37,7 @@ use jiff::Timestamp;
 use self::{
     open::open_writer,
     reader::Readers,
+    sql::run,
     witness::Witness,
     writer::{CommitFn, Writer, plain_commit},
 };
@@ -48,6 +48,11 @@ use crate::{
     identity::{STORE_ID, new_id},
     nodes::Alone,
     queue::{Command, Intake, Offer, QUEUE, Work},
+    statements::{
+        self,
+        changes::{self, Body},
+        facts, pins, retention, standing_rules,
+    },
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry},
@@ -61,7 +66,7 @@ use countersign_domain::{
 pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
     let conn = open_writer(dir)?;
     conn.execute("INSERT OR IGNORE INTO facts (name, value) VALUES (?1, ?2)", [STORE_ID, new_id().as_str()])?;
-    retention::fact(&conn, STORE_ID)?.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
+    run(facts::get(&conn, STORE_ID))?.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
 }
 
 /// How the backend is sized.
@@ -103,7 +108,7 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
-        retention::check_moved(&conn)?;
+        run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
@@ -171,19 +176,19 @@ impl Store for SqliteStore {
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.readers.read(move |conn| retention::old(conn, before))
+        self.readers.read(move |db| run(retention::old(db, before)))
     }
 
     fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
-        self.readers.read(retention::backup_of)
+        self.readers.read(|db| run(facts::backup_of(db)))
     }
 
     fn pins(&self) -> StoreFuture<Pins> {
-        self.readers.read(pins::load)
+        self.readers.read(|db| run(pins::load(db)))
     }
 
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
-        self.readers.read(standing_rules::load)
+        self.readers.read(|db| run(standing_rules::load(db)))
     }
 
     fn policies(&self) -> StoreFuture<PolicySnapshots> {
@@ -199,20 +204,20 @@ impl Store for SqliteStore {
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         let id = id.to_owned();
-        self.readers.read(move |conn| rows::get(conn, &id))
+        self.readers.read(move |db| Body::parsed(run(changes::get(db, &id))?))
     }
 
     fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         let (principal, key) = (principal.to_owned(), key.to_owned());
-        self.readers.read(move |conn| rows::find_idempotent(conn, &principal, &key))
+        self.readers.read(move |db| Body::parsed(run(changes::find_idempotent(db, &principal, &key))?))
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
-        self.readers.read(move |conn| search::changes::list(conn, &query))
+        self.readers.read(move |db| run(changes::list(db, &query))?.parsed())
     }
 
     fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.readers.read(rows::live)
+        self.readers.read(|db| run(changes::live(db)))
     }
 
     fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
@@ -220,15 +225,15 @@ impl Store for SqliteStore {
     }
 
     fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.readers.read(rows::voted)
+        self.readers.read(|db| run(changes::voted(db)))
     }
 
     fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.readers.read(rows::counts)
+        self.readers.read(|db| run(changes::counts(db)))
     }
 
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
-        self.readers.read(move |conn| rows::events_after(conn, after, limit))
+        self.readers.read(move |db| run(changes::events_after(db, after, limit)))
     }
 
     fn followed(&self, after: u64, limit: usize) -> StoreFuture<Vec<Followed>> {
@@ -267,11 +272,14 @@ impl Store for SqliteStore {
     }
 
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
-        self.readers.read(move |conn| rows::audit_page(conn, change.as_deref(), before, limit))
+        self.readers.read(move |db| run(statements::trail::page(db, change.as_deref(), before, limit)))
     }
 
     fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
-        self.readers.read(move |conn| search::audit::search(conn, &search, before, limit))
+        self.readers.read(move |db| {
+            let newest = rows::heads(db)?.audit.seq;
+            run(statements::trail::search(db, &search, newest, before, limit))
+        })
     }
 
     fn heads(&self) -> StoreFuture<Heads> {

@@ -2,16 +2,19 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, params_from_iter, types::Value};
+use rusqlite::{Connection, params_from_iter};
 
 use super::{
     open::{database_path, open_writer},
-    retention, verify,
+    sql::{rows, run},
+    verify,
 };
 use crate::{
     DataLock, StoreError, Verified, VerifyError, lock_data_dir,
-    moving::{Cell, Kind, MoveError, Shelf, Table, Wanted},
+    moving::{Kind, MoveError, Shelf, Table, Wanted},
     rows::unsigned,
+    sql::{Cell, Row, Value},
+    statements::facts,
 };
 
 /// Nobody serves it as long as this lives.
@@ -38,17 +41,11 @@ fn columns(table: &Table) -> String {
 
 impl Shelf for Closed {
     fn fact(&mut self, name: &str) -> Result<Option<String>, StoreError> {
-        Ok(retention::fact(&self.conn, name)?)
+        run(facts::get(&self.conn, name))
     }
 
     fn set_fact(&mut self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
-        match value {
-            Some(value) => {
-                self.conn.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?1, ?2)", [name, value])?
-            }
-            None => self.conn.execute("DELETE FROM facts WHERE name = ?1", [name])?,
-        };
-        Ok(())
+        run(facts::set(&self.conn, name, value))
     }
 
     fn count(&mut self, table: &Table) -> Result<u64, StoreError> {
@@ -65,28 +62,21 @@ impl Shelf for Closed {
         let Wanted { table, after } = wanted;
         let from = format!("SELECT {} FROM {}", columns(table), table.name);
         let (sql, values) = match table.page {
-            Some(page) => {
-                (format!("{from} WHERE {0} > ?1 ORDER BY {0} LIMIT {page}", table.columns[0].0), vec![*after])
-            }
+            Some(page) => (
+                format!("{from} WHERE {0} > ?1 ORDER BY {0} LIMIT {page}", table.columns[0].0),
+                vec![Value::Int(*after)],
+            ),
             None => (from, Vec::new()),
         };
-        let mut statement = self.conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params_from_iter(values))?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            let cell = |(at, (_, kind)): (usize, &(&str, Kind))| -> Result<Cell, StoreError> {
-                Ok(match (row.get::<_, Value>(at)?, kind) {
-                    (Value::Null, _) => Cell::Null,
-                    (Value::Integer(n), Kind::Bool) => Cell::Bool(n != 0),
-                    (Value::Integer(n), _) => Cell::Int(n),
-                    (Value::Text(text), _) => Cell::Text(text),
-                    (Value::Blob(bytes), _) => Cell::Blob(bytes),
-                    (Value::Real(n), _) => return Err(StoreError::BadRecord(format!("{}: {n}", table.name))),
-                })
-            };
-            found.push(table.columns.iter().enumerate().map(cell).collect::<Result<_, _>>()?);
+        let mut rows = rows(&self.conn, &sql, &values)?;
+        for Row(cells) in &mut rows {
+            for (cell, (_, kind)) in cells.iter_mut().zip(table.columns) {
+                if let (Cell::Int(number), Kind::Bool) = (&*cell, kind) {
+                    *cell = Cell::Bool(*number != 0);
+                }
+            }
         }
-        Ok(found)
+        Ok(rows.into_iter().map(|Row(cells)| cells).collect())
     }
 
     fn write(&mut self, table: &Table, rows: Vec<Vec<Cell>>) -> Result<(), StoreError> {
@@ -96,14 +86,7 @@ impl Shelf for Closed {
             let sql = format!("INSERT INTO {} ({}) VALUES ({places})", table.name, columns(table));
             let mut statement = tx.prepare_cached(&sql)?;
             for row in rows {
-                let value = |cell| match cell {
-                    Cell::Null => Value::Null,
-                    Cell::Int(n) => Value::Integer(n),
-                    Cell::Bool(is) => Value::Integer(is.into()),
-                    Cell::Text(text) => Value::Text(text),
-                    Cell::Blob(bytes) => Value::Blob(bytes),
-                };
-                statement.execute(params_from_iter(row.into_iter().map(value)))?;
+                statement.execute(params_from_iter(row.iter().map(Cell::as_value)))?;
             }
         }
         Ok(tx.commit()?)

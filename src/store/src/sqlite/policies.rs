@@ -2,19 +2,19 @@
 
 use std::{path::Path, sync::Arc};
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 
-use super::{open::open_writer, trail};
+use super::{open::open_writer, sql::run, trail};
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
     covered::{POLICY_RECORDED, of_policy},
     policy_snapshots::{NEWEST, written},
+    statements::facts,
 };
 use countersign_domain::changes::machine::SYSTEM;
 
 pub(super) fn load(conn: &Connection) -> Result<PolicySnapshots, StoreError> {
-    let sql = "SELECT value FROM facts WHERE name = ?1";
-    let found: Option<String> = conn.prepare_cached(sql)?.query_row([NEWEST], |row| row.get(0)).optional()?;
+    let found = run(facts::get(conn, NEWEST))?;
     Ok(PolicySnapshots::read(found.as_deref(), found.as_deref()))
 }
 
@@ -23,7 +23,7 @@ pub(super) fn save(dir: &Path, snapshot: &PolicySnapshot) -> Result<(), StoreErr
     let text = written(snapshot)?;
     let mut conn = open_writer(dir)?;
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    tx.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?1, ?2)", [NEWEST, text.as_str()])?;
+    run(facts::set(&*tx, NEWEST, Some(&text)))?;
     trail::tell(&tx, POLICY_RECORDED, SYSTEM, &of_policy(&text, None, true))?;
     Ok(tx.commit()?)
 }

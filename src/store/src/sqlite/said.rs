@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use super::{
-    keys,
     open::{database_path, open_reader},
-    pins, standing_rules,
+    sql::run,
 };
-use crate::{Said, StoreError};
+use crate::{
+    Said, StoreError,
+    statements::{keys, pins, standing_rules},
+};
 
 /// Reads it in one snapshot; `None` where there is no database yet.
 ///
@@ -19,7 +21,7 @@ pub(crate) fn read_said(dir: &Path) -> Result<Option<Said>, StoreError> {
     }
     let conn = open_reader(dir)?;
     let snapshot = conn.unchecked_transaction()?;
-    let said =
-        Said { pins: pins::load(&snapshot)?, rules: standing_rules::load(&snapshot)?, keys: keys::held(&snapshot)? };
-    Ok(Some(said))
+    let db = &*snapshot;
+    let pins = run(pins::load(db))?;
+    Ok(Some(Said { pins, rules: run(standing_rules::load(db))?, keys: run(keys::held(db))? }))
 }

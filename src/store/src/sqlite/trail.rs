@@ -1,19 +1,40 @@
-//! The audit trail in SQLite: its next entry, and the rows that its entries tell of.
+//! The next entry of the audit trail in SQLite.
+
+use std::path::Path;
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, params};
 
-use super::{retention::fact, rows::heads};
+use super::{open::open_reader, rows::heads, sql::run};
 use crate::{
     StoreError,
-    covered::{ANCHORED, FACT, KeyRow, NEWEST_POLICY, PinRow, Rows, anchored, of_key, policy_hash, rule_hash},
-    policy_snapshots::NEWEST,
+    covered::{ANCHORED, FACT, Rows, anchored},
     rows::signed,
+    statements::{facts, trail as statements},
 };
 use countersign_domain::changes::{
-    audit::{AuditHead, EntryContent},
-    machine::SYSTEM,
+    audit::{AuditEntry, AuditHead, EntryContent},
+    machine::{SYSTEM, TERMINAL},
 };
+
+/// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
+///
+/// # Errors
+/// Those of the database, and what `each` answers.
+pub(crate) fn read_audit<E: From<StoreError>>(
+    dir: &Path,
+    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
+) -> Result<(), E> {
+    let conn = open_reader(dir)?;
+    let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let mut after = 0;
+    loop {
+        let page = run(statements::next_page(&*snapshot, after))?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.seq;
+        page.iter().try_for_each(&mut each)?;
+    }
+}
 
 /// Appends an entry after `head`, within the caller's transaction; answers the new head.
 pub(crate) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
@@ -37,79 +58,13 @@ pub(crate) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'
     Ok(AuditHead { seq: content.seq, hash })
 }
 
-/// In the order in which [`key_row`] reads them.
-pub(crate) const KEY_COLUMNS: &str = "id, name, role, owner, hash, created_at, revoked_at";
-
-/// A key's row as the trail knows it.
-///
-/// # Errors
-/// Those of columns of another type.
-pub(crate) fn key_row<'a>(row: &'a Row<'_>) -> rusqlite::Result<KeyRow<'a>> {
-    Ok(KeyRow {
-        id: text(row, 0)?.unwrap_or_default(),
-        name: text(row, 1)?.unwrap_or_default(),
-        role: text(row, 2)?.unwrap_or_default(),
-        owner: text(row, 3)?,
-        secret: row.get_ref(4)?.as_blob()?,
-        created_at: text(row, 5)?.unwrap_or_default(),
-        revoked_at: text(row, 6)?,
-    })
-}
-
-fn text<'a>(row: &'a Row<'_>, at: usize) -> rusqlite::Result<Option<&'a str>> {
-    Ok(row.get_ref(at)?.as_str_or_null()?)
-}
-
-pub(crate) fn rows(conn: &Connection) -> rusqlite::Result<Rows> {
-    let mut found = Rows::default();
-    let mut statement = conn.prepare(&format!("SELECT {} FROM api_keys", KEY_COLUMNS))?;
-    let mut keys = statement.query([])?;
-    while let Some(row) = keys.next()? {
-        let key = key_row(row)?;
-        found.keys.insert(key.id.to_owned(), key.hash());
-    }
-    let mut statement = conn.prepare(
-        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins",
-    )?;
-    let mut pins = statement.query([])?;
-    while let Some(row) = pins.next()? {
-        let pin = PinRow {
-            server: text(row, 0)?.unwrap_or_default(),
-            tool: text(row, 1)?.unwrap_or_default(),
-            seen: text(row, 2)?,
-            accepted: text(row, 3)?,
-            by: text(row, 4)?,
-            at: text(row, 5)?,
-            definition: text(row, 6)?,
-            target: text(row, 7)?,
-        };
-        found.pins.insert((pin.server.to_owned(), pin.tool.to_owned()), pin.hash());
-    }
-    let mut statement = conn.prepare("SELECT server FROM pinned_servers")?;
-    let mut servers = statement.query([])?;
-    while let Some(row) = servers.next()? {
-        found.servers.insert(row.get(0)?);
-    }
-    let mut statement = conn.prepare("SELECT id, over, body, json_extract(body, '$.verdict') FROM standing_rules")?;
-    let mut rules = statement.query([])?;
-    while let Some(row) = rules.next()? {
-        let (hash, allows) = (rule_hash(row.get_ref(2)?.as_str()?), text(row, 3)? == Some("allow"));
-        found.rules.insert(row.get(0)?, (hash, allows, row.get(1)?));
-    }
-    if let Some(policy) = fact(conn, NEWEST)? {
-        found.policies.insert(NEWEST_POLICY.to_owned(), policy_hash(&policy));
-    }
-    Ok(found)
-}
-
 /// Within the transaction of a migration: the entry of what is there already, where the trail did not tell of it.
 pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
-    let pending: Option<String> =
-        conn.query_row("SELECT value FROM facts WHERE name = ?1", [FACT], |row| row.get(0)).optional()?;
+    let pending = run(facts::get(conn, FACT))?;
     if pending.as_deref() != Some("pending") {
         return Ok(());
     }
-    let found = rows(conn)?;
+    let found = run(statements::covered_rows(conn))?;
     if found != Rows::default() {
         tell(conn, ANCHORED, SYSTEM, &anchored(&found))?;
     }
@@ -117,9 +72,9 @@ pub(crate) fn anchor(conn: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// What became of a key, within the transaction that alters its row.
-pub(crate) fn key(conn: &Connection, event: &'static str, actor: &str, key: &KeyRow<'_>) -> Result<(), StoreError> {
-    tell(conn, event, actor, &of_key(key))
+/// Tells what became of a key, by its row as it is now, within the transaction that altered it.
+pub(crate) fn tell_of_key(conn: &Connection, event: &'static str, id: &str) -> Result<(), StoreError> {
+    tell(conn, event, TERMINAL, &run(statements::key_details(conn, id))?)
 }
 
 /// The next entry, about no change, within the caller's transaction.
@@ -129,4 +84,120 @@ pub(crate) fn tell(conn: &Connection, event: &'static str, actor: &str, details:
     let content = EntryContent { seq: head.seq + 1, at: &at, change_id: "", event, from: None, to: "", actor, details };
     append(conn, head, content)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        drafts,
+        pins::{PinWrite, row_hash},
+        search::{AuditSearch, FoundEntries, SPAN},
+        sqlite::open,
+        statements::pins,
+    };
+    use countersign_domain::policy::pins::{Acceptance, Pin};
+
+    fn trail(n: u64) -> (tempfile::TempDir, Connection) {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open::open_writer(dir.path()).unwrap();
+        let draft = drafts::created("chg_A");
+        let change = &draft.change;
+        conn.execute(
+            "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES ('chg_A', 1, 'pending', 'p', 9, ?1, ?2)",
+            [change.expires_at.to_string(), draft.body.clone()],
+        )
+        .unwrap();
+        conn.execute(
+            "INSERT INTO change_search (no, provider, tool, created_ms, needle)
+             SELECT no, 'fs', 'write', 0, 'chg_a fs write rotate the keys' FROM changes",
+            [],
+        )
+        .unwrap();
+        // In one transaction: nothing here is about what a crash leaves.
+        conn.execute_batch("BEGIN").unwrap();
+        for seq in 1..=n {
+            let (id, event, actor, details) = match seq % 3 {
+                0 => ("chg_A", "approved", "alice", r#"{"comment":"Grüße an ALLE"}"#),
+                1 => ("chg_gone", "created", "bot", "{}"),
+                _ => ("", "definitions_accepted", "bob", r#"{"server":"github"}"#),
+            };
+            conn.execute(
+                "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
+                 VALUES (?1, ?2, ?3, ?4, NULL, '', ?5, ?6, zeroblob(32), zeroblob(32))",
+                rusqlite::params![signed(seq), format!("2026-01-01T00:00:{:02}Z", seq % 60), id, event, actor, details],
+            )
+            .unwrap();
+        }
+        conn.execute_batch("COMMIT").unwrap();
+        (dir, conn)
+    }
+
+    fn numbers(conn: &Connection, wanted: &AuditSearch, before: Option<u64>, limit: usize) -> (Vec<u64>, Option<u64>) {
+        let FoundEntries { entries, next } =
+            run(statements::search(conn, wanted, heads(conn).unwrap().audit.seq, before, limit)).unwrap();
+        (entries.into_iter().map(|found| found.entry.seq).collect(), next)
+    }
+
+    #[test]
+    fn entries_are_found_by_what_a_person_remembers_of_them() {
+        let (_dir, conn) = trail(9);
+        let text = |text: &str| AuditSearch { text: Some(text.into()), ..AuditSearch::default() };
+        assert_eq!(numbers(&conn, &text("GRÜSSE"), None, 9).0, Vec::<u64>::new());
+        assert_eq!(numbers(&conn, &text("GRÜßE an alle"), None, 9).0, [9, 6, 3]);
+        assert_eq!(numbers(&conn, &text("Rotate"), None, 9).0, [9, 6, 3], "by the title of the change");
+        assert_eq!(numbers(&conn, &text("github"), None, 9).0, [8, 5, 2]);
+        assert_eq!(numbers(&conn, &text("CHG_GONE"), None, 9).0, [7, 4, 1]);
+        let by = AuditSearch {
+            actors: vec!["bob".into(), "bot".into()],
+            events: vec!["created".into()],
+            ..AuditSearch::default()
+        };
+        assert_eq!(numbers(&conn, &by, None, 9).0, [7, 4, 1]);
+        let at = |second: i64| Timestamp::from_second(1_767_225_600 + second).ok();
+        let between = AuditSearch { since: at(3), until: at(5), ..AuditSearch::default() };
+        assert_eq!(numbers(&conn, &between, None, 9), (vec![4, 3], None));
+        let of = AuditSearch { change: Some("chg_A".into()), ..AuditSearch::default() };
+        assert_eq!(numbers(&conn, &of, Some(9), 9).0, [6, 3]);
+        let all = run(statements::search(&conn, &AuditSearch::default(), 9, None, 9)).unwrap().entries;
+        assert!(all[0].title.is_some() && all[1].title.is_none() && all[2].title.is_none(), "{all:?}");
+    }
+
+    #[test]
+    fn pages_follow_one_another_without_gap_and_a_long_trail_is_searched_in_steps() {
+        let (_dir, conn) = trail(SPAN + 30);
+        let text = AuditSearch { text: Some("alice".into()), ..AuditSearch::default() };
+        let mut seen = Vec::new();
+        let (mut before, mut pages) = (None, 0);
+        loop {
+            let (page, next) = numbers(&conn, &text, before, 10_000);
+            seen.extend(page);
+            pages += 1;
+            before = next;
+            if next.is_none() {
+                break;
+            }
+        }
+        let expected: Vec<u64> = (1..=SPAN + 30).rev().filter(|seq| seq % 3 == 0).collect();
+        assert_eq!(seen, expected);
+        assert_eq!(pages, 2);
+        let nothing = AuditSearch { text: Some("nobody".into()), ..AuditSearch::default() };
+        assert_eq!(numbers(&conn, &nothing, None, 5), (vec![], Some(31)), "one step looks through so much and no more");
+        assert_eq!(numbers(&conn, &nothing, Some(31), 5), (vec![], None));
+    }
+
+    #[test]
+    fn a_pin_has_one_hash_whether_it_is_written_or_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = crate::sqlite::open::open_writer(dir.path()).unwrap();
+        let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
+        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, target: Some("t".into()) };
+        for accepted in [None, Some(accepted)] {
+            let pin = Pin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
+            let write = PinWrite { tool: "read".into(), pin };
+            run(pins::store(&conn, "fs", std::slice::from_ref(&write), false)).unwrap();
+            let found = run(statements::covered_rows(&conn)).unwrap();
+            assert_eq!(found.pins.values().collect::<Vec<_>>(), [&row_hash("fs", &write)]);
+        }
+    }
 }

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::{open::open_reader, trail::rows};
+use super::{open::open_reader, sql::run};
 use crate::{
-    Verified, VerifyError,
+    StoreError, Verified, VerifyError,
     covered::{FACT, Rows},
     rows::unsigned,
+    statements::{facts, trail::covered_rows},
     verify::{Entries, FoundChange, LastEntry},
 };
 use countersign_domain::changes::audit::{AuditHead, EntryContent};
@@ -91,8 +92,8 @@ pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) 
     Ok(changes.finish(gone, &rows_of(&snapshot)?, fact(&snapshot)?.as_deref())?)
 }
 
-/// As [`rows`], of a database that may be older than some of its columns.
-fn rows_of(conn: &Connection) -> rusqlite::Result<Rows> {
+/// As [`covered_rows`], of a database that may be older than some of its columns.
+fn rows_of(conn: &Connection) -> Result<Rows, StoreError> {
     let columns: i64 = conn.query_row(
         "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
               + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')
@@ -100,15 +101,15 @@ fn rows_of(conn: &Connection) -> rusqlite::Result<Rows> {
         [],
         |row| row.get(0),
     )?;
-    if columns == 3 { rows(conn) } else { Ok(Rows::default()) }
+    if columns == 3 { run(covered_rows(conn)) } else { Ok(Rows::default()) }
 }
 
-fn fact(conn: &Connection) -> rusqlite::Result<Option<String>> {
+fn fact(conn: &Connection) -> Result<Option<String>, StoreError> {
     let known: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'", [], |row| row.get(0))?;
     if known == 0 {
         return Ok(None);
     }
-    conn.query_row("SELECT value FROM facts WHERE name = ?1", [FACT], |row| row.get(0)).optional()
+    run(facts::get(conn, FACT))
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::retention::backup_of;
+use super::sql::run;
 use crate::{
     StoreError,
     rows::{parse_hash, signed},
+    statements::facts::backup_of,
 };
 use countersign_domain::changes::audit::AuditHead;
 
@@ -69,7 +70,7 @@ impl Witness {
             return Ok(());
         };
         // Put there on purpose.
-        if backup_of(conn)?.is_some() {
+        if run(backup_of(conn))?.is_some() {
             return Ok(());
         }
         let same = match expected.seq {

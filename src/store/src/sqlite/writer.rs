@@ -20,12 +20,15 @@ use std::{
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
-use super::{claims, open::open_writer, pins, retention, rows, search, space, standing_rules, trail, witness::Witness};
+use super::{claims, open::open_writer, pruning, rows, search, space, sql::run, trail, witness::Witness};
 use crate::{
     Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
     health::Health,
+    pins::FIRST_SEEN,
     queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
+    standing_rules::USED,
+    statements::{pins, standing_rules},
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
@@ -265,7 +268,7 @@ impl Writer {
         }
         crash_point("within_transaction");
         claims::give_back(conn, draft).map_err(sqlite)?;
-        search::changes::follow(conn, draft).map_err(sqlite)?;
+        search::follow(conn, draft).map_err(sqlite)?;
         let audit = self.append_audit(draft).map_err(sqlite)?;
         let seq = self.heads.event + 1;
         let event = event_of(draft, seq);
@@ -280,9 +283,13 @@ impl Writer {
     fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
         if !record.server.is_empty() {
-            pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+            let first = record.event == FIRST_SEEN;
+            if !run(pins::store(&self.conn, &record.server, &record.pins, first))? {
+                return Err(WriteError::Conflict);
+            }
         }
-        let rows = standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
+        let rows = run(standing_rules::store(&self.conn, &record.rules, record.event == USED))?;
+        let rows = rows.ok_or(WriteError::Conflict)?;
         let details = covered::with_rows(&record.details, &rows);
         let at = record.at.to_string();
         let audit = self
@@ -303,7 +310,7 @@ impl Writer {
     fn write_restored(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let forget = "DELETE FROM facts WHERE name = 'backup_of'";
         self.conn.execute(forget, []).map_err(|e| WriteError::Store(e.into()))?;
-        standing_rules::end_allowances(&self.conn, record.at).map_err(WriteError::Store)?;
+        run(standing_rules::end_allowances(&self.conn, record.at))?;
         self.write_record(record)
     }
 
@@ -334,16 +341,16 @@ impl Writer {
         // What is taken out shall not lie about in free pages.
         self.conn.pragma_update(None, "secure_delete", true)?;
         for redaction in &pruning.redactions {
-            if retention::redact(&self.conn, redaction)? {
+            if pruning::redact(&self.conn, redaction)? {
                 self.append_next(entry(&redaction.id, "redacted", redaction.state.as_str(), &redaction.details))?;
             }
         }
         for deletion in &pruning.deletions {
-            if retention::delete(&self.conn, deletion)? {
+            if pruning::delete(&self.conn, deletion)? {
                 self.append_next(entry(&deletion.id, "deleted", deletion.state.as_str(), &deletion.details))?;
             }
         }
-        if pruning.events_to > 0 && retention::forget_events(&self.conn, pruning.events_to)? > 0 {
+        if pruning.events_to > 0 && pruning::forget_events(&self.conn, pruning.events_to)? > 0 {
             self.append_next(entry("", "events_pruned", "", &pruning.events_details))?;
         }
         self.conn.pragma_update(None, "secure_delete", false)

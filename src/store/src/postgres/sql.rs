@@ -1,0 +1,49 @@
+//! Statements on a connection to PostgreSQL.
+
+use deadpool_postgres::ClientWrapper;
+use tokio_postgres::types::ToSql;
+
+use super::rows;
+use crate::{
+    StoreError,
+    sql::{Dialect, Row, Sql, Value},
+};
+
+impl Sql for ClientWrapper {
+    const DIALECT: Dialect = Dialect {
+        find: "strpos",
+        join_in_order: "JOIN",
+        for_update: " FOR UPDATE",
+        title: "title",
+        has_votes: "votes > 0",
+        not_redacted: "NOT redacted",
+        event_time: "at_ms",
+        store_rule: "INSERT INTO standing_rules (id, \"over\", body, allows) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT (id) DO UPDATE
+                     SET \"over\" = excluded.\"over\", body = excluded.body, allows = excluded.allows",
+        rule_allows: "allows",
+        policies: "SELECT ?2, value FROM facts WHERE name = ?1
+                   UNION ALL SELECT id, policy FROM nodes WHERE policy <> ''",
+    };
+
+    async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
+        rows::query(self, &numbered(sql), &lent(values)).await?.iter().map(Row::try_from).collect()
+    }
+
+    async fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
+        rows::execute(self, &numbered(sql), &lent(values)).await
+    }
+
+    async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
+        rows::write(self, &numbered(sql), &lent(values)).await
+    }
+}
+
+/// Returns the statement with `$1` in place of `?1`.
+pub(super) fn numbered(sql: &str) -> String {
+    sql.replace('?', "$")
+}
+
+fn lent<'a>(values: &'a [Value<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    values.iter().map(|value| value as _).collect()
+}

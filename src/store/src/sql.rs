@@ -1,0 +1,361 @@
+//! SQL as both databases speak it: statements, the values that they are given, and the rows that they answer.
+//!
+//! Statements number their parameters as `?1`. [`Dialect`] has the few texts in which the databases differ. Modules that
+//! keep tables of their own use the same values and rows.
+
+use std::error::Error;
+
+use jiff::Timestamp;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, private::BytesMut};
+
+use crate::{
+    StoreError,
+    rows::{parse_moment, parse_time, stored},
+};
+
+/// A value that a statement is given or a column holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    Null,
+    Int(i64),
+    Real(f64),
+    Bool(bool),
+    Text(&'a str),
+    Blob(&'a [u8]),
+}
+
+/// An owned [`Value`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    Null,
+    Int(i64),
+    Real(f64),
+    Bool(bool),
+    Text(String),
+    Blob(Vec<u8>),
+}
+
+/// The values of a statement, converted with [`Value::from`].
+#[macro_export]
+macro_rules! values {
+    ($($value:expr),* $(,)?) => { &[$($crate::sql::Value::from($value)),*] };
+}
+
+macro_rules! value_from {
+    ($($of:ty => |$value:ident| $to:expr;)*) => { $(
+        impl<'a> From<$of> for Value<'a> {
+            fn from($value: $of) -> Self {
+                $to
+            }
+        }
+    )* };
+}
+
+value_from! {
+    i64 => |number| Self::Int(number);
+    u32 => |number| Self::Int(number.into());
+    u64 => |number| Self::Int(i64::try_from(number).unwrap_or(i64::MAX));
+    usize => |number| Self::Int(i64::try_from(number).unwrap_or(i64::MAX));
+    f64 => |number| Self::Real(number);
+    bool => |is| Self::Bool(is);
+    &'a str => |text| Self::Text(text);
+    &'a String => |text| Self::Text(text);
+    &'a [u8] => |bytes| Self::Blob(bytes);
+    &'a [u8; 32] => |bytes| Self::Blob(bytes);
+}
+
+impl<'a, T: Into<Self>> From<Option<T>> for Value<'a> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
+
+impl Cell {
+    #[must_use]
+    pub fn as_value(&self) -> Value<'_> {
+        match self {
+            Self::Null => Value::Null,
+            Self::Int(number) => Value::Int(*number),
+            Self::Real(number) => Value::Real(*number),
+            Self::Bool(is) => Value::Bool(*is),
+            Self::Text(text) => Value::Text(text),
+            Self::Blob(bytes) => Value::Blob(bytes),
+        }
+    }
+}
+
+impl From<Value<'_>> for Cell {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Int(number) => Self::Int(number),
+            Value::Real(number) => Self::Real(number),
+            Value::Bool(is) => Self::Bool(is),
+            Value::Text(text) => Self::Text(text.to_owned()),
+            Value::Blob(bytes) => Self::Blob(bytes.to_vec()),
+        }
+    }
+}
+
+impl rusqlite::ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Int(number) => ValueRef::Integer(*number),
+            Self::Real(number) => ValueRef::Real(*number),
+            Self::Bool(is) => ValueRef::Integer((*is).into()),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+/// Replaces U+0000, the one character that PostgreSQL has no room for, by its picture.
+impl ToSql for Value<'_> {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Int(number) if *ty == Type::INT4 => i32::try_from(*number)?.to_sql(ty, out),
+            Self::Int(number) => number.to_sql(ty, out),
+            Self::Real(number) => number.to_sql(ty, out),
+            Self::Bool(is) => is.to_sql(ty, out),
+            Self::Text(text) => stored(text).to_sql(ty, out),
+            Self::Blob(bytes) => bytes.to_sql(ty, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+impl ToSql for Cell {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        ToSql::to_sql(&self.as_value(), ty, out)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Cell {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(match *ty {
+            Type::INT4 => Self::Int(i32::from_sql(ty, raw)?.into()),
+            Type::INT8 => Self::Int(i64::from_sql(ty, raw)?),
+            Type::BOOL => Self::Bool(bool::from_sql(ty, raw)?),
+            Type::FLOAT8 => Self::Real(f64::from_sql(ty, raw)?),
+            Type::BYTEA => Self::Blob(raw.to_vec()),
+            _ => Self::Text(String::from_sql(ty, raw)?),
+        })
+    }
+
+    fn from_sql_null(_: &Type) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self::Null)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+/// A row of an answer.
+#[derive(Clone, Debug)]
+pub struct Row(pub Vec<Cell>);
+
+impl Row {
+    /// # Errors
+    /// [`StoreError::BadRecord`] where there is no such column.
+    pub fn value(&self, column: usize) -> Result<Value<'_>, StoreError> {
+        self.0.get(column).map(Cell::as_value).ok_or_else(|| unexpected(column))
+    }
+
+    /// # Errors
+    /// [`StoreError::BadRecord`] where the column holds something else.
+    pub fn get<'r, T: Column<'r>>(&'r self, column: usize) -> Result<T, StoreError> {
+        T::read(self.value(column)?).ok_or_else(|| unexpected(column))
+    }
+}
+
+fn unexpected(column: usize) -> StoreError {
+    StoreError::BadRecord(format!("column {column} holds something else"))
+}
+
+impl TryFrom<&rusqlite::Row<'_>> for Row {
+    type Error = StoreError;
+
+    fn try_from(row: &rusqlite::Row<'_>) -> Result<Self, StoreError> {
+        let cell = |column| {
+            Ok(match row.get_ref(column)? {
+                ValueRef::Null => Cell::Null,
+                ValueRef::Integer(number) => Cell::Int(number),
+                ValueRef::Real(number) => Cell::Real(number),
+                ValueRef::Text(text) => {
+                    Cell::Text(std::str::from_utf8(text).map_err(|_| unexpected(column))?.to_owned())
+                }
+                ValueRef::Blob(bytes) => Cell::Blob(bytes.to_vec()),
+            })
+        };
+        (0..row.as_ref().column_count()).map(cell).collect::<Result<_, StoreError>>().map(Self)
+    }
+}
+
+impl TryFrom<&tokio_postgres::Row> for Row {
+    type Error = StoreError;
+
+    fn try_from(row: &tokio_postgres::Row) -> Result<Self, StoreError> {
+        (0..row.len()).map(|column| Ok(row.try_get(column)?)).collect::<Result<_, StoreError>>().map(Self)
+    }
+}
+
+/// A type that a column's value is read as.
+pub trait Column<'r>: Sized {
+    fn read(value: Value<'r>) -> Option<Self>;
+}
+
+impl<'r> Column<'r> for &'r str {
+    fn read(value: Value<'r>) -> Option<Self> {
+        if let Value::Text(text) = value { Some(text) } else { None }
+    }
+}
+
+impl Column<'_> for String {
+    fn read(value: Value<'_>) -> Option<Self> {
+        <&str>::read(value).map(str::to_owned)
+    }
+}
+
+impl<'r> Column<'r> for &'r [u8] {
+    fn read(value: Value<'r>) -> Option<Self> {
+        if let Value::Blob(bytes) = value { Some(bytes) } else { None }
+    }
+}
+
+impl Column<'_> for [u8; 32] {
+    fn read(value: Value<'_>) -> Option<Self> {
+        <&[u8]>::read(value)?.try_into().ok()
+    }
+}
+
+impl Column<'_> for i64 {
+    fn read(value: Value<'_>) -> Option<Self> {
+        if let Value::Int(number) = value { Some(number) } else { None }
+    }
+}
+
+macro_rules! unsigned_columns {
+    ($($number:ty),*) => { $(
+        impl Column<'_> for $number {
+            fn read(value: Value<'_>) -> Option<Self> {
+                i64::read(value)?.try_into().ok()
+            }
+        }
+    )* };
+}
+
+unsigned_columns!(u16, u32, u64, usize);
+
+impl Column<'_> for f64 {
+    fn read(value: Value<'_>) -> Option<Self> {
+        if let Value::Real(number) = value { Some(number) } else { None }
+    }
+}
+
+/// SQLite has numbers in place of booleans.
+impl Column<'_> for bool {
+    fn read(value: Value<'_>) -> Option<Self> {
+        match value {
+            Value::Bool(is) => Some(is),
+            Value::Int(number) => Some(number != 0),
+            _ => None,
+        }
+    }
+}
+
+/// A text, or milliseconds since the Unix epoch.
+impl Column<'_> for Timestamp {
+    fn read(value: Value<'_>) -> Option<Self> {
+        match value {
+            Value::Text(text) => parse_time(text).ok(),
+            Value::Int(ms) => parse_moment(ms).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl<'r, T: Column<'r>> Column<'r> for Option<T> {
+    fn read(value: Value<'r>) -> Option<Self> {
+        if value == Value::Null { Some(None) } else { T::read(value).map(Some) }
+    }
+}
+
+/// Texts in which the databases differ.
+pub(crate) struct Dialect {
+    /// The function that finds a text in another: its place, from 1 on, or 0.
+    pub find: &'static str,
+    /// Joins two tables, of which the first is read first.
+    pub join_in_order: &'static str,
+    /// Locks the rows that were read until the transaction ends.
+    pub for_update: &'static str,
+    /// The title of a row of `changes`.
+    pub title: &'static str,
+    /// The condition that a row of `changes` has votes.
+    pub has_votes: &'static str,
+    /// The condition that a row of `changes` has its contents, as the index of large changes has it.
+    pub not_redacted: &'static str,
+    /// When an event was made: a text, or milliseconds.
+    pub event_time: &'static str,
+    /// Stores a standing rule: its id, whether it is over, its body, and whether it allows.
+    pub store_rule: &'static str,
+    /// The condition that a standing rule allows.
+    pub rule_allows: &'static str,
+    /// Policies in force with their names: the newest, whose fact is `?1` and whose name is `?2`, and those of nodes.
+    pub policies: &'static str,
+}
+
+/// A connection, with the transaction that is open on it.
+pub(crate) trait Sql {
+    const DIALECT: Dialect;
+
+    /// Returns all rows.
+    async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError>;
+
+    /// Returns how many rows were written.
+    async fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError>;
+
+    /// Runs a statement that is a transaction of its own: where nobody answers, its outcome is unknown.
+    async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError>;
+
+    /// Returns the first row.
+    async fn first(&self, sql: &str, values: &[Value<'_>]) -> Result<Option<Row>, StoreError> {
+        Ok(self.rows(sql, values).await?.into_iter().next())
+    }
+}
+
+/// The parameters of a statement that is put together.
+#[derive(Default)]
+pub(crate) struct Parameters(Vec<Cell>);
+
+impl Parameters {
+    /// Adds a value and returns its place in the statement, as `?3`.
+    pub fn add<'a>(&mut self, value: impl Into<Value<'a>>) -> String {
+        self.0.push(value.into().into());
+        format!("?{}", self.0.len())
+    }
+
+    /// Adds the values of a list and returns it, as `(?3, ?4)`.
+    pub fn add_all<'a, V: Into<Value<'a>>>(&mut self, values: impl IntoIterator<Item = V>) -> String {
+        let places: Vec<String> = values.into_iter().map(|value| self.add(value)).collect();
+        format!("({})", places.join(", "))
+    }
+
+    pub fn values(&self) -> Vec<Value<'_>> {
+        self.0.iter().map(Cell::as_value).collect()
+    }
+}

@@ -1,0 +1,94 @@
+//! What changes are searched by: a table of small rows beside them.
+
+use rusqlite::{Connection, params};
+
+use crate::{Draft, search::needle};
+use countersign_domain::changes::machine::EventKind;
+
+/// Keeps the row of a change that was just written, on the connection and in the transaction of its writer.
+pub(crate) fn follow(conn: &Connection, draft: &Draft) -> rusqlite::Result<()> {
+    let change = &draft.change;
+    match draft.kind {
+        EventKind::Created => {
+            conn.prepare_cached(
+                "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
+                 SELECT no, ?2, ?3, ?4, ?5, ?6 FROM changes WHERE id = ?1",
+            )?
+            .execute(params![
+                change.id,
+                change.provider,
+                change.tool,
+                change.created_at.as_millisecond(),
+                draft.call_hash,
+                needle(change),
+            ])?;
+        }
+        // What it is called may be something else now.
+        EventKind::Edited | EventKind::Refreshed => {
+            conn.prepare_cached(
+                "UPDATE change_search SET needle = ?2 WHERE no = (SELECT no FROM changes WHERE id = ?1)",
+            )?
+            .execute(params![change.id, needle(change)])?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::{
+        ListQuery, Narrow, drafts,
+        sqlite::{open, sql::run},
+        statements::changes::{list, live},
+    };
+
+    fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
+        let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };
+        run(list(conn, &query))
+            .unwrap()
+            .parsed()
+            .unwrap()
+            .items
+            .into_iter()
+            .map(|(_, change)| change.id.clone())
+            .collect()
+    }
+
+    #[test]
+    fn changes_from_before_there_was_a_search_are_found_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open::older(dir.path(), 3);
+        for id in ["chg_A", "chg_B"] {
+            let draft = drafts::created(id);
+            let change = &draft.change;
+            conn.execute(
+                "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES (?1, 1, 'pending', ?2, 9, ?3, ?4)",
+                params![id, change.proposer.principal, change.expires_at.to_string(), draft.body],
+            )
+            .unwrap();
+        }
+        drop(conn);
+        let conn = open::open_writer(dir.path()).unwrap();
+        let change = &drafts::created("chg_A").change;
+        let narrow = |text: &str| Narrow { text: Some(text.into()), ..Narrow::default() };
+        assert_eq!(found(&conn, narrow("CHG_a")), ["chg_A"]);
+        assert_eq!(found(&conn, narrow(&change.summary.to_uppercase())).len(), 2);
+        let exactly = |since: i64, until: i64| Narrow {
+            providers: vec![change.provider.clone()],
+            tools: vec!["x".into(), change.tool.clone()],
+            since: Timestamp::from_millisecond(change.created_at.as_millisecond() + since).ok(),
+            until: Timestamp::from_millisecond(change.created_at.as_millisecond() + until).ok(),
+            ..Narrow::default()
+        };
+        assert_eq!(found(&conn, exactly(0, 1)), ["chg_B", "chg_A"]);
+        assert!(found(&conn, exactly(1, 2)).is_empty() && found(&conn, exactly(-1, 0)).is_empty());
+        assert_eq!(run(live(&conn)).unwrap().iter().filter(|live| live.call_hash.is_none()).count(), 2);
+        conn.execute("DELETE FROM changes WHERE id = 'chg_A'", []).unwrap();
+        let left: i64 = conn.query_row("SELECT count(*) FROM change_search", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 1, "what is deleted is not found");
+    }
+}

@@ -1,0 +1,180 @@
+//! Reads changes and their events. Every statement uses an index.
+
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+
+use crate::{
+    ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Narrow, StoreError, StoredEvent,
+    rows::{parse_change, parse_state},
+    sql::{Parameters, Row, Sql},
+    values,
+};
+use countersign_domain::changes::{Change, ChangeState};
+
+/// Queries that one statement puts together.
+const MAX_PARTS: usize = 100;
+
+/// A change as it is stored: parsed where the caller is, and not where it was read.
+pub struct Body(String);
+
+impl Body {
+    pub fn parsed(found: Option<Self>) -> Result<Option<Arc<Change>>, StoreError> {
+        found.map(|body| parse_change(&body.0)).transpose()
+    }
+
+    fn read(row: Option<Row>) -> Result<Option<Self>, StoreError> {
+        row.map(|row| row.get(0).map(Self)).transpose()
+    }
+}
+
+pub async fn get<S: Sql>(db: &S, id: &str) -> Result<Option<Body>, StoreError> {
+    Body::read(db.first("SELECT body FROM changes WHERE id = ?1", values![id]).await?)
+}
+
+pub async fn find_idempotent<S: Sql>(db: &S, principal: &str, key: &str) -> Result<Option<Body>, StoreError> {
+    let sql = "SELECT body FROM changes WHERE idempotency_key IS NOT NULL AND principal = ?1 AND idempotency_key = ?2";
+    Body::read(db.first(sql, values![principal, key]).await?)
+}
+
+pub async fn live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
+    let mut parameters = Parameters::default();
+    let open = ChangeState::ALL.into_iter().filter(|state| !state.is_final()).map(ChangeState::as_str);
+    let sql = format!(
+        "SELECT c.id, c.state, c.principal, c.bytes, c.expires_at, s.call_hash
+         FROM changes c LEFT JOIN change_search s ON s.no = c.no WHERE c.state IN {} ORDER BY c.no",
+        parameters.add_all(open)
+    );
+    let read = |row: &Row| -> Result<LiveChange, StoreError> {
+        Ok(LiveChange {
+            id: row.get(0)?,
+            state: parse_state(row.get(1)?)?,
+            principal: row.get(2)?,
+            bytes: row.get(3)?,
+            expires_at: row.get(4)?,
+            call_hash: row.get(5)?,
+        })
+    };
+    db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()
+}
+
+pub async fn voted<S: Sql>(db: &S) -> Result<Vec<String>, StoreError> {
+    let sql = format!(
+        "SELECT id FROM changes WHERE {} AND state IN ('pending', 'approved') ORDER BY no",
+        S::DIALECT.has_votes
+    );
+    db.rows(&sql, &[]).await?.iter().map(|row| row.get(0)).collect()
+}
+
+pub async fn counts<S: Sql>(db: &S) -> Result<Vec<(ChangeState, u64)>, StoreError> {
+    let rows = db.rows("SELECT state, count(*) FROM changes GROUP BY state", &[]).await?;
+    rows.iter().map(|row| Ok((parse_state(row.get(0)?)?, row.get(1)?))).collect()
+}
+
+pub async fn events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+    let sql = "SELECT seq, kind, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+    let read = |row: &Row| -> Result<StoredEvent, StoreError> {
+        Ok(StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? })
+    };
+    db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
+}
+
+/// A page as it is stored.
+pub struct Page {
+    bodies: Vec<Row>,
+    more: bool,
+}
+
+impl Page {
+    /// Parses the page where the caller is, and not where it was read.
+    pub fn parsed(self) -> Result<Listing, StoreError> {
+        let read = |row: &Row| Ok((row.get(0)?, parse_change(row.get(1)?)?));
+        Ok(Listing { items: self.bodies.iter().map(read).collect::<Result<_, StoreError>>()?, more: self.more })
+    }
+}
+
+/// Reads a page of changes, newest first. One query within an index for each state and principal: a long history in other
+/// states costs nothing.
+pub async fn list<S: Sql>(db: &S, query: &ListQuery) -> Result<Page, StoreError> {
+    let mut whose: Vec<(Option<ChangeState>, Option<&str>)> = vec![(None, None)];
+    if !query.states.is_empty() || !query.principals.is_empty() {
+        let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
+        let mut principals: Vec<Option<&str>> = query.principals.iter().map(|name| Some(name.as_str())).collect();
+        if principals.is_empty() {
+            principals.push(None);
+        }
+        whose = states.iter().flat_map(|state| principals.iter().map(|name| (Some(*state), *name))).collect();
+    }
+    // By their numbers, the newest first: a state may have been named twice.
+    let mut lengths: BTreeMap<Reverse<i64>, usize> = BTreeMap::new();
+    for whose in whose.chunks(MAX_PARTS) {
+        let (sql, parameters) = statement::<S>(query, whose);
+        for row in db.rows(&sql, &parameters.values()).await? {
+            lengths.insert(Reverse(row.get(0)?), row.get(1)?);
+        }
+    }
+    let (mut bytes, mut numbers, mut more) = (0, Vec::new(), false);
+    for (Reverse(no), length) in lengths {
+        if numbers.len() >= query.limit || (bytes + length > MAX_PAGE_BYTES && !numbers.is_empty()) {
+            more = true;
+            break;
+        }
+        bytes += length;
+        numbers.push(no);
+    }
+    if numbers.is_empty() {
+        return Ok(Page { bodies: Vec::new(), more });
+    }
+    let mut parameters = Parameters::default();
+    let sql = format!("SELECT no, body FROM changes WHERE no IN {} ORDER BY no DESC", parameters.add_all(numbers));
+    Ok(Page { bodies: db.rows(&sql, &parameters.values()).await?, more })
+}
+
+/// Returns conditions on `s`, a row of `change_search`, each with `AND` before it.
+fn conditions<S: Sql>(narrow: &Narrow, parameters: &mut Parameters) -> String {
+    let mut sql = String::new();
+    for (column, names) in [("provider", &narrow.providers), ("tool", &narrow.tools)] {
+        if !names.is_empty() {
+            sql.push_str(&format!(" AND s.{column} IN {}", parameters.add_all(names)));
+        }
+    }
+    if let Some(text) = &narrow.text {
+        sql.push_str(&format!(" AND {}(s.needle, {}) > 0", S::DIALECT.find, parameters.add(&text.to_lowercase())));
+    }
+    if let Some(since) = narrow.since {
+        sql.push_str(&format!(" AND s.created_ms >= {}", parameters.add(since.as_millisecond())));
+    }
+    if let Some(until) = narrow.until {
+        sql.push_str(&format!(" AND s.created_ms < {}", parameters.add(until.as_millisecond())));
+    }
+    sql
+}
+
+/// Builds the statement for the numbers and lengths of so many changes as the page has, and of one more.
+fn statement<S: Sql>(query: &ListQuery, whose: &[(Option<ChangeState>, Option<&str>)]) -> (String, Parameters) {
+    let mut parameters = Parameters::default();
+    let before = parameters.add(query.before.unwrap_or(u64::MAX));
+    let limit = parameters.add(query.limit.saturating_add(1));
+    let narrow = conditions::<S>(&query.narrow, &mut parameters);
+    let mut parts = Vec::with_capacity(whose.len());
+    for (state, principal) in whose {
+        let principal =
+            principal.map_or_else(String::new, |name| format!(" AND c.principal = {}", parameters.add(name)));
+        let state =
+            state.map_or_else(String::new, |state| format!(" AND c.state = {}", parameters.add(state.as_str())));
+        let (table, from) = match (query.narrow.is_empty(), state.is_empty()) {
+            (true, _) => ("c", "changes c".to_owned()),
+            (false, true) => ("s", "change_search s".to_owned()),
+            // By the index of the changes, whose order is that of the numbers.
+            (false, false) => ("c", format!("changes c {} change_search s ON s.no = c.no", S::DIALECT.join_in_order)),
+        };
+        parts.push(format!(
+            "SELECT no FROM (SELECT {table}.no FROM {from} WHERE {table}.no < {before}{principal}{state}{narrow}
+             ORDER BY {table}.no DESC LIMIT {limit}) part"
+        ));
+    }
+    let sql = format!(
+        "SELECT c.no, octet_length(c.body) FROM ({}) found JOIN changes c ON c.no = found.no
+         ORDER BY c.no DESC LIMIT {limit}",
+        parts.join(" UNION ")
+    );
+    (sql, parameters)
+}

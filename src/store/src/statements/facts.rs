@@ -1,0 +1,39 @@
+//! What is noted of the store as a whole.
+
+use jiff::Timestamp;
+
+use crate::{
+    StoreError,
+    moving::{self, COMING, GONE},
+    rows::parse_time,
+    sql::Sql,
+    values,
+};
+
+pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreError> {
+    let found = db.first("SELECT value FROM facts WHERE name = ?1", values![name]).await?;
+    found.map(|row| row.get(0)).transpose()
+}
+
+/// Sets the fact, or removes it.
+pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), StoreError> {
+    match value {
+        Some(value) => {
+            let sql = "INSERT INTO facts (name, value) VALUES (?1, ?2)
+                       ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            db.execute(sql, values![name, value]).await?
+        }
+        None => db.execute("DELETE FROM facts WHERE name = ?1", values![name]).await?,
+    };
+    Ok(())
+}
+
+/// Returns when the backup was taken that this store was restored from, until a gateway has started on it.
+pub async fn backup_of<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> {
+    get(db, "backup_of").await?.as_deref().map(parse_time).transpose()
+}
+
+/// Refuses a store that was moved, or is not whole yet.
+pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
+    moving::check(get(db, COMING).await?.as_deref(), get(db, GONE).await?.as_deref())
+}

@@ -1,0 +1,124 @@
+//! Keys, sign-ins and codes.
+
+use std::{collections::HashMap, sync::Arc};
+
+use jiff::Timestamp;
+
+use crate::{
+    StoreError,
+    keys::{ApiKey, SignIn, role_of},
+    sql::{Row, Sql},
+    values,
+};
+use countersign_domain::principal::{Principal, Role, SecretHash};
+
+const KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
+const SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
+
+fn read_key(row: &Row) -> Result<(ApiKey, SecretHash), StoreError> {
+    let key = ApiKey {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        role: role_of(row.get(2)?)?,
+        created_at: row.get(3)?,
+        last_used_at: row.get(4)?,
+        revoked_at: row.get(5)?,
+        owner: row.get(6)?,
+    };
+    Ok((key, row.get(7)?))
+}
+
+fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
+    Ok(SignIn {
+        id: row.get(0)?,
+        cookie: row.get(1)?,
+        key: row.get(2)?,
+        principal: Arc::new(Principal {
+            name: row.get(3)?,
+            role: role_of(row.get(4)?)?,
+            key_id: row.get(5)?,
+            owner: row.get(6)?,
+        }),
+        last_used: row.get(7)?,
+    })
+}
+
+/// Inserts a key, within the transaction that tells the trail of it.
+pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
+    let sql = "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let [created, used, revoked] =
+        [Some(key.created_at), key.last_used_at, key.revoked_at].map(|at| at.map(|at| at.to_string()));
+    let (role, owner) = (key.role.as_str(), key.owner.as_ref());
+    let values = values![&key.id, &key.name, role, hash, created.as_ref(), used.as_ref(), revoked.as_ref(), owner];
+    db.execute(sql, values).await.map(drop)
+}
+
+/// Revokes a key, within the transaction that tells the trail of it. Returns whether it had not been revoked before.
+pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
+    Ok(db.execute(sql, values![id, &at.to_string()]).await? == 1)
+}
+
+pub async fn touch<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<(), StoreError> {
+    db.write("UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1", values![id, &at.to_string()]).await.map(drop)
+}
+
+/// Reads all keys, oldest first.
+pub async fn list<S: Sql>(db: &S) -> Result<Vec<(ApiKey, SecretHash)>, StoreError> {
+    db.rows(&format!("{KEYS} ORDER BY created_at, id"), &[]).await?.iter().map(read_key).collect()
+}
+
+pub async fn find<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
+    db.first(&format!("{KEYS} WHERE hash = ?1"), values![hash]).await?.as_ref().map(read_key).transpose()
+}
+
+/// Reads the roles of the keys that are not revoked, by the key's id.
+pub async fn held<S: Sql>(db: &S) -> Result<HashMap<String, Role>, StoreError> {
+    let rows = db.rows("SELECT id, role FROM api_keys WHERE revoked_at IS NULL", &[]).await?;
+    rows.iter().map(|row| Ok((row.get(0)?, role_of(row.get(1)?)?))).collect()
+}
+
+/// Stores a sign-in that is not there yet, and forgets others, within the caller's transaction.
+pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
+    forget_sign_ins(db, gone).await?;
+    let SignIn { id, cookie, principal, key, last_used } = sign_in;
+    let sql = "INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id) DO NOTHING";
+    let values = values![
+        id,
+        cookie,
+        key.as_ref(),
+        &principal.name,
+        principal.role.as_str(),
+        principal.key_id.as_ref(),
+        principal.owner.as_ref(),
+        last_used.as_millisecond(),
+    ];
+    db.execute(sql, values).await.map(drop)
+}
+
+pub async fn sign_in<S: Sql>(db: &S, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
+    db.first(&format!("{SIGN_INS} WHERE id = ?1"), values![id]).await?.as_ref().map(read_sign_in).transpose()
+}
+
+pub async fn sign_ins<S: Sql>(db: &S) -> Result<Vec<SignIn>, StoreError> {
+    db.rows(SIGN_INS, &[]).await?.iter().map(read_sign_in).collect()
+}
+
+pub async fn use_sign_in<S: Sql>(db: &S, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE sign_ins SET last_used_ms = ?2 WHERE id = ?1";
+    db.write(sql, values![id, at.as_millisecond()]).await.map(drop)
+}
+
+/// Ends sign-ins, within the caller's transaction.
+pub async fn forget_sign_ins<S: Sql>(db: &S, gone: &[SecretHash]) -> Result<(), StoreError> {
+    for id in gone {
+        db.execute("DELETE FROM sign_ins WHERE id = ?1", values![id]).await?;
+    }
+    Ok(())
+}
+
+pub async fn knows_code<S: Sql>(db: &S, hash: &SecretHash) -> Result<bool, StoreError> {
+    Ok(db.first("SELECT 1 FROM sign_in_codes WHERE hash = ?1", values![hash]).await?.is_some())
+}

@@ -1,0 +1,10 @@
+//! What both backends ask their databases for in the same words: everything but the writing of changes and of the trail.
+
+pub mod changes;
+pub mod facts;
+pub mod keys;
+pub mod pins;
+pub mod retention;
+pub mod standing_rules;
+pub mod trail;
+pub mod webhooks;

@@ -1,0 +1,59 @@
+//! Pins of tool definitions.
+
+use std::sync::Arc;
+
+use crate::{StoreError, pins::PinWrite, sql::Sql, values};
+use countersign_domain::policy::pins::{Acceptance, Pin, Pins};
+
+/// Writes pins within the writer's transaction; with `first`, only of a server that nobody has seen before. Returns
+/// whether they were written.
+pub async fn store<S: Sql>(db: &S, server: &str, writes: &[PinWrite], first: bool) -> Result<bool, StoreError> {
+    let sql = "INSERT INTO pinned_servers (server) VALUES (?1) ON CONFLICT DO NOTHING";
+    if db.execute(sql, values![server]).await? == 0 && first {
+        return Ok(false);
+    }
+    let sql = "INSERT INTO tool_pins
+                   (server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+               ON CONFLICT (server, tool) DO UPDATE SET seen = excluded.seen, accepted = excluded.accepted,
+                   accepted_by = excluded.accepted_by, accepted_at = excluded.accepted_at,
+                   definition = excluded.definition, accepted_target = excluded.accepted_target";
+    for PinWrite { tool, pin } in writes {
+        let accepted = pin.accepted.as_ref();
+        let at = accepted.map(|accepted| accepted.at.to_string());
+        let values = values![
+            server,
+            tool,
+            pin.seen.as_ref(),
+            accepted.map(|accepted| &accepted.hash),
+            accepted.map(|accepted| &accepted.by),
+            at.as_ref(),
+            pin.text.as_deref(),
+            accepted.and_then(|accepted| accepted.target.as_ref()),
+        ];
+        db.execute(sql, values).await?;
+    }
+    Ok(true)
+}
+
+pub async fn load<S: Sql>(db: &S) -> Result<Pins, StoreError> {
+    let mut pins = Pins::default();
+    for row in db.rows("SELECT server FROM pinned_servers", &[]).await? {
+        pins.servers.insert(row.get(0)?, Default::default());
+    }
+    let sql =
+        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins";
+    for row in db.rows(sql, &[]).await? {
+        let accepted = match (row.get(3)?, row.get(5)?) {
+            (Some(hash), Some(at)) => {
+                let by = row.get::<Option<String>>(4)?.unwrap_or_default();
+                Some(Acceptance { hash, by, at, target: row.get(7)? })
+            }
+            _ => None,
+        };
+        let text = row.get::<Option<&str>>(6)?.map(Arc::from);
+        let pin = Pin { seen: row.get(2)?, accepted, text };
+        pins.servers.entry(row.get(0)?).or_default().insert(row.get(1)?, pin);
+    }
+    Ok(pins)
+}

@@ -1,0 +1,90 @@
+//! Finds what is old.
+
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+
+use crate::{
+    StoreError,
+    retention::{MAX_BYTES, MAX_CHANGES, MAX_EVENTS, Old, OldBefore},
+    rows::{parse_change, parse_state},
+    sql::{Sql, Value},
+    values,
+};
+
+/// Reads the oldest of what is old.
+pub async fn old<S: Sql>(db: &S, before: OldBefore) -> Result<Old, StoreError> {
+    let mut old = Old::default();
+    if let Some(at) = before.contents {
+        let sql = "SELECT no, octet_length(body) FROM changes
+                   WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
+                   ORDER BY finished_at, no LIMIT ?3";
+        take_contents(db, sql, values![false, at.as_second(), MAX_CHANGES], &mut old).await?;
+    }
+    if let Some((at, least)) = before.large {
+        // Of what came to nothing. The number is that of the index; it is used only where the text says the same.
+        let sql = format!(
+            "SELECT no, octet_length(body) FROM changes
+             WHERE {} AND finished_at IS NOT NULL AND octet_length(body) > 65536 AND finished_at < ?1
+               AND octet_length(body) > ?2 AND state IN ('rejected', 'withdrawn', 'expired', 'failed')
+             ORDER BY finished_at, no LIMIT ?3",
+            S::DIALECT.not_redacted
+        );
+        let least = u32::try_from(least).unwrap_or(u32::MAX).min(i32::MAX.unsigned_abs());
+        take_contents(db, &sql, values![at.as_second(), least, MAX_CHANGES], &mut old).await?;
+    }
+    if let Some(at) = before.changes {
+        // Once for each value of `redacted`, within its part of the index.
+        for redacted in [true, false] {
+            let left = MAX_CHANGES.saturating_sub(old.changes.len());
+            let sql = "SELECT id, version, state FROM changes
+                       WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
+                       ORDER BY finished_at, no LIMIT ?3";
+            for row in db.rows(sql, values![redacted, at.as_second(), left]).await? {
+                old.changes.push((row.get(0)?, row.get(1)?, parse_state(row.get(2)?)?));
+            }
+        }
+        old.more |= old.changes.len() == MAX_CHANGES;
+        // What goes as a whole need not lose its contents first.
+        let going: HashSet<&str> = old.changes.iter().map(|(id, ..)| id.as_str()).collect();
+        old.contents.retain(|change| !going.contains(change.id.as_str()));
+    }
+    if let Some(at) = before.events {
+        let sql = format!(
+            "SELECT seq, {} FROM events WHERE seq < (SELECT max(seq) FROM events) ORDER BY seq LIMIT ?1",
+            S::DIALECT.event_time
+        );
+        let mut count = 0;
+        for row in db.rows(&sql, values![MAX_EVENTS]).await? {
+            // An event without a time is as old as the one after it.
+            if row.get::<Option<Timestamp>>(1)?.is_some_and(|told| told >= at) {
+                break;
+            }
+            old.events_to = row.get(0)?;
+            count += 1;
+        }
+        old.more |= count == MAX_EVENTS;
+    }
+    Ok(old)
+}
+
+/// Adds those of at most [`MAX_CHANGES`] rows that are not among them yet, as far as one transaction has room.
+async fn take_contents<S: Sql>(db: &S, sql: &str, values: &[Value<'_>], old: &mut Old) -> Result<(), StoreError> {
+    let (mut bytes, mut found) = (0, 0);
+    for row in db.rows(sql, values).await? {
+        bytes += row.get::<usize>(1)?;
+        if (bytes > MAX_BYTES || old.contents.len() >= MAX_CHANGES) && !old.contents.is_empty() {
+            old.more = true;
+            return Ok(());
+        }
+        found += 1;
+        let sql = "SELECT body FROM changes WHERE no = ?1";
+        let Some(row) = db.first(sql, values![row.get::<i64>(0)?]).await? else { continue };
+        let change = parse_change(row.get(0)?)?;
+        if !old.contents.iter().any(|known| known.id == change.id) {
+            old.contents.push(change);
+        }
+    }
+    old.more |= found == MAX_CHANGES;
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Reads the audit trail and the rows that its entries tell of.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::value::RawValue;
+
+use crate::{
+    StoreError,
+    covered::{KeyRow, NEWEST_POLICY, PinRow, Rows, of_key, policy_hash, rule_hash},
+    policy_snapshots::NEWEST,
+    rows::parse_state,
+    search::{AuditSearch, FoundEntries, FoundEntry, PAGE, SPAN},
+    sql::{Parameters, Row, Sql},
+    values,
+};
+use countersign_domain::changes::audit::AuditEntry;
+
+/// The columns that [`entry`] reads, in that order.
+pub const ENTRY: &str =
+    "a.seq, a.at, a.change_id, a.event, a.from_state, a.to_state, a.actor, a.details, a.prev_hash, a.hash";
+
+pub fn entry(row: &Row) -> Result<AuditEntry, StoreError> {
+    let to: &str = row.get(5)?;
+    Ok(AuditEntry {
+        seq: row.get(0)?,
+        at: row.get(1)?,
+        change_id: row.get(2)?,
+        event: row.get(3)?,
+        from: row.get::<Option<&str>>(4)?.map(parse_state).transpose()?,
+        to: Some(to).filter(|to| !to.is_empty()).map(parse_state).transpose()?,
+        actor: row.get(6)?,
+        details: RawValue::from_string(row.get(7)?)
+            .map_err(|e| StoreError::BadRecord(format!("details of an audit entry: {e}")))?,
+        prev_hash: row.get(8)?,
+        hash: row.get(9)?,
+    })
+}
+
+/// Reads entries below `before`, newest first.
+pub async fn page<S: Sql>(
+    db: &S,
+    change: Option<&str>,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<AuditEntry>, StoreError> {
+    let mut parameters = Parameters::default();
+    let (before, limit) = (parameters.add(before.unwrap_or(u64::MAX)), parameters.add(limit));
+    let of_change = change.map_or_else(String::new, |id| format!(" AND a.change_id = {}", parameters.add(id)));
+    let sql =
+        format!("SELECT {ENTRY} FROM audit a WHERE a.seq < {before}{of_change} ORDER BY a.seq DESC LIMIT {limit}");
+    db.rows(&sql, &parameters.values()).await?.iter().map(entry).collect()
+}
+
+/// Reads the next entries after number `after`, oldest first.
+pub async fn next_page<S: Sql>(db: &S, after: u64) -> Result<Vec<AuditEntry>, StoreError> {
+    let sql = format!("SELECT {ENTRY} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
+    db.rows(&sql, values![after, PAGE]).await?.iter().map(entry).collect()
+}
+
+/// Searches the entries below `before`, the last of which is `newest`; answers at most `limit`, newest first.
+pub async fn search<S: Sql>(
+    db: &S,
+    search: &AuditSearch,
+    newest: u64,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<FoundEntries, StoreError> {
+    let top = before.map_or(newest + 1, |before| before.min(newest + 1));
+    let bottom = if search.is_scan() { top.saturating_sub(SPAN) } else { 0 };
+    let wanted = search.text.as_ref().map(|text| text.to_lowercase());
+    let mut entries: Vec<AuditEntry> = Vec::new();
+    let mut below = top;
+    loop {
+        // A page at a time: what is looked for may be among the first.
+        let (sql, parameters) = statement(search, bottom, below);
+        let page = db.rows(&sql, &parameters.values()).await?;
+        for row in &page {
+            let entry = entry(row)?;
+            below = entry.seq;
+            if !search.holds(&entry, row.get(10)?, wanted.as_deref()) {
+                continue;
+            }
+            if entries.len() == limit {
+                let next = entries.last().map(|last| last.seq);
+                return Ok(FoundEntries { entries: with_titles(db, entries).await?, next });
+            }
+            entries.push(entry);
+        }
+        if page.len() < PAGE as usize {
+            let next = (bottom > 1).then_some(bottom);
+            return Ok(FoundEntries { entries: with_titles(db, entries).await?, next });
+        }
+    }
+}
+
+fn statement(search: &AuditSearch, bottom: u64, below: u64) -> (String, Parameters) {
+    let mut parameters = Parameters::default();
+    let mut narrow = format!("a.seq < {} AND a.seq >= {}", parameters.add(below), parameters.add(bottom));
+    for (column, names) in [("event", &search.events), ("actor", &search.actors)] {
+        if !names.is_empty() {
+            narrow.push_str(&format!(" AND a.{column} IN {}", parameters.add_all(names)));
+        }
+    }
+    if let Some(change) = &search.change {
+        narrow.push_str(&format!(" AND a.change_id = {}", parameters.add(change)));
+    }
+    let sql = format!(
+        "SELECT {ENTRY}, s.needle FROM audit a
+         LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
+         WHERE {narrow} ORDER BY a.seq DESC LIMIT {}",
+        parameters.add(PAGE)
+    );
+    (sql, parameters)
+}
+
+/// Adds what the changes are called. Their bodies may be large: only those of what was found are looked into.
+async fn with_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<FoundEntry>, StoreError> {
+    let mut titles = HashMap::new();
+    let ids: BTreeSet<&str> = entries.iter().map(|entry| &*entry.change_id).filter(|id| !id.is_empty()).collect();
+    if !ids.is_empty() {
+        let mut parameters = Parameters::default();
+        let ids = parameters.add_all(ids);
+        let sql = format!("SELECT id, {} FROM changes WHERE id IN {ids}", S::DIALECT.title);
+        for row in db.rows(&sql, &parameters.values()).await? {
+            titles.insert(row.get::<String>(0)?, row.get::<Option<String>>(1)?);
+        }
+    }
+    let titled = |entry: AuditEntry| FoundEntry { title: titles.get(&entry.change_id).cloned().flatten(), entry };
+    Ok(entries.into_iter().map(titled).collect())
+}
+
+const KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys";
+
+fn key_row(row: &Row) -> Result<KeyRow<'_>, StoreError> {
+    Ok(KeyRow {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        role: row.get(2)?,
+        owner: row.get(3)?,
+        secret: row.get(4)?,
+        created_at: row.get(5)?,
+        revoked_at: row.get(6)?,
+    })
+}
+
+/// Returns the details of an entry about a key, by its row as it is now.
+pub async fn key_details<S: Sql>(db: &S, id: &str) -> Result<String, StoreError> {
+    let row = db.first(&format!("{KEYS} WHERE id = ?1"), values![id]).await?;
+    let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
+    Ok(of_key(&key_row(&row)?))
+}
+
+/// Reads the rows that entries tell of.
+pub async fn covered_rows<S: Sql>(db: &S) -> Result<Rows, StoreError> {
+    let mut found = Rows::default();
+    for row in &db.rows(KEYS, &[]).await? {
+        let key = key_row(row)?;
+        found.keys.insert(key.id.to_owned(), key.hash());
+    }
+    let sql =
+        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins";
+    for row in &db.rows(sql, &[]).await? {
+        let pin = PinRow {
+            server: row.get(0)?,
+            tool: row.get(1)?,
+            seen: row.get(2)?,
+            accepted: row.get(3)?,
+            by: row.get(4)?,
+            at: row.get(5)?,
+            definition: row.get(6)?,
+            target: row.get(7)?,
+        };
+        found.pins.insert((pin.server.to_owned(), pin.tool.to_owned()), pin.hash());
+    }
+    for row in db.rows("SELECT server FROM pinned_servers", &[]).await? {
+        found.servers.insert(row.get(0)?);
+    }
+    let sql = format!("SELECT id, body, {}, \"over\" FROM standing_rules", S::DIALECT.rule_allows);
+    for row in db.rows(&sql, &[]).await? {
+        found.rules.insert(row.get(0)?, (rule_hash(row.get(1)?), row.get(2)?, row.get(3)?));
+    }
+    for row in db.rows(S::DIALECT.policies, values![NEWEST, NEWEST_POLICY]).await? {
+        found.policies.insert(row.get(0)?, policy_hash(row.get(1)?));
+    }
+    Ok(found)
+}
