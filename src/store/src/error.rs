@@ -134,6 +134,12 @@ impl StoreError {
     }
 }
 
+impl From<serde_json::Error> for StoreError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::BadRecord(error.to_string())
+    }
+}
+
 impl WriteError {
     /// What a person is told: `nothing` was done, unless nobody knows.
     #[must_use]

@@ -339,8 +339,8 @@ pub(crate) trait Sql {
 }
 
 /// The parameters of a statement that is put together.
-#[derive(Default)]
-pub(crate) struct Parameters(Vec<Cell>);
+#[derive(Debug, Default)]
+pub struct Parameters(Vec<Cell>);
 
 impl Parameters {
     /// Adds a value and returns its place in the statement, as `?3`.
@@ -355,6 +355,7 @@ impl Parameters {
         format!("({})", places.join(", "))
     }
 
+    #[must_use]
     pub fn values(&self) -> Vec<Value<'_>> {
         self.0.iter().map(Cell::as_value).collect()
     }

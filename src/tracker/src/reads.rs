@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     cursor,
-    db::{Db, Owned, Row, Sql, Value, failed, values},
+    db::{Db, Parameters, Row, Sql, failed, values},
     history::{self, HistoryEntry},
     model::{IssueType, Status},
     queries::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
@@ -155,11 +155,10 @@ pub(super) fn each_issue(
     filter: &IssueFilter,
     after: Option<i64>,
     limit: usize,
-    each: impl FnMut(Row<'_>) -> Sql<()>,
+    each: impl FnMut(&Row) -> Sql<()>,
 ) -> Result<(), McpError> {
-    let Some((sql, values)) = issue_query(db, filter, after, limit)? else { return Ok(()) };
-    let given: Vec<Value<'_>> = values.iter().map(Owned::lent).collect();
-    db.each(&sql, &given, each).map_err(|e| failed(&e))
+    let Some((sql, parameters)) = issue_query(db, filter, after, limit)? else { return Ok(()) };
+    db.each(&sql, &parameters.values(), each).map_err(|e| failed(&e))
 }
 
 /// The statement and its parameters; `None` if nothing can fit.
@@ -168,9 +167,9 @@ pub(super) fn issue_query(
     filter: &IssueFilter,
     after: Option<i64>,
     limit: usize,
-) -> Result<Option<(String, Vec<Owned>)>, McpError> {
+) -> Result<Option<(String, Parameters)>, McpError> {
     let mut sql = String::from(line_sql!());
-    let mut values: Vec<Owned> = Vec::new();
+    let mut parameters = Parameters::default();
     let mut joint = " WHERE ";
     let mut and = |sql: &mut String, condition: &str| {
         sql.push_str(joint);
@@ -180,8 +179,7 @@ pub(super) fn issue_query(
     if let Some(project) = &filter.project {
         let found = find_project(db, project).map_err(|e| failed(&e))?;
         let found = found.ok_or_else(|| not_found("project", project.text()).with("pointer", "/projectId"))?;
-        and(&mut sql, "i.project = ?");
-        values.push(Owned::Int(found.rowid));
+        and(&mut sql, &format!("i.project = {}", parameters.add(found.rowid)));
     }
     let lists: [(&str, Vec<&str>); 3] = [
         ("i.status", filter.status.iter().map(|s| s.as_str()).collect()),
@@ -192,8 +190,7 @@ pub(super) fn issue_query(
         if names.is_empty() {
             continue;
         }
-        and(&mut sql, &format!("{column} IN ({})", vec!["?"; names.len()].join(", ")));
-        values.extend(names.into_iter().map(|name| Owned::Text(name.to_owned())));
+        and(&mut sql, &format!("{column} IN {}", parameters.add_all(names)));
     }
     match &filter.assignee {
         None => {}
@@ -201,8 +198,7 @@ pub(super) fn issue_query(
         Some(Some(id)) => {
             let found = find_person(db, id).map_err(|e| failed(&e))?;
             let found = found.ok_or_else(|| not_found("person", id).with("pointer", "/assigneeId"))?;
-            and(&mut sql, "i.assignee = ?");
-            values.push(Owned::Int(found.rowid));
+            and(&mut sql, &format!("i.assignee = {}", parameters.add(found.rowid)));
         }
     }
     match &filter.parent {
@@ -211,22 +207,18 @@ pub(super) fn issue_query(
         Some(Some(by)) => {
             let found = find_parent(db, by).map_err(|e| failed(&e))?;
             let found = found.ok_or_else(|| not_found("issue", by.text()).with("pointer", "/parentId"))?;
-            and(&mut sql, "i.parent = ?");
-            values.push(Owned::Int(found.rowid));
+            and(&mut sql, &format!("i.parent = {}", parameters.add(found.rowid)));
         }
     }
     if let Some(text) = &filter.text {
         let Some(wanted) = Expression::of(db, text) else { return Ok(None) };
-        and(&mut sql, wanted.condition());
-        values.push(Owned::Text(wanted.text(true)));
+        and(&mut sql, &wanted.condition(&parameters.add(&wanted.text(true))));
     }
     if let Some(after) = after {
-        and(&mut sql, "i.id < ?");
-        values.push(Owned::Int(after));
+        and(&mut sql, &format!("i.id < {}", parameters.add(after)));
     }
-    sql.push_str(" ORDER BY i.id DESC LIMIT ?");
-    values.push(Owned::Int(i64::try_from(limit).unwrap_or(i64::MAX)));
-    Ok(Some((sql, values)))
+    sql.push_str(&format!(" ORDER BY i.id DESC LIMIT {}", parameters.add(limit)));
+    Ok(Some((sql, parameters)))
 }
 
 #[derive(Serialize)]

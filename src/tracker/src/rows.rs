@@ -66,7 +66,7 @@ macro_rules! issue_sql {
 
 impl<'a> IssueView<'a> {
     /// From a row of [`select_issue`].
-    pub fn from_row(row: Row<'a>, workflow: &'a Workflow) -> Sql<Self> {
+    pub fn from_row(row: &'a Row, workflow: &'a Workflow) -> Sql<Self> {
         let assignee = match (row.get(9)?, row.get(10)?) {
             (Some(id), Some(name)) => Some(PersonRef { id, name }),
             _ => None,
@@ -103,7 +103,7 @@ const ISSUE_BY_ID: &str = issue_sql!("WHERE i.uuid = ?1");
 pub(super) const ISSUE_BY_KEY: &str = issue_sql!("WHERE i.key = ?1");
 
 /// Reads one issue.
-pub(super) fn with_issue<T>(db: Db<'_>, by: &EntityRef, of: impl FnOnce(Row<'_>) -> Sql<T>) -> Sql<Option<T>> {
+pub(super) fn with_issue<T>(db: Db<'_>, by: &EntityRef, of: impl FnOnce(&Row) -> Sql<T>) -> Sql<Option<T>> {
     let sql = if let EntityRef::Id(_) = by { ISSUE_BY_ID } else { ISSUE_BY_KEY };
     db.find(sql, values![by.text()], of)
 }
@@ -203,7 +203,7 @@ pub(super) const PROJECT_COLUMNS: &str =
 
 impl<'a> ProjectView<'a> {
     /// From a row of [`PROJECT_COLUMNS`].
-    pub fn from_row(row: Row<'a>) -> Sql<Self> {
+    pub fn from_row(row: &'a Row) -> Sql<Self> {
         Ok(Self {
             id: row.get(0)?,
             key: row.get(1)?,
@@ -264,7 +264,7 @@ pub(super) use line_sql;
 
 impl<'r, T: From<&'r str>> IssueLine<T> {
     /// From a row of `line_sql!`.
-    pub fn from_row(row: Row<'r>) -> Sql<Self> {
+    pub fn from_row(row: &'r Row) -> Sql<Self> {
         let assignee = match row.get::<Option<&str>>(7)? {
             Some(id) => Some(LinePerson { id: id.into(), name: row.get::<&str>(8)?.into() }),
             None => None,

@@ -49,11 +49,11 @@ impl<'q> Expression<'q> {
         }
     }
 
-    /// That the words of `issues i` fit it.
-    pub fn condition(&self) -> &'static str {
+    /// Returns the condition that the words of `issues i` fit the text in that place.
+    pub fn condition(&self, place: &str) -> String {
         match self {
-            Self::File(_) => "i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH ?)",
-            Self::Server(_) => "i.words @@ CAST(? AS text)::tsquery",
+            Self::File(_) => format!("i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH {place})"),
+            Self::Server(_) => format!("i.words @@ CAST({place} AS text)::tsquery"),
         }
     }
 }

@@ -12,19 +12,21 @@ use std::{
 
 use deadpool_postgres::{Object, Pool};
 use tokio::{sync::oneshot, time::Instant};
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::types::ToSql;
 
 use super::{
     connect::{self, ANSWER, Ground},
     error,
+    sql::numbered,
 };
-use crate::{StoreError, StoreFuture};
+use crate::{
+    StoreError, StoreFuture,
+    sql::{Cell, Row, Value},
+    values,
+};
 
 /// Connections of a module.
 const CONNECTIONS: usize = 6;
-
-/// A value for a statement.
-pub type Given = Box<dyn ToSql + Sync + Send>;
 
 /// See the module.
 pub struct Tables {
@@ -138,15 +140,17 @@ impl Session {
         self.ask(|client| async move { client.batch_execute(sql).await })
     }
 
-    /// All rows.
+    /// Returns all rows.
     ///
     /// # Errors
     /// Those of the server.
-    pub fn query(&self, sql: String, values: Vec<Given>) -> Result<Vec<Row>, StoreError> {
-        self.ask(|client| async move {
+    pub fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
+        let (sql, values) = statement(sql, values);
+        let rows = self.ask(|client| async move {
             let statement = client.prepare_cached(&sql).await?;
-            client.query(&statement, &borrowed(&values)).await
-        })
+            client.query(&statement, &lent(&values)).await
+        })?;
+        rows.iter().map(Row::try_from).collect()
     }
 
     /// Whether the node that runs the change still has it, until the transaction ends: whoever would take that node for gone
@@ -155,24 +159,30 @@ impl Session {
     /// # Errors
     /// Those of the server.
     pub fn is_claimed(&self, change: &str) -> Result<bool, StoreError> {
-        let sql = "SELECT 1 FROM claims WHERE change_id = $1 AND lapsed_until IS NULL AND taken_ms IS NULL FOR SHARE";
-        Ok(!self.query(sql.to_owned(), vec![Box::new(change.to_owned())])?.is_empty())
+        let sql = "SELECT 1 FROM claims WHERE change_id = ?1 AND lapsed_until IS NULL AND taken_ms IS NULL FOR SHARE";
+        Ok(!self.rows(sql, values![change])?.is_empty())
     }
 
-    /// How many rows it was about.
+    /// Returns how many rows were written.
     ///
     /// # Errors
     /// Those of the server.
-    pub fn execute(&self, sql: String, values: Vec<Given>) -> Result<u64, StoreError> {
+    pub fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
+        let (sql, values) = statement(sql, values);
         self.ask(|client| async move {
             let statement = client.prepare_cached(&sql).await?;
-            client.execute(&statement, &borrowed(&values)).await
+            client.execute(&statement, &lent(&values)).await
         })
     }
 }
 
-fn borrowed(values: &[Given]) -> Vec<&(dyn ToSql + Sync)> {
-    values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect()
+/// Returns the statement with its values, for the thread that sends them.
+fn statement(sql: &str, values: &[Value<'_>]) -> (String, Vec<Cell>) {
+    (numbered(sql), values.iter().map(|value| Cell::from(*value)).collect())
+}
+
+fn lent(values: &[Cell]) -> Vec<&(dyn ToSql + Sync)> {
+    values.iter().map(|value| value as _).collect()
 }
 
 impl Drop for Session {

@@ -8,7 +8,7 @@ impl From<rusqlite::Error> for StoreError {
         match error.sqlite_error_code() {
             Some(Code::DiskFull) => Self::DiskFull,
             Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Damaged(error.to_string()),
-            Some(Code::DatabaseBusy | Code::DatabaseLocked) => Self::Locked,
+            Some(Code::DatabaseBusy | Code::DatabaseLocked | Code::OperationInterrupted) => Self::Locked,
             _ => Self::Database(error.to_string().into()),
         }
     }

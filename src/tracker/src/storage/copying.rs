@@ -1,7 +1,7 @@
 //! Copying the tracker's data from one database into another: row by row, in one transaction of the latter.
 
 use super::{FILE, Storage, TrackerError};
-use crate::db::{Db, DbError, Owned, Row, Sql, Value, values};
+use crate::db::{Cell, Db, Row, Sql, StoreError, Value, values};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_store::Room;
 
@@ -41,34 +41,26 @@ const TABLES: [(&str, &[&str]); 6] = [
 ];
 
 /// Older files may have a character in their texts that a server takes in none: its picture stands for it.
-fn without_nul(value: &Owned) -> Option<String> {
-    match value {
-        Owned::Text(text) if text.contains('\0') => Some(text.replace('\0', "\u{2400}")),
-        _ => None,
-    }
-}
-
-fn text(value: Value<'_>) -> &str {
-    if let Value::Text(text) = value { text } else { "" }
+fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{2400}")
 }
 
 /// How far a copy is, in rows.
 pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// Hands on everything that a table has, in the order of its first column; nothing at last.
-fn pages(from: Db<'_>, table: &str, columns: &[&str], mut each: impl FnMut(&[Vec<Owned>]) -> Sql<()>) -> Sql<()> {
+fn pages(from: Db<'_>, table: &str, columns: &[&str], mut each: impl FnMut(&[Row]) -> Sql<()>) -> Sql<()> {
     let (names, first) = (columns.join(", "), columns[0]);
     let begin = format!("SELECT {names} FROM {table} ORDER BY {first} LIMIT ?1");
     let go_on = format!("SELECT {names} FROM {table} WHERE {first} > ?2 ORDER BY {first} LIMIT ?1");
-    let mut last: Option<Owned> = None;
+    let mut last: Option<Cell> = None;
     loop {
-        let read = |row: Row<'_>| (0..columns.len()).map(|at| Ok(row.value(at)?.into())).collect::<Sql<Vec<Owned>>>();
         let mut rows = match &last {
-            None => from.all(&begin, values![PAGE], read)?,
-            Some(last) => from.all(&go_on, &[Value::Int(PAGE), last.lent()], read)?,
+            None => from.all(&begin, values![PAGE], |row| Ok(row.clone()))?,
+            Some(last) => from.all(&go_on, &[Value::Int(PAGE), last.as_value()], |row| Ok(row.clone()))?,
         };
         each(&rows)?;
-        let Some(mut end) = rows.pop() else { return Ok(()) };
+        let Some(Row(mut end)) = rows.pop() else { return Ok(()) };
         last = Some(end.swap_remove(0));
     }
 }
@@ -85,15 +77,11 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> Sql
         let insert = format!("INSERT INTO {table} ({}) VALUES ({})", columns.join(", "), places.join(", "));
         pages(from, table, columns, |rows| {
             for row in rows {
-                let texts: Vec<Option<String>> =
-                    row.iter().map(|value| if let Db::Server(_) = to { without_nul(value) } else { None }).collect();
-                let lent =
-                    row.iter().zip(&texts).map(|(value, text)| text.as_deref().map_or(value.lent(), Value::Text));
-                let lent: Vec<Value<'_>> = lent.collect();
-                to.execute(&insert, &lent)?;
-                match (table, lent[0]) {
-                    ("issues", Value::Int(id)) => to.index_issue(id, text(lent[4]), text(lent[6]), text(lent[7]))?,
-                    ("comments", Value::Int(id)) => to.index_comment(id, text(lent[5]))?,
+                let given: Vec<Value<'_>> = row.0.iter().map(Cell::as_value).collect();
+                to.execute(&insert, &given)?;
+                match table {
+                    "issues" => to.index_issue(row.get(0)?, row.get(4)?, row.get(6)?, row.get(7)?)?,
+                    "comments" => to.index_comment(row.get(0)?, row.get(5)?)?,
                     _ => {}
                 }
             }
@@ -125,7 +113,7 @@ fn fingerprint(db: Db<'_>) -> Sql<String> {
     for (table, columns) in TABLES {
         let mut hashes = Vec::new();
         pages(db, table, columns, |rows| {
-            hashes.extend(rows.iter().map(|row| hash(row)));
+            hashes.extend(rows.iter().map(hash));
             Ok(())
         })?;
         hashes.sort_unstable();
@@ -135,14 +123,16 @@ fn fingerprint(db: Db<'_>) -> Sql<String> {
     Ok(whole.finish())
 }
 
-fn hash(row: &[Owned]) -> [u8; 32] {
+fn hash(row: &Row) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.tracker.row.1");
-    for value in row {
+    for value in &row.0 {
         match value {
-            Owned::Null => hasher.part(b"null").part(b""),
-            Owned::Int(number) => hasher.part(b"int").part(&number.to_be_bytes()),
-            Owned::Real(number) => hasher.part(b"real").part(&number.to_be_bytes()),
-            Owned::Text(text) => hasher.part(b"text").part(without_nul(value).as_deref().unwrap_or(text).as_bytes()),
+            Cell::Null => hasher.part(b"null").part(b""),
+            Cell::Int(number) => hasher.part(b"int").part(&number.to_be_bytes()),
+            Cell::Real(number) => hasher.part(b"real").part(&number.to_be_bytes()),
+            Cell::Text(text) => hasher.part(b"text").part(without_nul(text).as_bytes()),
+            Cell::Bool(is) => hasher.part(b"bool").part(&[u8::from(*is)]),
+            Cell::Blob(bytes) => hasher.part(b"blob").part(bytes),
         };
     }
     hasher.bytes()
@@ -161,7 +151,7 @@ pub fn move_data(from: &Room, to: &Room, over: bool, progress: &mut Progress<'_>
     }
     let source = Storage::open(from, Box::new(|_| {}), |_, _| Ok(()))?;
     let target = Storage::open(to, Box::new(|_| {}), |_, _| Ok(()))?;
-    let failed = |error: DbError| TrackerError::Data(error.to_string());
+    let failed = |error: StoreError| TrackerError::Data(error.to_string());
     source.blocking(|from| {
         target.blocking(|to| {
             if count(to).map_err(failed)? > 0 {

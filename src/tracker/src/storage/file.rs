@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Announce, FILE, TrackerError, busy, cancelled, certainly_aborted, shutting_down, unknown};
 use crate::{
-    db::{Db, DbError, Sql, failed, internal, not_written},
+    db::{Db, Sql, failed, internal, not_written},
     uri::Touched,
 };
 use countersign_protocol::McpError;
@@ -89,10 +89,7 @@ impl File {
         if found > MIGRATIONS.len() {
             return Err(TrackerError::Newer { path, found, known: MIGRATIONS.len() });
         }
-        prepare(&mut writer, fill).map_err(|error| match error {
-            DbError::File(error) => db(error),
-            other => TrackerError::Data(other.to_string()),
-        })?;
+        prepare(&mut writer, fill).map_err(|error| TrackerError::Data(error.to_string()))?;
         Ok(Self {
             path,
             writer: Arc::new(Mutex::new(writer)),

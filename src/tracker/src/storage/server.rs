@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Announce, TrackerError, busy, cancelled, certainly_aborted, shutting_down, unknown};
 use crate::{
-    db::{Db, DbError, Sql, failed, internal, not_written, values},
+    db::{Db, Sql, failed, internal, not_written, values},
     uri::Touched,
 };
 use countersign_protocol::McpError;
@@ -97,7 +97,7 @@ impl Server {
         &self,
         f: impl FnOnce(Session) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let session = self.tables.session().await.map_err(|error| failed(&error.into()))?;
+        let session = self.tables.session().await.map_err(|error| failed(&error))?;
         tokio::task::spawn_blocking(move || f(session)).await.map_err(|_| internal())?
     }
 
@@ -113,7 +113,7 @@ impl Server {
         f: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
         self.with(move |mut session| {
-            session.begin(READ).map_err(|error| failed(&error.into()))?;
+            session.begin(READ).map_err(|error| failed(&error))?;
             let result = f(Db::Server(&session));
             // A transaction that failed ends like any other; a connection that did not end it goes with it.
             let _ = session.commit();
@@ -146,20 +146,20 @@ impl Server {
         f: impl FnOnce(Db<'_>) -> Result<(T, Touched), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
         let turn = Arc::clone(&self.write_turn).acquire_owned().await.map_err(|_| shutting_down())?;
-        let mut session = self.tables.session().await.map_err(|error| not_written(&error.into()))?;
+        let mut session = self.tables.session().await.map_err(|error| not_written(&error))?;
         let server = Arc::clone(self);
         let task = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            session.begin(WRITE).map_err(|error| not_written(&error.into()))?;
+            session.begin(WRITE).map_err(|error| not_written(&error))?;
             // Whatever fails in here ends with the transaction.
             let (value, touched) = f(Db::Server(&session)).map_err(certainly_aborted)?;
             let told = server.tell(Db::Server(&session), &touched).map_err(|error| not_written(&error))?;
             if let Err(error) = session.commit() {
                 // What the server refused was not made; where the connection ended, nobody has said.
-                let StoreError::Unreachable(_) = error else { return Err(not_written(&error.into())) };
+                let StoreError::Unreachable(_) = error else { return Err(not_written(&error)) };
                 match server.was_told(told) {
                     Some(true) => {}
-                    Some(false) => return Err(not_written(&error.into())),
+                    Some(false) => return Err(not_written(&error)),
                     None => return Err(unknown(&error)),
                 }
             }
@@ -182,8 +182,8 @@ impl Server {
     fn tell(&self, db: Db<'_>, touched: &Touched) -> Sql<i64> {
         db.execute("DELETE FROM tracker_touched WHERE at < now() - interval '10 minutes'", &[])?;
         let uris = serde_json::to_string(touched.uris())?;
-        let sql = "INSERT INTO tracker_touched (gateway, uris, listed) VALUES (?1, ?2, ?3 = 1) RETURNING id";
-        db.one(sql, values![&self.gateway, &uris, i64::from(touched.list_changed)], |row| row.get(0))
+        let sql = "INSERT INTO tracker_touched (gateway, uris, listed) VALUES (?1, ?2, ?3) RETURNING id";
+        db.one(sql, values![&self.gateway, &uris, touched.list_changed], |row| row.get(0))
     }
 
     /// Whether the write with that number was made, as soon as it is known: no earlier than it has ended.
@@ -221,13 +221,9 @@ fn prepare(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> Sql<()>) ->
          CREATE TABLE IF NOT EXISTS countersign_modules (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
     )?;
     let db = Db::Server(session);
-    let data = |error: DbError| match error {
-        DbError::Server(error) => TrackerError::Server(error),
-        other => TrackerError::Data(other.to_string()),
-    };
     let known = MIGRATIONS.len();
     let version = "SELECT version FROM countersign_modules WHERE name = ?1";
-    let found: Option<i64> = db.find(version, values![MODULE], |row| row.get(0)).map_err(data)?;
+    let found: Option<i64> = db.find(version, values![MODULE], |row| row.get(0))?;
     let found = usize::try_from(found.unwrap_or(0)).unwrap_or(usize::MAX);
     if found > known {
         return Err(TrackerError::NewerTables { found, known });
@@ -235,10 +231,10 @@ fn prepare(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> Sql<()>) ->
     for sql in MIGRATIONS.iter().skip(found) {
         session.batch(sql)?;
     }
-    fill(db, found == 0).map_err(data)?;
+    fill(db, found == 0)?;
     let told = "INSERT INTO countersign_modules (name, version) VALUES (?1, ?2)
                 ON CONFLICT (name) DO UPDATE SET version = excluded.version";
-    db.execute(told, values![MODULE, i64::try_from(known).unwrap_or(i64::MAX)]).map_err(data)?;
+    db.execute(told, values![MODULE, known])?;
     Ok(())
 }
 
@@ -253,9 +249,7 @@ struct Follower {
 impl Follower {
     fn newest(&self) -> Result<i64, StoreError> {
         let session = self.tables.wait_for_session()?;
-        let newest =
-            Db::Server(&session).one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0));
-        newest.map_err(|error| StoreError::Database(error.to_string().into()))
+        Db::Server(&session).one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
 
     fn run(mut self, ended: &mpsc::Receiver<()>) {

@@ -110,7 +110,7 @@ impl Fixture {
         ];
         let mut all = Vec::new();
         for (table, names) in columns {
-            let read = move |row: Row<'_>| -> Sql<String> {
+            let read = move |row: &Row| -> Sql<String> {
                 let cells: Sql<Vec<String>> =
                     (0..names.split(", ").count()).map(|at| Ok(format!("{:?}", row.value(at)?))).collect();
                 Ok(format!("{table}: {}", cells?.join(", ")))
@@ -121,11 +121,7 @@ impl Fixture {
     }
 
     /// What a statement finds in the tracker's database.
-    pub async fn rows<T: Send + 'static>(
-        &self,
-        sql: &str,
-        of: impl FnMut(Row<'_>) -> Sql<T> + Send + 'static,
-    ) -> Vec<T> {
+    pub async fn rows<T: Send + 'static>(&self, sql: &str, of: impl FnMut(&Row) -> Sql<T> + Send + 'static) -> Vec<T> {
         let sql = sql.to_owned();
         self.tracker.storage.read(move |db| Ok(db.all(&sql, &[], of).unwrap())).await.unwrap()
     }

@@ -1,11 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{Fixture, NOBODY, assert_invalid, assert_missing, string};
-use crate::{
-    db::{Db, Owned, Value as Given},
-    queries::ListIssues,
-    reads::issue_query,
-};
+use crate::{db::Db, queries::ListIssues, reads::issue_query};
 
 fn keys(answer: &Value) -> Vec<String> {
     answer["issues"].as_array().unwrap().iter().map(|i| string(&i["key"])).collect()
@@ -200,10 +196,11 @@ async fn quick_listings_follow_an_index() {
         for after in [None, Some(7)] {
             let wanted = ListIssues::parse(&raw).unwrap().filter;
             let plan = t.tracker.storage.read(move |db| {
-                let (sql, values) = issue_query(db, &wanted, after, 20)?.unwrap();
+                let (sql, parameters) = issue_query(db, &wanted, after, 20)?.unwrap();
                 let Db::File(_) = db else { return Ok(Vec::new()) };
-                let values: Vec<Given<'_>> = values.iter().map(Owned::lent).collect();
-                Ok(db.all(&format!("EXPLAIN QUERY PLAN {sql}"), &values, |row| row.get::<String>(3)).unwrap())
+                Ok(db
+                    .all(&format!("EXPLAIN QUERY PLAN {sql}"), &parameters.values(), |row| row.get::<String>(3))
+                    .unwrap())
             });
             let plan = plan.await.unwrap();
             if plan.is_empty() {

@@ -319,10 +319,10 @@ async fn what_may_not_be_done_any_more_is_not() {
         let session = tables.wait_for_session().unwrap();
         let changes = "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
                        SELECT 'chg_' || n, 1, 'executing', 'a', 1, '', '{}', 1, '' FROM generate_series(1, 2) AS n";
-        session.execute(changes.into(), vec![]).unwrap();
+        session.execute(changes, &[]).unwrap();
         let claims = "INSERT INTO claims (change_id, target, node, epoch, lapsed_until)
                       VALUES ('chg_1', 'a', 'n', 1, NULL), ('chg_2', 'b', 'n', 1, now())";
-        session.execute(claims.into(), vec![]).unwrap();
+        session.execute(claims, &[]).unwrap();
     }
     let before = t.dump().await;
     let refused = run("chg_1", false).await.unwrap_err();
