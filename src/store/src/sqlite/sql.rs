@@ -61,8 +61,8 @@ pub fn execute(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Result<u64
 }
 
 /// Runs statements to their end: SQLite answers at once, so that nothing ever waits.
-pub(crate) fn run<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    work.now_or_never().unwrap_or_else(|| Err(StoreError::Database("a statement of SQLite waited".into())))
+pub(crate) fn run<T, E: From<StoreError>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    work.now_or_never().unwrap_or_else(|| Err(StoreError::Database("a statement of SQLite waited".into()).into()))
 }
 
 /// A connection that several threads use, one after the other.

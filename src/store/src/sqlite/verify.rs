@@ -2,23 +2,15 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::Connection;
 
 use super::{open::open_reader, sql::run};
 use crate::{
     StoreError, Verified, VerifyError,
     covered::{FACT, Rows},
-    rows::unsigned,
-    statements::{facts, trail::covered_rows},
-    verify::{Entries, FoundChange, LastEntry},
+    statements::{facts, trail::covered_rows, verify},
 };
-use countersign_domain::changes::audit::{AuditHead, EntryContent};
-
-impl From<rusqlite::Error> for VerifyError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
+use countersign_domain::changes::audit::AuditHead;
 
 /// Reads everything once, in one snapshot and in bounded memory.
 ///
@@ -30,66 +22,9 @@ pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Ve
 
 /// As [`verify_audit`], of a database that is open.
 pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
-    let snapshot = conn.unchecked_transaction()?;
-    let mut entries = Entries::new(expected);
-    {
-        let mut statement = snapshot.prepare(
-            "SELECT seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash
-             FROM audit ORDER BY seq",
-        )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let text = |i: usize| -> Result<String, rusqlite::Error> { row.get(i) };
-            let (at, change_id, event, to, actor, details) =
-                (text(1)?, text(2)?, text(3)?, text(5)?, text(6)?, text(7)?);
-            let from: Option<String> = row.get(4)?;
-            let content = EntryContent {
-                seq: unsigned(row.get(0)?)?,
-                at: &at,
-                change_id: &change_id,
-                event: &event,
-                from: from.as_deref(),
-                to: &to,
-                actor: &actor,
-                details: &details,
-            };
-            let blob = |i: usize| -> Result<Vec<u8>, rusqlite::Error> { row.get(i) };
-            entries.entry(&content, &blob(8)?, &blob(9)?)?;
-        }
-    }
-    let mut changes = entries.finish()?;
-    let mut last = snapshot.prepare(
-        "SELECT seq, to_state, details FROM audit WHERE change_id = ?1 AND to_state <> '' ORDER BY seq DESC LIMIT 1",
-    )?;
-    let mut statement =
-        snapshot.prepare("SELECT id, state, version, body, principal, idempotency_key, expires_at FROM changes")?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let found = FoundChange {
-            id: row.get(0)?,
-            state: row.get(1)?,
-            version: row.get(2)?,
-            body: row.get(3)?,
-            principal: row.get(4)?,
-            idempotency_key: row.get(5)?,
-            expires_at: row.get(6)?,
-        };
-        let entry = last
-            .query_row([&found.id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?
-            .map(|(seq, to, details)| unsigned(seq).map(|seq| LastEntry { seq, to, details }))
-            .transpose()?;
-        changes.change(found, entry.as_ref())?;
-    }
-    let mut gone = snapshot.prepare(
-        "SELECT change_id, seq FROM audit WHERE event = 'created'
-         AND NOT EXISTS (SELECT 1 FROM changes WHERE changes.id = audit.change_id)
-         AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.change_id = audit.change_id AND later.event = 'deleted')
-         LIMIT 1",
-    )?;
-    let gone: Option<(String, i64)> = gone.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let gone = gone.map(|(id, seq)| unsigned(seq).map(|seq| (id, seq))).transpose()?;
-    Ok(changes.finish(gone, &rows_of(&snapshot)?, fact(&snapshot)?.as_deref())?)
+    let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let (rows, told) = (rows_of(&snapshot)?, fact(&snapshot)?);
+    run(verify::verify(&*snapshot, expected, &rows, told.as_deref()))
 }
 
 /// As [`covered_rows`], of a database that may be older than some of its columns.

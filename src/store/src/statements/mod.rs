@@ -7,4 +7,5 @@ pub mod pins;
 pub mod retention;
 pub mod standing_rules;
 pub mod trail;
+pub mod verify;
 pub mod webhooks;
