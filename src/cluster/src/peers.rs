@@ -25,12 +25,8 @@ use h2::{
 };
 use http::Uri;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::{
-        WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    pki_types::{CertificateDer, ServerName, UnixTime},
+    ClientConfig,
+    pki_types::{CertificateDer, ServerName},
 };
 use socket2::SockRef;
 use tokio::{
@@ -43,6 +39,7 @@ use countersign_http::{
     http2::{ALPN, STREAM_WINDOW, gone},
     tls,
 };
+use countersign_net::tls::pinned_config;
 use countersign_session::cluster::Body;
 use countersign_store::{Nodes, nodes::Peer};
 
@@ -357,72 +354,18 @@ impl Stream for Coming {
     }
 }
 
-/// TLS to that gateway, with one of these protocols: its certificate is the one that it names in the store, or one that the
-/// public authorities vouch for.
+/// Returns TLS to that gateway with these protocols: its certificate is the one that it names in the store, which only gateways
+/// write to, or one that the public authorities vouch for.
 ///
 /// # Errors
-/// The public authorities or the versions of TLS do not fit the cryptography, which is a fault of the build.
+/// The public authorities cannot be used, which is a fault of the build.
 pub fn config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let public = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
-    let public = public.map_err(io::Error::other)?;
-    let verifier = Named { certificate: peer.certificate.clone(), public };
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(Arc::new(config))
+    let named = peer.certificate.clone();
+    pinned_config(move |certificate| is_named(certificate, &named), protocols).map_err(io::Error::other)
 }
 
-/// Takes the certificate that the gateway names in the store, which only gateways write to.
-#[derive(Debug)]
-struct Named {
-    certificate: String,
-    public: Arc<WebPkiServerVerifier>,
-}
-
-impl ServerCertVerifier for Named {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        if !self.certificate.is_empty() && tls::fingerprint(end_entity) == self.certificate {
-            return Ok(ServerCertVerified::assertion());
-        }
-        self.public
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-            .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.public.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.public.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.public.supported_verify_schemes()
-    }
+fn is_named(certificate: &CertificateDer<'_>, fingerprint: &str) -> bool {
+    !fingerprint.is_empty() && tls::fingerprint(certificate) == fingerprint
 }
 
 #[cfg(test)]
@@ -430,20 +373,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_that_nobody_vouches_for_is_the_one_that_was_named_or_none() {
+    fn certificate_is_named_by_its_fingerprint_only() {
         let own = CertificateDer::from(b"of this gateway".to_vec());
-        let takes = |named: &str, shown: &CertificateDer<'_>| {
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
-            let roots = Arc::new(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
-            let public = WebPkiServerVerifier::builder_with_provider(roots, provider).build().unwrap();
-            let name = ServerName::try_from("10.0.0.5").unwrap();
-            Named { certificate: named.to_owned(), public }
-                .verify_server_cert(shown, &[], &name, &[], UnixTime::now())
-                .is_ok()
-        };
-        assert!(takes(&tls::fingerprint(&own), &own));
-        assert!(!takes(&tls::fingerprint(&own), &CertificateDer::from(b"of another".to_vec())));
-        assert!(!takes("", &own));
+        assert!(is_named(&own, &tls::fingerprint(&own)));
+        assert!(!is_named(&own, &tls::fingerprint(&CertificateDer::from(b"of another".to_vec()))));
+        assert!(!is_named(&own, ""));
     }
 
     #[test]

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use actix_codec::{AsyncRead, AsyncWrite};
-use awc::{
-    Client, Connector,
-    error::{ConnectError, SendRequestError, WsClientError},
-};
+use awc::error::{ConnectError, SendRequestError, WsClientError};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
@@ -17,6 +14,7 @@ use crate::{
     forward::{Forward, passes, silent},
     peers::{self, PeerNode},
 };
+use countersign_net::tls::HTTP_1_1;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED, lost_session};
 
@@ -45,12 +43,9 @@ pub async fn open(
     let payload = payload.unwrap_or_else(|| stream::empty().boxed_local());
     let path = request.uri.path_and_query().cloned();
     let uri = path.and_then(|path| forward.uri(path)).ok_or_else(lost_session)?;
-    let mut connector = Connector::new().timeout(CONNECT).handshake_timeout(CONNECT);
-    if uri.scheme_str() == Some("https") {
-        let failed = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
-        connector = connector.rustls_0_23(peers::config(&forward.peer.address, &[b"http/1.1"]).map_err(failed)?);
-    }
-    let client = Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+    let failed = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
+    let tls = peers::config(&forward.peer.address, &[HTTP_1_1]).map_err(failed)?;
+    let client = countersign_net::client(tls);
     let mut onward = client.ws(uri).protocols(protocols);
     for (name, value) in &request.headers {
         if passes(name) && !name.as_str().starts_with("sec-websocket-") {

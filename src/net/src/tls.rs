@@ -1,14 +1,19 @@
 //! TLS of the client's side.
 
 use std::{
+    fmt::{self, Debug},
     fs,
     path::Path,
     sync::{Arc, OnceLock},
 };
 
 use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject},
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        VerifierBuilderError, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 
 /// Names of protocols for ALPN.
@@ -55,7 +60,99 @@ pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, Str
 /// Returns the configuration of a client that trusts these authorities and offers these protocols.
 #[must_use]
 pub fn client_config(roots: RootCertStore, protocols: &[&[u8]]) -> Arc<ClientConfig> {
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    with_protocols(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth(), protocols)
+}
+
+fn with_protocols(mut config: ClientConfig, protocols: &[&[u8]]) -> Arc<ClientConfig> {
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Arc::new(config)
+}
+
+/// Returns the configuration of a client that trusts certificates which `is_pinned` knows, whatever name they are for, and
+/// those that the public authorities vouch for.
+///
+/// # Errors
+/// The public authorities cannot be used, which is a fault of the build.
+pub fn pinned_config(
+    is_pinned: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
+    protocols: &[&[u8]],
+) -> Result<Arc<ClientConfig>, VerifierBuilderError> {
+    let verifier = PinnedVerifier::new(is_pinned)?;
+    let config = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    Ok(with_protocols(config.with_no_client_auth(), protocols))
+}
+
+struct PinnedVerifier<F> {
+    is_pinned: F,
+    public: Arc<WebPkiServerVerifier>,
+}
+
+impl<F> PinnedVerifier<F> {
+    fn new(is_pinned: F) -> Result<Self, VerifierBuilderError> {
+        Ok(Self { is_pinned, public: WebPkiServerVerifier::builder(Arc::new(public_roots())).build()? })
+    }
+}
+
+impl<F> Debug for PinnedVerifier<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PinnedVerifier")
+    }
+}
+
+impl<F: Fn(&CertificateDer<'_>) -> bool + Send + Sync> ServerCertVerifier for PinnedVerifier<F> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if (self.is_pinned)(end_entity) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.public
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.public.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.public.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.public.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinned_verifier_takes_the_pinned_certificate_only() {
+        let takes = |shown: &[u8]| {
+            let name = ServerName::try_from("10.0.0.5").unwrap();
+            PinnedVerifier::new(|certificate: &CertificateDer<'_>| &certificate[..] == b"of this gateway")
+                .unwrap()
+                .verify_server_cert(&CertificateDer::from(shown.to_vec()), &[], &name, &[], UnixTime::now())
+                .is_ok()
+        };
+        assert!(takes(b"of this gateway"));
+        assert!(!takes(b"of another"));
+    }
 }

@@ -5,7 +5,7 @@
 //! and a task of the connection's own; awc makes a codec, a timer and a task for each request. Here a connection keeps its
 //! codec and its buffers, and what requests of one link have in common is rendered once.
 //!
-//! That is why this client is ours. By `scripts/bench client`, a request and its answer cost 6,800 to 8,300 instructions
+//! That is why this client is ours. By `scripts/bench client`, a request and its answer cost 6,700 to 8,900 instructions
 //! here, 19,400 with `hyper::client::conn` and a pool of a few lines, 25,900 with awc and 27,500 with `hyper_util`'s client,
 //! and with the leanest of them 5 µs more CPU. A whole proxied call costs 66,000 to 71,000 instructions (`scripts/bench
 //! instructions`): it would take 17 % more. What HTTP means stays with a library all the same (`actix_http::h1`), which
