@@ -46,7 +46,9 @@ use countersign_http::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::{Opening, Reloads, Source, watch};
-use countersign_rest::{self as rest, RestState, RoutedProviders, dashboard};
+use countersign_rest::{
+    Accounts, Admission, FeedAccess, ProvidersView, RestData, RoutedProviders, SessionsView, dashboard,
+};
 use countersign_review::{
     Changes, PendingConfig, StartError,
     gateway_tools::{GatewayTools, pending_output_schema},
@@ -436,28 +438,42 @@ fn open_endpoints(
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(keys) as _, &origins));
     let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
     let memory = Arc::clone(&services.state.memory);
-    let rest = web::Data::new(RestState {
-        changes: services.changes.clone(),
-        authentication: Arc::clone(&authentication),
-        codes: Arc::clone(keys) as _,
-        config: Arc::clone(&config),
-        sessions: Arc::clone(&services.registry) as _,
-        providers: Arc::new(RoutedProviders {
-            routes: Arc::clone(&services.routes),
+    let providers = RoutedProviders {
+        routes: Arc::clone(&services.routes),
+        request_timeout: config.transports.http.request_timeout,
+    };
+    let rest = RestData {
+        admission: web::Data::new(Admission {
+            authentication: Arc::clone(&authentication),
+            http: config.transports.http.clone(),
+        }),
+        accounts: web::Data::new(Accounts {
+            authentication: Arc::clone(&authentication),
+            codes: Arc::clone(keys) as _,
+            attempts: Attempts::default(),
+            people,
             request_timeout: config.transports.http.request_timeout,
         }),
-        reloads: Arc::clone(&services.reloads),
-        definitions,
-        standing: Arc::clone(standing),
-        people,
-        webhooks: Arc::clone(webhooks),
-        shutdown: services.shutdown.child_token(),
-        web_sockets: Arc::clone(&services.connections.web_sockets),
-        reserved_web_sockets: Arc::clone(&services.connections.reserved),
-        streams: Arc::clone(&services.state.streams),
-        memory: Arc::clone(&memory),
-        sign_in_attempts: Attempts::default(),
-    });
+        feed: web::Data::new(FeedAccess {
+            feed: services.feed.clone(),
+            sign_ins: Arc::clone(&authentication.sign_ins),
+            shutdown: services.shutdown.child_token(),
+            streams: Arc::clone(&services.state.streams),
+            memory: Arc::clone(&memory),
+            web_sockets: Arc::clone(&services.connections.web_sockets),
+            reserved_web_sockets: Arc::clone(&services.connections.reserved),
+            limits: config.limits.clone(),
+            transports: config.transports.clone(),
+        }),
+        streams: web::Data::from(Arc::clone(&services.state.streams)),
+        changes: web::Data::new(services.changes.clone()),
+        sessions: web::Data::from(Arc::clone(&services.registry) as Arc<dyn SessionsView>),
+        providers: web::Data::from(Arc::new(providers) as Arc<dyn ProvidersView>),
+        reloads: web::Data::from(Arc::clone(&services.reloads)),
+        definitions: web::Data::from(definitions),
+        standing: web::Data::from(Arc::clone(standing)),
+        webhooks: web::Data::from(Arc::clone(webhooks)),
+    };
     let (data, proof) = (web::Data::from(Arc::clone(services)), web::Data::new(proof));
     let http = config.transports.http.clone();
     let serving = server::Serving {
@@ -470,14 +486,13 @@ fn open_endpoints(
     let app = move || {
         App::new()
             .app_data(data.clone())
-            .app_data(rest.clone())
             .app_data(proof.clone())
             .configure(http::routes)
             .configure(proof::routes)
             .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
-            .configure(rest::routes)
+            .configure(|config| countersign_rest::routes(&rest, config))
             .configure(dashboard::routes)
-            .default_service(web::to(rest::not_found))
+            .default_service(web::to(countersign_rest::not_found))
             .wrap(Front::new(Arc::clone(&authentication), Arc::clone(&memory)))
     };
     let server = server::serve(app, serving, socket, tls).map_err(listen)?;

@@ -1,6 +1,6 @@
 //! Signing in and out, and who one is.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -10,11 +10,28 @@ use actix_web::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Caller, Problem, RestState, body, json_ok};
-use countersign_auth::{OriginVerdict, attempts::Subject, codes};
+use super::{Caller, Problem, body, json_ok};
+use countersign_auth::{
+    OriginVerdict,
+    attempts::{Attempts, Subject},
+    codes::{self, CodeStore},
+};
+use countersign_domain::policy::People;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
-use countersign_http::{authentication::cookies, guard};
+use countersign_http::{
+    authentication::{RequestAuthenticator, cookies},
+    guard,
+};
 use countersign_protocol::{ErrorKind, McpError};
+
+/// What signing in and saying who one is need.
+pub struct Accounts {
+    pub authentication: Arc<RequestAuthenticator>,
+    pub codes: Arc<dyn CodeStore>,
+    pub attempts: Attempts,
+    pub people: Arc<People>,
+    pub request_timeout: Duration,
+}
 
 /// `{"code": …}` or `{"key": …}`, one of them.
 #[derive(Deserialize)]
@@ -34,23 +51,23 @@ struct Who<'a> {
 pub async fn sign_in(
     request: HttpRequest,
     payload: web::Payload,
-    state: web::Data<RestState>,
+    accounts: web::Data<Accounts>,
 ) -> Result<HttpResponse, Problem> {
     // Another page must not sign this browser in as someone else; programs send no Origin.
     if !matches!(
-        guard::verdict(&state.authentication.origins, &request),
+        guard::verdict(&accounts.authentication.origins, &request),
         OriginVerdict::SameOrigin | OriginVerdict::Absent
     ) {
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
-    let peer = state.authentication.address(&request);
-    let body: SignIn = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    let peer = accounts.authentication.address(&request);
+    let body: SignIn = body::json(&request, payload, accounts.request_timeout).await?;
     // Verified before anything is counted: however many wrong ones come from wherever, the right one signs in.
-    let (principal, key) = verify(&state, body, peer).await.map_err(|error| match error.kind {
-        ErrorKind::Unauthorized => state.sign_in_attempts.failed(Subject::peer(peer), std::time::Instant::now(), error),
+    let (principal, key) = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
+        ErrorKind::Unauthorized => accounts.attempts.failed(Subject::peer(peer), std::time::Instant::now(), error),
         _ => error,
     })?;
-    let new = state.authentication.sign_ins.sign_in(principal, key, &cookies(&request), Timestamp::now())?;
+    let new = accounts.authentication.sign_ins.sign_in(principal, key, &cookies(&request), Timestamp::now())?;
     tracing::info!(principal = new.principal.name, "signed in");
 
     #[derive(Serialize)]
@@ -67,21 +84,21 @@ pub async fn sign_in(
 }
 
 async fn verify(
-    state: &web::Data<RestState>,
+    accounts: &Accounts,
     body: SignIn,
     peer: Option<std::net::IpAddr>,
 ) -> Result<(Arc<Principal>, Option<SecretHash>), McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::look_up(&*state.codes, code.trim())?;
-            let codes = Arc::clone(&state.codes);
+            codes::look_up(&*accounts.codes, code.trim())?;
+            let codes = Arc::clone(&accounts.codes);
             let redeemed = web::block(move || codes::redeem(&*codes, code.trim(), Timestamp::now())).await;
             let principal =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok((Arc::new(principal), None))
         }
         (None, Some(key)) => {
-            let identity = state.authentication.authenticator.key(key.trim(), peer)?;
+            let identity = accounts.authentication.authenticator.key(key.trim(), peer)?;
             let key = match identity.credential {
                 Credential::Key(key) => Some(key),
                 Credential::Loopback | Credential::SignIn(_) => None,
@@ -93,8 +110,8 @@ async fn verify(
 }
 
 /// `POST /api/sign-out`: ends the sign-in of the whole browser.
-pub async fn sign_out(caller: Caller, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let cookie = state.authentication.sign_ins.sign_out(&caller.credential)?;
+pub async fn sign_out(caller: Caller, accounts: web::Data<Accounts>) -> Result<HttpResponse, Problem> {
+    let cookie = accounts.authentication.sign_ins.sign_out(&caller.credential)?;
     let mut response = HttpResponse::NoContent().insert_header((CACHE_CONTROL, "no-store")).finish();
     set_cookie(&mut response, &cookie)?;
     Ok(response)
@@ -108,7 +125,7 @@ fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_
 }
 
 /// `GET /api/me`: who asks, and what they may do.
-pub async fn me(caller: Caller, state: web::Data<RestState>) -> HttpResponse {
+pub async fn me(caller: Caller, accounts: web::Data<Accounts>) -> HttpResponse {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Me<'a> {
@@ -132,7 +149,7 @@ pub async fn me(caller: Caller, state: web::Data<RestState>) -> HttpResponse {
         who: Who { name, role: *role },
         owner: principal.owner(),
         key_id: key_id.as_deref(),
-        groups: state.people.groups_of(principal),
+        groups: accounts.people.groups_of(principal),
         may_decide: role.may_decide(),
         may_undo_all: *role == Role::Admin,
     })

@@ -10,12 +10,12 @@ use actix_web::{
 use futures_util::stream;
 use jiff::Timestamp;
 
-use super::{Caller, Problem, Query, RestState};
+use super::{Caller, Problem, Query};
 use countersign_domain::changes::{
     audit::AuditEntry,
     export::{Format, Span},
 };
-use countersign_exchange::slots::StreamSlot;
+use countersign_exchange::slots::{StreamSlot, StreamSlots};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
 
@@ -38,16 +38,17 @@ struct Export {
 pub async fn export(
     caller: Caller,
     request: HttpRequest,
-    state: web::Data<RestState>,
+    changes: web::Data<Changes>,
+    streams: web::Data<StreamSlots>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["format", "since", "until"])?;
     let format = Format::parse(query.get("format").unwrap_or("jsonl"))
         .ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "format must be jsonl or csv"))?;
     let span = Span { since: query.time("since")?, until: query.time("until")? };
-    let slot = state.streams.take(&caller.principal.name)?;
-    let end = state.changes.audit_head().await?.seq;
+    let slot = streams.take(&caller.principal.name)?;
+    let end = changes.audit_head().await?.seq;
     let head = Some(format.head()).filter(|head| !head.is_empty());
-    let export = Export { changes: state.changes.clone(), format, span, head, after: 0, end, _slot: slot };
+    let export = Export { changes: Changes::clone(&changes), format, span, head, after: 0, end, _slot: slot };
     let body = stream::try_unfold(export, |mut export| async move {
         let chunk = export.next().await?;
         Ok::<_, McpError>(chunk.map(|chunk| (chunk, export)))

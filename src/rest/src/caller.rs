@@ -10,9 +10,10 @@ use std::{
 
 use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
 
-use super::{Problem, RestState};
+use super::Problem;
+use countersign_config::HttpConfig;
 use countersign_domain::principal::{Credential, Principal};
-use countersign_http::connections::Connection;
+use countersign_http::{authentication::RequestAuthenticator, connections::Connection};
 use countersign_protocol::ErrorKind;
 
 /// Someone who may see all changes: a reviewer, a viewer or an admin.
@@ -45,7 +46,7 @@ impl FromRequest for Caller {
 }
 
 fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
-    let identity = state(request)?.authentication.identify(request)?;
+    let identity = admission(request)?.authentication.identify(request)?;
     if !identity.principal.role.may_view() {
         return Err(Problem::new(
             ErrorKind::Forbidden,
@@ -58,13 +59,19 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     Ok(Caller { principal: identity.principal, credential: identity.credential })
 }
 
-/// The state that the application was given.
+/// What every endpoint needs before its handler runs.
+pub struct Admission {
+    pub authentication: Arc<RequestAuthenticator>,
+    pub http: HttpConfig,
+}
+
+/// Returns what the application was given.
 ///
 /// # Errors
-/// `INTERNAL_ERROR` where it did not.
-pub fn state(request: &HttpRequest) -> Result<&web::Data<RestState>, Problem> {
-    request.app_data::<web::Data<RestState>>().ok_or_else(|| {
-        tracing::error!("the REST endpoints are served without their state");
+/// `INTERNAL_ERROR` where it was given nothing.
+pub fn admission(request: &HttpRequest) -> Result<&web::Data<Admission>, Problem> {
+    request.app_data::<web::Data<Admission>>().ok_or_else(|| {
+        tracing::error!("the REST endpoints are served without what they need");
         Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
     })
 }

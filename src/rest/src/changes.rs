@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Caller, Problem, Query, RestState, body, json_of, json_ok, path_id,
+    Caller, Problem, Query, body, json_of, json_ok, path_id,
     posted::{Body, On},
 };
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::Line};
 use countersign_protocol::ErrorKind;
-use countersign_review::{ChangeFilter, DecideChange, DecideError, EditChange};
+use countersign_review::{ChangeFilter, Changes, DecideChange, DecideError, EditChange};
 use countersign_store::{AuditSearch, Narrow};
 
 /// Returns the problem of a decision that was not made, with the change as it is now.
@@ -30,7 +30,7 @@ fn no_such_change() -> Problem {
 }
 
 /// `GET /api/changes?status=&principal=&tool=&server=&q=&since=&until=&limit=&cursor=`, newest first.
-pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct ChangePage {
@@ -51,17 +51,17 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
             until: query.time("until")?,
         },
     };
-    let mut page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
-    state.changes.note_waits(&mut page.items).await?;
-    let counts = state.changes.counts().into_iter().collect();
+    let mut page = changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
+    changes.note_waits(&mut page.items).await?;
+    let counts = changes.counts().into_iter().collect();
     let bytes = page.items.iter().map(|change| change.weight()).sum();
     json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
 /// `GET /api/changes/{id}`
-pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let mut change = state.changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
-    state.changes.note_waits(std::slice::from_mut(&mut change)).await?;
+pub async fn one(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+    let mut change = changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
+    changes.note_waits(std::slice::from_mut(&mut change)).await?;
     json_of(change.weight(), change).await
 }
 
@@ -83,7 +83,7 @@ pub struct DecisionBody {
 impl Body for DecisionBody {}
 
 /// `POST /api/changes/{id}/decision`
-pub async fn decide(asked: On<DecisionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn decide(asked: On<DecisionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
     let decision = DecideChange {
         id,
@@ -94,7 +94,7 @@ pub async fn decide(asked: On<DecisionBody>, state: web::Data<RestState>) -> Res
         digest: body.digest,
         bulk: false,
     };
-    answer(state.changes.decide(decision).await).await
+    answer(changes.decide(decision).await).await
 }
 
 #[derive(Deserialize)]
@@ -113,7 +113,7 @@ impl Body for EditBody {
 }
 
 /// `POST /api/changes/{id}/edit`
-pub async fn edit(asked: On<EditBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn edit(asked: On<EditBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
     let edit = EditChange {
         id,
@@ -122,7 +122,7 @@ pub async fn edit(asked: On<EditBody>, state: web::Data<RestState>) -> Result<Ht
         version: body.version,
         comment: body::comment(body.comment)?,
     };
-    answer(state.changes.edit(edit).await).await
+    answer(changes.edit(edit).await).await
 }
 
 #[derive(Deserialize)]
@@ -134,15 +134,15 @@ pub struct VersionBody {
 impl Body for VersionBody {}
 
 /// `POST /api/changes/{id}/undo`
-pub async fn undo(asked: On<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn undo(asked: On<VersionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
-    answer(state.changes.undo(&id, &reviewer, body.version).await).await
+    answer(changes.undo(&id, &reviewer, body.version).await).await
 }
 
 /// `POST /api/changes/{id}/refresh`
-pub async fn refresh(asked: On<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn refresh(asked: On<VersionBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
-    answer(state.changes.refresh(&id, &reviewer, body.version).await).await
+    answer(changes.refresh(&id, &reviewer, body.version).await).await
 }
 
 #[derive(Deserialize)]
@@ -163,16 +163,16 @@ pub struct SettleBody {
 impl Body for SettleBody {}
 
 /// `POST /api/changes/{id}/settle`
-pub async fn settle(asked: On<SettleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn settle(asked: On<SettleBody>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
     let applied = matches!(body.outcome, SettledAs::Applied);
     let comment = body::comment(body.comment)?;
-    answer(state.changes.settle(&id, &reviewer, applied, comment, body.version).await).await
+    answer(changes.settle(&id, &reviewer, applied, comment, body.version).await).await
 }
 
 /// `GET /api/audit?change=&event=&actor=&q=&since=&until=&limit=&cursor=`, newest first, with the head of the whole trail
 /// and what the changes are called that the entries are about.
-pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct Head {
         seq: u64,
@@ -195,8 +195,8 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
         since: query.time("since")?,
         until: query.time("until")?,
     };
-    let page = state.changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
-    let head = state.changes.audit_head().await?;
+    let page = changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
+    let head = changes.audit_head().await?;
     Ok(json_ok(&AuditPage {
         entries: page.items.iter().map(|found| Line::from(&found.entry)).collect(),
         titles: page

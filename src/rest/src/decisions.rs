@@ -7,14 +7,14 @@ use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Problem, RestState, body,
+    Problem, body,
     changes::decide_problem,
     json_of,
     posted::{Body, Posted},
 };
 use countersign_domain::changes::{Change, Verdict};
 use countersign_protocol::ErrorKind;
-use countersign_review::DecideChange;
+use countersign_review::{Changes, DecideChange};
 
 /// Changes in one request.
 const MAX: usize = 100;
@@ -56,7 +56,7 @@ struct DecisionResult {
 }
 
 /// `POST /api/decisions`: the results stand in the order of the changes.
-pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn decide(asked: Posted<Many>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let Posted { reviewer, body } = asked;
     let comment = body::comment(body.comment)?;
     let refuse = |why: String| Err(Problem::new(ErrorKind::ValidationFailed, why));
@@ -77,7 +77,7 @@ pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<
             digest: Some(digest),
             bulk: true,
         };
-        let changes = &state.changes;
+        let changes = &changes;
         async move {
             match changes.decide(decision).await {
                 Ok(change) => DecisionResult { id, change: Some(change), problem: None },

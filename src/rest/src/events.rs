@@ -11,30 +11,55 @@ use actix_web::{
     web::{self, Bytes},
 };
 use jiff::Timestamp;
-use tokio::time::Interval;
+use tokio::{sync::Semaphore, time::Interval};
+use tokio_util::sync::CancellationToken;
 
-use super::{Caller, Problem, Query, RestState, query::parse_number};
+use super::{Caller, Problem, Query, query::parse_number};
+use countersign_auth::DashboardSignIns;
+use countersign_config::{LimitsConfig, TransportsConfig};
 use countersign_domain::principal::Credential;
-use countersign_exchange::{services::RECHECK, slots::StreamSlot};
-use countersign_feed::{FeedEvent, FeedSubscription};
+use countersign_exchange::{
+    memory::Memory,
+    services::RECHECK,
+    slots::{StreamSlot, StreamSlots},
+};
+use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_http::{
     framing::sse::{self, ticks},
     problem::shutting_down,
 };
 use countersign_protocol::ErrorKind;
 
+/// What subscribers of the feed need, over either endpoint.
+pub struct FeedAccess {
+    pub feed: Feed,
+    /// Rechecks the credential of whoever listens.
+    pub sign_ins: Arc<DashboardSignIns>,
+    /// Cancelled when draining begins: the feed takes no more subscribers.
+    pub shutdown: CancellationToken,
+    pub streams: Arc<StreamSlots>,
+    /// What is kept for each principal.
+    pub memory: Arc<Memory>,
+    /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
+    pub web_sockets: Arc<Semaphore>,
+    /// More of them for reviewers, when agents have all the others (`transports.http.reserved_connections`).
+    pub reserved_web_sockets: Arc<Semaphore>,
+    pub limits: LimitsConfig,
+    pub transports: TransportsConfig,
+}
+
 /// `GET /api/events?since=N`, or with `Last-Event-ID`.
 pub async fn stream(
     caller: Caller,
     request: HttpRequest,
-    state: web::Data<RestState>,
+    feed: web::Data<FeedAccess>,
 ) -> Result<HttpResponse, Problem> {
     let since = since(&request)?;
-    let slot = state.streams.take(&caller.principal.name)?;
-    let (subscriber, hello) = Subscriber::new(&state, caller.credential, since)?;
+    let slot = feed.streams.take(&caller.principal.name)?;
+    let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
     let reader = Reader {
         subscriber,
-        keep_alive: ticks(state.config.transports.http.sse_keep_alive),
+        keep_alive: ticks(feed.transports.http.sse_keep_alive),
         // Something at once in any case, so that the client sees the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
         ended: false,
@@ -60,7 +85,7 @@ pub fn since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
 
 /// A place in the feed, and whose it is: what the stream and the WebSocket are served from.
 pub struct Subscriber {
-    state: web::Data<RestState>,
+    feed: web::Data<FeedAccess>,
     subscription: FeedSubscription,
     credential: Credential,
     recheck: Interval,
@@ -83,14 +108,14 @@ impl Subscriber {
     /// # Errors
     /// `SHUTTING_DOWN` once the gateway drains.
     pub fn new(
-        state: &web::Data<RestState>,
+        feed: &web::Data<FeedAccess>,
         credential: Credential,
         since: Option<u64>,
     ) -> Result<(Self, Option<FeedEvent>), Problem> {
-        let subscription = state.changes.feed().subscribe(since).filter(|_| !state.shutdown.is_cancelled());
+        let subscription = feed.feed.subscribe(since).filter(|_| !feed.shutdown.is_cancelled());
         let subscription = subscription.ok_or_else(|| Problem::from(shutting_down()))?;
         let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
-        Ok((Self { state: state.clone(), subscription, credential, recheck: ticks(RECHECK) }, hello))
+        Ok((Self { feed: feed.clone(), subscription, credential, recheck: ticks(RECHECK) }, hello))
     }
 
     /// The next event, while `ready` for one, or the end. Cancel-safe: nothing is lost if the future is dropped.
@@ -101,11 +126,11 @@ impl Subscriber {
                 _ = self.recheck.tick() => None,
                 event = self.subscription.next(), if ready => match event {
                     Some(event) => Some(event),
-                    None if self.state.shutdown.is_cancelled() => return Next::ShuttingDown,
+                    None if self.feed.shutdown.is_cancelled() => return Next::ShuttingDown,
                     None => return Next::Ended,
                 },
             };
-            if self.state.authentication.sign_ins.still_valid(&self.credential, Timestamp::now()).is_err() {
+            if self.feed.sign_ins.still_valid(&self.credential, Timestamp::now()).is_err() {
                 return Next::Refused;
             }
             if let Some(event) = event {

@@ -16,8 +16,8 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Caller, Problem, RestState,
-    events::{self, Next, Subscriber},
+    Caller, Problem,
+    events::{self, FeedAccess, Next, Subscriber},
 };
 use countersign_exchange::{
     inflow::Held,
@@ -41,19 +41,19 @@ pub async fn upgrade(
     caller: Caller,
     request: HttpRequest,
     payload: web::Payload,
-    state: web::Data<RestState>,
+    feed: web::Data<FeedAccess>,
 ) -> Result<HttpResponse, Problem> {
     let since = events::since(&request)?;
     ws::handshake(&request).map_err(|error| Problem::upgrade_required(&error.to_string()))?;
-    let permit = Arc::clone(&state.web_sockets).try_acquire_owned();
-    let permit = permit.or_else(|_| Arc::clone(&state.reserved_web_sockets).try_acquire_owned()).map_err(|_| {
+    let permit = Arc::clone(&feed.web_sockets).try_acquire_owned();
+    let permit = permit.or_else(|_| Arc::clone(&feed.reserved_web_sockets).try_acquire_owned()).map_err(|_| {
         Problem::new(ErrorKind::Overloaded, "too many WebSockets are open (transports.websocket.max_connections)")
     })?;
-    let slot = state.streams.take(&caller.principal.name)?;
-    let limits = &state.config.limits;
+    let slot = feed.streams.take(&caller.principal.name)?;
+    let limits = &feed.limits;
     let (frames, bytes) = (limits.outbox_messages.clamp(1, MAX_FRAMES), limits.outbox_bytes);
-    let outgoing = Rc::new(Outgoing::new(frames, bytes, state.memory.share(&caller.principal.name)));
-    let (subscriber, hello) = Subscriber::new(&state, caller.credential, since)?;
+    let outgoing = Rc::new(Outgoing::new(frames, bytes, feed.memory.share(&caller.principal.name)));
+    let (subscriber, hello) = Subscriber::new(&feed, caller.credential, since)?;
     if let Some(hello) = hello {
         // There is always room for the first.
         let _ = outgoing.push(hello.json);
@@ -62,7 +62,7 @@ pub async fn upgrade(
     let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
     let response = pump::start(&request, payload, socket, MAX_FRAME, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
-    let pause = state.config.transports.websocket.ping_interval;
+    let pause = feed.transports.websocket.ping_interval;
     rt::spawn(async move {
         tokio::select! {
             biased;

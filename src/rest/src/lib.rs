@@ -27,8 +27,6 @@ pub mod webhooks;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use actix_web::{
     HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
     body::{BoxBody, MessageBody},
@@ -42,18 +40,15 @@ use actix_web::{
     web::{self, ServiceConfig},
 };
 use serde::Serialize;
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
-pub use caller::Caller;
+pub use account::Accounts;
+pub use caller::{Admission, Caller};
+pub use events::FeedAccess;
 pub use query::Query;
 pub use views::{ProviderInfo, ProvidersView, RoutedProviders, SessionsView};
 
-use countersign_auth::{attempts::Attempts, codes::CodeStore};
-use countersign_config::Config;
-use countersign_domain::policy::People;
-use countersign_exchange::{memory::Memory, slots::StreamSlots};
-use countersign_http::{authentication::RequestAuthenticator, framing::InProgram, problem::Problem};
+use countersign_exchange::slots::StreamSlots;
+use countersign_http::{framing::InProgram, problem::Problem};
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloads;
 use countersign_review::Changes;
@@ -64,29 +59,20 @@ use countersign_webhooks::Webhooks;
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// What the handlers need; given to the application as `web::Data`. One for all workers.
-pub struct RestState {
-    pub changes: Changes,
-    pub authentication: Arc<RequestAuthenticator>,
-    pub codes: Arc<dyn CodeStore>,
-    pub config: Arc<Config>,
-    pub sessions: Arc<dyn SessionsView>,
-    pub providers: Arc<dyn ProvidersView>,
-    pub reloads: Arc<Reloads>,
-    pub definitions: Arc<Definitions>,
-    pub standing: Arc<StandingRules>,
-    pub people: Arc<People>,
-    pub webhooks: Arc<Webhooks>,
-    /// Draining has begun: the feed takes no more subscribers.
-    pub shutdown: CancellationToken,
-    /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
-    pub web_sockets: Arc<Semaphore>,
-    /// More of them for reviewers, when agents have all the others (`transports.http.reserved_connections`).
-    pub reserved_web_sockets: Arc<Semaphore>,
-    pub streams: Arc<StreamSlots>,
-    /// What is kept for each principal.
-    pub memory: Arc<Memory>,
-    pub sign_in_attempts: Attempts,
+/// What the endpoints use. Each is given its part of it as `web::Data`, one for all workers.
+#[derive(Clone)]
+pub struct RestData {
+    pub admission: web::Data<Admission>,
+    pub accounts: web::Data<Accounts>,
+    pub feed: web::Data<FeedAccess>,
+    pub streams: web::Data<StreamSlots>,
+    pub changes: web::Data<Changes>,
+    pub sessions: web::Data<dyn SessionsView>,
+    pub providers: web::Data<dyn ProvidersView>,
+    pub reloads: web::Data<Reloads>,
+    pub definitions: web::Data<Definitions>,
+    pub standing: web::Data<StandingRules>,
+    pub webhooks: web::Data<Webhooks>,
 }
 
 /// One path, its methods as the `Allow` header names them, and its handlers.
@@ -150,8 +136,23 @@ pub const ROUTES: &[Route] = &[
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];
 
-/// Registers everything: `App::new().app_data(web::Data<RestState>).configure(countersign_rest::routes)`.
-pub fn routes(config: &mut ServiceConfig) {
+/// Registers everything.
+pub fn routes(data: &RestData, config: &mut ServiceConfig) {
+    let RestData {
+        admission,
+        accounts,
+        feed,
+        streams,
+        changes,
+        sessions,
+        providers,
+        reloads,
+        definitions,
+        standing,
+        webhooks,
+    } = data.clone();
+    config.app_data(admission).app_data(accounts).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
+    config.app_data(providers).app_data(reloads).app_data(definitions).app_data(standing).app_data(webhooks);
     for route in ROUTES {
         let allow = route.allow;
         let refuse = move |request: HttpRequest| {
@@ -169,7 +170,7 @@ async fn in_time(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
-    let limit = caller::state(request.request())?.config.transports.http.request_timeout;
+    let limit = caller::admission(request.request())?.http.request_timeout;
     let head = request.request().clone();
     match tokio::time::timeout(limit, next.call(request)).await {
         Ok(answer) => answer,

@@ -6,7 +6,8 @@ use actix_web::{HttpResponse, web};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Caller, Problem, RestState, json_ok};
+use super::{Caller, Problem, json_ok};
+use countersign_review::Changes;
 use countersign_store::nodes::Node;
 
 #[derive(Serialize)]
@@ -38,12 +39,12 @@ struct NodeInfo {
 }
 
 /// `GET /api/nodes`, the longest there first; those that are gone for about a day.
-pub async fn list(_: Caller, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct NodeList {
         nodes: Vec<NodeInfo>,
     }
-    let nodes = state.changes.nodes().list().await.map_err(|error| {
+    let nodes = changes.nodes().list().await.map_err(|error| {
         tracing::warn!(%error, "the nodes cannot be listed");
         error.to_mcp()
     })?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Problem, RestState, json_ok,
+    Problem, json_ok,
     posted::{Asked, Body},
 };
 use countersign_config::HttpConfig;
@@ -18,6 +18,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, suggest};
 use countersign_routing::{RouteTable, ToolRoute};
+use countersign_rulings::standing_rules::StandingRules;
 use countersign_session::policy::refusal;
 
 /// Bytes of a body with arguments.
@@ -206,8 +207,8 @@ const OPEN: &str = "a rule names it, or nothing of this server could be reviewed
 const CLOSED: &str = "something of this server could be reviewed or denied, and no rule names the method";
 
 /// `POST /api/policy/test`
-pub async fn test(asked: Asked<TestBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let table = state.standing.routes().load_full();
+pub async fn test(asked: Asked<TestBody>, standing: web::Data<StandingRules>) -> Result<HttpResponse, Problem> {
+    let table = standing.routes().load_full();
     // Away from the thread that serves connections.
     let tested = web::block(move || asked.0.ask(&table)).await;
     let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be asked"))?;

@@ -46,12 +46,12 @@ fn read<B: Body, T: 'static>(
     admit: impl FnOnce(Caller) -> Result<T, Problem>,
 ) -> LocalBoxFuture<'static, Result<(T, B), Problem>> {
     let caller = Caller::from_request(request, payload).into_inner();
-    let admitted = caller.and_then(admit).and_then(|who| Ok((who, Arc::clone(&caller::state(request)?.config))));
+    let admitted = caller.and_then(admit).and_then(|who| Ok((who, caller::admission(request)?.clone())));
     let (request, payload) = (request.clone(), web::Payload::from_request(request, payload).into_inner());
     Box::pin(async move {
-        let (who, config) = admitted?;
+        let (who, admission) = admitted?;
         let payload = payload.map_err(|error| Problem::new(ErrorKind::InvalidRequest, error.to_string()))?;
-        let http = &config.transports.http;
+        let http = &admission.http;
         let body = body::json_up_to(B::most(http), &request, payload, http.request_timeout).await?;
         Ok((who, body))
     })

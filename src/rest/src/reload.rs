@@ -6,15 +6,15 @@ use actix_web::{HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, RestState, json_ok,
+    Caller, Problem, json_ok,
     posted::{Body, Posted},
 };
 use countersign_protocol::ErrorKind;
-use countersign_reload::{DecideError, Status, Waiting, shown};
+use countersign_reload::{DecideError, Reloads, Status, Waiting, shown};
 
 /// `GET /api/reload`
-pub async fn status(_: Caller, state: web::Data<RestState>) -> HttpResponse {
-    json_ok(&state.reloads.status())
+pub async fn status(_: Caller, reloads: web::Data<Reloads>) -> HttpResponse {
+    json_ok(&reloads.status())
 }
 
 #[derive(Serialize)]
@@ -26,9 +26,9 @@ struct InForce {
 }
 
 /// `GET /api/config`: what is in force, key by key, and what waits for consent. Secrets are hidden.
-pub async fn in_force(_: Caller, state: web::Data<RestState>) -> HttpResponse {
-    let Status { file, waiting, .. } = state.reloads.status();
-    json_ok(&InForce { file, settings: state.reloads.settings(), waiting })
+pub async fn in_force(_: Caller, reloads: web::Data<Reloads>) -> HttpResponse {
+    let Status { file, waiting, .. } = reloads.status();
+    json_ok(&InForce { file, settings: reloads.settings(), waiting })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -48,12 +48,12 @@ pub struct ConsentBody {
 impl Body for ConsentBody {}
 
 /// `POST /api/reload/consent`: a reviewer's word on what loosens policy. Answers as `GET /api/reload`.
-pub async fn consent(asked: Posted<ConsentBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn consent(asked: Posted<ConsentBody>, reloads: web::Data<Reloads>) -> Result<HttpResponse, Problem> {
     let Posted { reviewer, body } = asked;
-    let reloads = Arc::clone(&state.reloads);
+    let deciding = Arc::clone(&reloads);
     // On its own: a client that goes away in the middle leaves nothing half in force.
     let decided = actix_web::rt::spawn(async move {
-        reloads.decide(&body.digest, body.verdict == Verdict::Accept, &reviewer.name).await
+        deciding.decide(&body.digest, body.verdict == Verdict::Accept, &reviewer.name).await
     });
     let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
     decided.map_err(|error| {
@@ -65,5 +65,5 @@ pub async fn consent(asked: Posted<ConsentBody>, state: web::Data<RestState>) ->
         };
         Problem::new(kind, error.to_string())
     })?;
-    Ok(json_ok(&state.reloads.status()))
+    Ok(json_ok(&reloads.status()))
 }

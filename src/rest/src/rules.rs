@@ -6,15 +6,20 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, Query, RestState, body, json_ok, page,
+    Caller, Problem, Query, body, json_ok, page,
     posted::{Body, On},
 };
 use countersign_domain::policy::{Says, StandingRule};
 use countersign_protocol::ErrorKind;
-use countersign_rulings::standing_rules::{Arguments, NewRule, Whose};
+use countersign_review::Changes;
+use countersign_rulings::standing_rules::{Arguments, NewRule, StandingRules, Whose};
 
 /// `GET /api/rules?limit=&cursor=`, newest first; all of them without either.
-pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn list(
+    _: Caller,
+    request: HttpRequest,
+    standing: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct RulePage {
@@ -23,7 +28,7 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
         next_cursor: Option<String>,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let page = page::named(&query, state.standing.list(), |rule| &rule.id)?;
+    let page = page::named(&query, standing.list(), |rule| &rule.id)?;
     Ok(json_ok(&RulePage { rules: page.items, next_cursor: page.next_cursor }))
 }
 
@@ -41,7 +46,11 @@ pub struct RuleBody {
 impl Body for RuleBody {}
 
 /// `POST /api/changes/{id}/rule`
-pub async fn create(asked: On<RuleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn create(
+    asked: On<RuleBody>,
+    changes: web::Data<Changes>,
+    standing: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
     let new = NewRule {
         says: body.verdict,
@@ -51,8 +60,8 @@ pub async fn create(asked: On<RuleBody>, state: web::Data<RestState>) -> Result<
         comment: body::comment(body.comment)?,
     };
     let missing = || Problem::new(ErrorKind::ChangeNotFound, "Change not found");
-    let change = state.changes.get(&id).await?.ok_or_else(missing)?;
-    Ok(json_ok(&state.standing.create(&change, &reviewer, new).await?))
+    let change = changes.get(&id).await?.ok_or_else(missing)?;
+    Ok(json_ok(&standing.create(&change, &reviewer, new).await?))
 }
 
 #[derive(Deserialize)]
@@ -66,8 +75,8 @@ impl Body for RevokeBody {
 }
 
 /// `POST /api/rules/{id}/revoke`
-pub async fn revoke(asked: On<RevokeBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn revoke(asked: On<RevokeBody>, standing: web::Data<StandingRules>) -> Result<HttpResponse, Problem> {
     let On { id, reviewer, body } = asked;
     let comment = body::comment(body.comment)?;
-    Ok(json_ok(&state.standing.revoke(&id, &reviewer, comment.as_deref()).await?))
+    Ok(json_ok(&standing.revoke(&id, &reviewer, comment.as_deref()).await?))
 }

@@ -1,20 +1,18 @@
 //! Servers, their tools, the acceptance of definitions, and tools that are let run without review.
 
-use std::sync::Arc;
-
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, ProviderInfo, Query, RestState, body, json_ok, page,
+    Caller, Problem, ProviderInfo, ProvidersView, Query, body, json_ok, page,
     posted::{Body, Posted},
 };
 use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 use countersign_rulings::{
-    standing_rules::MAX_OF_ONE,
-    tool_acceptance::{MAX_TOOLS, Shown, ToolInfo, Waiting},
+    standing_rules::{MAX_OF_ONE, StandingRules},
+    tool_acceptance::{Definitions, MAX_TOOLS, Shown, ToolInfo, Waiting},
 };
 
 /// Bytes of a body that names many definitions.
@@ -29,7 +27,12 @@ struct Listed {
 }
 
 /// `GET /api/servers?limit=&cursor=`; all of them without either.
-pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn list(
+    _: Caller,
+    request: HttpRequest,
+    providers: web::Data<dyn ProvidersView>,
+    definitions: web::Data<Definitions>,
+) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct ServerPage {
@@ -38,30 +41,30 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
         next_cursor: Option<String>,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let page = page::named(&query, all(&state).await, |listed| &listed.info.name)?;
+    let infos = providers.providers().await;
+    let mut waiting = definitions.waiting();
+    let listed = |info: ProviderInfo| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info };
+    let page = page::named(&query, infos.into_iter().map(listed).collect(), |listed| &listed.info.name)?;
     Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
-async fn all(state: &RestState) -> Vec<Listed> {
-    let view = Arc::clone(&state.providers);
-    let infos = view.providers().await;
-    let mut waiting = state.definitions.waiting();
-    infos.into_iter().map(|info| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info }).collect()
-}
-
 /// `GET /api/servers/{name}?limit=&cursor=`: its tools; all of them without either.
-pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn one(
+    _: Caller,
+    request: HttpRequest,
+    definitions: web::Data<Definitions>,
+) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    tools_page(name(&request), &state, |tools| page::named(&query, tools, |tool| &tool.name))
+    tools_page(name(&request), &definitions, |tools| page::named(&query, tools, |tool| &tool.name))
 }
 
-fn tools_of(name: &str, state: &RestState) -> Result<HttpResponse, Problem> {
-    tools_page(name, state, |items| Ok(Page { items, next_cursor: None }))
+fn tools_of(name: &str, definitions: &Definitions) -> Result<HttpResponse, Problem> {
+    tools_page(name, definitions, |items| Ok(Page { items, next_cursor: None }))
 }
 
 fn tools_page(
     name: &str,
-    state: &RestState,
+    definitions: &Definitions,
     page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
 ) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
@@ -72,10 +75,8 @@ fn tools_page(
         #[serde(skip_serializing_if = "Option::is_none")]
         next_cursor: Option<String>,
     }
-    let tools = state
-        .definitions
-        .tools(name)
-        .ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
+    let tools =
+        definitions.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = page(tools)?;
     Ok(json_ok(&ToolPage { name, tools: items, next_cursor }))
 }
@@ -126,7 +127,8 @@ impl Body for AllowBody {}
 pub async fn allow(
     asked: Posted<AllowBody>,
     request: HttpRequest,
-    state: web::Data<RestState>,
+    standing: web::Data<StandingRules>,
+    definitions: web::Data<Definitions>,
 ) -> Result<HttpResponse, Problem> {
     let AllowBody { tools, reason } = asked.body;
     let reason = body::comment(Some(reason))?.ok_or_else(|| {
@@ -136,28 +138,28 @@ pub async fn allow(
         )
     })?;
     let shown = shown(tools, MAX_OF_ONE)?;
-    state.standing.let_run(name(&request), &shown, &asked.reviewer, &reason).await?;
-    tools_of(name(&request), &state)
+    standing.let_run(name(&request), &shown, &asked.reviewer, &reason).await?;
+    tools_of(name(&request), &definitions)
 }
 
 /// `POST /api/servers/{name}/accept`
 pub async fn accept(
     asked: Posted<DefinitionsBody>,
     request: HttpRequest,
-    state: web::Data<RestState>,
+    definitions: web::Data<Definitions>,
 ) -> Result<HttpResponse, Problem> {
-    state.definitions.accept(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
-    tools_of(name(&request), &state)
+    definitions.accept(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
+    tools_of(name(&request), &definitions)
 }
 
 /// `POST /api/servers/{name}/revoke`
 pub async fn revoke(
     asked: Posted<DefinitionsBody>,
     request: HttpRequest,
-    state: web::Data<RestState>,
+    definitions: web::Data<Definitions>,
 ) -> Result<HttpResponse, Problem> {
-    state.definitions.revoke(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
-    tools_of(name(&request), &state)
+    definitions.revoke(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
+    tools_of(name(&request), &definitions)
 }
 
 fn name(request: &HttpRequest) -> &str {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Caller, Problem, Query, RestState, json_ok, page};
+use super::{Caller, Problem, Query, json_ok, page};
 use countersign_domain::principal::Principal;
 use countersign_exchange::shared::shown;
 use countersign_provider::{CallContext, NoProgress, Report};
@@ -135,7 +135,11 @@ async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
 }
 
 /// `GET /api/sessions?limit=&cursor=`, newest first.
-pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn sessions(
+    _: Caller,
+    request: HttpRequest,
+    view: web::Data<dyn SessionsView>,
+) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct SessionPage {
@@ -146,7 +150,7 @@ pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestStat
         in_flight: usize,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let mut sessions = state.sessions.sessions();
+    let mut sessions = view.sessions();
     let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
     sessions.sort_by_cached_key(Place::of);
     let page = page::of(&query, 50, sessions, Place::of)?;

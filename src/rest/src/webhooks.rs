@@ -3,21 +3,25 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 
-use super::{Caller, Problem, Query, RestState, json_ok};
+use super::{Caller, Problem, Query, json_ok};
 use countersign_store::webhooks::Delivery;
-use countersign_webhooks::Listed;
+use countersign_webhooks::{Listed, Webhooks};
 
 /// `GET /api/webhooks`
-pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+pub async fn list(_: Caller, webhooks: web::Data<Webhooks>) -> HttpResponse {
     #[derive(Serialize)]
     struct WebhookList {
         webhooks: Vec<Listed>,
     }
-    json_ok(&WebhookList { webhooks: state.webhooks.list() })
+    json_ok(&WebhookList { webhooks: webhooks.list() })
 }
 
 /// `GET /api/webhooks/{name}/deliveries?limit=&cursor=`, newest first.
-pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn deliveries(
+    _: Caller,
+    request: HttpRequest,
+    webhooks: web::Data<Webhooks>,
+) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct DeliveryPage {
@@ -27,7 +31,7 @@ pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestSt
     let query = Query::read(&request, &["limit", "cursor"])?;
     let limit = query.limit()?;
     // One more than asked for tells whether there is a next page.
-    let found = state.webhooks.deliveries(name(&request), query.number("cursor")?, limit + 1);
+    let found = webhooks.deliveries(name(&request), query.number("cursor")?, limit + 1);
     let mut deliveries = found.await?;
     let more = deliveries.len() > limit;
     deliveries.truncate(limit);
@@ -36,19 +40,27 @@ pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestSt
 }
 
 /// `POST /api/webhooks/{name}/retry`
-pub async fn retry(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn retry(
+    caller: Caller,
+    request: HttpRequest,
+    webhooks: web::Data<Webhooks>,
+) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct Retried {
         again: usize,
     }
     caller.decides()?;
-    Ok(json_ok(&Retried { again: state.webhooks.retry(name(&request)).await? }))
+    Ok(json_ok(&Retried { again: webhooks.retry(name(&request)).await? }))
 }
 
 /// `POST /api/webhooks/{name}/test`
-pub async fn test(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn test(
+    caller: Caller,
+    request: HttpRequest,
+    webhooks: web::Data<Webhooks>,
+) -> Result<HttpResponse, Problem> {
     caller.decides()?;
-    Ok(json_ok(&state.webhooks.test(name(&request)).await?))
+    Ok(json_ok(&webhooks.test(name(&request)).await?))
 }
 
 fn name(request: &HttpRequest) -> &str {

@@ -124,7 +124,7 @@ async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
     endpoints.changes.feed().publish_session(&json!({ "type": "session.opened", "session": { "id": "x" } }));
     let session = sse.next().await.unwrap();
     assert_eq!((session.id, session.event.as_str()), (None, "session.opened"));
-    endpoints.state.shutdown.cancel();
+    endpoints.data.feed.shutdown.cancel();
     endpoints.changes.shutdown(Duration::from_secs(5)).await;
     assert_eq!(sse.next().await, None, "the stream ends with the gateway");
     endpoints.close().await;
@@ -168,7 +168,7 @@ async fn streams_are_kept_alive_and_end_with_their_credential() {
         assert_eq!(sse.until("\n\n").await.unwrap(), ":");
     }
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    endpoints.state.authentication.authenticator.forget(&new.hash);
+    endpoints.data.admission.authentication.authenticator.forget(&new.hash);
     assert_eq!(sse.next().await, None);
     endpoints.close().await;
 }
@@ -229,7 +229,7 @@ async fn the_socket_sends_what_the_stream_does() {
         }
         assert_eq!((&event["seq"], event["change"]["id"].as_str()), (&json!(2), Some(second.id.as_str())));
     }
-    endpoints.state.shutdown.cancel();
+    endpoints.data.feed.shutdown.cancel();
     endpoints.changes.shutdown(Duration::from_secs(5)).await;
     assert_eq!(frame(&mut live).await, Err(Some(CloseCode::Away)));
     endpoints.close().await;
@@ -296,7 +296,7 @@ async fn sockets_are_bounded_and_end_with_their_credential() {
         client.ws(format!("ws://{}/events", endpoints.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    endpoints.state.authentication.authenticator.forget(&new.hash);
+    endpoints.data.admission.authentication.authenticator.forget(&new.hash);
     assert_eq!(frame(&mut socket).await, Err(Some(CloseCode::Policy)));
     endpoints.close().await;
 }

@@ -29,17 +29,18 @@ use super::*;
 use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules,
     attempts::Attempts,
-    codes,
+    codes::{self, CodeStore},
     keys::{self, KeyStore},
     stored::Stored,
 };
-use countersign_config::{Flags, load};
+use countersign_config::{Config, Flags, load};
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer, Terms, testing::proposer},
     policy::{People, Policy, PolicyConfig, PolicyDefault},
     principal::Role,
 };
-use countersign_http::front::Front;
+use countersign_exchange::memory::Memory;
+use countersign_http::{authentication::RequestAuthenticator, front::Front};
 use countersign_provider::{
     ToolDef,
     testing::{Directory, Fake, upstream_tool},
@@ -118,10 +119,10 @@ pub(super) struct Endpoints {
     pub provider: Arc<Fake>,
     /// What its calls are judged by.
     pub policy: Arc<Mutex<PolicyConfig>>,
-    pub state: web::Data<RestState>,
+    pub data: RestData,
     anew: Arc<dyn Fn() + Send + Sync>,
     server: ServerHandle,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// An answer.
@@ -191,54 +192,58 @@ impl Endpoints {
         let loaded = load(&source.flags, &source.env).unwrap();
         let reloads =
             Arc::new(Reloads::new(source, Opening::first(loaded, [0; 16]), Box::new(Unmoved), Box::new(|_| ())));
-        let state = web::Data::new(RestState {
-            reloads,
-            webhooks: Arc::new(Webhooks::none(changes.feed().clone())),
-            changes: changes.clone(),
-            authentication: Arc::clone(&authentication),
-            codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
-            sessions: Arc::new(Nobody),
-            providers: Arc::new(Nobody),
-            standing: Arc::new(StandingRules::new(Parts {
-                store,
-                board,
-                people: Arc::clone(&people) as _,
-                routes: Arc::clone(&routes),
-                rebuild: Box::new({
-                    let anew = Arc::clone(&anew);
-                    move || {
-                        anew();
-                        async {}.boxed()
-                    }
-                }),
-                feed: changes.feed().clone(),
-            })),
-            people,
-            definitions: Arc::new(Definitions::new(
-                routes,
-                pins,
-                Box::new({
-                    let anew = Arc::clone(&anew);
-                    move || {
-                        anew();
-                        async {}.boxed()
-                    }
-                }),
-                changes.feed().clone(),
-            )),
-            shutdown: CancellationToken::new(),
-            web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
-            reserved_web_sockets: Arc::new(Semaphore::new(0)),
-            streams: StreamSlots::new(config.limits.max_streams),
-            memory: Arc::clone(&memory),
-            sign_in_attempts: Attempts::default(),
-            config,
+        let rebuild = || {
+            let anew = Arc::clone(&anew);
+            Box::new(move || {
+                anew();
+                async {}.boxed()
+            }) as countersign_rulings::tool_acceptance::Rebuild
+        };
+        let standing = StandingRules::new(Parts {
+            store,
+            board,
+            people: Arc::clone(&people) as _,
+            routes: Arc::clone(&routes),
+            rebuild: rebuild(),
+            feed: changes.feed().clone(),
         });
-        let data = state.clone();
+        let streams = StreamSlots::new(config.limits.max_streams);
+        let data = RestData {
+            admission: web::Data::new(Admission {
+                authentication: Arc::clone(&authentication),
+                http: config.transports.http.clone(),
+            }),
+            accounts: web::Data::new(Accounts {
+                authentication: Arc::clone(&authentication),
+                codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
+                attempts: Attempts::default(),
+                people,
+                request_timeout: config.transports.http.request_timeout,
+            }),
+            feed: web::Data::new(FeedAccess {
+                feed: changes.feed().clone(),
+                sign_ins: Arc::clone(&authentication.sign_ins),
+                shutdown: CancellationToken::new(),
+                streams: Arc::clone(&streams),
+                memory: Arc::clone(&memory),
+                web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
+                reserved_web_sockets: Arc::new(Semaphore::new(0)),
+                limits: config.limits.clone(),
+                transports: config.transports.clone(),
+            }),
+            streams: web::Data::from(streams),
+            changes: web::Data::new(changes.clone()),
+            sessions: web::Data::from(Arc::new(Nobody) as Arc<dyn SessionsView>),
+            providers: web::Data::from(Arc::new(Nobody) as Arc<dyn ProvidersView>),
+            reloads: web::Data::from(reloads),
+            definitions: web::Data::new(Definitions::new(routes, pins, rebuild(), changes.feed().clone())),
+            standing: web::Data::new(standing),
+            webhooks: web::Data::new(Webhooks::none(changes.feed().clone())),
+        };
+        let served = data.clone();
         let server = HttpServer::new(move || {
             App::new()
-                .app_data(data.clone())
-                .configure(crate::routes)
+                .configure(|config| crate::routes(&served, config))
                 .default_service(web::to(not_found))
                 .wrap(Front::new(Arc::clone(&authentication), Arc::clone(&memory)))
         })
@@ -250,11 +255,11 @@ impl Endpoints {
         let server = server.run();
         let handle = server.handle();
         actix_web::rt::spawn(server);
-        Self { address, changes, stored, provider, policy, state, anew, server: handle, _dir: dir }
+        Self { address, changes, stored, provider, policy, data, anew, server: handle, dir }
     }
 
     pub async fn close(self) {
-        self.state.shutdown.cancel();
+        self.data.feed.shutdown.cancel();
         self.server.stop(false).await;
         self.changes.shutdown(Duration::from_secs(5)).await;
     }
@@ -271,8 +276,8 @@ impl Endpoints {
 
     /// Reads a new configuration, which is that file.
     pub async fn configure(&self, yaml: &str) {
-        std::fs::write(self._dir.path().join("c.yaml"), yaml).unwrap();
-        self.state.reloads.reload(Why::File).await;
+        std::fs::write(self.dir.path().join("c.yaml"), yaml).unwrap();
+        self.data.reloads.reload(Why::File).await;
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {

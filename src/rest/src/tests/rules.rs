@@ -75,11 +75,11 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     assert_eq!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["uses"], 0, "asking is no use");
 
     // What was used is on record once, however often it is looked for.
-    let board = endpoints.state.standing.list();
+    let board = endpoints.data.standing.list();
     board[0].uses.count();
     board[0].uses.count();
-    endpoints.state.standing.record_uses().await;
-    endpoints.state.standing.record_uses().await;
+    endpoints.data.standing.record_uses().await;
+    endpoints.data.standing.record_uses().await;
 
     let path = format!("/api/rules/{}/revoke", rule["id"].as_str().unwrap());
     let revoked = endpoints.post(&path, &key, &json!({ "comment": "enough" })).await;
@@ -100,7 +100,7 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     let story = endpoints.get(&format!("/api/audit?change={}", change.id), &key).await.json();
     assert_eq!(story["entries"].as_array().unwrap()[..3], trail["entries"].as_array().unwrap()[..3]);
     assert_eq!((&story["entries"][0]["from"], &story["entries"][0]["to"]), (&Value::Null, &Value::Null));
-    assert_eq!(Place::directory(&endpoints.state.config.data).verify_audit(None).unwrap().changes, 1);
+    assert_eq!(Place::directory(endpoints.dir.path()).verify_audit(None).unwrap().changes, 1);
     endpoints.close().await;
 }
 
@@ -131,7 +131,7 @@ async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() 
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "any" });
     let other = endpoints.change("other", Terms::default()).await;
     assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow");
-    assert!(endpoints.state.standing.end_orphans().await);
+    assert!(endpoints.data.standing.end_orphans().await);
     assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key holds");
 
     let mut events = endpoints.changes.feed().subscribe(None).unwrap();
@@ -139,7 +139,7 @@ async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() 
     // Within a second, whether or not anybody has recorded it yet.
     while endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
-    assert!(endpoints.state.standing.end_orphans().await && endpoints.state.standing.end_orphans().await);
+    assert!(endpoints.data.standing.end_orphans().await && endpoints.data.standing.end_orphans().await);
     let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
     assert_eq!((&rule["id"], rule["revokedBy"].as_str()), (&allowed["id"], Some("system")), "{rule}");
     assert_eq!(rule["orphanedAt"], rule["revokedAt"]);
@@ -156,7 +156,7 @@ async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() 
     assert_eq!(endpoints.rule(&other, &gone.secret, &deny).await.status, 200);
     endpoints.stored.keys().revoke(&gone.key.id, Timestamp::now()).unwrap();
     loop {
-        assert!(endpoints.state.standing.end_orphans().await);
+        assert!(endpoints.data.standing.end_orphans().await);
         let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
         if rule["orphanedAt"].is_string() {
             assert!(rule["revokedAt"].is_null() && rule["verdict"] == "deny", "{rule}");
@@ -228,7 +228,7 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
     assert_eq!(endpoints.rule(&change, &key, &body).await.status, 200);
     let mut kinds = Vec::new();
     while kinds.last().map(String::as_str) != Some("rule.expired") {
-        endpoints.state.standing.expire().await;
+        endpoints.data.standing.expire().await;
         let event = tokio::time::timeout(Duration::from_millis(20), events.next()).await;
         if let Ok(Ok(event)) = event.map(|event| event.ok_or(())) {
             let event: Value = serde_json::from_slice(&event.json).unwrap();

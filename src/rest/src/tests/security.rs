@@ -306,7 +306,7 @@ async fn revoking_a_key_ends_it_and_its_sign_ins() {
     assert_eq!(endpoints.get("/api/me", &new.secret).await.status, 200);
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
     // What a second would do.
-    endpoints.state.authentication.authenticator.forget(&new.hash);
+    endpoints.data.admission.authentication.authenticator.forget(&new.hash);
     assert_eq!(endpoints.get("/api/me", &new.secret).await.problem(401), "UNAUTHORIZED");
     let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &json!({})).await;
     assert_eq!(reply.problem(401), "UNAUTHORIZED");
