@@ -38,7 +38,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     connections::Connection,
     idle_frames::{FAREWELL, Metered},
-    server::Io,
+    io::Io,
 };
 use countersign_config::HttpConfig;
 
