@@ -2,6 +2,11 @@
 
 use std::collections::HashMap;
 
+use crate::{
+    StoreError,
+    sql::Sql,
+    statements::{keys, pins, standing_rules},
+};
 use countersign_domain::{
     policy::{Pins, StandingRule},
     principal::Role,
@@ -15,4 +20,12 @@ pub struct Said {
     pub rules: Vec<StandingRule>,
     /// The roles of the keys that are not revoked.
     pub keys: HashMap<String, Role>,
+}
+
+impl Said {
+    /// Reads it, within the caller's snapshot.
+    pub(crate) async fn read<S: Sql>(db: &S) -> Result<Self, StoreError> {
+        let (pins, rules) = (pins::load(db).await?, standing_rules::load(db).await?);
+        Ok(Self { pins, rules, keys: keys::active_roles(db).await? })
+    }
 }

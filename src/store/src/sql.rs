@@ -173,17 +173,17 @@ impl Row {
     /// # Errors
     /// [`StoreError::BadRecord`] where there is no such column.
     pub fn value(&self, column: usize) -> Result<Value<'_>, StoreError> {
-        self.0.get(column).map(Cell::as_value).ok_or_else(|| unexpected(column))
+        self.0.get(column).map(Cell::as_value).ok_or_else(|| unexpected_value(column))
     }
 
     /// # Errors
     /// [`StoreError::BadRecord`] where the column holds something else.
     pub fn get<'r, T: Column<'r>>(&'r self, column: usize) -> Result<T, StoreError> {
-        T::read(self.value(column)?).ok_or_else(|| unexpected(column))
+        T::read(self.value(column)?).ok_or_else(|| unexpected_value(column))
     }
 }
 
-fn unexpected(column: usize) -> StoreError {
+fn unexpected_value(column: usize) -> StoreError {
     StoreError::BadRecord(format!("column {column} holds something else"))
 }
 
@@ -197,7 +197,7 @@ impl TryFrom<&rusqlite::Row<'_>> for Row {
                 ValueRef::Integer(number) => Cell::Int(number),
                 ValueRef::Real(number) => Cell::Real(number),
                 ValueRef::Text(text) => {
-                    Cell::Text(std::str::from_utf8(text).map_err(|_| unexpected(column))?.to_owned())
+                    Cell::Text(std::str::from_utf8(text).map_err(|_| unexpected_value(column))?.to_owned())
                 }
                 ValueRef::Blob(bytes) => Cell::Blob(bytes.to_vec()),
             })

@@ -1,6 +1,6 @@
 //! A database as the tracker's statements see it: the embedded one, or that of a server.
 //!
-//! Statements are written once; [`for_a_server`] gives tables the names that they have beside those of the store. Only full
+//! Statements are written once; [`prefix_tables`] gives tables the names that they have beside those of the store. Only full
 //! text is asked for in two ways.
 
 use countersign_protocol::{ErrorKind, McpError};
@@ -26,7 +26,7 @@ impl Db<'_> {
     fn rows(self, sql: &str, values: &[Value<'_>]) -> Sql<Vec<Row>> {
         match self {
             Self::File(conn) => sql::rows(conn, sql, values),
-            Self::Server(session) => session.rows(&for_a_server(sql), values),
+            Self::Server(session) => session.rows(&prefix_tables(sql), values),
         }
     }
 
@@ -46,14 +46,14 @@ impl Db<'_> {
 
     /// Reads a row that is there.
     pub fn one<T>(self, sql: &str, values: &[Value<'_>], of: impl FnOnce(&Row) -> Sql<T>) -> Sql<T> {
-        self.find(sql, values, of)?.ok_or_else(gone)
+        self.find(sql, values, of)?.ok_or_else(missing_row)
     }
 
     /// Returns how many rows were written.
     pub fn execute(self, sql: &str, values: &[Value<'_>]) -> Sql<u64> {
         match self {
             Self::File(conn) => sql::execute(conn, sql, values),
-            Self::Server(session) => session.execute(&for_a_server(sql), values),
+            Self::Server(session) => session.execute(&prefix_tables(sql), values),
         }
     }
 
@@ -88,7 +88,7 @@ impl Db<'_> {
 const TABLES: [&str; 6] = ["people", "projects", "issues", "comments", "history", "runs"];
 
 /// Returns the statement with the tracker's tables by the names that they have beside those of the store.
-pub(super) fn for_a_server(sql: &str) -> String {
+pub(super) fn prefix_tables(sql: &str) -> String {
     let mut out = sql.to_owned();
     for keyword in ["FROM", "JOIN", "INTO", "UPDATE"] {
         for table in TABLES {
@@ -98,7 +98,7 @@ pub(super) fn for_a_server(sql: &str) -> String {
     out
 }
 
-pub(super) fn gone() -> StoreError {
+pub(super) fn missing_row() -> StoreError {
     StoreError::BadRecord("a row that was there is gone".to_owned())
 }
 
@@ -139,7 +139,7 @@ mod tests {
             ("INSERT INTO runs (changes) VALUES (?1)", "INSERT INTO tracker_runs (changes) VALUES (?1)"),
             ("UPDATE projects SET issues = ?2", "UPDATE tracker_projects SET issues = ?2"),
         ] {
-            assert_eq!(for_a_server(here), there);
+            assert_eq!(prefix_tables(here), there);
         }
     }
 }

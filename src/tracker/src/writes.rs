@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     args::{NewIssue, Patch},
-    db::{Db, Sql, gone, not_written, values},
+    db::{Db, Sql, missing_row, not_written, values},
     history::{Actor, Subject, record},
     inserts::{IssueRow, ensure_person, insert_comment, insert_issue, insert_project},
     model::{Issue, Parent, Person, Project, Status},
@@ -141,7 +141,7 @@ impl Run<'_> {
                 None => answer(&text, &IssueAnswer { issue }),
             }
         })?;
-        read.ok_or_else(gone)
+        read.ok_or_else(missing_row)
     }
 
     fn create_project(&self, key: &str, name: &str, description: &str, touched: &mut Touched) -> Sql<ToolResult> {

@@ -169,7 +169,7 @@ impl Credentials for Keys {
         };
         match self.copied(held)? {
             Some(held) => Ok(held),
-            None => self.ground.wait_briefly(|client| async move { keys::held(&**client).await }),
+            None => self.ground.wait_briefly(|client| async move { keys::active_roles(&**client).await }),
         }
     }
 

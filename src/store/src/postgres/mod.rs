@@ -16,7 +16,6 @@ mod moving;
 mod node_rows;
 mod nodes;
 mod policies;
-mod pruning;
 mod rows;
 mod said;
 #[cfg(test)]
@@ -286,7 +285,7 @@ impl Store for PostgresStore {
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.read(move |client| async move { retention::old(&**client, before).await })
+        self.read(move |client| async move { retention::find_old(&**client, before).await })
     }
 
     fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
@@ -324,22 +323,22 @@ impl Store for PostgresStore {
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         let id = id.to_owned();
         let body = self.read(move |client| async move { changes::get(&**client, &id).await });
-        Box::pin(async move { Body::parsed(body.await?) })
+        Box::pin(async move { Body::parse(body.await?) })
     }
 
     fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         let (principal, key) = (principal.to_owned(), key.to_owned());
         let body = self.read(move |client| async move { changes::find_idempotent(&**client, &principal, &key).await });
-        Box::pin(async move { Body::parsed(body.await?) })
+        Box::pin(async move { Body::parse(body.await?) })
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
         let found = self.read(move |client| async move { changes::list(&**client, &query).await });
-        Box::pin(async move { found.await?.parsed() })
+        Box::pin(async move { found.await?.parse() })
     }
 
     fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.read(|client| async move { changes::live(&**client).await })
+        self.read(|client| async move { changes::list_live(&**client).await })
     }
 
     fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
@@ -347,11 +346,11 @@ impl Store for PostgresStore {
     }
 
     fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.read(|client| async move { changes::voted(&**client).await })
+        self.read(|client| async move { changes::list_voted(&**client).await })
     }
 
     fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.read(|client| async move { changes::counts(&**client).await })
+        self.read(|client| async move { changes::count_by_state(&**client).await })
     }
 
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {

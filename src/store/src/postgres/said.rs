@@ -1,10 +1,7 @@
 //! What reviewers said, read from outside and without writing anything.
 
 use super::{Ground, connect};
-use crate::{
-    Said, StoreError,
-    statements::{keys, pins, standing_rules},
-};
+use crate::{Said, StoreError};
 
 /// Reads it in one snapshot; `None` where there is no schema yet.
 ///
@@ -16,6 +13,5 @@ pub(super) async fn read(ground: &Ground) -> Result<Option<Said>, StoreError> {
         return Ok(None);
     }
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-    let pins = pins::load(&client).await?;
-    Ok(Some(Said { pins, rules: standing_rules::load(&client).await?, keys: keys::held(&client).await? }))
+    Said::read(&client).await.map(Some)
 }

@@ -27,23 +27,23 @@ impl Sql for ClientWrapper {
     };
 
     async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
-        rows::query(self, &numbered(sql), &lent(values)).await?.iter().map(Row::try_from).collect()
+        rows::query(self, &number_placeholders(sql), &as_parameters(values)).await?.iter().map(Row::try_from).collect()
     }
 
     async fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
-        rows::execute(self, &numbered(sql), &lent(values)).await
+        rows::execute(self, &number_placeholders(sql), &as_parameters(values)).await
     }
 
     async fn write(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
-        rows::write(self, &numbered(sql), &lent(values)).await
+        rows::write(self, &number_placeholders(sql), &as_parameters(values)).await
     }
 }
 
 /// Returns the statement with `$1` in place of `?1`.
-pub(super) fn numbered(sql: &str) -> String {
+pub(super) fn number_placeholders(sql: &str) -> String {
     sql.replace('?', "$")
 }
 
-fn lent<'a>(values: &'a [Value<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
+fn as_parameters<'a>(values: &'a [Value<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
     values.iter().map(|value| value as _).collect()
 }

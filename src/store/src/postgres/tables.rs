@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use super::{
     connect::{self, ANSWER, Ground},
     error,
-    sql::numbered,
+    sql::number_placeholders,
 };
 use crate::{
     StoreError, StoreFuture,
@@ -148,7 +148,7 @@ impl Session {
         let (sql, values) = statement(sql, values);
         let rows = self.ask(|client| async move {
             let statement = client.prepare_cached(&sql).await?;
-            client.query(&statement, &lent(&values)).await
+            client.query(&statement, &as_parameters(&values)).await
         })?;
         rows.iter().map(Row::try_from).collect()
     }
@@ -171,17 +171,17 @@ impl Session {
         let (sql, values) = statement(sql, values);
         self.ask(|client| async move {
             let statement = client.prepare_cached(&sql).await?;
-            client.execute(&statement, &lent(&values)).await
+            client.execute(&statement, &as_parameters(&values)).await
         })
     }
 }
 
 /// Returns the statement with its values, for the thread that sends them.
 fn statement(sql: &str, values: &[Value<'_>]) -> (String, Vec<Cell>) {
-    (numbered(sql), values.iter().map(|value| Cell::from(*value)).collect())
+    (number_placeholders(sql), values.iter().map(|value| Cell::from(*value)).collect())
 }
 
-fn lent(values: &[Cell]) -> Vec<&(dyn ToSql + Sync)> {
+fn as_parameters(values: &[Cell]) -> Vec<&(dyn ToSql + Sync)> {
     values.iter().map(|value| value as _).collect()
 }
 

@@ -64,7 +64,7 @@ impl Deliveries for WebhookStore {
 
     fn waiting(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
         let webhook = webhook.to_owned();
-        self.ground.wait(move |client| async move { webhooks::waiting(&**client, &webhook).await })
+        self.ground.wait(move |client| async move { webhooks::list_waiting(&**client, &webhook).await })
     }
 
     fn tried(
@@ -79,7 +79,7 @@ impl Deliveries for WebhookStore {
         self.ground.write(move |client| async move {
             let noting = async {
                 leads(&client, by.as_ref()).await?;
-                webhooks::note(&**client, &webhook, id, state, &tried, at).await
+                webhooks::note_attempt(&**client, &webhook, id, state, &tried, at).await
             };
             transaction(&client, noting).await
         })
@@ -87,7 +87,7 @@ impl Deliveries for WebhookStore {
 
     fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError> {
         let webhook = webhook.to_owned();
-        self.ground.write(move |client| async move { webhooks::again(&**client, &webhook, limit, now).await })
+        self.ground.write(move |client| async move { webhooks::retry_given_up(&**client, &webhook, limit, now).await })
     }
 
     fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError> {

@@ -29,7 +29,6 @@ use super::{
     error,
     node_rows::CHANNEL,
     nodes::Membership,
-    pruning,
     rows::{self, execute, one},
     trail::{Appended, set_heads},
 };
@@ -41,7 +40,7 @@ use crate::{
     rows::{signed, stored},
     search::needle,
     standing_rules::USED,
-    statements::{facts, pins, standing_rules},
+    statements::{facts, pins, retention, standing_rules},
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
@@ -424,16 +423,16 @@ async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Result<Wr
 async fn prune(link: &ClientWrapper, pruning: &Pruning) -> Result<Result<Wrote, WriteError>, StoreError> {
     let mut entries = Vec::new();
     for redaction in &pruning.redactions {
-        if pruning::redact(link, redaction).await? {
+        if retention::redact(link, redaction).await? {
             entries.push((redaction.id.clone(), "redacted", redaction.state.as_str(), redaction.details.clone()));
         }
     }
     for deletion in &pruning.deletions {
-        if pruning::delete(link, deletion).await? {
+        if retention::delete(link, deletion).await? {
             entries.push((deletion.id.clone(), "deleted", deletion.state.as_str(), deletion.details.clone()));
         }
     }
-    if pruning.events_to > 0 && pruning::forget_events(link, pruning.events_to).await? > 0 {
+    if pruning.events_to > 0 && retention::forget_events(link, pruning.events_to).await? > 0 {
         entries.push((String::new(), "events_pruned", "", pruning.events_details.clone()));
     }
     Ok(if entries.is_empty() { Err(WriteError::Conflict) } else { Ok(Wrote::Pruned(entries)) })

@@ -46,7 +46,7 @@ impl Credentials for Keys {
     }
 
     fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
-        self.0.run(async |db| keys::held(db).await)
+        self.0.run(async |db| keys::active_roles(db).await)
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {

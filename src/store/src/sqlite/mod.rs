@@ -9,7 +9,6 @@ pub(crate) mod keys;
 pub(crate) mod moving;
 pub mod open;
 mod policies;
-mod pruning;
 mod reader;
 mod rows;
 pub(crate) mod said;
@@ -176,7 +175,7 @@ impl Store for SqliteStore {
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.readers.read(move |db| run(retention::old(db, before)))
+        self.readers.read(move |db| run(retention::find_old(db, before)))
     }
 
     fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
@@ -204,20 +203,20 @@ impl Store for SqliteStore {
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         let id = id.to_owned();
-        self.readers.read(move |db| Body::parsed(run(changes::get(db, &id))?))
+        self.readers.read(move |db| Body::parse(run(changes::get(db, &id))?))
     }
 
     fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         let (principal, key) = (principal.to_owned(), key.to_owned());
-        self.readers.read(move |db| Body::parsed(run(changes::find_idempotent(db, &principal, &key))?))
+        self.readers.read(move |db| Body::parse(run(changes::find_idempotent(db, &principal, &key))?))
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
-        self.readers.read(move |db| run(changes::list(db, &query))?.parsed())
+        self.readers.read(move |db| run(changes::list(db, &query))?.parse())
     }
 
     fn live(&self) -> StoreFuture<Vec<LiveChange>> {
-        self.readers.read(|db| run(changes::live(db)))
+        self.readers.read(|db| run(changes::list_live(db)))
     }
 
     fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
@@ -225,11 +224,11 @@ impl Store for SqliteStore {
     }
 
     fn voted(&self) -> StoreFuture<Vec<String>> {
-        self.readers.read(|db| run(changes::voted(db)))
+        self.readers.read(|db| run(changes::list_voted(db)))
     }
 
     fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.readers.read(|db| run(changes::counts(db)))
+        self.readers.read(|db| run(changes::count_by_state(db)))
     }
 
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {

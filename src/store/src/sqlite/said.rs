@@ -6,10 +6,7 @@ use super::{
     open::{database_path, open_reader},
     sql::run,
 };
-use crate::{
-    Said, StoreError,
-    statements::{keys, pins, standing_rules},
-};
+use crate::{Said, StoreError};
 
 /// Reads it in one snapshot; `None` where there is no database yet.
 ///
@@ -21,7 +18,5 @@ pub(crate) fn read_said(dir: &Path) -> Result<Option<Said>, StoreError> {
     }
     let conn = open_reader(dir)?;
     let snapshot = conn.unchecked_transaction()?;
-    let db = &*snapshot;
-    let pins = run(pins::load(db))?;
-    Ok(Some(Said { pins, rules: run(standing_rules::load(db))?, keys: run(keys::held(db))? }))
+    run(Said::read(&*snapshot)).map(Some)
 }

@@ -43,14 +43,14 @@ mod tests {
     use crate::{
         ListQuery, Narrow, drafts,
         sqlite::{open, sql::run},
-        statements::changes::{list, live},
+        statements::changes::{list, list_live},
     };
 
     fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
         let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };
         run(list(conn, &query))
             .unwrap()
-            .parsed()
+            .parse()
             .unwrap()
             .items
             .into_iter()
@@ -86,7 +86,7 @@ mod tests {
         };
         assert_eq!(found(&conn, exactly(0, 1)), ["chg_B", "chg_A"]);
         assert!(found(&conn, exactly(1, 2)).is_empty() && found(&conn, exactly(-1, 0)).is_empty());
-        assert_eq!(run(live(&conn)).unwrap().iter().filter(|live| live.call_hash.is_none()).count(), 2);
+        assert_eq!(run(list_live(&conn)).unwrap().iter().filter(|live| live.call_hash.is_none()).count(), 2);
         conn.execute("DELETE FROM changes WHERE id = 'chg_A'", []).unwrap();
         let left: i64 = conn.query_row("SELECT count(*) FROM change_search", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 1, "what is deleted is not found");

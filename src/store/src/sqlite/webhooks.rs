@@ -39,7 +39,7 @@ impl Deliveries for WebhookStore {
     }
 
     fn waiting(&self, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
-        self.0.run(async |db| webhooks::waiting(db, webhook).await)
+        self.0.run(async |db| webhooks::list_waiting(db, webhook).await)
     }
 
     fn tried(
@@ -50,11 +50,11 @@ impl Deliveries for WebhookStore {
         tried: &Tried,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        self.0.transaction(async |db| webhooks::note(db, webhook, id, state, tried, at).await)
+        self.0.transaction(async |db| webhooks::note_attempt(db, webhook, id, state, tried, at).await)
     }
 
     fn again(&self, webhook: &str, limit: usize, now: Timestamp) -> Result<(usize, Vec<Waiting>), StoreError> {
-        self.0.transaction(async |db| webhooks::again(db, webhook, limit, now).await)
+        self.0.transaction(async |db| webhooks::retry_given_up(db, webhook, limit, now).await)
     }
 
     fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError> {

@@ -20,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
-use super::{claims, open::open_writer, pruning, rows, search, space, sql::run, trail, witness::Witness};
+use super::{claims, open::open_writer, rows, search, space, sql::run, trail, witness::Witness};
 use crate::{
     Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
     health::Health,
@@ -28,7 +28,7 @@ use crate::{
     queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
     standing_rules::USED,
-    statements::{pins, standing_rules},
+    statements::{pins, retention, standing_rules},
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
@@ -322,11 +322,11 @@ impl Writer {
         match pruned {
             Ok(()) if after == before => Err(WriteError::Conflict),
             Ok(()) => Ok((Written { seq: 0, event: Bytes::new() }, after)),
-            Err(error) => Err(WriteError::Store(error.into())),
+            Err(error) => Err(WriteError::Store(error)),
         }
     }
 
-    fn prune(&mut self, pruning: &Pruning) -> rusqlite::Result<()> {
+    fn prune(&mut self, pruning: &Pruning) -> Result<(), StoreError> {
         let at = pruning.at.to_string();
         let entry = |change_id, event, state: &'static str, details| EntryContent {
             seq: 0,
@@ -341,19 +341,19 @@ impl Writer {
         // What is taken out shall not lie about in free pages.
         self.conn.pragma_update(None, "secure_delete", true)?;
         for redaction in &pruning.redactions {
-            if pruning::redact(&self.conn, redaction)? {
+            if run(retention::redact(&self.conn, redaction))? {
                 self.append_next(entry(&redaction.id, "redacted", redaction.state.as_str(), &redaction.details))?;
             }
         }
         for deletion in &pruning.deletions {
-            if pruning::delete(&self.conn, deletion)? {
+            if run(retention::delete(&self.conn, deletion))? {
                 self.append_next(entry(&deletion.id, "deleted", deletion.state.as_str(), &deletion.details))?;
             }
         }
-        if pruning.events_to > 0 && pruning::forget_events(&self.conn, pruning.events_to)? > 0 {
+        if pruning.events_to > 0 && run(retention::forget_events(&self.conn, pruning.events_to))? > 0 {
             self.append_next(entry("", "events_pruned", "", &pruning.events_details))?;
         }
-        self.conn.pragma_update(None, "secure_delete", false)
+        Ok(self.conn.pragma_update(None, "secure_delete", false)?)
     }
 
     fn append_next(&mut self, content: EntryContent<'_>) -> rusqlite::Result<()> {

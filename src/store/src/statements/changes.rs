@@ -17,7 +17,7 @@ const MAX_PARTS: usize = 100;
 pub struct Body(String);
 
 impl Body {
-    pub fn parsed(found: Option<Self>) -> Result<Option<Arc<Change>>, StoreError> {
+    pub fn parse(found: Option<Self>) -> Result<Option<Arc<Change>>, StoreError> {
         found.map(|body| parse_change(&body.0)).transpose()
     }
 
@@ -35,7 +35,7 @@ pub async fn find_idempotent<S: Sql>(db: &S, principal: &str, key: &str) -> Resu
     Body::read(db.first(sql, values![principal, key]).await?)
 }
 
-pub async fn live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
+pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
     let mut parameters = Parameters::default();
     let open = ChangeState::ALL.into_iter().filter(|state| !state.is_final()).map(ChangeState::as_str);
     let sql = format!(
@@ -56,7 +56,7 @@ pub async fn live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
     db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()
 }
 
-pub async fn voted<S: Sql>(db: &S) -> Result<Vec<String>, StoreError> {
+pub async fn list_voted<S: Sql>(db: &S) -> Result<Vec<String>, StoreError> {
     let sql = format!(
         "SELECT id FROM changes WHERE {} AND state IN ('pending', 'approved') ORDER BY no",
         S::DIALECT.has_votes
@@ -64,7 +64,7 @@ pub async fn voted<S: Sql>(db: &S) -> Result<Vec<String>, StoreError> {
     db.rows(&sql, &[]).await?.iter().map(|row| row.get(0)).collect()
 }
 
-pub async fn counts<S: Sql>(db: &S) -> Result<Vec<(ChangeState, u64)>, StoreError> {
+pub async fn count_by_state<S: Sql>(db: &S) -> Result<Vec<(ChangeState, u64)>, StoreError> {
     let rows = db.rows("SELECT state, count(*) FROM changes GROUP BY state", &[]).await?;
     rows.iter().map(|row| Ok((parse_state(row.get(0)?)?, row.get(1)?))).collect()
 }
@@ -85,7 +85,7 @@ pub struct Page {
 
 impl Page {
     /// Parses the page where the caller is, and not where it was read.
-    pub fn parsed(self) -> Result<Listing, StoreError> {
+    pub fn parse(self) -> Result<Listing, StoreError> {
         let read = |row: &Row| Ok((row.get(0)?, parse_change(row.get(1)?)?));
         Ok(Listing { items: self.bodies.iter().map(read).collect::<Result<_, StoreError>>()?, more: self.more })
     }

@@ -74,7 +74,7 @@ pub async fn find<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<(ApiKey, S
 }
 
 /// Reads the roles of the keys that are not revoked, by the key's id.
-pub async fn held<S: Sql>(db: &S) -> Result<HashMap<String, Role>, StoreError> {
+pub async fn active_roles<S: Sql>(db: &S) -> Result<HashMap<String, Role>, StoreError> {
     let rows = db.rows("SELECT id, role FROM api_keys WHERE revoked_at IS NULL", &[]).await?;
     rows.iter().map(|row| Ok((row.get(0)?, role_of(row.get(1)?)?))).collect()
 }

@@ -1,4 +1,4 @@
-//! Finds what is old.
+//! Finds what is old, and prunes it.
 
 use std::collections::HashSet;
 
@@ -6,14 +6,14 @@ use jiff::Timestamp;
 
 use crate::{
     StoreError,
-    retention::{MAX_BYTES, MAX_CHANGES, MAX_EVENTS, Old, OldBefore},
+    retention::{Deletion, MAX_BYTES, MAX_CHANGES, MAX_EVENTS, Old, OldBefore, Redaction},
     rows::{parse_change, parse_state},
     sql::{Sql, Value},
     values,
 };
 
 /// Reads the oldest of what is old.
-pub async fn old<S: Sql>(db: &S, before: OldBefore) -> Result<Old, StoreError> {
+pub async fn find_old<S: Sql>(db: &S, before: OldBefore) -> Result<Old, StoreError> {
     let mut old = Old::default();
     if let Some(at) = before.contents {
         let sql = "SELECT no, octet_length(body) FROM changes
@@ -87,4 +87,24 @@ async fn take_contents<S: Sql>(db: &S, sql: &str, values: &[Value<'_>], old: &mu
     }
     old.more |= found == MAX_CHANGES;
     Ok(())
+}
+
+/// Takes the contents out of a change. Returns `false` where it is not as it was looked at.
+pub async fn redact<S: Sql>(db: &S, redaction: &Redaction) -> Result<bool, StoreError> {
+    let Redaction { id, version, state, body, .. } = redaction;
+    let sql = "UPDATE changes SET body = ?4, redacted = ?5
+               WHERE id = ?1 AND version = ?2 AND state = ?3 AND redacted <> ?5 AND finished_at IS NOT NULL";
+    Ok(db.execute(sql, values![id, *version, state.as_str(), body, true]).await? == 1)
+}
+
+/// Deletes a change. Returns `false` where it is not as it was looked at.
+pub async fn delete<S: Sql>(db: &S, deletion: &Deletion) -> Result<bool, StoreError> {
+    let Deletion { id, version, state, .. } = deletion;
+    let sql = "DELETE FROM changes WHERE id = ?1 AND version = ?2 AND state = ?3 AND finished_at IS NOT NULL";
+    Ok(db.execute(sql, values![id, *version, state.as_str()]).await? == 1)
+}
+
+/// Deletes the events up to that number, but for the last one of all. Returns how many they were.
+pub async fn forget_events<S: Sql>(db: &S, to: u64) -> Result<u64, StoreError> {
+    db.execute("DELETE FROM events WHERE seq <= ?1 AND seq < (SELECT max(seq) FROM events)", values![to]).await
 }

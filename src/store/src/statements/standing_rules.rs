@@ -18,7 +18,7 @@ pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses: bool) -> Result
     let mut told = Vec::with_capacity(rules.len());
     for rule in rules {
         let sql = format!("SELECT id, body FROM standing_rules WHERE id = ?1{}", S::DIALECT.for_update);
-        let known = db.first(&sql, values![&rule.id]).await?.as_ref().map(parsed).transpose()?;
+        let known = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
         if !uses && !rule.is_over() && known.as_ref().is_some_and(StandingRule::is_over) {
             return Ok(None);
         }
@@ -39,11 +39,11 @@ pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses: bool) -> Result
 
 /// Reads all rules, oldest first.
 pub async fn load<S: Sql>(db: &S) -> Result<Vec<StandingRule>, StoreError> {
-    db.rows("SELECT id, body FROM standing_rules ORDER BY no", &[]).await?.iter().map(parsed).collect()
+    db.rows("SELECT id, body FROM standing_rules ORDER BY no", &[]).await?.iter().map(parse_rule).collect()
 }
 
 /// Parses a row of an id and a body.
-fn parsed<T: serde::de::DeserializeOwned>(row: &Row) -> Result<T, StoreError> {
+fn parse_rule<T: serde::de::DeserializeOwned>(row: &Row) -> Result<T, StoreError> {
     let (id, body): (&str, &str) = (row.get(0)?, row.get(1)?);
     serde_json::from_str(body).map_err(|e| StoreError::BadRecord(format!("{id}: {e}")))
 }
@@ -53,7 +53,7 @@ pub async fn end_allowances<S: Sql>(db: &S, at: jiff::Timestamp) -> Result<(), S
     let allows = S::DIALECT.rule_allows;
     let sql = format!("SELECT id, body FROM standing_rules WHERE \"over\" = ?1 AND {allows}");
     for row in &db.rows(&sql, values![false]).await? {
-        let mut rule: Value = parsed(row)?;
+        let mut rule: Value = parse_rule(row)?;
         rule["revokedAt"] = Value::from(at.to_string());
         rule["revokedBy"] = Value::from(SYSTEM);
         let sql = "UPDATE standing_rules SET \"over\" = ?3, body = ?2 WHERE id = ?1";

@@ -82,13 +82,13 @@ pub async fn search<S: Sql>(
             }
             if entries.len() == limit {
                 let next = entries.last().map(|last| last.seq);
-                return Ok(FoundEntries { entries: with_titles(db, entries).await?, next });
+                return Ok(FoundEntries { entries: add_titles(db, entries).await?, next });
             }
             entries.push(entry);
         }
         if page.len() < PAGE as usize {
             let next = (bottom > 1).then_some(bottom);
-            return Ok(FoundEntries { entries: with_titles(db, entries).await?, next });
+            return Ok(FoundEntries { entries: add_titles(db, entries).await?, next });
         }
     }
 }
@@ -114,7 +114,7 @@ fn statement(search: &AuditSearch, bottom: u64, below: u64) -> (String, Paramete
 }
 
 /// Adds what the changes are called. Their bodies may be large: only those of what was found are looked into.
-async fn with_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<FoundEntry>, StoreError> {
+async fn add_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<FoundEntry>, StoreError> {
     let mut titles = HashMap::new();
     let ids: BTreeSet<&str> = entries.iter().map(|entry| &*entry.change_id).filter(|id| !id.is_empty()).collect();
     if !ids.is_empty() {

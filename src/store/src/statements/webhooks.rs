@@ -50,7 +50,7 @@ pub async fn take_in<S: Sql>(db: &S, webhook: &str, position: u64, events: &[Wai
 }
 
 /// Notes an attempt, within the caller's transaction.
-pub async fn note<S: Sql>(
+pub async fn note_attempt<S: Sql>(
     db: &S,
     webhook: &str,
     id: u64,
@@ -72,7 +72,7 @@ pub async fn note<S: Sql>(
     Ok(())
 }
 
-pub async fn again<S: Sql>(
+pub async fn retry_given_up<S: Sql>(
     db: &S,
     webhook: &str,
     limit: usize,
@@ -83,10 +83,10 @@ pub async fn again<S: Sql>(
                    SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND state = 'given_up'
                    ORDER BY id LIMIT ?2)";
     let again = db.write(sql, values![webhook, limit, now.as_millisecond()]).await?;
-    Ok((usize::try_from(again).unwrap_or(usize::MAX), waiting(db, webhook).await?))
+    Ok((usize::try_from(again).unwrap_or(usize::MAX), list_waiting(db, webhook).await?))
 }
 
-pub async fn waiting<S: Sql>(db: &S, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
+pub async fn list_waiting<S: Sql>(db: &S, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
     let sql = "SELECT id, key, seq, kind, subject, event, attempts, taken_ms FROM webhook_deliveries
                WHERE webhook = ?1 AND state = 'waiting' ORDER BY id";
     let read = |row: &Row| -> Result<Waiting, StoreError> {
