@@ -36,7 +36,7 @@ use countersign_domain::{
     policy::{People, Policy},
     principal::{Identity, Principal},
 };
-use countersign_exchange::services::{Services, State};
+use countersign_exchange::{memory::Memory, slots::StreamSlots};
 use countersign_http::{
     authentication::RequestAuthenticator,
     connections::Connections,
@@ -63,15 +63,19 @@ use countersign_rulings::{
     tool_acceptance::{Definitions, Rebuild},
 };
 use countersign_session::{
-    SessionServices,
+    McpServer, Registry, Sessions,
+    address::GatewayAddress,
     cluster::Cluster,
-    handlers::{lifecycle, reviewed::approval_page},
-    registry::Registry,
+    lifetimes::SessionLifetimes,
+    limits::{self, SessionLimits},
+    long_requests::LongRequests,
+    server::{Reviews, Routing},
+    status::GatewayStatus,
 };
 use countersign_store::{LockError, PinStore, Place, Store, StoreError, lock::DataLock, lock_data_dir};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::{Tracker, TrackerError};
-use countersign_transports::{http, lines, services::HttpServices, ws};
+use countersign_transports::{endpoint::McpEndpoint, http, lines, ws};
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
@@ -137,7 +141,8 @@ fn port_hint(source: &std::io::Error) -> &'static str {
 
 /// A gateway that runs.
 pub struct Running {
-    pub services: Arc<HttpServices>,
+    config: Arc<Config>,
+    endpoint: Arc<McpEndpoint>,
     /// The address that is really bound.
     pub address: SocketAddr,
     keys: Arc<Stored>,
@@ -171,10 +176,10 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     place.claim_directory(loaded.file_of("store.url"))?;
     let keys = Arc::new(Stored::open(&place)?);
     let (salt, carrier) = match store.nodes().secret() {
-        Some(secret) => (nodes::consent_salt(&secret), Carrier::shared(nodes::state_key(&secret))),
+        Some(secret) => (nodes::consent_salt(&secret), Carrier::new(nodes::state_key(&secret))),
         None => {
             let key = key_of(&config.data).map_err(ServeError::StateKey)?;
-            (nodes::consent_salt(&key), Carrier::shared(key))
+            (nodes::consent_salt(&key), Carrier::new(key))
         }
     };
     let carrier = carrier.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
@@ -226,88 +231,147 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     reloads.begin().await.map_err(ServeError::Policy)?;
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
-    let shared = Services {
-        config: Arc::clone(&config),
-        routes,
-        router,
-        feed: changes.feed().clone(),
-        changes,
-        authenticator,
-        reloads: Arc::clone(&reloads),
+    let started = Instant::now();
+    let in_force = Arc::clone(&reloads);
+    let status = GatewayStatus {
+        started,
+        shutdown: shutdown.clone(),
+        changes: changes.clone(),
+        routes: Arc::clone(&routes),
+        upstreams: Arc::clone(&upstreams),
+        registry: Arc::clone(&registry),
+        inflow: limits::inflow(&config.transports),
         metrics,
-        upstreams,
-        shutdown,
-        server_meta: lifecycle::server_meta(),
-        state: State::new(&config),
+        config: Box::new(move || in_force.config()),
     };
-    let node = shared.node();
-    let mut sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier, node), registry);
-    sessions.cluster = cluster(&sessions.shared);
-    let inflow = Arc::clone(&sessions.state.inflow);
+    let nodes = Arc::clone(changes.nodes());
+    let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(&nodes)));
+    let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+    let bridge = Bridge::new(carrier, Arc::clone(&memory), lifetimes.node());
+    let long_requests = LongRequests {
+        slots: StreamSlots::new(config.limits.max_streams),
+        authenticator: Arc::clone(&authenticator),
+        shutdown: shutdown.clone(),
+    };
+    let routing = Routing {
+        routes: Arc::clone(&routes),
+        router: router.clone(),
+        upstreams,
+        first_connection: config.limits.first_connection,
+        started,
+    };
+    let gateway_address = Arc::new(GatewayAddress::new(&config));
+    let reviews = Reviews::new(&config, changes.clone(), Arc::clone(&gateway_address));
+    let mut server = McpServer::new(&config, memory, long_requests, routing, reviews, bridge, Arc::new(status));
+    server.cluster = cluster(&config, &lifetimes, &shutdown);
+    let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(&config)));
+    let inflow = Arc::clone(&sessions.server.status.inflow);
     let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
-    let services = Arc::new(HttpServices::new(sessions, connections));
-    let secret = Secret::new();
+    let endpoint = McpEndpoint::new(&config.transports, Arc::clone(&sessions), Arc::clone(&connections));
+    let (endpoint, secret) = (Arc::new(endpoint), Secret::new());
 
-    let definitions = Arc::new(definitions(&services, Arc::clone(&pins)));
+    let feed = changes.feed().clone();
+    let definitions =
+        Arc::new(Definitions::new(Arc::clone(&routes), Arc::clone(&pins), rebuild(&router), feed.clone()));
     let followed = Arc::clone(&store);
     let standing = Arc::new(StandingRules::new(standing_rules::Parts {
         store,
         board,
         people: Arc::clone(&people) as _,
-        routes: Arc::clone(&services.routes),
-        rebuild: rebuild(&services),
-        feed: services.feed.clone(),
+        routes: Arc::clone(&routes),
+        rebuild: rebuild(&router),
+        feed: feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let socket = bind(&services, options)?;
+    let listen = |source| ServeError::Listen { address: config.listen, source };
+    let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
+    let address = socket.local_addr().map_err(listen)?;
+    gateway_address.bind(address);
     // Before the endpoints open, so that nobody is told of none; links need the port.
-    let (hooks, dashboard) = (&services.config.webhooks, approval_page::dashboard(&services));
+    let dashboard = gateway_address.dashboard();
     webhooks
         .begin(
-            (place.deliveries()?, Arc::clone(services.changes.nodes())),
-            hooks,
+            (place.deliveries()?, Arc::clone(&nodes)),
+            &config.webhooks,
             &dashboard,
             webhooks_thread.handle(),
-            &services.shutdown.child_token(),
+            &shutdown.child_token(),
         )
         .await?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
-    let address = services.state.listening.get().copied().unwrap_or(config.listen);
-    let lapsing = Arc::clone(&services);
+    let lapsing = Arc::clone(&sessions);
     let follower = Follower {
-        nodes: Arc::clone(services.changes.nodes()),
+        nodes: Arc::clone(&nodes),
         store: followed,
-        routes: Arc::clone(&services.routes),
+        routes: Arc::clone(&routes),
         pins,
         standing: Arc::clone(&standing),
-        rebuild: rebuild(&services),
-        feed: services.feed.clone(),
+        rebuild: rebuild(&router),
+        feed: feed.clone(),
         reloads: Arc::clone(&reloads),
-        url: nodes::url(&config, address, &**services.changes.nodes()),
+        url: nodes::url(&config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),
-        end_lapsed_sessions: Box::new(move || drop(lapsing.sessions_ended())),
+        end_lapsed_sessions: Box::new(move || lapsing.lifetimes.end_lapsed()),
     };
     // Other nodes find it from the first session on.
     follower.introduce().await?;
     let proof = GatewayProof(secret.clone());
-    let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), (socket, tls, proof), &webhooks);
-    let (server, serving, address) = endpoints?;
-    let (routes, feed, shutdown) = (Arc::clone(&services.routes), services.feed.clone(), services.shutdown.clone());
-    actix::spawn(crate::server_status_events::run(routes, feed, shutdown));
-    actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
+    let origins = Arc::new(OriginRules::new(&config));
+    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&keys) as _, &origins));
+    let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
+    let memory = Arc::clone(&endpoint.server.memory);
+    let providers =
+        RoutedProviders { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };
+    let rest = RestData {
+        admission: web::Data::new(Admission {
+            authentication: Arc::clone(&authentication),
+            http: config.transports.http.clone(),
+        }),
+        accounts: web::Data::new(Accounts {
+            authentication: Arc::clone(&authentication),
+            codes: Arc::clone(&keys) as _,
+            attempts: Attempts::default(),
+            people,
+            request_timeout: config.transports.http.request_timeout,
+        }),
+        feed: web::Data::new(FeedAccess {
+            feed: feed.clone(),
+            sign_ins: Arc::clone(&authentication.sign_ins),
+            shutdown: shutdown.child_token(),
+            streams: Arc::clone(&endpoint.server.long_requests.slots),
+            memory: Arc::clone(&memory),
+            web_sockets: Arc::clone(&connections.web_sockets),
+            reserved_web_sockets: Arc::clone(&connections.reserved),
+            limits: config.limits.clone(),
+            transports: config.transports.clone(),
+        }),
+        streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
+        changes: web::Data::new(changes.clone()),
+        sessions: web::Data::from(Arc::clone(&sessions.registry) as Arc<dyn SessionsView>),
+        providers: web::Data::from(Arc::new(providers) as Arc<dyn ProvidersView>),
+        reloads: web::Data::from(Arc::clone(&reloads)),
+        definitions: web::Data::from(definitions),
+        standing: web::Data::from(Arc::clone(&standing)),
+        webhooks: web::Data::from(Arc::clone(&webhooks)),
+    };
+    let front = Front::new(authentication, memory);
+    let (server, serving) = open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen)?;
+    actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
+    actix::spawn(Arc::clone(&standing).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
-    serve_socket(&lines_thread, Arc::clone(&services), listener, users.clone());
+    serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone());
     let said = GatewayFile::of_process(&config, address, options.detached, secret);
-    actix::spawn(follower.run(services.shutdown.child_token()));
+    actix::spawn(follower.run(shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
         tracing::debug!(%error, "the lock's note was not written");
     }
     let file = said.publish(&config.data, &lock).map_err(ServeError::Thread)?;
-    actix::spawn(watch::run(reloads, services.shutdown.child_token()));
+    actix::spawn(watch::run(reloads, shutdown.child_token()));
     tracing::info!(url = %said.url, data = %config.data.display(), "countersign serves");
     Ok(Running {
-        services,
+        config,
+        endpoint,
         address,
         keys,
         standing,
@@ -323,20 +387,24 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
 }
 
 /// Leads to the other nodes, where several may serve the store.
-fn cluster(services: &Arc<Services>) -> Option<Box<dyn Cluster>> {
-    let nodes = Arc::clone(services.changes.nodes());
+fn cluster(
+    config: &Config,
+    lifetimes: &Arc<SessionLifetimes>,
+    shutdown: &CancellationToken,
+) -> Option<Box<dyn Cluster>> {
+    let nodes = Arc::clone(&lifetimes.nodes);
     nodes.claimant()?;
-    let (checked, others) = (Arc::clone(services), Arc::clone(&nodes));
+    let lifetimes = Arc::clone(lifetimes);
     let check_own_session = move || {
         // What the loss of a lease has ended is not found any more.
-        drop(checked.sessions_ended());
-        if others.live() > 1 { checked.check_lease() } else { Ok(()) }
+        lifetimes.end_lapsed();
+        if lifetimes.nodes.live() > 1 { lifetimes.check_lease() } else { Ok(()) }
     };
     Some(Box::new(StoreNodes {
         nodes,
-        max_streams: services.config.transports.http.max_concurrent_streams,
+        max_streams: config.transports.http.max_concurrent_streams,
         check_own_session: Box::new(check_own_session),
-        shutdown: services.shutdown.clone(),
+        shutdown: shutdown.clone(),
     }))
 }
 
@@ -392,13 +460,9 @@ fn providers(
     Ok(all)
 }
 
-fn definitions(services: &Arc<HttpServices>, pins: Arc<PinStore>) -> Definitions {
-    Definitions::new(Arc::clone(&services.routes), pins, rebuild(services), services.feed.clone())
-}
-
 /// Rules upon all tools anew.
-fn rebuild(services: &Arc<HttpServices>) -> Rebuild {
-    let router = services.router.clone();
+fn rebuild(router: &Addr<Router>) -> Rebuild {
+    let router = router.clone();
     Box::new(move || -> BoxFuture<'static, ()> {
         let sent = router.send(RuleAnew);
         Box::pin(async move {
@@ -413,75 +477,22 @@ fn rebuild(services: &Arc<HttpServices>) -> Rebuild {
 
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
-/// The socket of the HTTP endpoints; from now on the gateway knows its address.
-fn bind(services: &HttpServices, options: Options) -> Result<std::net::TcpListener, ServeError> {
-    let listen = |source| ServeError::Listen { address: services.config.listen, source };
-    let socket = attach::bind_port(services.config.listen, options.detached).map_err(listen)?;
-    let address = socket.local_addr().map_err(listen)?;
-    services.state.listening.get_or_init(|| address);
-    Ok(socket)
-}
-
 fn open_endpoints(
-    services: &Arc<HttpServices>,
-    keys: &Arc<Stored>,
-    definitions: Arc<Definitions>,
-    (standing, people): (&Arc<StandingRules>, Arc<People>),
-    (socket, tls, proof): (std::net::TcpListener, Option<rustls::ServerConfig>, GatewayProof),
-    webhooks: &Arc<Webhooks>,
-) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
-    let config = Arc::clone(&services.config);
-    let listen = |source| ServeError::Listen { address: config.listen, source };
-    let address = socket.local_addr().map_err(listen)?;
-    let origins = Arc::new(OriginRules::new(&config));
-    let authenticator = Arc::clone(&services.authenticator);
-    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(keys) as _, &origins));
-    let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
-    let memory = Arc::clone(&services.state.memory);
-    let providers = RoutedProviders {
-        routes: Arc::clone(&services.routes),
-        request_timeout: config.transports.http.request_timeout,
-    };
-    let rest = RestData {
-        admission: web::Data::new(Admission {
-            authentication: Arc::clone(&authentication),
-            http: config.transports.http.clone(),
-        }),
-        accounts: web::Data::new(Accounts {
-            authentication: Arc::clone(&authentication),
-            codes: Arc::clone(keys) as _,
-            attempts: Attempts::default(),
-            people,
-            request_timeout: config.transports.http.request_timeout,
-        }),
-        feed: web::Data::new(FeedAccess {
-            feed: services.feed.clone(),
-            sign_ins: Arc::clone(&authentication.sign_ins),
-            shutdown: services.shutdown.child_token(),
-            streams: Arc::clone(&services.state.streams),
-            memory: Arc::clone(&memory),
-            web_sockets: Arc::clone(&services.connections.web_sockets),
-            reserved_web_sockets: Arc::clone(&services.connections.reserved),
-            limits: config.limits.clone(),
-            transports: config.transports.clone(),
-        }),
-        streams: web::Data::from(Arc::clone(&services.state.streams)),
-        changes: web::Data::new(services.changes.clone()),
-        sessions: web::Data::from(Arc::clone(&services.registry) as Arc<dyn SessionsView>),
-        providers: web::Data::from(Arc::new(providers) as Arc<dyn ProvidersView>),
-        reloads: web::Data::from(Arc::clone(&services.reloads)),
-        definitions: web::Data::from(definitions),
-        standing: web::Data::from(Arc::clone(standing)),
-        webhooks: web::Data::from(Arc::clone(webhooks)),
-    };
-    let (data, proof) = (web::Data::from(Arc::clone(services)), web::Data::new(proof));
+    config: &Config,
+    endpoint: &Arc<McpEndpoint>,
+    rest: RestData,
+    proof: GatewayProof,
+    front: Front,
+    (socket, tls): (std::net::TcpListener, Option<rustls::ServerConfig>),
+) -> std::io::Result<(ServerHandle, Serving)> {
+    let (data, proof) = (web::Data::from(Arc::clone(endpoint)), web::Data::new(proof));
     let http = config.transports.http.clone();
     let serving = server::Serving {
         workers: workers(http.workers),
         http,
-        connections: Arc::clone(&services.connections),
+        connections: Arc::clone(&endpoint.connections),
         drain: config.limits.drain,
-        has_peers: services.changes.nodes().claimant().is_some(),
+        has_peers: endpoint.sessions.lifetimes.nodes.claimant().is_some(),
     };
     let app = move || {
         App::new()
@@ -493,11 +504,11 @@ fn open_endpoints(
             .configure(|config| countersign_rest::routes(&rest, config))
             .configure(dashboard::routes)
             .default_service(web::to(countersign_rest::not_found))
-            .wrap(Front::new(Arc::clone(&authentication), Arc::clone(&memory)))
+            .wrap(front.clone())
     };
-    let server = server::serve(app, serving, socket, tls).map_err(listen)?;
+    let server = server::serve(app, serving, socket, tls)?;
     let handle = server.handle();
-    Ok((handle, tokio::spawn(server), address))
+    Ok((handle, tokio::spawn(server)))
 }
 
 /// As many as are configured. Else half the cores: the other half is for what it talks to on the same machine.
@@ -509,12 +520,12 @@ fn workers(configured: usize) -> usize {
 }
 
 /// The attach socket: each connection is a stdio session, on a thread of its own.
-fn serve_socket(thread: &Arbiter, services: Arc<HttpServices>, listener: socket::Listener, users: Users) {
+fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: socket::Listener, users: Users) {
     thread.spawn(async move {
         loop {
             let stream = tokio::select! {
                 stream = listener.accept() => stream,
-                () = services.shutdown.cancelled() => return,
+                () = endpoint.shutdown.cancelled() => return,
             };
             let stream = match stream {
                 Ok(stream) => stream,
@@ -523,15 +534,17 @@ fn serve_socket(thread: &Arbiter, services: Arc<HttpServices>, listener: socket:
                     return;
                 }
             };
-            let services = Arc::clone(&services);
+            let endpoint = Arc::clone(&endpoint);
             let user = users.enter();
             actix::spawn(async move {
                 let (reader, mut writer) = stream.into_split();
                 let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
-                let admit =
-                    |hello: hello::Hello| stdio_identity(&services, hello.key.as_deref()).map_err(|e| e.to_string());
+                let admit = |hello: hello::Hello| {
+                    stdio_identity(&endpoint.server.long_requests.authenticator, hello.key.as_deref())
+                        .map_err(|e| e.to_string())
+                };
                 match hello::receive(&mut reader, &mut writer, admit).await {
-                    Ok(Some(identity)) => lines::serve(Arc::clone(&services), identity, reader, writer).await,
+                    Ok(Some(identity)) => lines::serve(Arc::clone(&endpoint), identity, reader, writer).await,
                     Ok(None) => {}
                     Err(error) => tracing::debug!(%error, "an attached process went away"),
                 }
@@ -544,16 +557,16 @@ fn serve_socket(thread: &Arbiter, services: Arc<HttpServices>, listener: socket:
 /// Who a process on stdio or the socket is: the holder of its key, or in `auth.mode: local` the local agent. The
 /// socket is for this user only, as loopback is in that mode. A key that may decide is refused: an agent that holds it
 /// could decide, and what it proposes would be its reviewer's own.
-fn stdio_identity(services: &HttpServices, key: Option<&str>) -> Result<Identity, McpError> {
+fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Result<Identity, McpError> {
     let identity = match key {
-        Some(key) => services.authenticator.key(key, None)?,
-        None => services.authenticator.same_user()?,
+        Some(key) => authenticator.key(key, None)?,
+        None => authenticator.same_user()?,
     };
     let Principal { name, role, .. } = &*identity.principal;
     if !role.may_decide() {
         return Ok(identity);
     }
-    let without = match services.authenticator.same_user() {
+    let without = match authenticator.same_user() {
         Ok(_) => ", or start it without COUNTERSIGN_KEY: here an agent needs no key",
         Err(_) => "",
     };
@@ -572,7 +585,7 @@ impl Running {
     /// The store cannot be written.
     pub fn sign_in_link(&self) -> Result<String, McpError> {
         let code = codes::create(self.keys.keys(), Timestamp::now())?;
-        Ok(codes::link(&self.services.config, self.address, &code))
+        Ok(codes::link(&self.config, self.address, &code))
     }
 
     /// Serves until something ends it, then ends in order.
@@ -586,23 +599,23 @@ impl Running {
     }
 
     async fn wait_for_end(&mut self) -> Result<(), ServeError> {
-        let linger = self.services.config.transports.stdio.linger;
-        let services = Arc::clone(&self.services);
+        let linger = self.config.transports.stdio.linger;
+        let endpoint = Arc::clone(&self.endpoint);
         let stdio = async {
             if !self.options.stdio {
                 return std::future::pending().await;
             }
             let unreadable = |name| ServeError::Agent(format!("environment variable {name} is not Unicode"));
             let key = hello::agent_key(&Environment::of_process()).map_err(unreadable)?;
-            let identity = stdio_identity(&services, key.as_deref())
+            let identity = stdio_identity(&endpoint.server.long_requests.authenticator, key.as_deref())
                 .map_err(|error| ServeError::Agent(error.message.to_string()))?;
-            lines::serve(Arc::clone(&services), identity, tokio::io::stdin(), tokio::io::stdout()).await;
+            lines::serve(Arc::clone(&endpoint), identity, tokio::io::stdin(), tokio::io::stdout()).await;
             Ok::<(), ServeError>(())
         };
         let core = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                if !services.changes.is_healthy() || !services.router.connected() {
+                if !endpoint.server.reviews.changes.is_healthy() || !endpoint.server.routing.router.connected() {
                     return;
                 }
             }
@@ -611,7 +624,7 @@ impl Running {
             signal = signal() => tracing::info!(signal, "ending"),
             served = stdio => served.map(|()| tracing::info!("stdin has ended"))?,
             () = self.users.gone_for(linger), if self.options.detached => tracing::info!("nobody uses this gateway"),
-            () = services.shutdown.cancelled() => {}
+            () = endpoint.shutdown.cancelled() => {}
             _ = &mut self.serving => tracing::error!("the HTTP server ended"),
             // Supervision does not survive a panic: the process ends, and the store recovers at the next start.
             () = core => return Err(ServeError::CoreEnded),
@@ -620,27 +633,27 @@ impl Running {
     }
 
     async fn end(mut self) {
-        let services = &self.services;
+        let server = &self.endpoint.server;
         // Who ends the process of a stdio server waits for it; what is still held then is given up.
-        let drain = services.config.limits.drain.min(if self.options.stdio { STDIO_DRAIN } else { Duration::MAX });
+        let drain = self.config.limits.drain.min(if self.options.stdio { STDIO_DRAIN } else { Duration::MAX });
         self.file = None;
         // First: what is running may take long, and another node does meanwhile what this one led. Before that, receivers
         // answer what is on its way to them, so that nothing overtakes it.
         self.webhooks.finish().await;
-        services.changes.nodes().resign();
-        services.shutdown.cancel();
+        server.reviews.changes.nodes().resign();
+        self.endpoint.shutdown.cancel();
         let quiet = async {
-            while services.in_flight() > 0 {
+            while server.slots.running() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         if tokio::time::timeout(drain, quiet).await.is_err() {
-            tracing::warn!(requests = services.in_flight(), "requests were still running at the deadline");
+            tracing::warn!(requests = server.slots.running(), "requests were still running at the deadline");
         }
         self.standing.record_uses().await;
-        services.changes.shutdown(drain).await;
-        services.upstreams.stop().await;
-        services.state.ended.cancel();
+        server.reviews.changes.shutdown(drain).await;
+        server.routing.upstreams.stop().await;
+        self.endpoint.sessions.lifetimes.ended.cancel();
         // Sessions close their connections; whoever does not let go is cut with the process.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;
         drop(self.server.stop(false));

@@ -26,6 +26,8 @@ use countersign_telemetry::metrics::{Cache, CacheMetrics};
 
 /// How long a key is believed without asking the store: revocation takes effect within this.
 pub const FRESH: Duration = Duration::from_millis(750);
+/// How often it is asked whether the key behind something that stays open still holds.
+pub const RECHECK: Duration = Duration::from_secs(1);
 /// Keys remembered at a time; more only cost a look-up each.
 const MAX_CACHED: usize = 10_000;
 /// Wrong keys remembered at a time, twice.
@@ -190,6 +192,31 @@ impl Authenticator {
         }
         self.cache.remove(key);
         Err(McpError::new(ErrorKind::Unauthorized, "the key was revoked"))
+    }
+
+    /// Checks that what a client was authenticated by still holds.
+    ///
+    /// # Errors
+    /// As [`Self::recheck`].
+    pub fn check(&self, identity: &Identity) -> Result<(), McpError> {
+        match &identity.credential {
+            Credential::Key(hash) => self.recheck(hash).map(drop),
+            Credential::Loopback | Credential::SignIn(_) => Ok(()),
+        }
+    }
+
+    /// Waits until a client's key is revoked, and returns the error that ends what it has open.
+    pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
+        if !matches!(identity.credential, Credential::Key(_)) {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(RECHECK).await;
+            match self.check(identity) {
+                Err(error) if error.kind == ErrorKind::Unauthorized => return error,
+                _ => {}
+            }
+        }
     }
 
     /// Makes the next use of a key ask the store.

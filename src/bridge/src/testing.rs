@@ -12,7 +12,6 @@ use countersign_exchange::{
     testing::{Bench, request, sent},
 };
 use countersign_protocol::{Era, McpError, RequestId, envelope::Response};
-use countersign_routing::Target;
 use countersign_upstream::{
     LinkKind, Upstream,
     testing::{fake::Fake, reached},
@@ -51,10 +50,9 @@ impl Fixture {
     }
 
     pub async fn with(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
-        let bench = Bench::new("policy: { default: allow }").await;
+        let bench = Bench::default();
         let (server, upstream) = serve(era, capabilities, adjust).await;
-        bench.offer(vec![Target::Upstream(Arc::clone(&upstream))]).await;
-        let bridge = Arc::new(Bridge::new(Carrier::open(bench.data()).unwrap(), None));
+        let bridge = Arc::new(Bridge::new(Carrier::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
         Self { bench, bridge, server, upstream }
     }
 

@@ -16,14 +16,13 @@ use crate::{
     forward::{self, Forward},
     peers,
 };
-use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, encode,
     envelope::Request,
     event_stream::Events,
     headers,
     json::{member, string},
-    param_headers,
 };
 use countersign_session::cluster::whole_body;
 use countersign_upstream::link::received::MAX_MESSAGE;
@@ -35,14 +34,19 @@ const MAX: usize = 2 * MAX_MESSAGE;
 ///
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE` where it does not answer, and what else the other node refuses it for.
-pub async fn answer(forward: Forward, exchange: &Exchange, request: &Request<'_>) -> Result<WireResponse, McpError> {
+pub async fn answer(
+    forward: Forward,
+    exchange: &Exchange,
+    mirrored: ForwardedHeaders,
+    request: &Request<'_>,
+) -> Result<WireResponse, McpError> {
     let silent = |error: &dyn std::fmt::Display| {
         tracing::warn!(node = forward.peer.node, %error, "a request could not be forwarded to the node that owns what it is about");
         forward::silent()
     };
     let params = request.params.map(RawValue::get);
     let body = encode::request(&request.id, &request.method, params);
-    let onward = onward(&forward, exchange, request)?;
+    let onward = onward(&forward, exchange, mirrored, request)?;
     let (head, body) =
         peers::ask(&forward.peer, onward, Some(whole_body(body))).await.map_err(|error| silent(&error))?;
     let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -62,7 +66,12 @@ pub async fn answer(forward: Forward, exchange: &Exchange, request: &Request<'_>
 }
 
 /// The request as a stateless client sends it.
-fn onward(forward: &Forward, exchange: &Exchange, request: &Request<'_>) -> Result<http::Request<()>, McpError> {
+fn onward(
+    forward: &Forward,
+    exchange: &Exchange,
+    mirrored: ForwardedHeaders,
+    request: &Request<'_>,
+) -> Result<http::Request<()>, McpError> {
     let unfit = |_| McpError::new(ErrorKind::InvalidParams, "the request names what no header can hold");
     let mut onward = http::Request::new(());
     *onward.method_mut() = Method::POST;
@@ -76,21 +85,13 @@ fn onward(forward: &Forward, exchange: &Exchange, request: &Request<'_>) -> Resu
     for (name, value) in headers::of_request(request, &request.meta()?) {
         all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
     }
-    for (name, value) in mirrored(exchange, request) {
+    for (name, value) in mirrored {
         if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
             all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
         }
     }
     forward.prove(all);
     Ok(onward)
-}
-
-/// The headers of arguments that the tool wants in some.
-fn mirrored(exchange: &Exchange, request: &Request<'_>) -> Vec<(Box<str>, Box<str>)> {
-    let params = request.object().object;
-    let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
-    let route = name.and_then(|name: Cow<'_, str>| exchange.table.tool(&name));
-    route.map_or_else(Vec::new, |route| param_headers::of_call(&route.param_headers, params.member("arguments")))
 }
 
 type Fault = Box<dyn std::error::Error>;

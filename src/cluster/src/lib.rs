@@ -18,7 +18,7 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
 use countersign_protocol::{McpError, envelope::Request};
 use countersign_session::cluster::{Body, Cluster, ForwardTarget, Search};
 use countersign_store::Nodes;
@@ -94,11 +94,12 @@ impl Cluster for StoreNodes {
         &'a self,
         target: ForwardTarget,
         exchange: &'a Exchange,
+        mirrored: ForwardedHeaders,
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
         Box::pin(async move {
             let forward = self.forward_to(target).ok_or_else(forward::silent)?;
-            calls::answer(forward, exchange, request).await
+            calls::answer(forward, exchange, mirrored, request).await
         })
     }
 }

@@ -6,12 +6,11 @@
 //!
 //! Each part uses only those before it. `bounds` limits what a peer can make the gateway hold ([`inflow`], [`memory`],
 //! [`slots`], [`eviction`]). `session` is what its requests share ([`shared`]), with what its client said ([`facts`]) and its
-//! ways out ([`outbox`], [`streams`]). [`services`] is what every exchange may use. `request` is one ([`context`]), with where
+//! ways out ([`outbox`], [`streams`]). `request` is one ([`context`]), with where
 //! what belongs to it goes ([`related`]), a question to its client ([`ask`]), and its answer ([`reply`]).
 
 mod bounds;
 mod request;
-pub mod services;
 mod session;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -25,6 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
@@ -315,6 +316,14 @@ impl Audience {
     pub fn has(&self, principal: &Principal) -> bool {
         self.principal == principal.name || (self.viewers && principal.role.may_view())
     }
+}
+
+/// A session of the handshake era that subscribes to resources.
+pub trait Subscriber: Send + Sync + 'static {
+    fn id(&self) -> &Arc<str>;
+    fn principal(&self) -> &Principal;
+    /// Sends a message that belongs to no request.
+    fn send(&self, message: Bytes);
 }
 
 /// A tool provider. All futures are `Send`: the Executor runs them away from the session's thread.

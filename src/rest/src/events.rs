@@ -15,12 +15,11 @@ use tokio::{sync::Semaphore, time::Interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, query::parse_number};
-use countersign_auth::DashboardSignIns;
+use countersign_auth::{DashboardSignIns, authenticator::RECHECK};
 use countersign_config::{LimitsConfig, TransportsConfig};
 use countersign_domain::principal::Credential;
 use countersign_exchange::{
     memory::Memory,
-    services::RECHECK,
     slots::{StreamSlot, StreamSlots},
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};

@@ -12,7 +12,7 @@ use countersign_domain::principal::Principal;
 use countersign_exchange::shared::shown;
 use countersign_provider::{CallContext, NoProgress, Report};
 use countersign_routing::{Published, Target};
-use countersign_session::{Registry, services::SessionInfo};
+use countersign_session::{Registry, registry::SessionInfo};
 use countersign_upstream::UpstreamStatus;
 
 /// Newest first; of those of one moment by what may be shown of their ids.
@@ -75,9 +75,7 @@ pub trait ProvidersView: Send + Sync + 'static {
 
 impl SessionsView for Registry {
     fn sessions(&self) -> Vec<SessionInfo> {
-        let mut all = Vec::new();
-        self.for_each(|session| all.push(SessionInfo::of(session)));
-        all
+        self.infos()
     }
 }
 

@@ -42,8 +42,9 @@ use countersign_domain::{
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, Nodes, StoreError};
+use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, StoreError};
 
+pub use countersign_store::Nodes;
 pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.

@@ -8,13 +8,13 @@ use tokio::sync::broadcast::Receiver;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    subscribers::{Client, Clients, List, ListenFilter, ListenSink, Ready, Source, Subscribers},
+    subscribers::{Clients, List, ListenFilter, ListenSink, Ready, Source, Subscribers},
     table::{Aliases, Build, Published, RouteError, RouteTable},
     target::Target,
 };
 use countersign_domain::{policy::Policy, principal::Principal};
 use countersign_protocol::{RequestId, encode};
-use countersign_provider::ProviderEvent;
+use countersign_provider::{ProviderEvent, Subscriber};
 
 /// The only writer of routing state. Lives on an arbiter of its own.
 pub struct Router {
@@ -266,7 +266,7 @@ impl Handler<ProviderMoved> for Router {
 #[derive(Message)]
 #[rtype(result = "Option<Ready>")]
 pub struct Subscribe {
-    pub session: Arc<dyn Client>,
+    pub session: Arc<dyn Subscriber>,
     pub uri: String,
 }
 

@@ -12,16 +12,8 @@ use futures_util::future::BoxFuture;
 
 use countersign_domain::principal::Principal;
 use countersign_protocol::{McpError, RequestId, encode, json::quoted};
-use countersign_provider::Audience;
+use countersign_provider::{Audience, Subscriber};
 use countersign_upstream::Upstream;
-
-/// A handshake-era session, as the router knows it.
-pub trait Client: Send + Sync + 'static {
-    fn id(&self) -> &Arc<str>;
-    fn principal(&self) -> &Principal;
-    /// Sends a message that belongs to no request.
-    fn send(&self, message: Bytes);
-}
 
 /// All sessions.
 pub trait Clients: Send + Sync + 'static {
@@ -97,7 +89,7 @@ pub struct Source {
 #[derive(Default)]
 struct Watch {
     source: Option<Source>,
-    sessions: HashMap<String, Weak<dyn Client>>,
+    sessions: HashMap<String, Weak<dyn Subscriber>>,
     listeners: HashSet<u64>,
 }
 
@@ -119,7 +111,7 @@ impl Subscribers {
     /// `source` finds whose the resource is, if nobody wanted it before.
     pub fn subscribe(
         &mut self,
-        session: &Arc<dyn Client>,
+        session: &Arc<dyn Subscriber>,
         uri: String,
         source: impl FnOnce(&str) -> Option<Source>,
     ) -> Option<Ready> {

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
 use countersign_exchange::{
-    context::{Exchange, InFlight, WireResponse},
+    context::{Exchange, ForwardedHeaders, InFlight, RequestSlots, WireResponse},
     shared::Channel,
 };
-use countersign_protocol::{ErrorKind, McpError, envelope::Request};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::string, param_headers};
+use countersign_routing::RouteTable;
 
 /// The node that owns what a request is about.
 pub struct ForwardTarget {
@@ -72,7 +73,7 @@ pub trait Cluster: Send + Sync {
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
 
     /// Has the owner answer a request that came by a connection with an outbox. What belongs to the request before its answer
-    /// is sent meanwhile.
+    /// is sent meanwhile. `mirrored` are the headers of [`mirrored_headers`].
     ///
     /// # Errors
     /// Why there is no answer.
@@ -80,6 +81,7 @@ pub trait Cluster: Send + Sync {
         &'a self,
         target: ForwardTarget,
         exchange: &'a Exchange,
+        mirrored: ForwardedHeaders,
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>>;
 }
@@ -93,22 +95,33 @@ pub fn owner_of<'a>(cluster: &'a dyn Cluster, exchange: &Exchange, request: &Req
     cluster.owner_of_call(request)
 }
 
+/// Returns the headers that mirror arguments of a call, where its tool has some.
+#[must_use]
+pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedHeaders {
+    let params = request.object().object;
+    let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
+    let route = name.and_then(|name| table.tool(&name));
+    route.map_or_else(Vec::new, |route| param_headers::of_call(&route.param_headers, params.member("arguments")))
+}
+
 /// Waits for the owner's answer as for one of this node: until the client takes its request back, or the session ends.
 pub async fn answer(
     cluster: &dyn Cluster,
     target: ForwardTarget,
+    slots: &RequestSlots,
     exchange: &Exchange,
+    mirrored: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Option<WireResponse> {
     let revision = exchange.revision();
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let in_flight = match InFlight::admit(exchange, &request.id, exchange.services.config.limits.max_in_flight) {
+    let in_flight = match InFlight::admit(slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(refused) => return error(&refused),
     };
     let answer = tokio::select! {
         biased;
-        answer = cluster.call(target, exchange, request) => answer,
+        answer = cluster.call(target, exchange, mirrored, request) => answer,
         () = in_flight.cancel.cancelled() => return None,
     };
     in_flight.answered();

@@ -79,7 +79,7 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 /// As [`target`] and [`extension::call`].
 pub async fn call(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let upstream = target(&exchange.table, &exchange.facts, &asker(exchange), &request.method)?;
-    extension::call(&exchange.sessions.bridge, exchange, &upstream, request).await
+    extension::call(&exchange.server.bridge, exchange, &upstream, request).await
 }
 
 #[cfg(test)]
@@ -87,8 +87,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::Gateway;
     use countersign_config::{UpstreamConfig, UpstreamTarget};
-    use countersign_exchange::testing::Bench;
     use countersign_protocol::{Era, Revision};
     use countersign_routing::Target;
     use countersign_upstream::{
@@ -99,9 +99,10 @@ mod tests {
     const DECLARED: &str = r#"{"extensions":{"acme/x":{}}}"#;
 
     /// Why the method goes nowhere, for a client of that revision that declares those capabilities.
-    fn refusal(bench: &Bench, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
-        let exchange = bench.exchange(revision, capabilities);
-        let target = target(&exchange.table, &exchange.facts, &asker(&exchange), method);
+    fn refusal(bench: &Gateway, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
+        let exchange = bench.clients.exchange(revision, capabilities);
+        let table = bench.server.routing.routes.load();
+        let target = target(&table, &exchange.facts, &asker(&exchange), method);
         target.err().map(|error| {
             assert_eq!(error.kind, ErrorKind::MethodNotFound);
             error.message.to_string()
@@ -118,7 +119,7 @@ mod tests {
 
     #[actix::test]
     async fn an_unknown_method_goes_to_the_one_server_that_shares_an_extension_and_the_clients_era() {
-        let bench = Bench::new("policy: { default: allow }").await;
+        let bench = Gateway::new("policy: { default: allow }").await;
         let first = serve("s", "acme/x").await;
         bench.offer(vec![first.clone()]).await;
         let refused = |revision, capabilities, method| refusal(&bench, revision, capabilities, method);
@@ -141,7 +142,7 @@ mod tests {
 
     #[actix::test]
     async fn tasks_are_served_here_and_share_nothing() {
-        let bench = Bench::new("policy: { default: allow }").await;
+        let bench = Gateway::new("policy: { default: allow }").await;
         bench.offer(vec![serve("s", SERVED_HERE[0]).await]).await;
         let declared = json!({ "extensions": { SERVED_HERE[0]: {} } }).to_string();
         assert!(refusal(&bench, Revision::MODERN, &declared, "acme/do").is_some());
@@ -154,7 +155,7 @@ mod tests {
             ("default: review_writes, rules: [{ methods: \"acme/*\", servers: s, then: allow }]", true),
             ("default: allow, rules: [{ methods: \"acme/*\", then: deny }]", false),
         ] {
-            let bench = Bench::new(&format!("policy: {{ {policy} }}")).await;
+            let bench = Gateway::new(&format!("policy: {{ {policy} }}")).await;
             bench.offer(vec![serve("s", "acme/x").await]).await;
             assert_eq!(refusal(&bench, Revision::MODERN, DECLARED, "acme/do").is_none(), passes, "{policy}");
         }

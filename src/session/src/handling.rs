@@ -2,14 +2,17 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use crate::services::SessionServices;
+use crate::server::McpServer;
 use countersign_exchange::context::Exchange;
+use countersign_routing::RouteTable;
 
 /// See the module's page. Whatever needs no more than an [`Exchange`] takes that.
 #[derive(Clone)]
 pub struct Handling {
     pub exchange: Exchange,
-    pub sessions: Arc<SessionServices>,
+    pub server: Arc<McpServer>,
+    /// The routes as they were once the request had been read. Only waiting for a server replaces them.
+    pub table: Arc<RouteTable>,
 }
 
 impl Deref for Handling {

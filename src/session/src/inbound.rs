@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 
-use crate::{Handling, cluster, handlers, middleware, owned::OwnedRequest, services::SessionServices};
+use crate::{Handling, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
@@ -13,7 +13,7 @@ use countersign_exchange::{
     inflow::Held,
     related::Related,
     reply::Reply,
-    shared::{Channel, SessionShared},
+    shared::SessionShared,
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision, encode,
@@ -31,7 +31,7 @@ use countersign_telemetry::{
 /// Where a message came in: everything about it but its own text.
 #[derive(Clone)]
 pub struct MessageSource {
-    pub services: Arc<SessionServices>,
+    pub server: Arc<McpServer>,
     pub session: Arc<SessionShared>,
     pub identity: Identity,
     pub transport: Transport,
@@ -40,28 +40,28 @@ pub struct MessageSource {
     pub assumed: Revision,
     /// See [`Exchange::headers`].
     pub headers: Option<Arc<ForwardedHeaders>>,
-    /// See [`Exchange::table`].
+    /// See [`Handling::table`].
     pub table: Arc<RouteTable>,
 }
 
 /// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
-pub fn frame(services: &Arc<SessionServices>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
-    poll_then_spawn(answered(services, session, frame, held));
+pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
+    poll_then_spawn(answered(server, session, frame, held));
 }
 
 /// As [`frame`], of a large one ([`countersign_runtime::lanes`]): resolves when it was taken up, that is read and run to its first wait.
 /// Whoever reads the next one only then keeps the order of messages, and no more than one of them waits to be read.
 pub fn large_frame(
-    services: &Arc<SessionServices>,
+    server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
-    let (services, session) = (Arc::clone(services), Arc::clone(session));
+    let (server, session) = (Arc::clone(server), Arc::clone(session));
     async move {
-        let lanes = Arc::clone(&services.state.lanes);
+        let lanes = Arc::clone(&server.lanes);
         let principal = Arc::clone(&session.identity.principal);
-        let work = move || async move { poll_then_spawn(answered(&services, &session, frame, held)) };
+        let work = move || async move { poll_then_spawn(answered(&server, &session, frame, held)) };
         if let Err(error) = lanes.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not taken");
         }
@@ -70,20 +70,20 @@ pub fn large_frame(
 
 /// Answers one frame on its connection.
 fn answered(
-    services: &Arc<SessionServices>,
+    server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
     let source = MessageSource {
-        services: services.clone(),
+        server: server.clone(),
         session: session.clone(),
         identity: session.identity.clone(),
         transport: session.transport,
         related: Related::Outbox(session.clone()),
         assumed: Revision::NEWEST_LEGACY,
         headers: None,
-        table: services.shared.routes.load_full(),
+        table: server.routing.routes.load_full(),
     };
     async move {
         let _held = held;
@@ -107,7 +107,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
 impl MessageSource {
     /// Handles a whole frame or body; `None` where there is nothing to answer.
     async fn frame(self, frame: &[u8]) -> Option<WireResponse> {
-        match envelope::parse(frame, &self.services.envelope_limits()) {
+        match envelope::parse(frame, &self.server.limits.envelope) {
             Ok(Incoming::Single(message)) => self.message(message).await,
             Ok(Incoming::Batch(members)) => self.batch(members).await,
             Err(fault) => self.fault(&fault),
@@ -152,19 +152,18 @@ impl MessageSource {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
-            let limits = (&self.services.config.limits).into();
+            let limits = self.server.limits.facts;
             let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
             if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {
-                self.services.show_facts(&self.session, &facts);
+                self.server.show_facts(&self.session, &facts);
             }
             facts
         } else {
             self.legacy_facts(request)?
         };
-        let Self { services: sessions, session, identity, transport, related, assumed: _, headers, table } = self;
-        let services = Arc::clone(&sessions.shared);
-        let exchange = Exchange { services, session, facts, identity, transport, related, log_level, headers, table };
-        Ok(Handling { exchange, sessions })
+        let Self { server, session, identity, transport, related, assumed: _, headers, table } = self;
+        let exchange = Exchange { session, facts, identity, transport, related, log_level, headers };
+        Ok(Handling { exchange, server, table })
     }
 
     fn legacy_facts(&self, request: &Request<'_>) -> Result<Arc<ClientFacts>, (McpError, Revision)> {
@@ -227,7 +226,7 @@ impl MessageSource {
         let groups = self.share_identical_reads(&requests);
         let done: Vec<_> = stream::iter(groups)
             .map(|group| self.group(group))
-            .buffer_unordered(self.services.config.limits.batch_concurrency.max(1))
+            .buffer_unordered(self.server.limits.batch_concurrency)
             .collect()
             .await;
         for (at, bytes) in done.into_iter().flatten() {
@@ -246,7 +245,7 @@ impl MessageSource {
         let mut known: HashMap<(&str, &str), usize> = HashMap::new();
         for &(at, request) in requests {
             let key = (request.method.as_ref(), request.params.map_or("", |p| p.get()));
-            if !handlers::is_shareable_read(&self.services, request) {
+            if !handlers::is_shareable_read(&self.table, request) {
                 groups.push(vec![(at, request)]);
             } else if let Some(&group) = known.get(&key) {
                 groups[group].push((at, request));
@@ -278,7 +277,7 @@ impl MessageSource {
         group.iter().skip(1).for_each(|_| cache.hit());
         match serve(&exchange, first).await {
             Served::Reply(Ok(reply)) => {
-                let result = reply.finish(revision, &self.services.server_meta);
+                let result = reply.finish(revision);
                 group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
             }
             Served::Reply(Err(error)) => {
@@ -291,11 +290,15 @@ impl MessageSource {
 
 /// Runs one request to its answer; `None` once its client has taken it back.
 pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
-    if let Some(cluster) = exchange.sessions.cluster.as_deref()
+    if let Some(cluster) = exchange.server.cluster.as_deref()
         && let Some(search) = cluster::owner_of(cluster, exchange, request)
     {
         match search.await {
-            Ok(Some(target)) => return Box::pin(cluster::answer(cluster, target, exchange, request)).await,
+            Ok(Some(target)) => {
+                let Handling { exchange, server, table } = exchange;
+                let headers = cluster::mirrored_headers(table, request);
+                return Box::pin(cluster::answer(cluster, target, &server.slots, exchange, headers, request)).await;
+            }
             Ok(None) => {}
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
         }
@@ -304,7 +307,7 @@ pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireRe
         Served::Reply(Ok(reply)) => {
             // The handshake has just fixed it, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
-            let result = reply.finish(revision, &exchange.services.server_meta);
+            let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))
         }
         Served::Reply(Err(error)) => Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
@@ -314,7 +317,7 @@ pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireRe
 
 /// As [`answer`], of a large request: on the principal's thread for such ones ([`countersign_runtime::lanes`]).
 pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<WireResponse> {
-    let (lanes, revision, id) = (Arc::clone(&exchange.services.state.lanes), exchange.revision(), request.id.clone());
+    let (lanes, revision, id) = (Arc::clone(&exchange.server.lanes), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);
     let work = move || async move { answer(&exchange, &request.as_request()).await };
     lanes
@@ -376,8 +379,7 @@ enum Served {
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
 async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
-    let limit = exchange.services.config.limits.max_in_flight;
-    let in_flight = match InFlight::admit(exchange, &request.id, limit) {
+    let in_flight = match InFlight::admit(&exchange.server.slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(error) => return Served::Reply(Err(error)),
     };
@@ -391,19 +393,10 @@ async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
     if cancel.is_cancelled() { Served::Cancelled } else { served }
 }
 
-/// A session for bookkeeping, through which nothing can be sent.
-pub fn channel_less(transport: Transport, identity: Identity, services: &SessionServices) -> SessionShared {
-    SessionShared::new(transport, identity, Channel::None, &services.state.ended)
-}
-
-/// The bookkeeper of a stateless HTTP connection.
-pub fn stateless_session(services: &SessionServices, identity: Identity) -> Arc<SessionShared> {
-    Arc::new(channel_less(Transport::Http, identity, services))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::RequestLimits;
 
     fn meta<'a>(info: Option<&'a str>, capabilities: &'a str) -> Meta<'a> {
         Meta {
@@ -415,7 +408,7 @@ mod tests {
     }
 
     fn facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
-        modern_facts(meta, (&countersign_config::Config::default().limits).into())
+        modern_facts(meta, RequestLimits::new(&countersign_config::Config::default()).facts)
     }
 
     #[test]

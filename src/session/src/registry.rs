@@ -6,11 +6,13 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use dashmap::DashMap;
+use jiff::Timestamp;
 use parking_lot::Mutex;
+use serde::{Serialize, Serializer};
 
 use countersign_exchange::{
     eviction::{Hold, Queue},
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionShared, shown},
 };
 use countersign_routing::subscribers::Clients;
 
@@ -114,4 +116,58 @@ impl Registry {
             f(&entry);
         }
     }
+
+    /// Describes all sessions that live now.
+    pub fn infos(&self) -> Vec<SessionInfo> {
+        let mut all = Vec::new();
+        self.for_each(|session| all.push(SessionInfo::of(session)));
+        all
+    }
+}
+
+/// A live session, as people see it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionInfo {
+    /// Only its beginning ever leaves: the whole id lets whoever holds it use the session.
+    #[serde(serialize_with = "beginning")]
+    pub id: String,
+    /// `http`, `websocket`, `stdio` or `sse`.
+    pub transport: String,
+    pub revision: Option<String>,
+    pub client_name: Option<String>,
+    pub client_version: Option<String>,
+    /// The principal's name.
+    pub principal: String,
+    pub created_at: Timestamp,
+    pub last_active_at: Timestamp,
+    /// Its client has a connection open. One that has none may have closed without ending its session, which is kept for
+    /// a while for it to come back.
+    pub connected: bool,
+    /// Requests that are being answered.
+    pub in_flight: usize,
+}
+
+impl SessionInfo {
+    #[must_use]
+    pub fn of(session: &SessionShared) -> Self {
+        let facts = session.facts();
+        let client = facts.as_ref().and_then(|f| f.client.as_ref());
+        Self {
+            id: session.id.to_string(),
+            transport: session.transport.as_str().to_owned(),
+            revision: facts.as_ref().map(|f| f.revision.as_str().to_owned()),
+            client_name: client.map(|c| c.name.clone()),
+            client_version: client.map(|c| c.version.clone()),
+            principal: session.principal().name.clone(),
+            created_at: session.created,
+            last_active_at: session.last_active(),
+            connected: session.is_connected(),
+            in_flight: session.in_flight(),
+        }
+    }
+}
+
+fn beginning<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{}…", shown(id)))
 }

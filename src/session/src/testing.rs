@@ -1,132 +1,103 @@
-//! Clients that tests play, before the services of a gateway and one module.
+//! A gateway for tests, all of it real but for its endpoints.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
 
-use std::{ops::Deref, sync::Arc};
-
-use serde_json::{Value, json};
-
-use crate::{Handling, Registry, SessionServices, inbound};
-use countersign_bridge::{Bridge as ToUpstreams, carried::Carrier};
-use countersign_domain::{
-    changes::{Change, ChangeState, Verdict},
-    principal::Role,
+use std::{
+    sync::{Arc, atomic::AtomicI64},
+    time::Instant,
 };
-use countersign_exchange::testing::{Bench as Exchanges, identity, request};
-use countersign_protocol::Revision;
-use countersign_provider::{
-    ToolDef,
-    testing::{Fake, prompt, resource, tool},
+
+use actix::Actor as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    McpServer, Registry, Sessions,
+    address::GatewayAddress,
+    lifetimes::SessionLifetimes,
+    limits::{SessionLimits, inflow},
+    long_requests::LongRequests,
+    server::{Reviews, Routing},
+    status::GatewayStatus,
 };
-use countersign_review::{ChangeFilter, testing::decision};
+use countersign_auth::{Authenticator, stored::Stored};
+use countersign_bridge::{Bridge, carried::Carrier};
+use countersign_config::{Config, Environment, Flags, load};
+use countersign_domain::policy::Policy;
+use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::Bench as Clients};
+use countersign_provider::testing::Fake;
+use countersign_review::{gateway_tools::pending_output_schema, testing as review};
+use countersign_routing::{Directory, Published, RouteTable, Router, Target, actor::PublishProviders, table::Aliases};
+use countersign_telemetry::Metrics;
+use countersign_upstream::Upstreams;
 
-/// Can fill in forms.
-pub const FORMS: &str = r#"{"elicitation":{"form":{}}}"#;
-
-/// See the module's page. The module `f` has the tools `read`, `write` (reviewed unless policy says otherwise) and
-/// `wait`, two resources and a prompt.
-pub struct Bench {
-    exchanges: Exchanges,
-    pub sessions: Arc<SessionServices>,
-    pub fake: Arc<Fake>,
+/// See the module's page. It has no providers at first. Must be made inside an actix system.
+pub struct Gateway {
+    pub config: Arc<Config>,
+    pub server: Arc<McpServer>,
+    pub sessions: Arc<Sessions>,
+    pub clients: Clients,
+    pub keys: Arc<Stored>,
+    /// The directory that everything is kept in.
+    _data: tempfile::TempDir,
 }
 
-impl Deref for Bench {
-    type Target = Exchanges;
-
-    fn deref(&self) -> &Exchanges {
-        &self.exchanges
-    }
-}
-
-impl Bench {
+impl Gateway {
     /// Of a configuration in YAML.
     pub async fn new(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, config).unwrap();
+        let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+        let loaded = load(&flags, &Environment::of(dir.path(), &[])).unwrap_or_else(|error| panic!("{error}"));
+        let config = Arc::new(loaded.config);
+        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+        let review_config = review::config(&Arc::new(AtomicI64::new(0)));
+        let changes = review::start(dir.path(), Arc::new(Directory(Arc::clone(&routes))), review_config).await;
         let registry = Arc::new(Registry::default());
-        let exchanges = Exchanges::with(config, Arc::clone(&registry) as _).await;
-        let mut read = tool("read", &json!({ "n": { "type": "integer" } }));
-        read.annotations.read_only_hint = true;
-        let mut write = tool("write", &json!({ "target": { "type": "string" } }));
-        write.input_schema["required"] = json!(["target"]);
-        let wait = ToolDef { long_running: true, ..ToolDef { name: "wait".into(), ..read.clone() } };
-        let fake = Fake::named("f");
-        fake.tools.lock().unwrap().extend([read, write, wait]);
-        fake.resources.lock().unwrap().extend([resource("f://a", "a"), resource("f://b", "private")]);
-        fake.prompts.lock().unwrap().push(prompt("greet", "whom"));
-        let fake = exchanges.offer_module(fake).await;
-        let bridge = ToUpstreams::new(Carrier::open(exchanges.data()).unwrap(), None);
-        let services = Arc::clone(&exchanges.services);
-        let sessions = Arc::new(SessionServices::new(&services.config, Arc::clone(&services), bridge, registry));
-        Self { exchanges, sessions, fake }
+        let (policy, aliases) = (Policy::new(&config.policy), Aliases::new(&config.routes).unwrap());
+        let clients = Arc::clone(&registry) as _;
+        let router = Router::new(Arc::clone(&routes), policy, aliases, pending_output_schema(), clients).start();
+        let upstreams = Arc::new(Upstreams::with(Box::new(|_| Vec::new())));
+        let keys = Arc::new(Stored::in_directory(dir.path()).unwrap());
+        let (started, shutdown) = (Instant::now(), CancellationToken::new());
+        let in_force = Arc::clone(&config);
+        let status = GatewayStatus {
+            started,
+            shutdown: shutdown.clone(),
+            changes: changes.clone(),
+            routes: Arc::clone(&routes),
+            upstreams: Arc::clone(&upstreams),
+            registry: Arc::clone(&registry),
+            inflow: inflow(&config.transports),
+            metrics: Metrics::install().unwrap(),
+            config: Box::new(move || Arc::clone(&in_force)),
+        };
+        let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
+        let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+        let clients = Clients { memory: Arc::clone(&memory), ended: lifetimes.ended.clone() };
+        let bridge = Bridge::new(Carrier::new([7; 32]).unwrap(), Arc::clone(&memory), None);
+        let long_requests = LongRequests {
+            slots: StreamSlots::new(config.limits.max_streams),
+            authenticator: Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _)),
+            shutdown,
+        };
+        let first_connection = config.limits.first_connection;
+        let routing = Routing { routes, router, upstreams, first_connection, started };
+        let reviews = Reviews::new(&config, changes, Arc::new(GatewayAddress::new(&config)));
+        let server = McpServer::new(&config, memory, long_requests, routing, reviews, bridge, Arc::new(status));
+        let server = Arc::new(server);
+        let sessions = Sessions::new(Arc::clone(&server), registry, lifetimes, SessionLimits::new(&config));
+        Self { config, server, sessions: Arc::new(sessions), clients, keys, _data: dir }
     }
 
-    /// Requests of the agent `ann` over one connection.
-    pub fn client(&self, revision: Revision, capabilities: &str) -> Handling {
-        self.client_of("ann", revision, capabilities)
+    /// Publishes these providers, and no others.
+    pub async fn offer(&self, providers: Vec<Target>) {
+        self.server.routing.router.send(PublishProviders(providers)).await.unwrap().unwrap();
     }
 
-    pub fn client_of(&self, principal: &str, revision: Revision, capabilities: &str) -> Handling {
-        let exchange = self.exchange_of(principal, revision, capabilities);
-        Handling { exchange, sessions: Arc::clone(&self.sessions) }
+    /// Publishes this module alone.
+    pub async fn offer_module(&self, module: Fake) -> Arc<Fake> {
+        let module = Arc::new(module);
+        self.offer(vec![Target::Module(Arc::clone(&module) as _)]).await;
+        module
     }
-
-    /// The same with another role.
-    pub fn client_as(&self, role: Role, revision: Revision) -> Handling {
-        let mut client = self.client(revision, "{}");
-        client.exchange.identity = identity("ann", role);
-        client
-    }
-
-    /// All changes, newest first.
-    pub async fn changes(&self) -> Vec<Arc<Change>> {
-        self.services.changes.list(ChangeFilter::default(), 100, None).await.unwrap().items
-    }
-
-    /// The only change, once it is there.
-    pub async fn change(&self) -> Arc<Change> {
-        loop {
-            if let [change] = self.changes().await.as_slice() {
-                return Arc::clone(change);
-            }
-            pause().await;
-        }
-    }
-
-    pub async fn decide(&self, change: &Change, verdict: Verdict) {
-        self.services.changes.decide(decision(change, "alice", verdict)).await.unwrap();
-    }
-
-    /// Waits until the change is in that state.
-    pub async fn until(&self, id: &str, state: ChangeState) -> Arc<Change> {
-        loop {
-            let change = self.services.changes.get(id).await.unwrap().unwrap();
-            if change.state == state {
-                return change;
-            }
-            pause().await;
-        }
-    }
-}
-
-pub async fn pause() {
-    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-}
-
-/// The response to a request with that id; nothing where its client took it back.
-pub async fn respond(client: &Handling, id: u64, method: &str, params: &Value) -> Option<Value> {
-    let text = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
-    let answer = inbound::answer(client, &request(&text)).await?;
-    Some(serde_json::from_slice(&answer.bytes).unwrap())
-}
-
-/// The result of a request.
-pub async fn ask(client: &Handling, method: &str, params: &Value) -> Value {
-    let response = respond(client, 1, method, params).await.unwrap();
-    response.get("result").unwrap_or_else(|| panic!("{response}")).clone()
-}
-
-/// The number and the code of a request's error, and its data.
-pub async fn refused(client: &Handling, method: &str, params: &Value) -> (i64, String, Value) {
-    let response = respond(client, 1, method, params).await.unwrap();
-    let error = response.get("error").unwrap_or_else(|| panic!("{response}"));
-    let code = error["data"]["code"].as_str().unwrap_or_default().to_owned();
-    (error["code"].as_i64().unwrap(), code, error["data"].clone())
 }

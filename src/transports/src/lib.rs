@@ -3,11 +3,11 @@
 //! decided in [`countersign_session`]. They know nothing of the REST API.
 //!
 //! `http/mcp.rs` is `POST /mcp`, `modern.rs` and `session.rs` beside it are the two eras, and `plain.rs` the plain HTTP endpoint.
-//! [`services`] is what they may use.
+//! [`endpoint`] is what they are served from.
 
+pub mod endpoint;
 pub mod http;
 pub mod lines;
-pub mod services;
 #[cfg(test)]
 mod testing;
 pub mod ws;

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::next_pump_id;
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     inflow::{Held, Intake, SMALL},
@@ -112,12 +112,12 @@ impl Framer {
 }
 
 /// Serves one peer until its input ends, its output breaks, or the gateway ends. Must run inside an actix arbiter.
-pub async fn serve<R, W>(services: Arc<HttpServices>, identity: Identity, reader: R, writer: W)
+pub async fn serve<R, W>(endpoint: Arc<McpEndpoint>, identity: Identity, reader: R, writer: W)
 where
     R: AsyncRead + Unpin + 'static,
     W: AsyncWrite + Unpin + 'static,
 {
-    if let Err(error) = services.room_for_session(&identity.principal) {
+    if let Err(error) = endpoint.sessions.room_for_session(&identity.principal) {
         let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
         let mut writer = writer;
         let told = async {
@@ -128,8 +128,8 @@ where
         let _ = tokio::time::timeout(FLUSH, told).await;
         return;
     }
-    let shared = Arc::new(services.outbox_session(Transport::Stdio, identity, (0, 0)));
-    let session = Session::open(&services.sessions, Arc::clone(&shared), None);
+    let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Stdio, identity, (0, 0)));
+    let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
     let notify = Arc::new(Notify::new());
     let pump = next_pump_id();
     let wake = {
@@ -145,13 +145,13 @@ where
     }
     let room = Arc::new(Notify::new());
     let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&room), writer));
-    let max = services.config.transports.stdio.max_message_size;
+    let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
-        () = read(&session, &shared, &room, reader, (max, services.connections.intake())) => {
+        () = read(&session, &shared, &room, reader, (max, endpoint.connections.intake())) => {
             last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
-        () = services.shutdown.cancelled() => last_answers(&shared).await,
+        () = endpoint.shutdown.cancelled() => last_answers(&shared).await,
     }
     let _ = session.send(Disconnected { pump, farewell: true }).await;
     if tokio::time::timeout(FLUSH, writing).await.is_err() {

@@ -12,19 +12,17 @@ use actix_web::{
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use crate::{http, services::HttpServices};
+use crate::{endpoint::McpEndpoint, http};
 use countersign_attach::Users;
 use countersign_auth::keys;
-use countersign_bridge::{Bridge, carried::Carrier};
 use countersign_domain::principal::{Credential, Identity, Role};
-use countersign_exchange::testing::Bench;
 use countersign_http::connections::Connections;
-use countersign_session::{Registry, SessionServices};
+use countersign_session::testing::Gateway;
 
 /// See the module's page.
 pub struct Served {
-    pub services: Arc<HttpServices>,
-    bench: Bench,
+    pub endpoint: Arc<McpEndpoint>,
+    gateway: Gateway,
 }
 
 /// An answer.
@@ -46,37 +44,35 @@ impl Reply {
 impl Served {
     /// Of a configuration in YAML.
     pub async fn open(config: &str) -> Self {
-        let registry = Arc::new(Registry::default());
-        let bench = Bench::with(config, Arc::clone(&registry) as _).await;
-        let bridge = Bridge::new(Carrier::open(bench.data()).unwrap(), None);
-        let sessions = SessionServices::new(&bench.services.config, Arc::clone(&bench.services), bridge, registry);
-        let inflow = Arc::clone(&sessions.state.inflow);
-        let connections = Arc::new(Connections::new(&sessions.config.transports, inflow, Users::default()));
-        Self { services: Arc::new(HttpServices::new(sessions, connections)), bench }
+        let gateway = Gateway::new(config).await;
+        let (transports, sessions) = (&gateway.config.transports, Arc::clone(&gateway.sessions));
+        let inflow = Arc::clone(&sessions.server.status.inflow);
+        let connections = Arc::new(Connections::new(transports, inflow, Users::default()));
+        Self { endpoint: Arc::new(McpEndpoint::new(transports, sessions, connections)), gateway }
     }
 
     /// A new key, as it stands in `Authorization`.
     pub fn key(&self, name: &str) -> String {
         let new = keys::create(name, Role::Agent, Timestamp::now()).unwrap();
-        self.bench.keys.keys().insert(&new.key, &new.hash).unwrap();
+        self.gateway.keys.keys().insert(&new.key, &new.hash).unwrap();
         format!("Bearer {}", new.secret)
     }
 
     /// Who has that key.
     pub fn identity(&self, key: &str) -> Identity {
-        self.services.authenticator.identify(Some(key.as_bytes()), None).unwrap()
+        self.endpoint.server.long_requests.authenticator.identify(Some(key.as_bytes()), None).unwrap()
     }
 
     /// From now on the key is none.
     pub fn revoke(&self, key: &str) {
         let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
-        self.bench.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
-        self.services.authenticator.forget(&hash);
+        self.gateway.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
+        self.endpoint.server.long_requests.authenticator.forget(&hash);
     }
 
     /// Sends a request from this machine to the MCP and plain endpoints.
     pub async fn ask(&self, request: TestRequest) -> Reply {
-        let app = App::new().app_data(web::Data::from(Arc::clone(&self.services))).configure(http::routes);
+        let app = App::new().app_data(web::Data::from(Arc::clone(&self.endpoint))).configure(http::routes);
         let app = test::init_service(app).await;
         let request = request.peer_addr(SocketAddr::from(([127, 0, 0, 1], 1))).to_request();
         let response = test::call_service(&app, request).await;

@@ -19,7 +19,7 @@ use crate::{
         task_shape::{self, Status, Times},
     },
 };
-use countersign_exchange::reply::Reply;
+use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError,
     json::{Op, edit, member, string},
@@ -108,7 +108,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             waiting.wait(&task, ready.call.upstream);
             let described = task_shape::modern(created, &task.alias, Status::Working, None);
             let json = task_shape::typed(&described, "task");
-            let meta = ("_meta", Op::Set(&ready.call.exchange.services.server_meta));
+            let meta = ("_meta", Op::Set(SERVER_META));
             Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
         }
     }

@@ -23,7 +23,7 @@ use crate::{
     translation::request::{Subject, Verb},
 };
 use countersign_config::UpstreamConfig;
-use countersign_exchange::{context::Exchange, reply::Reply};
+use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
 use countersign_protocol::{Era, McpError, envelope::Request, param_headers::ParamHeader, params::LoggingLevel};
 use countersign_provider::ToolResult;
 use countersign_upstream::{Caller, Outgoing, Pinned, Upstream};
@@ -40,13 +40,15 @@ pub struct Bridge {
     pub parked: Arc<ParkedCalls>,
     /// Seals what stateless upstreams have their clients carry.
     pub carrier: Carrier,
+    /// The memory of each principal, of which parked calls take a share.
+    memory: Arc<Memory>,
 }
 
 impl Bridge {
     /// `node` is what this gateway is called among those that serve its store, where there may be several.
     #[must_use]
-    pub fn new(carrier: Carrier, node: Option<String>) -> Self {
-        Self { tasks: Tasks::new(node.clone()), parked: ParkedCalls::new(node), carrier }
+    pub fn new(carrier: Carrier, memory: Arc<Memory>, node: Option<String>) -> Self {
+        Self { tasks: Tasks::new(node.clone()), parked: ParkedCalls::new(node), carrier, memory }
     }
 }
 

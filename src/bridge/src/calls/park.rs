@@ -77,7 +77,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
             let upstream = ready.call.upstream;
             let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
             let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
-            let share = ready.call.exchange.services.state.memory.take(&ready.caller.principal.name, bytes)?;
+            let share = ready.call.bridge.memory.take(&ready.caller.principal.name, bytes)?;
             let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
             let answer = input_required(ready, place.call, place.ticket, &asked)?;
             actix::spawn(async move {

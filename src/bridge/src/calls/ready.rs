@@ -11,6 +11,7 @@ use crate::{
         result,
     },
 };
+use countersign_exchange::reply::SERVER_META;
 use countersign_protocol::{
     Era, ErrorKind, McpError,
     json::{self, member, members},
@@ -138,7 +139,6 @@ impl<'a> Ready<'a> {
             client: self.call.exchange.revision(),
             upstream: &self.negotiated,
             scheme: self.call.upstream.names.scheme(),
-            gateway_meta: &self.call.exchange.services.server_meta,
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a> Ready<'a> {
             Some(info) => {
                 json::add_members("{}", &[(countersign_protocol::params::keys::SERVER_INFO, info.get())]).into()
             }
-            None => self.call.exchange.services.server_meta.as_str().into(),
+            None => SERVER_META.into(),
         }
     }
 

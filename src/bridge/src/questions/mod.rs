@@ -102,7 +102,7 @@ mod tests {
 
     #[actix::test]
     async fn a_client_can_be_asked_what_it_declared_its_revision_has_and_the_configuration_allows() {
-        let bench = Bench::new("").await;
+        let bench = Bench::default();
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
         let open = UpstreamConfig::new("s", target);
         let no_people = UpstreamConfig { elicitation: false, ..open.clone() };

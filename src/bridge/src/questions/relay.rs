@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::lacking;
 use crate::translation::result::Glance;
-use countersign_exchange::{context::Exchange, related::Related};
+use countersign_exchange::{context::Exchange, related::Related, shared::Transport};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     capabilities::ClientCapabilities,
@@ -17,7 +17,6 @@ use countersign_protocol::{
     params::LoggingLevel,
 };
 use countersign_provider::request::UpstreamRequest;
-use countersign_telemetry::metrics::Transport;
 use countersign_upstream::{Listener, Response, UpstreamNotification};
 
 /// Questions of an upstream that may wait to be looked at.

@@ -29,23 +29,10 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// With the key of a data directory.
-    ///
-    /// # Errors
-    /// See [`key_of`].
-    pub fn open(data: &Path) -> io::Result<Self> {
-        let key = key_of(data)?;
-        Self::shared(key).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-    }
-
-    /// With a key that several gateways share.
+    /// Returns `None` for a key that the cipher refuses.
     #[must_use]
-    pub fn shared(key: [u8; 32]) -> Option<Self> {
-        Self::with(&key)
-    }
-
-    fn with(key: &[u8]) -> Option<Self> {
-        UnboundKey::new(&CHACHA20_POLY1305, key).ok().map(|key| Self { key: LessSafeKey::new(key) })
+    pub fn new(key: [u8; KEY_LEN]) -> Option<Self> {
+        UnboundKey::new(&CHACHA20_POLY1305, &key).ok().map(|key| Self { key: LessSafeKey::new(key) })
     }
 
     /// `state` is JSON text; so is what it becomes. `None` where no random numbers are to be had.
@@ -113,20 +100,24 @@ mod tests {
 
     use super::*;
 
+    fn open(data: &Path) -> Carrier {
+        Carrier::new(key_of(data).unwrap()).unwrap()
+    }
+
     #[test]
     fn what_was_sealed_opens_for_the_same_request_only_and_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
-        let carrier = Carrier::open(dir.path()).unwrap();
+        let carrier = open(dir.path());
         let state = r#""s\u0041/+=""#;
         let sealed = carrier.seal(state, &[1; 32]).unwrap();
         let text: String = serde_json::from_str(&sealed).unwrap();
         assert_ne!(carrier.seal(state, &[1; 32]).unwrap(), sealed, "a nonce is used once");
         assert_eq!(carrier.open_sealed(&text, &[2; 32]), None);
-        let again = Carrier::open(dir.path()).unwrap();
+        let again = open(dir.path());
         assert_eq!(again.open_sealed(&text, &[1; 32]).as_deref(), Some(state));
         let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let other = Carrier::open(tempfile::tempdir().unwrap().path()).unwrap();
+        let other = open(tempfile::tempdir().unwrap().path());
         assert_eq!(other.open_sealed(&text, &[1; 32]), None);
         for text in ["", "cs1.", "cs1.AAAA", "s", &text[4..], &text[..text.len() - 2], &format!("{text}A")] {
             assert_eq!(again.open_sealed(text, &[1; 32]), None, "{text}");
@@ -137,6 +128,6 @@ mod tests {
     fn a_file_that_holds_no_key_is_told_of() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FILE), "short").unwrap();
-        assert!(Carrier::open(dir.path()).err().unwrap().to_string().contains("holds no key"));
+        assert!(key_of(dir.path()).err().unwrap().to_string().contains("holds no key"));
     }
 }

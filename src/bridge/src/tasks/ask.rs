@@ -89,7 +89,6 @@ impl<'a> About<'a> {
             client: self.exchange.revision(),
             upstream: &self.negotiated,
             scheme: self.upstream.names.scheme(),
-            gateway_meta: &self.exchange.services.server_meta,
         }
         .text(result)
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value, value::RawValue};
 
 use super::{content::Tailor, request::Verb};
-use countersign_exchange::reply::Reply;
+use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
     json::{Op, add_members, edit, elements, members, string},
@@ -79,8 +79,6 @@ pub struct Dress<'a> {
     pub upstream: &'a Negotiated,
     /// What exposed URIs begin with; empty where the upstream's own are used.
     pub scheme: &'a str,
-    /// `{"io.modelcontextprotocol/serverInfo": …}` of the gateway, for an upstream that did not name itself.
-    pub gateway_meta: &'a str,
 }
 
 impl<'a> Dress<'a> {
@@ -192,7 +190,7 @@ impl<'a> Dress<'a> {
         match (&self.upstream.server_info, meta) {
             (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
             (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, Op::Default(info.get()))])),
-            (None, None) => Some(self.gateway_meta.to_owned()),
+            (None, None) => Some(SERVER_META.to_owned()),
             (None, Some(_)) => None,
         }
     }
@@ -266,17 +264,16 @@ mod tests {
 
     const OLD: Revision = Revision::V2025_11_25;
     const NEW: Revision = Revision::MODERN;
-    const GATEWAY: &str = r#"{"io.modelcontextprotocol/serverInfo":{"name":"countersign"}}"#;
 
     fn passed(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
         let upstream = negotiated(upstream);
-        let dress = Dress { verb, client, upstream: &upstream, scheme: "", gateway_meta: GATEWAY };
+        let dress = Dress { verb, client, upstream: &upstream, scheme: "" };
         dress.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json().to_owned()
     }
 
     #[test]
     fn only_what_one_era_has_and_the_other_lacks_is_changed() {
-        let meta = &GATEWAY[1..];
+        let meta = &SERVER_META[1..];
         for (verb, eras, result, expected) in [
             (Verb::Tool, (OLD, OLD), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
             (Verb::Tool, (NEW, NEW), r#"{"resultType":"complete","x":1}"#, r#"{"resultType":"complete","x":1}"#.into()),
@@ -302,7 +299,7 @@ mod tests {
     fn a_server_that_names_itself_is_named_and_no_other() {
         let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
         let upstream = Negotiated { server_info: Some(Arc::from(info)), ..negotiated(OLD) };
-        let dress = Dress { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "", gateway_meta: GATEWAY };
+        let dress = Dress { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "" };
         let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
         assert_eq!(dress.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
         let own = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
@@ -328,7 +325,7 @@ mod tests {
     fn a_failure_is_one_of_tools_only_and_a_result_is_an_object() {
         let upstream = negotiated(NEW);
         for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
-            let dress = Dress { verb, client: NEW, upstream: &upstream, scheme: "", gateway_meta: GATEWAY };
+            let dress = Dress { verb, client: NEW, upstream: &upstream, scheme: "" };
             let reply = |text: &str| dress.reply(RawValue::from_string(text.to_owned()).unwrap());
             assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
             assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);

@@ -13,7 +13,6 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use countersign_config::TransportsConfig;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Bytes of each connection that are not counted in the sum of all: as many as its buffers may hold anyway.
@@ -32,17 +31,9 @@ pub struct Inflow {
 }
 
 impl Inflow {
-    /// As it is configured; there is room at least for the longest body or message.
+    /// Bounds the bytes of all connections and of each one; `patience` is how long a reader waits for room.
     #[must_use]
-    pub fn new(config: &TransportsConfig) -> Arc<Self> {
-        let TransportsConfig { http, websocket, stdio } = config;
-        let longest = http.max_body.max(websocket.max_message_size).max(stdio.max_message_size);
-        Self::of(http.max_body_bytes.max(longest), http.max_connection_body_bytes.max(longest), http.body_wait)
-    }
-
-    /// So many bytes of all and of one connection; how long somebody waits for room.
-    #[must_use]
-    pub fn of(max: usize, max_connection: usize, patience: Duration) -> Arc<Self> {
+    pub fn new(max: usize, max_connection: usize, patience: Duration) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         let max_connection = max_connection.min(Semaphore::MAX_PERMITS);
         Arc::new(Self { room: Semaphore::new(max), max, max_connection, patience })
@@ -180,7 +171,7 @@ mod tests {
     const KIB: usize = 1024;
 
     fn inflow(max: usize, max_connection: usize) -> Arc<Inflow> {
-        Inflow::of(max, max_connection, Duration::from_secs(5))
+        Inflow::new(max, max_connection, Duration::from_secs(5))
     }
 
     #[test]

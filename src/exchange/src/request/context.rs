@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use bytes::Bytes;
@@ -10,13 +10,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::related::Related;
-use crate::{
-    services::Services,
-    session::{
-        cancel::Cancel,
-        facts::ClientFacts,
-        shared::{AdmitFault, Key, SessionShared},
-    },
+use crate::session::{
+    cancel::Cancel,
+    facts::ClientFacts,
+    shared::{AdmitFault, Key, SessionShared},
 };
 use countersign_domain::{
     changes::Proposer,
@@ -25,13 +22,11 @@ use countersign_domain::{
 };
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
 use countersign_provider::{CallContext, NoProgress, ProgressSink, SessionNotes};
-use countersign_routing::RouteTable;
 use countersign_telemetry::metrics::Transport;
 
 /// One request and everything its handling needs to know.
 #[derive(Clone)]
 pub struct Exchange {
-    pub services: Arc<Services>,
     pub session: Arc<SessionShared>,
     /// What the client said: of this request (modern), or in its handshake.
     pub facts: Arc<ClientFacts>,
@@ -42,8 +37,6 @@ pub struct Exchange {
     pub log_level: Option<LoggingLevel>,
     /// Headers of its HTTP request that some upstream's configuration wants passed on.
     pub headers: Option<Arc<ForwardedHeaders>>,
-    /// The routes as they were once the request had been read. Only waiting for a server replaces them.
-    pub table: Arc<RouteTable>,
 }
 
 /// Names in lower case, and values.
@@ -202,9 +195,29 @@ impl WireResponse {
     }
 }
 
+/// Counts the requests that are being answered, and bounds those of each session.
+pub struct RequestSlots {
+    running: AtomicUsize,
+    max_per_session: usize,
+}
+
+impl RequestSlots {
+    #[must_use]
+    pub const fn new(max_per_session: usize) -> Self {
+        Self { running: AtomicUsize::new(0), max_per_session }
+    }
+
+    /// Returns how many requests are being answered, at all endpoints.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+}
+
 /// Releases a request's id when it ends, however it ends.
 pub struct InFlight<'a> {
-    exchange: &'a Exchange,
+    slots: &'a RequestSlots,
+    session: &'a SessionShared,
     key: Key,
     pub cancel: Cancel,
     answered: AtomicBool,
@@ -213,8 +226,8 @@ pub struct InFlight<'a> {
 impl<'a> InFlight<'a> {
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` for one request too many.
-    pub fn admit(exchange: &'a Exchange, id: &RequestId, max: usize) -> Result<Self, McpError> {
-        let Exchange { services, session, .. } = exchange;
+    pub fn admit(slots: &'a RequestSlots, session: &'a SessionShared, id: &RequestId) -> Result<Self, McpError> {
+        let max = slots.max_per_session;
         let (key, cancel) = session.admit(id, max).map_err(|fault| match fault {
             AdmitFault::DuplicateId => {
                 McpError::new(ErrorKind::InvalidRequest, "a request with this id is still in flight")
@@ -223,8 +236,8 @@ impl<'a> InFlight<'a> {
                 McpError::new(ErrorKind::Overloaded, "too many requests in flight").with("limit", max as u64)
             }
         })?;
-        services.state.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { exchange, key, cancel, answered: AtomicBool::new(false) })
+        slots.running.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { slots, session, key, cancel, answered: AtomicBool::new(false) })
     }
 
     /// The handler has finished: dropping this no longer means that the request was given up.
@@ -238,8 +251,8 @@ impl Drop for InFlight<'_> {
         if !self.answered.load(Ordering::Relaxed) {
             self.cancel.cancel();
         }
-        self.exchange.session.release(&self.key);
-        self.exchange.services.state.requests.fetch_sub(1, Ordering::Relaxed);
+        self.session.release(&self.key);
+        self.slots.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -250,9 +263,9 @@ mod tests {
     use super::*;
     use crate::testing::{Bench, sent};
 
-    #[actix::test]
-    async fn progress_only_rises_and_says_what_its_revision_has() {
-        let bench = Bench::new("").await;
+    #[test]
+    fn progress_only_rises_and_says_what_its_revision_has() {
+        let bench = Bench::default();
         for (revision, has_message) in [(Revision::V2025_11_25, true), (Revision::V2024_11_05, false)] {
             let exchange = bench.exchange(revision, "{}");
             let progress = exchange.progress(Some(r#""t""#));
@@ -269,10 +282,10 @@ mod tests {
         }
     }
 
-    #[actix::test]
-    async fn a_log_message_goes_to_who_wants_its_level() {
+    #[test]
+    fn a_log_message_goes_to_who_wants_its_level() {
         use LoggingLevel::{Debug, Error, Notice, Warning};
-        let bench = Bench::new("").await;
+        let bench = Bench::default();
         let modern = |log_level| Exchange { log_level, ..bench.exchange(Revision::MODERN, "{}") };
         let legacy = |level: Option<LoggingLevel>| {
             let exchange = bench.exchange(Revision::V2025_11_25, "{}");
@@ -294,29 +307,31 @@ mod tests {
         }
     }
 
-    #[actix::test]
-    async fn an_id_is_taken_until_its_request_has_ended() {
-        let bench = Bench::new("").await;
+    #[test]
+    fn an_id_is_taken_until_its_request_has_ended() {
+        let bench = Bench::default();
         let exchange = bench.exchange(Revision::V2025_11_25, "{}");
         let id = |n: u8| RequestId::from_raw(&n.to_string());
-        let first = InFlight::admit(&exchange, &id(1), 2).unwrap();
-        assert_eq!(InFlight::admit(&exchange, &id(1), 2).err().unwrap().kind, ErrorKind::InvalidRequest);
-        let second = InFlight::admit(&exchange, &id(2), 2).unwrap();
-        let error = InFlight::admit(&exchange, &id(3), 2).err().unwrap();
+        let slots = RequestSlots::new(2);
+        let admit = |n| InFlight::admit(&slots, &exchange.session, &id(n));
+        let first = admit(1).unwrap();
+        assert_eq!(admit(1).err().unwrap().kind, ErrorKind::InvalidRequest);
+        let second = admit(2).unwrap();
+        let error = admit(3).err().unwrap();
         assert_eq!((error.kind, error.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(2)));
-        assert_eq!((bench.services.in_flight(), exchange.session.in_flight()), (2, 2));
+        assert_eq!((slots.running(), exchange.session.in_flight()), (2, 2));
         // One that is dropped unanswered was given up; one that was answered was not.
         let (given_up, answered) = (first.cancel.clone(), second.cancel.clone());
         second.answered();
         drop((first, second));
         assert!(given_up.is_cancelled() && !answered.is_cancelled());
-        assert_eq!((bench.services.in_flight(), exchange.session.in_flight()), (0, 0));
-        assert!(InFlight::admit(&exchange, &id(1), 2).is_ok());
+        assert_eq!((slots.running(), exchange.session.in_flight()), (0, 0));
+        assert!(admit(1).is_ok());
     }
 
-    #[actix::test]
-    async fn a_proposer_is_named_without_the_sessions_whole_id() {
-        let bench = Bench::new("").await;
+    #[test]
+    fn a_proposer_is_named_without_the_sessions_whole_id() {
+        let bench = Bench::default();
         let exchange = bench.exchange(Revision::V2025_11_25, "{}");
         let proposer = exchange.proposer();
         assert_eq!((proposer.principal.as_str(), proposer.client_name.as_deref()), ("ann", Some("test")));

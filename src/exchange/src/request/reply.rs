@@ -3,7 +3,13 @@
 use std::borrow::Cow;
 
 use countersign_protocol::{ErrorKind, Revision, json::add_members};
-use countersign_routing::RouteTable;
+
+/// `{"io.modelcontextprotocol/serverInfo": …}`, the `_meta` of every result that the gateway makes for stateless clients.
+pub const SERVER_META: &str = concat!(
+    r#"{"io.modelcontextprotocol/serverInfo":{"name":"countersign","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#"","title":"Countersign"}}"#
+);
 
 /// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,30 +24,6 @@ impl CacheHint {
     pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
     /// Live data.
     pub const LIVE: Self = Self { ttl_ms: 0, public: false };
-
-    /// Lists of what providers offer. Upstreams may change theirs at any time, and while one was never reached, what
-    /// it offers is missing.
-    #[must_use]
-    pub fn of_list(table: &RouteTable) -> Self {
-        match (table.has_upstreams(), table.is_complete()) {
-            (false, _) => Self::STATIC,
-            (true, true) => Self { ttl_ms: 5_000, public: true },
-            (true, false) => Self { ttl_ms: 0, public: true },
-        }
-    }
-
-    /// Lists that leave out resources or prompts which a principal may not use.
-    #[must_use]
-    pub fn of_shown(table: &RouteTable) -> Self {
-        let hint = Self::of_list(table);
-        Self { public: hint.public && table.refusing_policy().is_none(), ..hint }
-    }
-
-    /// `tools/list`, which leaves out what a principal may not call.
-    #[must_use]
-    pub fn of_tools(table: &RouteTable) -> Self {
-        Self { public: !table.varies_by_principal(), ..Self::of_list(table) }
-    }
 }
 
 /// The result of a request.
@@ -140,13 +122,13 @@ impl Reply {
     /// The `result` for the wire: in the modern era with `resultType`, the server's name in `_meta`, and cache hints
     /// (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
     #[must_use]
-    pub fn finish(&self, revision: Revision, server_meta: &str) -> Cow<'_, str> {
+    pub fn finish(&self, revision: Revision) -> Cow<'_, str> {
         if self.finished || !revision.rules().result_type {
             return Cow::Borrowed(&self.json);
         }
         let meta = match &self.meta {
-            None => server_meta.to_owned(),
-            Some((key, value)) => add_members(server_meta, &[(key, value)]),
+            None => SERVER_META.to_owned(),
+            Some((key, value)) => add_members(SERVER_META, &[(key, value)]),
         };
         let mut members = vec![("resultType", r#""complete""#), ("_meta", meta.as_str())];
         let ttl;
@@ -164,21 +146,19 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::Bench;
-    use countersign_provider::testing::{Fake, tool};
-
-    const SERVER: &str = r#"{"server":1}"#;
 
     fn finished(reply: &Reply, revision: Revision) -> Value {
-        serde_json::from_str(&reply.finish(revision, SERVER)).unwrap()
+        serde_json::from_str(&reply.finish(revision)).unwrap()
     }
 
     #[test]
     fn a_result_says_what_its_revision_wants_of_it() {
         let reply = Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC).with_meta("id", "7".into());
-        assert_eq!(reply.finish(Revision::V2025_11_25, SERVER), r#"{"n":1}"#, "the handshake era has none of it");
+        assert_eq!(reply.finish(Revision::V2025_11_25), r#"{"n":1}"#, "the handshake era has none of it");
+        let mut meta: Value = serde_json::from_str(SERVER_META).unwrap();
+        meta["id"] = 7.into();
         let wanted = json!({
-            "n": 1, "resultType": "complete", "_meta": { "server": 1, "id": 7 }, "ttlMs": 60_000, "cacheScope": "public",
+            "n": 1, "resultType": "complete", "_meta": meta, "ttlMs": 60_000, "cacheScope": "public",
         });
         assert_eq!(finished(&reply, Revision::MODERN), wanted);
         let live = Reply::new("{}".into()).cached(CacheHint::LIVE);
@@ -186,20 +166,6 @@ mod tests {
         let plain = finished(&Reply::new("{}".into()), Revision::MODERN);
         assert!(plain.get("ttlMs").is_none() && plain.get("cacheScope").is_none());
         // An upstream's is its own affair.
-        assert_eq!(Reply::passed_on("{ }".into()).finish(Revision::MODERN, SERVER), "{ }");
-    }
-
-    #[actix::test]
-    async fn a_list_that_not_everybody_sees_whole_is_kept_by_nobody_else() {
-        let admins = "policy: { default: allow, rules: [{ tools: b, roles: [agent], then: deny }] }";
-        let nobody = "policy: { default: allow, rules: [{ tools: b, then: deny }] }";
-        for (policy, public) in [("policy: { default: allow }", true), (nobody, true), (admins, false)] {
-            let bench = Bench::new(policy).await;
-            let fake = Fake::named("f");
-            fake.tools.lock().unwrap().extend([tool("a", &json!({})), tool("b", &json!({}))]);
-            bench.offer_module(fake).await;
-            let table = bench.services.routes.load();
-            assert_eq!(CacheHint::of_tools(&table), CacheHint { public, ..CacheHint::STATIC }, "{policy}");
-        }
+        assert_eq!(Reply::passed_on("{ }".into()).finish(Revision::MODERN), "{ }");
     }
 }

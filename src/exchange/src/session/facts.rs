@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, value::RawValue};
 
-use countersign_config::LimitsConfig;
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     json::{members, string},
@@ -44,15 +43,9 @@ impl ClientFacts {
 #[derive(Clone, Copy, Debug)]
 pub struct FactLimits {
     /// Characters of a name, a title, a version or a description.
-    text: usize,
+    pub text: usize,
     /// Bytes of the capabilities.
-    capabilities: usize,
-}
-
-impl From<&LimitsConfig> for FactLimits {
-    fn from(limits: &LimitsConfig) -> Self {
-        Self { text: limits.max_client_text, capabilities: limits.max_capabilities }
-    }
+    pub capabilities: usize,
 }
 
 impl FactLimits {
@@ -110,9 +103,9 @@ impl FactLimits {
 /// Proves that a URI in `params` is not too long.
 ///
 /// # Errors
-/// `-32602` for one that is over `limits.max_uri`.
-pub fn check_uri(limits: &LimitsConfig, member: &str, uri: &str) -> Result<(), McpError> {
-    too_long(member, "the URI is too long", uri.len(), limits.max_uri)
+/// `-32602` for one that is over `max`.
+pub fn check_uri(max: usize, member: &str, uri: &str) -> Result<(), McpError> {
+    too_long(member, "the URI is too long", uri.len(), max)
 }
 
 fn too_long(member: &str, what: &'static str, bytes: usize, limit: usize) -> Result<(), McpError> {

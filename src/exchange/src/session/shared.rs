@@ -28,8 +28,7 @@ use crate::bounds::{
 };
 use countersign_domain::principal::{Identity, Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
-use countersign_provider::SessionNotes;
-use countersign_routing::subscribers::Client;
+use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
 
 /// Where messages that belong to no request go.
@@ -363,7 +362,7 @@ pub fn shown(id: &str) -> String {
     id.split_once('.').map_or(id, |(_, own)| own).chars().take(8).collect()
 }
 
-impl Client for SessionShared {
+impl Subscriber for SessionShared {
     fn id(&self) -> &Arc<str> {
         &self.id
     }

@@ -116,7 +116,7 @@ mod tests {
     use countersign_exchange::inflow::Inflow;
 
     fn counting(max: usize) -> (Counting, Room) {
-        let inflow = Inflow::of(1 << 20, max, Duration::from_secs(5));
+        let inflow = Inflow::new(1 << 20, max, Duration::from_secs(5));
         Counting::new(inflow.intake())
     }
 

@@ -49,7 +49,7 @@ use countersign_reload::{Opening, Source, Why, testing::Unmoved};
 use countersign_review::{PendingConfig, Proposal, testing::proposal};
 use countersign_routing::{Published, RouteTable, table::Aliases};
 use countersign_rulings::standing_rules::{Parts, StandingRuleCache, StandingRules};
-use countersign_session::services::SessionInfo;
+use countersign_session::registry::SessionInfo;
 use countersign_store::{PinStore, Place, Store};
 
 /// Builds the routes of the one provider, as the router would.

@@ -23,7 +23,7 @@ struct Counter {
     heard: AtomicUsize,
 }
 
-impl Client for Counter {
+impl Subscriber for Counter {
     fn id(&self) -> &Arc<str> {
         &self.id
     }
@@ -89,12 +89,12 @@ fn an_upstream_watches_once_while_anybody_wants_to_hear() {
     let upstream = upstream();
     let mut all = Subscribers::default();
     let (one, two) = (session(), session());
-    assert!(all.subscribe(&(one.clone() as Arc<dyn Client>), "fs+a:b".into(), at(&upstream)).is_some());
+    assert!(all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&upstream)).is_some());
     assert!(
-        all.subscribe(&(one.clone() as Arc<dyn Client>), "fs+a:b".into(), at(&upstream)).is_none(),
+        all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&upstream)).is_none(),
         "it is in force already"
     );
-    assert!(all.subscribe(&(two.clone() as Arc<dyn Client>), "fs+a:b".into(), at(&upstream)).is_none());
+    assert!(all.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&upstream)).is_none());
     let (key, ready) = all.listen(
         id(1),
         agent("local-agent"),
@@ -119,8 +119,8 @@ fn updates_reach_exactly_who_asked() {
     let upstream = upstream();
     let mut all = Subscribers::default();
     let (one, two) = (session(), session());
-    all.subscribe(&(one.clone() as Arc<dyn Client>), "fs+a:/b".into(), at(&upstream));
-    all.subscribe(&(two.clone() as Arc<dyn Client>), "fs+a:/c".into(), at(&upstream));
+    all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:/b".into(), at(&upstream));
+    all.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:/c".into(), at(&upstream));
     let ear = Ear::default();
     let (key, _) =
         all.listen(id(7), agent("local-agent"), filter(&["fs+a:/b", "tracker://x"]), ear.sink(), at(&upstream));
@@ -187,8 +187,8 @@ fn watches_move_with_the_routes() {
     let (old, new) = (upstream(), upstream());
     let mut all = Subscribers::default();
     let one = session();
-    all.subscribe(&(one.clone() as Arc<dyn Client>), "fs+a:b".into(), at(&old));
-    all.subscribe(&(one.clone() as Arc<dyn Client>), "tracker://x".into(), |_| None);
+    all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&old));
+    all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "tracker://x".into(), |_| None);
     all.move_sources(at(&old));
     assert_eq!(testing::watched(&old), ["a:b"]);
     all.move_sources(at(&new));
@@ -217,7 +217,7 @@ async fn what_is_not_everybodys_to_read_is_told_to_those_who_may() {
     let viewer =
         Arc::new(Principal { role: countersign_domain::principal::Role::Viewer, ..Principal::clone(&agent("eve")) });
     for uri in ["change://a", "countersign://changes"] {
-        all.subscribe(&(own.clone() as Arc<dyn Client>), uri.into(), |_| None);
+        all.subscribe(&(own.clone() as Arc<dyn Subscriber>), uri.into(), |_| None);
     }
     for (n, principal, ear) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
         let (key, _) =

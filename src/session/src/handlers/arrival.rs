@@ -7,9 +7,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::Handling;
+use crate::{
+    Handling,
+    long_requests::LongRequests,
+    server::{McpServer, Routing},
+};
 use countersign_domain::principal::Principal;
-use countersign_exchange::services::Services;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
     RouteTable, Target, ToolRoute,
@@ -60,8 +63,9 @@ pub async fn of_resource(exchange: &Handling, uri: &str) {
 
 /// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
 /// itself.
-pub async fn of_tool(services: &Services, principal: &Principal, name: &str) {
-    let _ = wait(services, principal, services.routes.load_full(), |table| named(table, name)).await;
+pub async fn of_tool(routing: &Routing, long_requests: &LongRequests, principal: &Principal, name: &str) {
+    let table = routing.routes.load_full();
+    let _ = wait(routing, long_requests, principal, table, |table| named(table, name)).await;
 }
 
 fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
@@ -91,11 +95,14 @@ async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Found<T>) 
         Found::Nowhere => return Ok(None),
         Found::Awaited(..) => {}
     }
-    Box::pin(wait(&exchange.services, &exchange.identity.principal, Arc::clone(&exchange.table), find)).await
+    let McpServer { routing, long_requests, .. } = &*exchange.server;
+    let principal = &exchange.identity.principal;
+    Box::pin(wait(routing, long_requests, principal, Arc::clone(&exchange.table), find)).await
 }
 
 async fn wait<T>(
-    services: &Services,
+    routing: &Routing,
+    long_requests: &LongRequests,
     principal: &Principal,
     mut table: Arc<RouteTable>,
     find: impl Fn(&RouteTable) -> Found<T>,
@@ -107,9 +114,9 @@ async fn wait<T>(
             Found::Nowhere => return Ok(None),
             Found::Awaited(expected, otherwise) => (expected, otherwise),
         };
-        let left = services.config.limits.first_connection.saturating_sub(expected.upstream.age());
+        let left = routing.first_connection.saturating_sub(expected.upstream.age());
         if place.is_none() {
-            place = services.long_lived(principal).ok();
+            place = long_requests.admit(principal).ok();
         }
         if left.is_zero() || place.is_none() {
             return otherwise.map(Some).ok_or_else(|| unavailable(&expected));
@@ -117,11 +124,11 @@ async fn wait<T>(
         tokio::select! {
             () = table.superseded.cancelled() => {}
             () = tokio::time::sleep(left) => {}
-            () = services.shutdown.cancelled() => {
+            () = long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
             }
         }
-        table = services.routes.load_full();
+        table = routing.routes.load_full();
     }
 }
 

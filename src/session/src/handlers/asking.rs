@@ -13,7 +13,10 @@ use countersign_domain::{
     changes::digest::PartHasher,
     questions::{for_client, may_ask},
 };
-use countersign_exchange::ask::{AskError, ask};
+use countersign_exchange::{
+    ask::{AskError, ask},
+    reply::SERVER_META,
+};
 use countersign_protocol::{capabilities::ClientCapabilities, json::member, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest};
 
@@ -95,7 +98,7 @@ impl<'a> Asking<'a> {
             }
             None => {
                 let requests = [(key.as_str(), question.method.as_str(), params.as_deref())];
-                Some(input_result(requests.into_iter(), None, &self.exchange.services.server_meta))
+                Some(input_result(requests.into_iter(), None, SERVER_META))
             }
         }
     }

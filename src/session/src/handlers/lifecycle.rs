@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::{Handling, extension::SERVED_HERE, services::SessionServices};
+use super::cache_hint;
+use crate::{Handling, extension::SERVED_HERE, status::GatewayStatus};
 use countersign_bridge::tasks;
 use countersign_exchange::{
-    facts::{self, ClientFacts, FactLimits},
-    reply::{CacheHint, Reply},
+    context::Exchange,
+    facts::{self, ClientFacts},
+    reply::Reply,
 };
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
 use countersign_routing::RouteTable;
@@ -80,12 +82,6 @@ pub fn server_info(revision: Revision) -> Value {
     out
 }
 
-/// `{"io.modelcontextprotocol/serverInfo": …}`, which every result of the stateless era carries.
-#[must_use]
-pub fn server_meta() -> String {
-    json!({ (params::keys::SERVER_INFO): server_info(Revision::MODERN) }).to_string()
-}
-
 /// The handshake (2025-11-25/basic/lifecycle#initialization).
 pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let session = &exchange.session;
@@ -93,8 +89,8 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
         return Err(McpError::new(ErrorKind::InvalidRequest, "this session is already initialized"));
     }
     let params: params::Initialize<'_> = params::parse(request.params)?;
-    let revision = negotiate::initialize(&params.protocol_version, exchange.services.config.strict_versions)?;
-    let limits = FactLimits::from(&exchange.services.config.limits);
+    let revision = negotiate::initialize(&params.protocol_version, exchange.server.limits.strict_versions)?;
+    let limits = exchange.server.limits.facts;
     limits.check("capabilities", params.capabilities.get())?;
     let facts = Arc::new(ClientFacts {
         revision,
@@ -102,9 +98,9 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
         client_info: facts::info_of(request.params).map(|info| limits.info(info).into()),
         capabilities: params.capabilities.get().into(),
     });
-    let share = exchange.services.state.memory.take(&exchange.identity.principal.name, facts.size())?;
+    let share = exchange.server.memory.take(&exchange.identity.principal.name, facts.size())?;
     session.set_facts(facts, share);
-    let table = exchange.services.routes.load();
+    let table = exchange.server.routing.routes.load();
     let result = json!({
         "protocolVersion": revision.as_str(),
         "serverInfo": server_info(revision),
@@ -116,20 +112,19 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
 }
 
 /// 2026-07-28/server/discover.
-pub fn discover(exchange: &Handling) -> Reply {
-    let table = exchange.services.routes.load();
+pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     let result = json!({
         "supportedVersions": negotiate::supported(Some(Era::Modern)),
-        "instructions": instructions(exchange, &table),
+        "instructions": instructions(exchange, table),
     });
-    let capabilities = capabilities_with(&table, Revision::MODERN, &exchange.facts.capabilities);
+    let capabilities = capabilities_with(table, Revision::MODERN, &exchange.facts.capabilities);
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     // What servers say is left out for whoever sees nothing of them, as their tools are.
-    Reply::new(result).cached(CacheHint::of_tools(&table))
+    Reply::new(result).cached(cache_hint::for_tools(table))
 }
 
 /// What a model is told of the gateway, and of the servers that it sees behind it.
-fn instructions(exchange: &Handling, table: &RouteTable) -> String {
+fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
     let servers = table.briefings(&exchange.identity.principal);
     [INSTRUCTIONS, &*servers].concat()
 }
@@ -141,78 +136,18 @@ pub fn set_level(exchange: &Handling, request: &Request<'_>) -> Result<Reply, Mc
     Ok(Reply::new("{}".into()))
 }
 
-/// Live, and able to take work.
-pub fn health_of(services: &SessionServices) -> Value {
-    let nodes = services.changes.nodes();
-    let draining = services.shutdown.is_cancelled();
-    let store = match services.changes.store_trouble() {
-        // A gateway that ends closes its store.
-        _ if !draining && !services.changes.is_healthy() => "failed",
-        Some(trouble) => trouble.word(),
-        // The database has not answered for so long that other nodes count this one as gone.
-        None if !draining && !nodes.holds(None) => "unreachable",
-        None => "ok",
-    };
-    let table = services.routes.load();
-    let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
-    let missing = services.upstreams.missing(listed);
-    let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
-    let mut health = json!({
-        "status": if ready { "ok" } else if draining { "draining" } else { "unavailable" },
-        "live": true,
-        "ready": ready,
-        "checks": {
-            // Or `disk_full`, `locked`, `damaged`, `failed`, `unreachable`.
-            "store": store,
-            "draining": draining,
-            // Only those that are required.
-            "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
-        },
-    });
-    // Where others may serve the same store.
-    if nodes.claimant().is_some() {
-        health["checks"]["nodes"] = json!({ "live": nodes.live(), "otherConfiguration": nodes.differing() });
-    }
-    health
-}
-
 /// Our own `health/check`: what `GET /health` says.
-pub fn health(exchange: &Handling) -> Reply {
-    Reply::new(health_of(&exchange.sessions).to_string())
-}
-
-/// What `GET /info` says too. Nothing in it is private.
-#[must_use]
-pub fn info_of(services: &SessionServices) -> Value {
-    let table = services.routes.load();
-    json!({
-        "name": "countersign",
-        "title": "Countersign",
-        "version": env!("CARGO_PKG_VERSION"),
-        "protocolVersions": Revision::ALL.map(Revision::as_str),
-        "transports": {
-            "streamableHttp": "/mcp",
-            "websocket": "/ws",
-            "sse": { "stream": "/sse", "messages": "/messages" },
-            "http": "/tools",
-            "stdio": "countersign stdio",
-        },
-        "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
-        "tools": table.tools().len(),
-        "prompts": table.prompts().len(),
-        "policy": services.reloads.config().policy.default.as_str(),
-        "policyMode": services.reloads.config().policy.mode,
-        "uptimeSeconds": services.state.started.elapsed().as_secs(),
-    })
+pub fn health(status: &GatewayStatus) -> Reply {
+    Reply::new(status.health().to_string())
 }
 
 /// Our own `info/server`.
-pub fn info(exchange: &Handling) -> Reply {
-    Reply::new(info_of(&exchange.sessions).to_string())
+pub fn info(status: &GatewayStatus) -> Reply {
+    Reply::new(status.info().to_string())
 }
 
 /// Our own `metrics/get`: what `GET /metrics` says, as text.
-pub fn metrics(exchange: &Handling) -> Reply {
-    let text = exchange.sessions.render_metrics();
+pub fn metrics(status: &GatewayStatus) -> Reply {
+    let text = status.render_metrics();
     Reply::new(json!({ "contentType": "text/plain; version=0.0.4", "text": text }).to_string())
 }

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use actix::Addr;
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +22,6 @@ use countersign_exchange::{
     facts::check_uri,
     related::Related,
     reply::Reply,
-    services::Services,
     slots::Evictable,
 };
 use countersign_protocol::{
@@ -30,7 +30,7 @@ use countersign_protocol::{
     params::{self, keys},
 };
 use countersign_routing::{
-    Target,
+    Router, Target,
     actor::{Acknowledge, Listen, Unlisten},
     resources::can_subscribe,
     subscribers::{ListenFilter, ListenSink},
@@ -41,21 +41,21 @@ use countersign_upstream::Upstream;
 /// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
 pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Listen<'_> = params::parse(request.params)?;
-    let services = &exchange.services;
+    let server = &exchange.server;
     let (heard, taken) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
     let hold = {
         let heard = Arc::clone(&heard);
         move || Hold::Idle(heard.load(Ordering::Relaxed))
     };
-    let _slot = services.long_lived_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
+    let _slot = server.long_requests.admit_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
     let asked = params.notifications;
     for uri in &asked.resource_subscriptions {
-        check_uri(&services.config.limits, "notifications.resourceSubscriptions", uri)?;
+        check_uri(server.limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }
     for uri in &asked.resource_subscriptions {
         arrival::of_resource(exchange, uri).await;
     }
-    let table = services.routes.load_full();
+    let table = server.routing.routes.load_full();
     let mut uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
@@ -67,7 +67,7 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         })
         .map(std::borrow::Cow::into_owned)
         .collect();
-    let max = services.config.limits.max_subscriptions;
+    let max = server.limits.max_subscriptions;
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
@@ -100,8 +100,8 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
     let principal = Arc::clone(&exchange.identity.principal);
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
     let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) = services.router.send(listening).await.map_err(gone)?;
-    let _open = Open { services: services.clone(), key };
+    let (key, resources) = server.routing.router.send(listening).await.map_err(gone)?;
+    let _open = Open { router: server.routing.router.clone(), key };
     // What the client does once it is acknowledged may already be what it wants to hear of.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
     let refused = tokio::select! {
@@ -113,9 +113,9 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         countersign_bridge::subscribe_own(exchange, upstream, uri, "resources/subscribe").await;
     }
     let _own = Own { exchange, subscribed: own };
-    services.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
+    server.routing.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
     tokio::select! {
-        () = services.shutdown.cancelled() => {
+        () = server.long_requests.shutdown.cancelled() => {
             // On a shared channel the teardown is told as a cancellation too
             // (2026-07-28/basic/patterns/cancellation: a server must, for listen requests).
             if matches!(exchange.related, Related::Outbox(_)) {
@@ -128,7 +128,7 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         // Another stream of its principal needed the place.
         () = taken.cancelled() => {}
         () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
-        revoked = services.revoked(&exchange.identity) => return Err(revoked),
+        revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
 }
@@ -139,7 +139,7 @@ async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<St
     let mut refused = Vec::new();
     for uri in uris.iter() {
         if let Some(Target::Module(module)) = table.resource(uri)
-            && exchange.services.in_time(module.may_subscribe(uri, &context)).await.is_err()
+            && exchange.server.limits.in_time(module.may_subscribe(uri, &context)).await.is_err()
         {
             refused.push(uri.clone());
         }
@@ -151,7 +151,7 @@ async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<St
 
 /// The resources among those named whose servers are told on connections that may be the client's own.
 fn apart(exchange: &Handling, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
-    let table = exchange.services.routes.load();
+    let table = exchange.server.routing.routes.load();
     let of = |uri: &String| {
         let provider = table.resource(uri)?;
         let upstream = provider.upstream()?;
@@ -182,12 +182,12 @@ impl Drop for Own<'_> {
 
 /// Takes the listener from the router however the request ends.
 struct Open {
-    services: Arc<Services>,
+    router: Addr<Router>,
     key: u64,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.services.router.do_send(Unlisten(self.key));
+        self.router.do_send(Unlisten(self.key));
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod arrival;
 mod asking;
+mod cache_hint;
 pub mod lifecycle;
 pub mod listen;
 pub mod page;
@@ -14,9 +15,10 @@ pub mod tools;
 
 use std::time::Duration;
 
-use crate::{Handling, services::SessionServices};
+use crate::{Handling, server::Routing};
 use countersign_exchange::{cancel::Cancel, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method, params};
+use countersign_routing::RouteTable;
 
 /// Runs the handler of a method that exists in the exchange's revision.
 ///
@@ -29,23 +31,24 @@ pub async fn handle(
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
     if is_list(method) {
-        early(exchange).await;
+        wait_for_first_answers(&exchange.server.routing).await;
     }
+    let Handling { server, .. } = exchange;
     match method {
         Method::Ping => Ok(Reply::new("{}".into())),
         Method::Initialize => lifecycle::initialize(exchange, request),
-        Method::Discover => Ok(lifecycle::discover(exchange)),
-        Method::HealthCheck => Ok(lifecycle::health(exchange)),
-        Method::ServerInfo => Ok(lifecycle::info(exchange)),
-        Method::MetricsGet => Ok(lifecycle::metrics(exchange)),
-        Method::ToolsList => tools::list(exchange, request),
+        Method::Discover => Ok(lifecycle::discover(exchange, &server.routing.routes.load())),
+        Method::HealthCheck => Ok(lifecycle::health(&server.status)),
+        Method::ServerInfo => Ok(lifecycle::info(&server.status)),
+        Method::MetricsGet => Ok(lifecycle::metrics(&server.status)),
+        Method::ToolsList => tools::list(exchange, &server.routing.routes.load(), request),
         Method::ToolsCall => tools::call_request(exchange, request, cancel).await,
         Method::ResourcesList => resources::list(exchange, request, cancel).await,
-        Method::ResourceTemplatesList => resources::templates(exchange, request),
+        Method::ResourceTemplatesList => resources::templates(exchange, &server.routing.routes.load(), request),
         Method::ResourcesRead => resources::read(exchange, request, cancel).await,
         Method::ResourcesSubscribe => resources::subscribe(exchange, request, cancel).await,
         Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, request).await,
-        Method::PromptsList => prompts::list(exchange, request),
+        Method::PromptsList => prompts::list(exchange, &server.routing.routes.load(), request),
         Method::PromptsGet => prompts::get(exchange, request, cancel).await,
         Method::Complete => prompts::complete(exchange, request, cancel).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
@@ -70,17 +73,16 @@ const AT_MOST: Duration = Duration::from_secs(5);
 const PUBLISHED: Duration = Duration::from_millis(150);
 
 /// Many clients list once, when they start, which is often when the gateway does: then servers have not answered yet.
-async fn early(exchange: &Handling) {
-    let services = &exchange.services;
-    if services.state.started.elapsed() < EARLY && !services.routes.load().is_complete() {
-        services.upstreams.settled(AT_MOST).await;
+async fn wait_for_first_answers(routing: &Routing) {
+    if routing.started.elapsed() < EARLY && !routing.routes.load().is_complete() {
+        routing.upstreams.settled(AT_MOST).await;
         tokio::time::sleep(PUBLISHED).await;
     }
 }
 
 /// Whether one call may answer several equal requests of a batch: it reads, and takes no progress token.
 #[must_use]
-pub fn is_shareable_read(services: &SessionServices, request: &Request<'_>) -> bool {
+pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
     if !request.meta().is_ok_and(|meta| meta.progress_token.is_none()) {
         return false;
     }
@@ -96,7 +98,7 @@ pub fn is_shareable_read(services: &SessionServices, request: &Request<'_>) -> b
             | Method::Complete,
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
-            services.routes.load().tool(&call.name).is_some_and(|route| {
+            table.tool(&call.name).is_some_and(|route| {
                 route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })
         }),

@@ -4,18 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{arrival, page::page};
+use super::{arrival, cache_hint, page::page};
 use crate::{
     Handling,
     policy::{Lists, admit},
 };
 use countersign_bridge::{self, request};
 use countersign_domain::policy::Subject;
-use countersign_exchange::{
-    cancel::Cancel,
-    facts::check_uri,
-    reply::{CacheHint, Reply},
-};
+use countersign_exchange::{cancel::Cancel, context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
@@ -23,7 +19,7 @@ use countersign_protocol::{
     params,
 };
 use countersign_provider::CompletionRef;
-use countersign_routing::{Target, table::PromptRoute};
+use countersign_routing::{RouteTable, Target, table::PromptRoute};
 use countersign_upstream::Upstream;
 
 /// Values at most (2025-11-25/server/utilities/completion).
@@ -33,31 +29,30 @@ const MAX_VALUES: usize = 100;
 const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
 
 /// `prompts/list`.
-pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.services.routes.load();
     table.refresh();
     let revision = exchange.revision();
-    let lists = Lists::of(exchange, &table);
+    let lists = Lists::of(exchange, table);
     let shown = |route: &&Arc<PromptRoute>| lists.shows(&*route.provider, Subject::Prompt(&route.def.name));
     let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
     let cursor = params.cursor.as_deref();
     let json = page("prompts", &prompts, |route| route.listed(revision), cursor, table.versions.prompts)?;
-    Ok(Reply::new(json).cached(CacheHint::of_shown(&table)))
+    Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
 }
 
 /// `prompts/get`.
 pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = arrival::prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
-    admit(exchange, &exchange.services.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
+    admit(exchange, &exchange.server.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         Target::Upstream(upstream) => {
             let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
             let verb = countersign_bridge::Verb::Prompt;
             let call = countersign_bridge::Call {
                 exchange,
-                bridge: &exchange.sessions.bridge,
+                bridge: &exchange.server.bridge,
                 upstream,
                 verb,
                 subject: request::Subject::Name(own),
@@ -82,7 +77,7 @@ pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
     }
     let context = exchange.call_context(cancel, None);
     let work = module.get_prompt(&route.def.name, &params.arguments, &context);
-    let result = exchange.services.in_time(work).await?;
+    let result = exchange.server.limits.in_time(work).await?;
     let messages: Vec<Value> = result
         .messages
         .iter()
@@ -100,7 +95,7 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
             (arrival::prompt(exchange, name).await?.map(of), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
-            check_uri(&exchange.services.config.limits, "ref.uri", uri)?;
+            check_uri(exchange.server.limits.max_uri, "ref.uri", uri)?;
             let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
             (arrival::resource(exchange, uri).await?.map(of), Subject::Resource(uri))
         }
@@ -110,11 +105,11 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
         // specification's -32602 for it is a SHOULD that its own test suite does not follow.
         return Ok(Reply::new(NOTHING.into()));
     };
-    admit(exchange, &exchange.services.routes.load(), &*provider, subject)?;
+    admit(exchange, &exchange.server.routing.routes.load(), &*provider, subject)?;
     if let Subject::Resource(template) = subject {
         // Whoever may not read what it would become is told nothing of it either.
         let begun = begun(template, &params);
-        admit(exchange, &exchange.services.routes.load(), &*provider, Subject::Resource(&begun))?;
+        admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&begun))?;
     }
     let module = match &provider {
         Target::Upstream(upstream) => {
@@ -126,7 +121,7 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
     let given: &Map<String, Value> = &params.context.arguments;
     let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
     let work = module.complete(&reference, typed, given, &context);
-    let mut completion = exchange.services.in_time(work).await?;
+    let mut completion = exchange.server.limits.in_time(work).await?;
     let found = completion.values.len();
     completion.values.truncate(MAX_VALUES);
     let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || found > MAX_VALUES });
@@ -174,7 +169,7 @@ async fn complete_upstream(
     let reference = own.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
     let call = countersign_bridge::Call {
         exchange,
-        bridge: &exchange.sessions.bridge,
+        bridge: &exchange.server.bridge,
         upstream,
         verb: countersign_bridge::Verb::Complete,
         subject: request::Subject::Reference(reference),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{arrival, page::page};
+use super::{arrival, cache_hint, page::page};
 use crate::{
     Handling,
     policy::{Lists, admit},
@@ -13,13 +13,14 @@ use countersign_bridge::{self, request};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,
+    context::Exchange,
     facts::check_uri,
     memory::Share,
     reply::{CacheHint, Reply},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
 use countersign_routing::{
-    Target,
+    RouteTable, Target,
     actor::{Subscribe, Unsubscribe},
     listing,
     rendered::{ResourceRoute, TemplateRoute},
@@ -37,13 +38,13 @@ const COPIES: usize = 4;
 /// `OVERLOADED`
 pub fn remember<'a>(exchange: &Handling, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
     let bytes = uris.map(|uri| COPIES * uri.len() + SUBSCRIPTION).sum();
-    exchange.services.state.memory.take(&exchange.identity.principal.name, bytes)
+    exchange.server.memory.take(&exchange.identity.principal.name, bytes)
 }
 
 /// `resources/list`: what all providers have, in their order. Modules are asked; what upstreams have is known.
 pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.services.routes.load_full();
+    let table = exchange.server.routing.routes.load_full();
     let revision = exchange.revision();
     table.refresh();
     let context = exchange.call_context(cancel, None);
@@ -59,7 +60,7 @@ pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
             }
             continue;
         }
-        match exchange.services.in_time(provider.resources(&context)).await {
+        match exchange.server.limits.in_time(provider.resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| lists.shows(&**provider, Subject::Resource(&r.uri)));
                 items.extend(shown.map(|r| Item::Live(listing::resource(r, revision))));
@@ -89,25 +90,24 @@ impl Item<'_> {
 }
 
 /// `resources/templates/list`.
-pub fn templates(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.services.routes.load();
     let revision = exchange.revision();
     table.refresh();
     let cursor = params.cursor.as_deref();
-    let lists = Lists::of(exchange, &table);
+    let lists = Lists::of(exchange, table);
     let shown = |route: &&Arc<TemplateRoute>| lists.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
     let templates: Vec<_> = table.templates().iter().filter(shown).collect();
     let json = page("resourceTemplates", &templates, |route| route.listed(revision), cursor, table.versions.resources)?;
-    Ok(Reply::new(json).cached(CacheHint::of_shown(&table)))
+    Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
 }
 
 /// `resources/read`.
 pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ReadResource<'_> = params::parse(request.params)?;
-    check_uri(&exchange.services.config.limits, "uri", &params.uri)?;
+    check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
-    admit(exchange, &exchange.services.routes.load(), &*provider, Subject::Resource(&params.uri))?;
+    admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         Target::Upstream(upstream) => {
             let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
@@ -115,7 +115,7 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
             let uri = Some(params.uri.as_ref());
             let call = countersign_bridge::Call {
                 exchange,
-                bridge: &exchange.sessions.bridge,
+                bridge: &exchange.server.bridge,
                 upstream,
                 verb,
                 subject: request::Subject::Uri(own),
@@ -130,7 +130,7 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
         Target::Module(module) => module,
     };
     let context = exchange.call_context(cancel, None);
-    let contents = exchange.services.in_time(module.read_resource(&params.uri, &context)).await?;
+    let contents = exchange.server.limits.in_time(module.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
@@ -138,11 +138,11 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
 /// answers as reading it does.
 pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
-    let services = &exchange.services;
-    check_uri(&services.config.limits, "uri", &params.uri)?;
+    let server = &exchange.server;
+    check_uri(server.limits.max_uri, "uri", &params.uri)?;
     arrival::of_resource(exchange, &params.uri).await;
     let provider = {
-        let table = services.routes.load();
+        let table = server.routing.routes.load();
         let provider = table.resource(&params.uri);
         if let Some(provider) = &provider {
             admit(exchange, &table, &**provider, Subject::Resource(&params.uri))?;
@@ -152,22 +152,22 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     // Upstreams are asked themselves.
     if let Some(Target::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);
-        services.in_time(module.may_subscribe(&params.uri, &context)).await?;
+        server.limits.in_time(module.may_subscribe(&params.uri, &context)).await?;
     }
-    let max = services.config.limits.max_subscriptions;
+    let max = server.limits.max_subscriptions;
     exchange.session.subscribe(&params.uri, max, || remember(exchange, std::iter::once(&*params.uri)))?;
     let session = exchange.session.clone();
     let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
-    let ready = services.router.send(subscribe).await.map_err(|_| gone())?;
+    let ready = server.routing.router.send(subscribe).await.map_err(|_| gone())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
         // Its server does not tell of changes: then there is no subscription.
         session.unsubscribe(&params.uri);
-        services.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
+        server.routing.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
         return Err(error);
     }
-    if let Some(provider) = services.routes.load().resource(&params.uri)
+    if let Some(provider) = server.routing.routes.load().resource(&params.uri)
         && let Some(upstream) = provider.upstream()
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
@@ -175,7 +175,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     }
     // The session may have ended while an upstream was asked, after its subscriptions were taken down.
     if session.ended.is_cancelled() {
-        services.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
+        server.routing.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
     }
     Ok(Reply::new("{}".into()))
 }
@@ -183,16 +183,16 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
 /// `resources/unsubscribe`; unknown subscriptions are none any more.
 pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
-    check_uri(&exchange.services.config.limits, "uri", &params.uri)?;
+    check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
-    let provider = exchange.services.routes.load().resource(&params.uri);
+    let provider = exchange.server.routing.routes.load().resource(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
         countersign_bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.to_string(), uri: params.uri.into_owned() };
-    exchange.services.router.send(unsubscribe).await.map_err(|_| gone())?;
+    exchange.server.routing.router.send(unsubscribe).await.map_err(|_| gone())?;
     Ok(Reply::new("{}".into()))
 }
 

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     arrival,
     asking::Asking,
+    cache_hint,
     page::page,
     reviewed::{
         self,
@@ -22,10 +23,7 @@ use crate::{
 };
 use countersign_bridge::{self, request::Subject, tasks as foreign};
 use countersign_domain::{changes::Change, policy::Verdict};
-use countersign_exchange::{
-    cancel::Cancel,
-    reply::{CacheHint, Reply},
-};
+use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,
@@ -35,19 +33,18 @@ use countersign_protocol::{
 };
 use countersign_provider::{CallContext, ToolResult};
 use countersign_review::gateway_tools::pending_result;
-use countersign_routing::{ToolRoute, validate};
+use countersign_routing::{RouteTable, ToolRoute, validate};
 use countersign_telemetry::metrics::Transport;
 
 /// `tools/list`: stably ordered, rendered when the table was built.
-pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.services.routes.load();
     let revision = exchange.revision();
     table.refresh();
     let principal = &exchange.identity.principal;
     let tools: Vec<_> = table.tools().iter().filter(|route| route.visible_to(principal)).collect();
     let json = page("tools", &tools, |route| route.listed(revision), params.cursor.as_deref(), table.versions.tools)?;
-    Ok(Reply::new(json).cached(CacheHint::of_tools(&table)))
+    Ok(Reply::new(json).cached(cache_hint::for_tools(table)))
 }
 
 /// A call whose arguments the gateway checks.
@@ -181,7 +178,7 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
 }
 
 fn note_key(exchange: &Handling) {
-    exchange.sessions.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
+    exchange.server.reviews.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
 }
 
 /// The call of a module's tool as it is meant in its session, where that is more than it says.
@@ -239,7 +236,7 @@ fn bridged<'a>(
     let upstream = route.provider.upstream()?;
     Some(countersign_bridge::Call {
         exchange,
-        bridge: &exchange.sessions.bridge,
+        bridge: &exchange.server.bridge,
         upstream,
         verb: countersign_bridge::Verb::Tool,
         subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
@@ -335,7 +332,7 @@ async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpErro
         return Ok(route);
     }
     Box::pin(arrival::tool(exchange, name)).await?.ok_or_else(|| {
-        let near = exchange.services.routes.load().nearest_tool(name, &exchange.identity.principal);
+        let near = exchange.server.routing.routes.load().nearest_tool(name, &exchange.identity.principal);
         let name: String = name.chars().take(128).collect();
         let meant = near.as_ref().map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
         let error = McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{meant}")).with("tool", name);
@@ -437,13 +434,13 @@ async fn run(
     let route = admitted.route();
     let asking = route.def.long_running.then(|| Asking::of(exchange, call.responses)).flatten();
     let (inquirer, mut asking) = asking.unzip();
-    let meter = Some(exchange.sessions.meter(&exchange.identity.principal));
+    let meter = Some(exchange.server.meter(&exchange.identity.principal));
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.
-        let services = &exchange.services;
-        let _slot = services.long_lived(&exchange.identity.principal)?;
+        let server = &exchange.server;
+        let _slot = server.long_requests.admit(&exchange.identity.principal)?;
         let asks = async {
             match &mut asking {
                 Some(asking) => asking.serve().await,
@@ -454,13 +451,13 @@ async fn run(
             result = work => result?,
             asks = asks => return Ok(ToolOutcome::Lacks(asks)),
             // It waits for a person, who will not hurry because the gateway ends.
-            () = services.shutdown.cancelled() => {
+            () = server.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            revoked = services.revoked(&exchange.identity) => return Err(revoked),
+            revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         }
     } else {
-        exchange.services.in_time(work).await?
+        exchange.server.limits.in_time(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
     Ok(ToolOutcome::Done(result, failure))

@@ -1,14 +1,13 @@
-//! What stands around every request, in this order: log, metrics, authenticate, authorize, rate limit, which have a file
-//! each, and for tool calls validate ([`countersign_routing::validate`]) and policy ([`crate::policy`]), which their handler
+//! What stands around every request, in this order: log, metrics, authenticate
+//! ([`countersign_auth::Authenticator::check`]), authorize, rate limit, and for tool calls validate ([`countersign_routing::validate`]) and policy ([`crate::policy`]), which their handler
 //! asks. [`run`] is the chain.
 
-pub mod authenticate;
 pub mod authorize;
 pub mod log;
 pub mod metrics;
 pub mod rate_limit;
 
-use crate::{Handling, extension, handlers};
+use crate::{Handling, extension, handlers, server::McpServer};
 use countersign_exchange::{cancel::Cancel, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
 
@@ -55,10 +54,12 @@ impl Ended {
 
 /// `bytes` are those of the parameters.
 fn admit(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
-    if exchange.services.shutdown.is_cancelled() {
+    let McpServer { long_requests, .. } = &*exchange.server;
+    if long_requests.shutdown.is_cancelled() {
         return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
-    authenticate::check(exchange)?;
+    // A connection may outlive the key that it was opened with.
+    long_requests.authenticator.check(&exchange.identity)?;
     authorize::check(exchange)?;
     rate_limit::check(exchange, bytes)
 }

@@ -8,9 +8,9 @@ use countersign_protocol::{ErrorKind, McpError};
 /// # Errors
 /// `RATE_LIMITED` with `retryAfter` (seconds).
 pub fn check(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
-    exchange
-        .sessions
+    let server = &exchange.server;
+    server
         .limiter
-        .admits(&exchange.identity.principal.name, bytes, exchange.services.changes.nodes().live())
+        .admits(&exchange.identity.principal.name, bytes, server.reviews.changes.nodes().live())
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }

@@ -11,11 +11,11 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
 use crate::inbound;
+use countersign_auth::authenticator::RECHECK;
 use countersign_domain::principal::Credential;
 use countersign_exchange::{
     inflow::Held,
     outbox::Wake,
-    services::RECHECK,
     shared::{Channel, SessionShared},
 };
 use countersign_protocol::ErrorKind;
@@ -86,7 +86,7 @@ impl Session {
         };
         let addr = session.start();
         sessions.insert(&shared, addr.clone());
-        sessions.session_event("session.opened", &shared);
+        sessions.announce("session.opened", &shared);
         addr
     }
 
@@ -127,14 +127,15 @@ impl Session {
 
     fn check_key(&mut self, ctx: &mut Context<Self>) {
         // A store that cannot be asked just now ends nobody's session.
-        if self.sessions.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+        let authenticator = &self.sessions.server.long_requests.authenticator;
+        if authenticator.check(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
             tracing::info!(session = %self.shared.short_id(), "its key was revoked, session ends");
             self.end(ctx, close::POLICY, "the key was revoked");
         }
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
-        let limit = self.sessions.config.limits.session_idle;
+        let limit = self.sessions.limits.idle;
         let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
         if self.shared.in_flight() == 0 && !read && self.shared.idle() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
@@ -161,7 +162,7 @@ impl Actor for Session {
             ctx.run_interval(interval, Self::beat);
         }
         if matches!(self.shared.channel, Channel::Streams(_)) {
-            let interval = self.sessions.config.limits.session_idle / 4;
+            let interval = self.sessions.limits.idle / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
         }
         let ended = self.shared.ended.clone();
@@ -178,12 +179,12 @@ impl Actor for Session {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.shared.end();
         self.sessions.remove(&self.shared.id);
-        self.sessions.upstreams.session_ended(&self.shared.id);
+        self.sessions.server.routing.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
-            self.sessions.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
+            self.sessions.server.routing.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
         }
-        self.sessions.session_event("session.closed", &self.shared);
+        self.sessions.announce("session.closed", &self.shared);
     }
 }
 
@@ -202,7 +203,7 @@ impl Handler<Inbound> for Session {
     fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
         self.alive = true;
         self.shared.touch();
-        inbound::frame(&self.sessions.services, &self.shared, frame, held);
+        inbound::frame(&self.sessions.server, &self.shared, frame, held);
     }
 }
 
@@ -221,7 +222,7 @@ impl Handler<LargeInbound> for Session {
     fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
         self.alive = true;
         self.shared.touch();
-        Box::pin(inbound::large_frame(&self.sessions.services, &self.shared, frame, held))
+        Box::pin(inbound::large_frame(&self.sessions.server, &self.shared, frame, held))
     }
 }
 
@@ -290,7 +291,7 @@ impl Handler<Disconnected> for Session {
             }
             outbox.detach();
         }
-        let window = RESUME_WINDOW.min(self.sessions.config.limits.session_idle);
+        let window = RESUME_WINDOW.min(self.sessions.limits.idle);
         self.farewell =
             Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
     }

@@ -2,17 +2,28 @@
 
 pub mod actor;
 
-use std::{ops::Deref, sync::Arc};
+use std::sync::Arc;
 
 use actix::Addr;
 use dashmap::DashMap;
+use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::services::SessionServices;
+use crate::{
+    lifetimes::SessionLifetimes,
+    limits::SessionLimits,
+    registry::{Registry, SessionInfo},
+    server::McpServer,
+};
 use actor::{EndSession, Session, close};
-use countersign_domain::principal::Principal;
-use countersign_exchange::shared::{Channel, SessionShared};
+use countersign_domain::principal::{Identity, Principal};
+use countersign_exchange::{
+    outbox::{Outbox, OutboxLimits},
+    shared::{Channel, SessionShared},
+};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_telemetry::metrics::Transport;
 
 /// A session and the address of its actor.
 pub struct RegisteredSession {
@@ -22,26 +33,74 @@ pub struct RegisteredSession {
 
 /// See the module's page.
 pub struct Sessions {
-    pub services: Arc<SessionServices>,
+    /// Answers what comes in by them.
+    pub server: Arc<McpServer>,
+    pub registry: Arc<Registry>,
+    pub lifetimes: Arc<SessionLifetimes>,
+    pub limits: SessionLimits,
     /// Of the actors of those that hold state of their own.
     addresses: DashMap<Arc<str>, Addr<Session>, foldhash::fast::RandomState>,
     /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
     waiting: Arc<Semaphore>,
 }
 
-impl Deref for Sessions {
-    type Target = SessionServices;
-
-    fn deref(&self) -> &SessionServices {
-        &self.services
-    }
-}
-
 impl Sessions {
     #[must_use]
-    pub fn new(services: SessionServices) -> Self {
-        let waiting = Arc::new(Semaphore::new(services.config.transports.websocket.max_connections));
-        Self { services: Arc::new(services), addresses: DashMap::default(), waiting }
+    pub fn new(
+        server: Arc<McpServer>,
+        registry: Arc<Registry>,
+        lifetimes: Arc<SessionLifetimes>,
+        limits: SessionLimits,
+    ) -> Self {
+        let waiting = Arc::new(Semaphore::new(limits.max_waiting));
+        Self { server, registry, lifetimes, limits, addresses: DashMap::default(), waiting }
+    }
+
+    /// A session of a connection with an outbox; `replay` frames and bytes are kept for a client that comes back.
+    #[must_use]
+    pub fn outbox_session(&self, transport: Transport, identity: Identity, replay: (usize, usize)) -> SessionShared {
+        let limits = OutboxLimits { replay_frames: replay.0, replay_bytes: replay.1, ..self.limits.outbox };
+        let outbox = Outbox::counted(limits, self.server.memory.share(&identity.principal.name));
+        // Nobody else is asked for the session of a program on this machine, and so nobody says that it is gone.
+        let lifetimes = &self.lifetimes;
+        let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.of_lease() };
+        SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended).at_node(lifetimes.node().as_deref())
+    }
+
+    /// A session for bookkeeping, through which nothing can be sent.
+    #[must_use]
+    pub fn stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionShared> {
+        Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))
+    }
+
+    /// A session of that transport. It is found by its own principal only, so a stranger cannot tell a wrong id from
+    /// somebody else's.
+    #[must_use]
+    pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
+        self.registry.get(id).filter(|shared| {
+            shared.transport == transport
+                && !matches!(shared.channel, Channel::None)
+                && !shared.ended.is_cancelled()
+                && shared.principal().name == identity.principal.name
+        })
+    }
+
+    /// Makes room for one more session that clients reach through any node.
+    ///
+    /// # Errors
+    /// As [`Self::room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
+    pub fn admit(&self, principal: &Principal) -> Result<(), McpError> {
+        self.lifetimes.check_lease()?;
+        self.room_for_session(principal)
+    }
+
+    /// Tells the feed of a session that came or went.
+    fn announce(&self, kind: &'static str, session: &SessionShared) {
+        if matches!(session.channel, Channel::None) && session.facts().is_none() {
+            return;
+        }
+        let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::of(session) });
+        self.server.reviews.feed.publish_session(&event);
     }
 
     fn insert(&self, shared: &Arc<SessionShared>, addr: Addr<Session>) {
@@ -68,7 +127,7 @@ impl Sessions {
     /// # Errors
     /// `OVERLOADED` where all of them have calls in flight.
     pub fn room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
-        let max = self.config.limits.max_sessions;
+        let max = self.limits.max_sessions;
         // Few sessions in all are few of anybody's, which spares the counting.
         let room = || self.registry.count_of(&principal.name) < max || self.evict_one_of(&principal.name);
         if self.registry.len() < max || room() {

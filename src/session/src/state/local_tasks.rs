@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::long_requests::LongRequests;
 use countersign_bridge::task_shape::{self, Status, Times};
 use countersign_exchange::{context::Exchange, memory::Share, reply::Reply};
 use countersign_protocol::{ErrorKind, McpError, json::member, method::Method};
@@ -159,10 +160,15 @@ impl Local {
     ///
     /// # Errors
     /// What the call failed with; `-32602` for one that has ended and is to be cancelled.
-    pub async fn handle(&self, exchange: &Exchange, method: Method) -> Result<Reply, McpError> {
+    pub async fn handle(
+        &self,
+        exchange: &Exchange,
+        method: Method,
+        long_requests: &LongRequests,
+    ) -> Result<Reply, McpError> {
         match method {
             Method::TasksGet => Ok(Reply::new(self.describe())),
-            Method::TasksResult => self.result(exchange).await,
+            Method::TasksResult => self.result(exchange, long_requests).await,
             _ => {
                 if self.status().is_terminal() {
                     return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));
@@ -174,15 +180,14 @@ impl Local {
         }
     }
 
-    async fn result(&self, exchange: &Exchange) -> Result<Reply, McpError> {
-        let services = &exchange.services;
+    async fn result(&self, exchange: &Exchange, long_requests: &LongRequests) -> Result<Reply, McpError> {
         let mut state = self.state.subscribe();
         let outcome = {
-            let _slot = services.long_lived(&exchange.identity.principal)?;
+            let _slot = long_requests.admit(&exchange.identity.principal)?;
             let ended = state.wait_for(|(outcome, ..)| !matches!(outcome, TaskOutcome::Working));
             tokio::select! {
                 ended = ended => ended.map(|state| state.0.clone()).unwrap_or(TaskOutcome::Cancelled),
-                revoked = services.revoked(&exchange.identity) => return Err(revoked),
+                revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
             }
         };
         match outcome {

@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::{
-    Handling,
-    inbound::MessageSource,
-    testing::{Bench, pause, respond},
-};
+use super::bench::{Bench, pause, respond};
+use crate::{Handling, inbound::MessageSource};
 use countersign_exchange::{
     related::Related,
     shared::SessionShared,
@@ -22,14 +19,14 @@ use countersign_provider::testing::Ending;
 
 fn endpoint(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
     MessageSource {
-        services: Arc::clone(&bench.sessions),
+        server: Arc::clone(&bench.server),
         session: Arc::clone(session),
         identity: session.identity.clone(),
         transport: session.transport,
         related: Related::Outbox(Arc::clone(session)),
         assumed: Revision::V2025_03_26,
         headers: None,
-        table: bench.services.routes.load_full(),
+        table: bench.server.routing.routes.load_full(),
     }
 }
 
@@ -46,7 +43,7 @@ fn cancelled(client: &Handling, bench: &Bench, id: u64) {
 #[actix::test]
 async fn before_its_handshake_a_client_may_look_and_not_call() {
     let bench = Bench::new("").await;
-    let session = bench.session("ann", Era::Legacy);
+    let session = bench.clients.session("ann", Era::Legacy);
     for (method, may) in [("ping", true), ("tools/list", true), ("tools/call", false), ("resources/list", false)] {
         let exchange = endpoint(&bench, &session).exchange(&request(&message(method, &json!({}))));
         match exchange {
@@ -67,8 +64,8 @@ async fn before_its_handshake_a_client_may_look_and_not_call() {
 #[actix::test]
 async fn who_works_has_finished_its_handshake_whether_or_not_it_said_so() {
     let bench = Bench::new("").await;
-    let session = bench.session("ann", Era::Legacy);
-    let share = bench.services.state.memory.share("ann");
+    let session = bench.clients.session("ann", Era::Legacy);
+    let share = bench.server.memory.share("ann");
     session.set_facts(Arc::new(facts(Revision::V2024_11_05, "{}")), share);
     for (method, initialized) in [("ping", false), ("tools/list", true)] {
         let text = message(method, &json!({}));
@@ -113,7 +110,7 @@ async fn a_request_that_its_client_takes_back_is_not_answered() {
     };
     let (answer, ()) = tokio::join!(respond(&client, 7, "tools/call", &params), cancelling);
     assert!(answer.is_none());
-    assert_eq!(bench.services.in_flight(), 0);
+    assert_eq!(bench.server.slots.running(), 0);
 }
 
 #[actix::test]
@@ -135,8 +132,8 @@ async fn so_many_requests_are_in_flight_and_no_more() {
 }
 
 async fn batch(bench: &Bench, revision: Revision, members: &Value) -> Option<Value> {
-    let session = bench.session("ann", Era::Legacy);
-    session.set_facts(Arc::new(facts(revision, "{}")), bench.services.state.memory.share("ann"));
+    let session = bench.clients.session("ann", Era::Legacy);
+    session.set_facts(Arc::new(facts(revision, "{}")), bench.server.memory.share("ann"));
     let text = members.to_string();
     let limits = envelope::Limits { max_depth: 64, max_batch: 100 };
     let Ok(Incoming::Batch(members)) = envelope::parse(text.as_bytes(), &limits) else { panic!("{text}") };
@@ -179,7 +176,7 @@ async fn writes_of_a_batch_are_never_one() {
 #[actix::test]
 async fn what_cannot_be_read_is_answered_unless_it_told_something() {
     let bench = Bench::new("").await;
-    let session = bench.session("ann", Era::Legacy);
+    let session = bench.clients.session("ann", Era::Legacy);
     let limits = envelope::Limits { max_depth: 64, max_batch: 100 };
     for (text, answered) in [
         (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, true),

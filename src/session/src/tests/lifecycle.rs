@@ -2,20 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    Handling,
-    handlers::lifecycle::health_of,
-    testing::{Bench, ask, refused},
-};
+use super::bench::{Bench, ask, refused};
+use crate::Handling;
 use countersign_exchange::{context::Exchange, testing::facts};
 use countersign_protocol::{Era, Revision};
 
 /// A connection that has said nothing yet.
 fn newcomer(bench: &Bench) -> Handling {
-    let session = bench.session("ann", Era::Legacy);
+    let session = bench.clients.session("ann", Era::Legacy);
     let client = bench.client(Revision::V2025_11_25, "{}");
     let facts = facts(Revision::V2025_11_25, "{}").into();
-    Handling { exchange: Exchange { session, facts, ..client.exchange }, sessions: client.sessions }
+    Handling { exchange: Exchange { session, facts, ..client.exchange }, ..client }
 }
 
 fn initialize(version: &str, capabilities: &Value) -> Value {
@@ -55,15 +52,15 @@ async fn what_a_client_says_of_itself_is_bounded_and_counts() {
     let long = json!({ "experimental": { "x": "x".repeat(2000) } });
     let (number, _, data) = refused(&client, "initialize", &initialize("2025-11-25", &long)).await;
     assert_eq!((number, &data["member"]), (-32602, &json!("capabilities")));
-    let before = bench.services.state.memory.of("ann");
+    let before = bench.server.memory.of("ann");
     ask(&client, "initialize", &initialize("2025-11-25", &json!({ "roots": {} }))).await;
-    assert!(bench.services.state.memory.of("ann") > before);
+    assert!(bench.server.memory.of("ann") > before);
     let facts = client.session.facts().unwrap();
     assert_eq!((&*facts.capabilities, facts.client.as_ref().unwrap().name.as_str()), (r#"{"roots":{}}"#, "c"));
     // Nothing is kept for a principal that has no memory left.
     let late = newcomer(&bench);
-    let all = bench.services.config.limits.principal_memory - bench.services.state.memory.of("ann");
-    let _full = bench.services.state.memory.take("ann", all).unwrap();
+    let all = bench.config.limits.principal_memory - bench.server.memory.of("ann");
+    let _full = bench.server.memory.take("ann", all).unwrap();
     assert_eq!(refused(&late, "initialize", &initialize("2025-11-25", &json!({}))).await.1, "OVERLOADED");
     assert!(late.session.facts().is_none());
 }
@@ -103,10 +100,10 @@ async fn a_level_is_one_that_there_is() {
 #[actix::test]
 async fn a_gateway_that_drains_is_not_ready() {
     let bench = Bench::new("").await;
-    let health = health_of(&bench.sessions);
+    let health = bench.server.status.health();
     assert_eq!((&health["ready"], &health["checks"]["store"]), (&json!(true), &json!("ok")));
-    bench.services.shutdown.cancel();
-    let health = health_of(&bench.sessions);
+    bench.server.long_requests.shutdown.cancel();
+    let health = bench.server.status.health();
     assert_eq!(
         (&health["ready"], &health["live"], &health["checks"]["draining"]),
         (&json!(false), &json!(true), &json!(true))

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::testing::{Bench, ask, refused};
+use super::bench::{Bench, ask, refused};
 use countersign_protocol::Revision;
 
 const OLD: Revision = Revision::V2025_11_25;

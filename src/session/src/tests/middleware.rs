@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    policy::{self, Counted, Gate},
-    testing::{Bench, ask, refused},
-};
+use super::bench::{Bench, ask, refused};
+use crate::policy::{self, Counted, Gate};
 use countersign_domain::{policy::Verdict, principal::Role};
 use countersign_protocol::Revision;
 
@@ -49,7 +47,7 @@ async fn each_principal_has_its_rate_and_is_told_when_to_come_again() {
 #[actix::test]
 async fn a_gateway_that_ends_takes_nothing_new() {
     let bench = Bench::new("").await;
-    bench.services.shutdown.cancel();
+    bench.server.long_requests.shutdown.cancel();
     let client = bench.client(OLD, "{}");
     assert_eq!(refused(&client, "tools/call", &json!({ "name": "read" })).await.1, "SHUTTING_DOWN");
     assert_eq!(bench.fake.calls(), 0);
@@ -123,7 +121,7 @@ async fn a_condition_sees_the_call_and_who_makes_it() {
     let rules =
         "rules: [{ tools: write, when: 'arguments.target == \"x\" && principal.name == \"ann\"', then: allow }]";
     let bench = Bench::new(&format!("policy: {{ default: review_writes, {rules} }}")).await;
-    let route = bench.services.routes.load().tool("write").unwrap();
+    let route = bench.server.routing.routes.load().tool("write").unwrap();
     for (principal, target, verdict) in
         [("ann", "x", Verdict::Allow), ("ann", "y", Verdict::Review), ("bob", "x", Verdict::Review)]
     {

@@ -1,5 +1,6 @@
 //! What clients of either era are answered, without a transport.
 
+mod bench;
 mod inbound;
 mod lifecycle;
 mod lists;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::bench::{Bench, FORMS, ask, pause, refused};
 use crate::{
     Handling,
     handlers::reviewed::long_poll::{self, Waited},
-    testing::{Bench, FORMS, ask, pause, refused},
 };
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_exchange::testing::sent;
@@ -215,7 +215,7 @@ async fn a_wait_ends_with_the_decision_its_time_or_the_gateway() {
     ask(&client, "tools/call", &write()).await;
     let ending = async {
         pause().await;
-        bench.services.shutdown.cancel();
+        bench.server.long_requests.shutdown.cancel();
     };
     let (waited, ()) = tokio::join!(wait(None), ending);
     assert!(matches!(waited, Waited::NotYet(change) if change.state == ChangeState::Pending));

@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    Handling,
-    testing::{Bench, ask, pause, refused},
-};
+use super::bench::{Bench, ask, pause, refused};
+use crate::Handling;
 use countersign_exchange::testing::sent;
 use countersign_protocol::Revision;
 use countersign_provider::ProviderEvent;
@@ -32,14 +30,14 @@ async fn told(client: &Handling, method: &str) -> Value {
 async fn a_subscriber_hears_of_its_resource_until_it_unsubscribes() {
     let bench = Bench::new("").await;
     let (client, other) = (bench.client(OLD, "{}"), bench.client(OLD, "{}"));
-    let before = bench.services.state.memory.of("ann");
+    let before = bench.server.memory.of("ann");
     let uri = json!({ "uri": "f://a" });
     ask(&client, "resources/subscribe", &uri).await;
-    assert!(bench.services.state.memory.of("ann") > before, "it takes its principal's memory");
+    assert!(bench.server.memory.of("ann") > before, "it takes its principal's memory");
     changed(&bench);
     assert_eq!(told(&client, "notifications/resources/updated").await["uri"], "f://a");
     ask(&client, "resources/unsubscribe", &uri).await;
-    assert_eq!(bench.services.state.memory.of("ann"), before);
+    assert_eq!(bench.server.memory.of("ann"), before);
     ask(&other, "resources/subscribe", &uri).await;
     changed(&bench);
     told(&other, "notifications/resources/updated").await;
@@ -72,7 +70,7 @@ async fn a_listener_is_told_what_it_will_hear_and_hears_that_until_the_gateway_e
         let updated = told(&client, "notifications/resources/updated").await;
         assert_eq!(updated["uri"], "f://a");
         assert_eq!(updated["_meta"]["io.modelcontextprotocol/subscriptionId"], 1);
-        bench.services.shutdown.cancel();
+        bench.server.long_requests.shutdown.cancel();
     };
     let (result, ()) = tokio::join!(ask(&client, "subscriptions/listen", &asked), hearing);
     assert_eq!(result["_meta"]["io.modelcontextprotocol/subscriptionId"], 1);

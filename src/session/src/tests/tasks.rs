@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    Handling,
-    testing::{Bench, ask, pause, refused},
-};
+use super::bench::{Bench, ask, pause, refused};
+use crate::Handling;
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_exchange::testing::sent;
 use countersign_protocol::Revision;
@@ -41,7 +39,7 @@ async fn a_change_is_a_task_of_its_proposer_from_pending_to_its_end() {
         assert_eq!(status(&client, &id).await, "working");
         let bob = bench.client_of("bob", revision, capabilities);
         assert_eq!(refused(&bob, "tasks/get", &json!({ "taskId": id })).await.0, -32602);
-        let change = bench.services.changes.get(&id).await.unwrap().unwrap();
+        let change = bench.server.reviews.changes.get(&id).await.unwrap().unwrap();
         bench.decide(&change, Verdict::Approve).await;
         bench.until(&id, ChangeState::Applied).await;
         assert_eq!(status(&client, &id).await, "completed");

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::{
-    handlers::tools::{encode, is_the_tools_own},
-    testing::{Bench, ask, pause, refused, respond},
-};
+use super::bench::{Bench, ask, pause, refused, respond};
+use crate::handlers::tools::{encode, is_the_tools_own};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, Revision};
 use countersign_provider::{ToolResult, testing::Ending};
@@ -31,7 +29,7 @@ async fn key_that_may_decide_is_noted_at_its_first_call() {
     let principal = Principal { key_id: Some("key_1".into()), ..(*client.exchange.identity.principal).clone() };
     client.exchange.identity.principal = Arc::new(principal.clone());
     respond(&client, 1, "tools/call", &json!({ "name": "read" })).await.unwrap();
-    assert!(!bench.sessions.deciding_keys.note_call(&principal, "http"), "it was noted already");
+    assert!(!bench.server.reviews.deciding_keys.note_call(&principal, "http"), "it was noted already");
 }
 
 #[actix::test]
@@ -105,7 +103,7 @@ async fn a_call_is_bounded_in_time_and_a_wait_ends_with_the_gateway() {
         while bench.fake.calls() < 2 {
             pause().await;
         }
-        bench.services.shutdown.cancel();
+        bench.server.long_requests.shutdown.cancel();
     };
     let ((_, code, _), ()) = tokio::join!(refused(&client, "tools/call", &wait), ending);
     assert_eq!(code, "SHUTTING_DOWN");

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, future, stream};
 
 use super::buffer::Buffer;
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_exchange::inflow::Held;
 use countersign_http::connections::Connection;
 use countersign_protocol::{ErrorKind, McpError};
@@ -40,13 +40,13 @@ impl Body {
     pub async fn read(
         &mut self,
         request: &HttpRequest,
-        services: &HttpServices,
+        endpoint: &McpEndpoint,
         max: usize,
         limit: Duration,
     ) -> Result<Bytes, McpError> {
         let connection = Connection::of(request);
         let connection = connection.as_deref();
-        let intake = || services.connections.intake_of(connection);
+        let intake = || endpoint.connections.intake_of(connection);
         let read = {
             let mut work = pin!(async {
                 let first = self.first().await;
@@ -157,21 +157,16 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures_util::stream;
 
     use super::*;
     use countersign_config::Config;
     use countersign_exchange::inflow::Inflow;
-
-    fn inflow() -> Arc<Inflow> {
-        Inflow::new(&Config::default().transports)
-    }
+    use countersign_session::limits;
 
     async fn of(chunks: &[&'static str], max: usize) -> Result<Bytes, ErrorKind> {
         let mut chunks = stream::iter(chunks.iter().map(|c| Ok::<_, ()>(Bytes::from_static(c.as_bytes()))));
-        let read = read(&mut chunks, max, None, || inflow().intake().hold()).await;
+        let read = read(&mut chunks, max, None, || limits::inflow(&Config::default().transports).intake().hold()).await;
         read.map(|(body, _)| body).map_err(|error| error.kind)
     }
 
@@ -187,13 +182,13 @@ mod tests {
     #[actix::test]
     async fn one_that_breaks_off_is_no_body() {
         let mut chunks = stream::iter([Ok(Bytes::from_static(b"{}")), Err(())]);
-        let read = read(&mut chunks, 5, None, || inflow().intake().hold()).await;
+        let read = read(&mut chunks, 5, None, || limits::inflow(&Config::default().transports).intake().hold()).await;
         assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::InvalidRequest));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_in_pieces_holds_its_bytes_and_one_in_one_piece_none() {
-        let inflow = Inflow::of(1 << 20, 10_000, Duration::from_secs(5));
+        let inflow = Inflow::new(1 << 20, 10_000, Duration::from_secs(5));
         let intake = inflow.intake();
         let of = async |sizes: &[usize], held: Option<Held>| {
             let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
@@ -216,7 +211,7 @@ mod tests {
         let (_sender, payload) = actix_http::h1::Payload::create(false);
         let mut body = Body { payload: payload.into(), held: None };
         let request = actix_web::test::TestRequest::default().to_http_request();
-        let read = body.read(&request, &served.services, 100, Duration::from_millis(20)).await;
+        let read = body.read(&request, &served.endpoint, 100, Duration::from_millis(20)).await;
         assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::Timeout));
     }
 }

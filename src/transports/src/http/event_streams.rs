@@ -16,7 +16,7 @@ use tokio::{sync::watch, time::Interval};
 use tokio_util::sync::CancellationToken;
 
 use super::modern::Work;
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     outbox::ResumeFault,
@@ -72,7 +72,7 @@ impl Stream for QueueBody {
 
 /// A reader of one numbered stream of a handshake-era session.
 struct LogReader {
-    services: Arc<HttpServices>,
+    endpoint: Arc<McpEndpoint>,
     session: Arc<SessionShared>,
     number: u32,
     reader: u64,
@@ -91,7 +91,7 @@ struct LogReader {
 /// # Errors
 /// `TooLate` if it is not held any more, `Ahead` for an event that it has not come to yet.
 pub fn log(
-    services: &Arc<HttpServices>,
+    endpoint: &Arc<McpEndpoint>,
     session: &Arc<SessionShared>,
     identity: &Identity,
     (number, after): (u32, Option<u64>),
@@ -104,14 +104,14 @@ pub fn log(
     let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
     let primes = session.legacy_revision().is_some_and(|r| r.rules().sse_priming);
     let state = LogReader {
-        services: Arc::clone(services),
+        endpoint: Arc::clone(endpoint),
         session: Arc::clone(session),
         number,
         reader,
         changed,
         after: after.unwrap_or(newest),
         prime: primes,
-        ticks: ticks(services.config.transports.http.sse_keep_alive),
+        ticks: ticks(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
         place,
     };
@@ -126,8 +126,9 @@ impl LogReader {
         }
         let session = Arc::clone(&self.session);
         let Channel::Streams(streams) = &session.channel else { return None };
+        let authenticator = Arc::clone(&self.endpoint.server.long_requests.authenticator);
         loop {
-            if self.services.holds(&self.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+            if authenticator.check(&self.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
                 return None;
             }
             match streams.read(self.number, self.reader, self.after) {
@@ -155,7 +156,7 @@ impl LogReader {
                 changed = self.changed.changed() => changed.ok()?,
                 () = session.ended.cancelled() => return None,
                 () = taken => return None,
-                () = self.services.shutdown.cancelled(), if standing => return None,
+                () = self.endpoint.shutdown.cancelled(), if standing => return None,
                 _ = self.ticks.tick() => {
                     // A stream that somebody listens to keeps its session from idling out.
                     session.touch_reader();
@@ -200,7 +201,7 @@ mod tests {
             let served = Served::open("").await;
             let key = served.key("ci");
             let channel = Channel::Streams(Streams::new(10, 10_000));
-            let ended = &served.services.state.ended;
+            let ended = &served.endpoint.sessions.lifetimes.ended;
             let session = Arc::new(SessionShared::new(Transport::Http, served.identity(&key), channel, ended));
             Self { served, key, session }
         }
@@ -211,9 +212,9 @@ mod tests {
         }
 
         fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeFault> {
-            let slot = |end| (self.served.services.state.streams.take("ci").unwrap(), end);
+            let slot = |end| (self.served.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
             let identity = self.served.identity(&self.key);
-            let response = log(&self.served.services, &self.session, &identity, from, end.map(slot))?;
+            let response = log(&self.served.endpoint, &self.session, &identity, from, end.map(slot))?;
             Ok(response.into_body())
         }
     }
@@ -250,7 +251,7 @@ mod tests {
             match cause {
                 "session" => opened.session.end(),
                 "place" => place.cancel(),
-                "gateway" => opened.served.services.shutdown.cancel(),
+                "gateway" => opened.served.endpoint.shutdown.cancel(),
                 "reader" => drop(opened.read((GET_STREAM, None), None).unwrap()),
                 _ => {
                     opened.served.revoke(&opened.key);
@@ -266,7 +267,7 @@ mod tests {
         let opened = Opened::open().await;
         let number = opened.streams().open();
         let mut body = opened.read((number, Some(0)), None).unwrap();
-        opened.served.services.shutdown.cancel();
+        opened.served.endpoint.shutdown.cancel();
         assert_eq!(ready(&mut body), None);
         opened.streams().push_last(number, Some(Bytes::from_static(b"answer")));
         assert!(next(&mut body).await.unwrap().ends_with("data: answer\n\n"));

@@ -10,7 +10,7 @@ use actix_web::{
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use super::mcp::session_id;
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_http::{answer, connections::Connection};
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Message};
 use countersign_session::cluster::{Body, Cluster, FORWARDED, ForwardTarget};
@@ -99,11 +99,11 @@ fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
 /// # Errors
 /// Nobody can tell at the moment whether the session lives.
 pub async fn owner_of_session<'a>(
-    services: &'a HttpServices,
+    endpoint: &'a McpEndpoint,
     request: &HttpRequest,
     session: Option<&str>,
 ) -> Result<Option<RemoteOwner<'a>>, McpError> {
-    let (Some(cluster), Some(session)) = (services.cluster.as_deref(), session) else { return Ok(None) };
+    let (Some(cluster), Some(session)) = (endpoint.server.cluster.as_deref(), session) else { return Ok(None) };
     let target = cluster.owner_of_session(session, is_forwarded(cluster, request)).await?;
     Ok(target.map(|target| RemoteOwner { cluster, target }))
 }
@@ -114,11 +114,12 @@ pub async fn owner_of_session<'a>(
 /// # Errors
 /// Nobody can tell at the moment which nodes live.
 pub async fn owner_of_message<'a>(
-    services: &'a HttpServices,
+    endpoint: &'a McpEndpoint,
     request: &HttpRequest,
     message: &Message<'_>,
 ) -> Result<Option<RemoteOwner<'a>>, McpError> {
-    let (Some(cluster), Message::Request(call), None) = (services.cluster.as_deref(), message, session_id(request))
+    let (Some(cluster), Message::Request(call), None) =
+        (endpoint.server.cluster.as_deref(), message, session_id(request))
     else {
         return Ok(None);
     };

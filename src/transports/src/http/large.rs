@@ -35,12 +35,12 @@ pub struct Large {
 /// # Errors
 /// What is wrong with it; the answer while the gateway shuts down.
 pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFault>, Box<HttpResponse>> {
-    let (services, body) = (post.services.clone().into_inner(), body.clone());
-    let table = services.routes.load_full();
+    let (endpoint, body) = (post.endpoint.clone().into_inner(), body.clone());
+    let table = endpoint.server.routing.routes.load_full();
     let headers = (table.mirrors_arguments() || !table.awaits_nobody()).then(|| post.request.headers().clone());
-    let lanes = Arc::clone(&services.state.lanes);
+    let lanes = Arc::clone(&endpoint.server.lanes);
     let work = move || async move {
-        Ok(match envelope::parse(&body, &services.envelope_limits())? {
+        Ok(match envelope::parse(&body, &endpoint.server.limits.envelope)? {
             Incoming::Batch(_) => Read::Batch,
             Incoming::Single(message) => {
                 let checked = match (&message, &headers) {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
 use super::{body::Body, forward, identify};
-use crate::{next_pump_id, services::HttpServices};
+use crate::{endpoint::McpEndpoint, next_pump_id};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     shared::{Channel, SessionShared},
@@ -27,38 +27,38 @@ use countersign_telemetry::metrics::Transport;
 
 const REVISION: Revision = Revision::V2024_11_05;
 
-fn caller(services: &HttpServices, request: &HttpRequest) -> Result<Identity, McpError> {
-    let identity = identify(services, request)?;
+fn caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
+    let identity = identify(endpoint, request)?;
     authorize::role(&identity).map(|()| identity)
 }
 
 /// `GET /sse`.
-pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    let identity = match caller(&services, &request) {
+pub async fn stream(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    let identity = match caller(&endpoint, &request) {
         Ok(identity) => identity,
         Err(error) => return answer::refusal(&error, REVISION),
     };
-    if services.shutdown.is_cancelled() {
+    if endpoint.shutdown.is_cancelled() {
         return answer::refusal(&shutting_down(), REVISION);
     }
     if !answer::Accepts::of(&request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return answer::with_status(406, &error, REVISION);
     }
-    if let Err(error) = services.admit_session(&identity.principal) {
+    if let Err(error) = endpoint.sessions.admit(&identity.principal) {
         return answer::refusal(&error, REVISION);
     }
-    let services = services.into_inner();
-    let shared = Arc::new(services.outbox_session(Transport::Sse, identity, (0, 0)));
+    let endpoint = endpoint.into_inner();
+    let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Sse, identity, (0, 0)));
     let stream = shared.evictable(shared.ended.clone());
-    let slot = match services.long_lived_stream(shared.principal(), stream) {
+    let slot = match endpoint.server.long_requests.admit_stream(shared.principal(), stream) {
         Ok(slot) => slot,
         Err(error) => return answer::refusal(&error, REVISION),
     };
     if let Some(connection) = Connection::of(&request) {
         connection.carries(&shared);
     }
-    let addr = Session::open(&services.sessions, Arc::clone(&shared), None);
+    let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
     let woken = Arc::new(Notify::new());
     let id = next_pump_id();
     let wake = {
@@ -69,9 +69,9 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
     if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
         return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
     }
-    let endpoint = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
-    let ticks = sse::ticks(services.config.transports.http.sse_keep_alive);
-    let first = Some(endpoint.into());
+    let named = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
+    let ticks = sse::ticks(endpoint.transports.http.sse_keep_alive);
+    let first = Some(named.into());
     sse::streaming(Pair { shared, addr, id, woken, ticks, first, closed: false, _slot: slot }, Pair::next)
 }
 
@@ -132,9 +132,9 @@ pub async fn message(
     request: HttpRequest,
     query: Option<web::Query<MessageQuery>>,
     payload: web::Payload,
-    services: web::Data<HttpServices>,
+    endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
-    let identity = match caller(&services, &request) {
+    let identity = match caller(&endpoint, &request) {
         Ok(identity) => identity,
         Err(error) => return answer::refusal(&error, REVISION),
     };
@@ -143,18 +143,18 @@ pub async fn message(
         return answer::with_status(415, &error, REVISION);
     }
     let named = query.as_ref().map(|query| query.session.as_str());
-    match forward::owner_of_session(&services, &request, named).await {
+    match forward::owner_of_session(&endpoint, &request, named).await {
         Ok(Some(owner)) => return owner.answer(&request, Some(forward::body(payload.into_inner()))).await,
         Ok(None) => {}
         Err(error) => return answer::refusal(&error, REVISION),
     }
-    let session = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
-    let Some(entry) = session.and_then(|session| services.registered(session)) else {
+    let session = query.and_then(|query| endpoint.sessions.find(&identity, Transport::Sse, &query.session));
+    let Some(entry) = session.and_then(|session| endpoint.sessions.registered(session)) else {
         return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
     };
-    let http = &services.config.transports.http;
+    let http = &endpoint.transports.http;
     let mut sender = Body::new(payload);
-    let body = match sender.read(&request, &services, http.max_body, http.request_timeout).await {
+    let body = match sender.read(&request, &endpoint, http.max_body, http.request_timeout).await {
         Ok(body) => body,
         Err(error) => return answer::refusal(&error, REVISION),
     };

@@ -11,7 +11,7 @@ use super::{
     large::{self, Large},
     modern, names, session,
 };
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{context::ForwardedHeaders, inflow::Held};
 use countersign_http::{
@@ -30,7 +30,7 @@ use countersign_telemetry::RequestMetrics;
 
 /// A POST on its way to one of the eras.
 pub struct Post {
-    pub services: web::Data<HttpServices>,
+    pub endpoint: web::Data<McpEndpoint>,
     pub request: HttpRequest,
     pub identity: Identity,
     pub accepts: Accepts,
@@ -39,19 +39,19 @@ pub struct Post {
 }
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
-pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Data<HttpServices>) -> HttpResponse {
-    let mut post = match admit(request, &services) {
+pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    let mut post = match admit(request, &endpoint) {
         Ok(post) => post,
         Err(refused) => return *refused,
     };
-    match forward::owner_of_session(&services, &post.request, session_id(&post.request)).await {
+    match forward::owner_of_session(&endpoint, &post.request, session_id(&post.request)).await {
         Ok(Some(owner)) => return owner.answer(&post.request, Some(forward::body(payload.into_inner()))).await,
         Ok(None) => {}
         Err(error) => return refuse(&error, assumed_revision(&post.request)),
     }
-    let http = &services.config.transports.http;
+    let http = &endpoint.transports.http;
     let mut sender = Body::new(payload);
-    let body = match sender.read(&post.request, &services, http.max_body, http.request_timeout).await {
+    let body = match sender.read(&post.request, &endpoint, http.max_body, http.request_timeout).await {
         Ok(body) => body,
         Err(error) => return refuse(&error, assumed_revision(&post.request)),
     };
@@ -60,7 +60,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
         return match large::read(&post, &body).await {
             Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
             Ok(Ok(large::Read::Single(message, checked))) => {
-                match forward::owner_of_message(&services, &post.request, &message.as_message()).await {
+                match forward::owner_of_message(&endpoint, &post.request, &message.as_message()).await {
                     Ok(Some(owner)) => return owner.answer(&post.request, Some(whole_body(body))).await,
                     Ok(None) => {}
                     Err(error) => return refuse(&error, assumed_revision(&post.request)),
@@ -76,8 +76,8 @@ pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Da
             Err(refused) => *refused,
         };
     }
-    match envelope::parse(&body, &services.envelope_limits()) {
-        Ok(Incoming::Single(message)) => match forward::owner_of_message(&services, &post.request, &message).await {
+    match envelope::parse(&body, &endpoint.server.limits.envelope) {
+        Ok(Incoming::Single(message)) => match forward::owner_of_message(&endpoint, &post.request, &message).await {
             Ok(Some(owner)) => owner.answer(&post.request, Some(whole_body(body.clone()))).await,
             Ok(None) => handle(post, sender, &message, None).await,
             Err(error) => refuse(&error, assumed_revision(&post.request)),
@@ -124,12 +124,12 @@ fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'
 }
 
 /// What does not depend on the body.
-fn admit(request: HttpRequest, services: &web::Data<HttpServices>) -> Result<Post, Box<HttpResponse>> {
+fn admit(request: HttpRequest, endpoint: &web::Data<McpEndpoint>) -> Result<Post, Box<HttpResponse>> {
     let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, assumed_revision(&request)));
-    if services.shutdown.is_cancelled() {
+    if endpoint.shutdown.is_cancelled() {
         return Err(refuse(503, shutting_down()));
     }
-    let identity = identify(services, &request).map_err(|e| refuse(e.kind.status(), e))?;
+    let identity = identify(endpoint, &request).map_err(|e| refuse(e.kind.status(), e))?;
     if !answer::is_json(&request) {
         return Err(refuse(415, McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json")));
     }
@@ -139,7 +139,7 @@ fn admit(request: HttpRequest, services: &web::Data<HttpServices>) -> Result<Pos
             McpError::new(ErrorKind::InvalidRequest, "the client must accept application/json and text/event-stream");
         return Err(refuse(406, error));
     }
-    Ok(Post { services: services.clone(), request, identity, accepts, held: None })
+    Ok(Post { endpoint: endpoint.clone(), request, identity, accepts, held: None })
 }
 
 fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
@@ -162,30 +162,30 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
 }
 
 /// `GET /mcp`: the stream of a handshake-era session, or the rest of one that broke off.
-pub async fn get(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    if services.shutdown.is_cancelled() {
+pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    if endpoint.shutdown.is_cancelled() {
         return refuse_head(&request, &shutting_down());
     }
-    let identity = match identify(&services, &request) {
+    let identity = match identify(&endpoint, &request) {
         Ok(identity) => identity,
         Err(error) => return refuse_head(&request, &error),
     };
-    match forward::owner_of_session(&services, &request, session_id(&request)).await {
+    match forward::owner_of_session(&endpoint, &request, session_id(&request)).await {
         Ok(Some(owner)) => owner.answer(&request, None).await,
-        Ok(None) => session::stream(&request, &services, &identity),
+        Ok(None) => session::stream(&request, &endpoint, &identity),
         Err(error) => refuse_head(&request, &error),
     }
 }
 
 /// `DELETE /mcp`: ends a handshake-era session.
-pub async fn delete(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    let identity = match identify(&services, &request) {
+pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    let identity = match identify(&endpoint, &request) {
         Ok(identity) => identity,
         Err(error) => return refuse_head(&request, &error),
     };
-    match forward::owner_of_session(&services, &request, session_id(&request)).await {
+    match forward::owner_of_session(&endpoint, &request, session_id(&request)).await {
         Ok(Some(owner)) => owner.answer(&request, None).await,
-        Ok(None) => session::delete(&request, &services, &identity).await,
+        Ok(None) => session::delete(&request, &endpoint, &identity).await,
         Err(error) => refuse_head(&request, &error),
     }
 }
@@ -293,7 +293,7 @@ mod tests {
             let reply = served.ask(request(headers).set_payload(body.to_owned())).await;
             assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, Some(code)), "{headers:?} {reply:?}");
         }
-        served.services.shutdown.cancel();
+        served.endpoint.shutdown.cancel();
         let reply = served.ask(request(&[stranger, text])).await;
         assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("SHUTTING_DOWN")));
         assert!(reply.headers.get(CONNECTION).is_none());

@@ -17,7 +17,7 @@ use actix_web::{
     web,
 };
 
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_http::{answer, authentication::identify_agent};
 use countersign_protocol::{
@@ -49,8 +49,8 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
 ///
 /// # Errors
 /// `UNAUTHORIZED`.
-pub fn identify(services: &HttpServices, request: &HttpRequest) -> Result<Identity, McpError> {
-    identify_agent(&services.authenticator, request)
+pub fn identify(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
+    identify_agent(&endpoint.server.long_requests.authenticator, request)
 }
 
 /// Request headers as the protocol layer reads them.

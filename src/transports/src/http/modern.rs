@@ -58,7 +58,7 @@ pub async fn serve(
             };
         }
     };
-    let mut table = post.services.routes.load_full();
+    let mut table = post.endpoint.server.routing.routes.load_full();
     let mut checked = headers::check_request(&view, request, meta)
         .and_then(|revision| method_known(&post, &table, meta, request, revision))
         .and_then(|()| match &large {
@@ -67,16 +67,16 @@ pub async fn serve(
         });
     if let Ok(Headers::Unknown) = checked {
         arrived(&post, request).await;
-        table = post.services.routes.load_full();
+        table = post.endpoint.server.routing.routes.load_full();
         checked = check_param_headers(&table, &view, request);
     }
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
     }
-    let limits = &post.services.config.limits;
-    let memory = Arc::clone(&post.services.state.memory);
+    let limits = &post.endpoint.sessions.limits.outbox;
+    let memory = Arc::clone(&post.endpoint.server.memory);
     let principal = Arc::clone(&post.identity.principal);
-    let queue = ResponseQueue::counted(limits.outbox_messages, limits.outbox_bytes, memory, principal);
+    let queue = ResponseQueue::counted(limits.messages, limits.bytes, memory, principal);
     let queue = Arc::new(queue);
     let exchange = match exchange(&post, meta, &queue, table) {
         Ok(exchange) => exchange,
@@ -132,7 +132,7 @@ pub async fn serve(
             };
         }
     }
-    let keep_alive = post.services.config.transports.http.sse_keep_alive;
+    let keep_alive = post.endpoint.transports.http.sse_keep_alive;
     sse::answer().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
@@ -142,13 +142,13 @@ fn exchange(
     queue: &Arc<ResponseQueue>,
     table: Arc<RouteTable>,
 ) -> Result<Handling, McpError> {
-    let facts = inbound::modern_facts(meta, (&post.services.config.limits).into())?;
-    let sessions = &post.services.sessions;
+    let facts = inbound::modern_facts(meta, post.endpoint.server.limits.facts)?;
+    let sessions = &post.endpoint.sessions;
     // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
     let session = match Connection::of(&post.request).filter(|connection| !connection.is_peers()) {
         Some(connection) => Arc::clone(connection.session(|| {
-            let session = inbound::stateless_session(sessions, post.identity.clone());
-            sessions.show_facts(&session, &facts);
+            let session = sessions.stateless_session(Transport::Http, post.identity.clone());
+            sessions.server.show_facts(&session, &facts);
             let addr = Session::open(sessions, Arc::clone(&session), None);
             let ended = Arc::clone(&session);
             let end = move || {
@@ -157,11 +157,10 @@ fn exchange(
             };
             (session, Box::new(end) as _)
         })),
-        None => inbound::stateless_session(sessions, post.identity.clone()),
+        None => sessions.stateless_session(Transport::Http, post.identity.clone()),
     };
     session.touch();
     let exchange = Exchange {
-        services: Arc::clone(&sessions.shared),
         session,
         facts,
         identity: post.identity.clone(),
@@ -169,9 +168,8 @@ fn exchange(
         related: Related::Queue(Arc::clone(queue)),
         log_level: meta.log_level()?,
         headers: forwarded(&table, &post.request),
-        table,
     };
-    Ok(Handling { exchange, sessions: Arc::clone(&sessions.services) })
+    Ok(Handling { exchange, server: Arc::clone(&sessions.server), table })
 }
 
 /// Step 6 of the ladder: a method that this revision has, or one of an extension that leads somewhere.
@@ -183,7 +181,7 @@ fn method_known(
     revision: Revision,
 ) -> Result<(), McpError> {
     if Method::parse(&request.method).is_none()
-        && let Ok(facts) = inbound::modern_facts(meta, (&post.services.config.limits).into())
+        && let Ok(facts) = inbound::modern_facts(meta, post.endpoint.server.limits.facts)
     {
         let asker = asker_of(&post.identity.principal, Transport::Http, &facts);
         return extension::target(table, &facts, &asker, &request.method).map(drop);
@@ -225,7 +223,8 @@ pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Reques
 /// Waits for the server of a tool, where that is on its way.
 async fn arrived(post: &Post, request: &Request<'_>) {
     if let Some(name) = request.object().object.member("name").and_then(string) {
-        arrival::of_tool(&post.services, &post.identity.principal, &name).await;
+        let server = &post.endpoint.server;
+        arrival::of_tool(&server.routing, &server.long_requests, &post.identity.principal, &name).await;
     }
 }
 

@@ -14,14 +14,13 @@ use actix_web::{
 use serde_json::value::RawValue;
 
 use super::{body::Body, identify};
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::{Exchange, InFlight},
     facts::ClientFacts,
     related::Related,
     reply::Reply,
-    shared::SessionShared,
 };
 use countersign_http::{answer, problem::Problem};
 use countersign_protocol::{
@@ -29,7 +28,7 @@ use countersign_protocol::{
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
 use countersign_runtime::lanes::LARGE;
-use countersign_session::{Handling, channel_less, handlers::lifecycle, middleware};
+use countersign_session::{Handling, middleware};
 use countersign_telemetry::metrics::Transport;
 
 /// The revision whose shapes this endpoint speaks.
@@ -37,40 +36,40 @@ const REVISION: Revision = Revision::MODERN;
 
 /// `GET /health`: 200 while the gateway lives and can take work, else 503. Open to everyone who may connect:
 /// probes have no keys.
-pub async fn health(services: web::Data<HttpServices>) -> HttpResponse {
-    let health = lifecycle::health_of(&services);
+pub async fn health(endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    let health = endpoint.server.status.health();
     let status = if health["ready"] == true { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     HttpResponse::build(status).insert_header((header::CACHE_CONTROL, "no-store")).json(health)
 }
 
 /// `GET /info`.
-pub async fn info(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    match identify(&services, &request) {
-        Ok(_) => HttpResponse::Ok().json(lifecycle::info_of(&services)),
+pub async fn info(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    match identify(&endpoint, &request) {
+        Ok(_) => HttpResponse::Ok().json(endpoint.server.status.info()),
         Err(error) => problem(error),
     }
 }
 
 /// `GET /metrics` (Prometheus text format 0.0.4).
-pub async fn metrics(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    match identify(&services, &request) {
+pub async fn metrics(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    match identify(&endpoint, &request) {
         Ok(_) => HttpResponse::Ok()
             .insert_header((header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
-            .body(services.render_metrics()),
+            .body(endpoint.server.status.render_metrics()),
         Err(error) => problem(error),
     }
 }
 
 /// `GET /tools`: what `tools/list` has, whole.
-pub async fn tools(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
-    let identity = match identify(&services, &request) {
+pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
+    let identity = match identify(&endpoint, &request) {
         Ok(identity) => identity,
         Err(error) => return problem(error),
     };
     if let Err(error) = middleware::authorize::role(&identity) {
         return problem(error);
     }
-    let table = services.routes.load();
+    let table = endpoint.server.routing.routes.load();
     let tools: Vec<&str> = {
         let visible = table.tools().iter().filter(|route| route.visible_to(&identity.principal));
         visible.map(|route| route.listed(REVISION)).collect()
@@ -85,9 +84,9 @@ pub async fn call(
     request: HttpRequest,
     name: web::Path<String>,
     payload: web::Payload,
-    services: web::Data<HttpServices>,
+    endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
-    match try_call(&request, &name, payload, &services.into_inner()).await {
+    match try_call(&request, &name, payload, &endpoint.into_inner()).await {
         Ok(response) => response,
         Err(error) => problem(error),
     }
@@ -97,24 +96,24 @@ async fn try_call(
     request: &HttpRequest,
     name: &str,
     payload: web::Payload,
-    services: &Arc<HttpServices>,
+    endpoint: &Arc<McpEndpoint>,
 ) -> Result<HttpResponse, McpError> {
-    if services.shutdown.is_cancelled() {
+    if endpoint.shutdown.is_cancelled() {
         return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
-    let identity = identify(services, request)?;
-    let http = &services.config.transports.http;
+    let identity = identify(endpoint, request)?;
+    let http = &endpoint.transports.http;
     let mut sender = Body::new(payload);
-    let body = sender.read(request, services, http.max_body, http.request_timeout).await?;
+    let body = sender.read(request, endpoint, http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(request) {
         // A page of another origin can post anything but JSON without asking first.
         return Ok(Problem::unsupported_media_type().error_response());
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
     let reply = if body.len() > LARGE {
-        let (lanes, principal) = (Arc::clone(&services.state.lanes), Arc::clone(&identity.principal));
-        let (services, name, key) = (Arc::clone(services), name.to_owned(), key.map(str::to_owned));
-        let work = move || async move { call_tool(&services, identity, &name, &body, key.as_deref()).await };
+        let (lanes, principal) = (Arc::clone(&endpoint.server.lanes), Arc::clone(&identity.principal));
+        let (endpoint, name, key) = (Arc::clone(endpoint), name.to_owned(), key.map(str::to_owned));
+        let work = move || async move { call_tool(&endpoint, identity, &name, &body, key.as_deref()).await };
         tokio::select! {
             biased;
             reply = lanes.run(&principal.name, work) => reply?,
@@ -123,7 +122,7 @@ async fn try_call(
     } else {
         tokio::select! {
             biased;
-            reply = call_tool(services, identity, name, &body, key) => reply,
+            reply = call_tool(endpoint, identity, name, &body, key) => reply,
             () = sender.taken_back() => return Err(taken_back()),
         }
     };
@@ -171,7 +170,7 @@ fn taken_back() -> McpError {
 
 /// Runs the `tools/call` whose arguments are that body.
 async fn call_tool(
-    services: &Arc<HttpServices>,
+    endpoint: &Arc<McpEndpoint>,
     identity: Identity,
     name: &str,
     body: &[u8],
@@ -186,7 +185,7 @@ async fn call_tool(
         )
     };
     if let Some(raw) = arguments {
-        countersign_protocol::arguments::check(raw, services.config.limits.max_depth)?;
+        countersign_protocol::arguments::check(raw, endpoint.server.limits.envelope.max_depth)?;
         if !raw.get().starts_with('{') {
             return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
         }
@@ -204,8 +203,8 @@ async fn call_tool(
         params: Some(&params),
         outline: Outline::of(params.get()),
     };
-    let exchange = exchange(services, identity);
-    let in_flight = InFlight::admit(&exchange, &request.id, 1)?;
+    let exchange = exchange(endpoint, identity);
+    let in_flight = InFlight::admit(&exchange.server.slots, &exchange.session, &request.id)?;
     let reply = middleware::run(&exchange, &request, &in_flight.cancel).await?;
     in_flight.answered();
     Ok(reply)
@@ -233,18 +232,16 @@ fn problem(error: McpError) -> HttpResponse {
     Problem::from(error).error_response()
 }
 
-fn exchange(services: &Arc<HttpServices>, identity: Identity) -> Handling {
-    let session: Arc<SessionShared> = Arc::new(channel_less(Transport::Rest, identity.clone(), services));
+fn exchange(endpoint: &Arc<McpEndpoint>, identity: Identity) -> Handling {
+    let server = Arc::clone(&endpoint.server);
     let exchange = Exchange {
-        services: Arc::clone(&services.shared),
-        session,
+        session: endpoint.sessions.stateless_session(Transport::Rest, identity.clone()),
         facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
         identity,
         transport: Transport::Rest,
         related: Related::Nowhere,
         log_level: None,
         headers: None,
-        table: services.routes.load_full(),
     };
-    Handling { exchange, sessions: Arc::clone(&services.sessions.services) }
+    Handling { exchange, table: server.routing.routes.load_full(), server }
 }

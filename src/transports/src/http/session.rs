@@ -23,7 +23,7 @@ use super::{
     modern::Work,
     names,
 };
-use crate::services::HttpServices;
+use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::WireResponse,
@@ -98,7 +98,7 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
     let known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
     if opens && !known && session.legacy_revision().is_some() {
-        Session::open(&post.services.sessions, Arc::clone(&session), None);
+        Session::open(&post.endpoint.sessions, Arc::clone(&session), None);
         if let Ok(id) = HeaderValue::from_str(&session.id) {
             response.headers_mut().insert(SESSION_ID, id);
         }
@@ -130,7 +130,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
     let source = source(&post, &session, &stream, assumed);
-    let limits = post.services.envelope_limits();
+    let limits = post.endpoint.server.limits.envelope;
     let held = post.held.take();
     let members = move |body: Bytes| async move {
         let _held = held;
@@ -141,7 +141,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
         }
     };
     let work: Work = if body.len() > LARGE {
-        let (lanes, principal) = (Arc::clone(&post.services.state.lanes), Arc::clone(&post.identity.principal));
+        let (lanes, principal) = (Arc::clone(&post.endpoint.server.lanes), Arc::clone(&post.identity.principal));
         Box::pin(async move { lanes.run(&principal.name, move || members(body)).await.unwrap_or(None) })
     } else {
         Box::pin(members(body))
@@ -151,9 +151,9 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
 
 fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
-    let table = post.services.routes.load_full();
+    let table = post.endpoint.server.routing.routes.load_full();
     MessageSource {
-        services: Arc::clone(&post.services.sessions.services),
+        server: Arc::clone(&post.endpoint.server),
         session: Arc::clone(session),
         identity: post.identity.clone(),
         transport: Transport::Http,
@@ -249,7 +249,7 @@ async fn respond(post: &Post, stream: &Arc<PostStream>, work: Work) -> HttpRespo
     }
     carries(&post.request, &session);
     let response =
-        event_streams::log(&post.services.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
+        event_streams::log(&post.endpoint.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
     drop(held);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
@@ -321,22 +321,23 @@ fn unknown_session() -> McpError {
 }
 
 fn existing(post: &Post, id: &str) -> Option<Arc<SessionShared>> {
-    post.services.session_of(&post.identity, Transport::Http, id)
+    post.endpoint.sessions.find(&post.identity, Transport::Http, id)
 }
 
 fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
-    let services = &post.services;
-    services.admit_session(&post.identity.principal).map_err(|error| (503, error))?;
-    let websocket = &services.config.transports.websocket;
-    let share = services.state.memory.share(&post.identity.principal.name);
+    let endpoint = &post.endpoint;
+    endpoint.sessions.admit(&post.identity.principal).map_err(|error| (503, error))?;
+    let websocket = &endpoint.transports.websocket;
+    let share = endpoint.server.memory.share(&post.identity.principal.name);
     let streams = Streams::counted(websocket.replay_frames, websocket.replay_bytes, share);
     let channel = Channel::Streams(streams);
-    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &services.sessions_ended());
-    Ok(Arc::new(session.at_node(services.node().as_deref())))
+    let session =
+        SessionShared::new(Transport::Http, post.identity.clone(), channel, &endpoint.sessions.lifetimes.of_lease());
+    Ok(Arc::new(session.at_node(endpoint.sessions.lifetimes.node().as_deref())))
 }
 
 fn throwaway(post: &Post) -> Arc<SessionShared> {
-    inbound::stateless_session(&post.services, post.identity.clone())
+    post.endpoint.sessions.stateless_session(Transport::Http, post.identity.clone())
 }
 
 fn refuse(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
@@ -352,13 +353,13 @@ fn carries(request: &HttpRequest, session: &Arc<SessionShared>) {
 }
 
 /// `GET /mcp`.
-pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identity: &Identity) -> HttpResponse {
+pub fn stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
     let Some(id) = session_id(request) else { return no_session_405() };
     if !answer::Accepts::of(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return refuse(406, &error, Revision::NEWEST_LEGACY);
     }
-    let Some(session) = services.session_of(identity, Transport::Http, id) else {
+    let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
     let revision = session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
@@ -366,7 +367,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         return refuse(400, &error, revision);
     }
     let end = session.ended.child_token();
-    let slot = match services.long_lived_stream(&identity.principal, session.evictable(end.clone())) {
+    let slot = match endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone())) {
         Ok(slot) => slot,
         Err(error) => return refuse(503, &error, revision),
     };
@@ -380,8 +381,8 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
             return refuse(400, &error, revision);
         }
     };
-    let services = services.clone().into_inner();
-    event_streams::log(&services, &session, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
+    let endpoint = endpoint.clone().into_inner();
+    event_streams::log(&endpoint, &session, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
         let error = match fault {
             ResumeFault::TooLate => {
                 McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")
@@ -396,13 +397,13 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
 }
 
 /// `DELETE /mcp`.
-pub async fn delete(request: &HttpRequest, services: &web::Data<HttpServices>, identity: &Identity) -> HttpResponse {
+pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
     let Some(id) = session_id(request) else { return no_session_405() };
-    let Some(session) = services.session_of(identity, Transport::Http, id) else {
+    let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
     session.end();
-    if let Some(entry) = services.registered(session) {
+    if let Some(entry) = endpoint.sessions.registered(session) {
         let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
     }
     HttpResponse::NoContent().finish()
@@ -510,7 +511,7 @@ mod tests {
             let reply = served.ask(request(Verb::POST, &key, &[]).set_payload(message)).await;
             assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, code), "{message}: {reply:?}");
         }
-        assert_eq!(served.services.registry.len(), 0, "none of them opened a session");
+        assert_eq!(served.endpoint.sessions.registry.len(), 0, "none of them opened a session");
     }
 
     #[actix::test]
@@ -534,7 +535,7 @@ mod tests {
             assert_eq!(reply.headers.contains_key(ALLOW), status == 405);
         }
         let principal = served.identity(&key).principal;
-        let _taken = served.services.state.streams.take(&principal.name).unwrap();
+        let _taken = served.endpoint.server.long_requests.slots.take(&principal.name).unwrap();
         let reply = served.ask(request(Verb::GET, &key, &[session, sse])).await;
         assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("OVERLOADED")));
     }

@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use self::agent::Agent;
 use crate::{
+    endpoint::McpEndpoint,
     http::{forward, identify},
-    services::HttpServices,
 };
 use countersign_domain::principal::Identity;
 use countersign_exchange::{outbox::ResumeFault, shared::Channel};
@@ -45,9 +45,9 @@ pub async fn upgrade(
     request: HttpRequest,
     query: Result<web::Query<Resume>, actix_web::Error>,
     payload: web::Payload,
-    services: web::Data<HttpServices>,
+    endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
-    match try_upgrade(&request, query, payload, &services.into_inner()).await {
+    match try_upgrade(&request, query, payload, &endpoint.into_inner()).await {
         Ok(response) => response,
         Err(error) => answer::refusal(&error, Revision::NEWEST_LEGACY),
     }
@@ -57,12 +57,12 @@ async fn try_upgrade(
     request: &HttpRequest,
     query: Result<web::Query<Resume>, actix_web::Error>,
     payload: web::Payload,
-    services: &Arc<HttpServices>,
+    endpoint: &Arc<McpEndpoint>,
 ) -> Result<HttpResponse, McpError> {
-    if services.shutdown.is_cancelled() {
+    if endpoint.shutdown.is_cancelled() {
         return Err(shutting_down());
     }
-    let identity = identify(services, request)?;
+    let identity = identify(endpoint, request)?;
     countersign_session::middleware::authorize::role(&identity)?;
     let query = query.map_err(|_| {
         McpError::new(ErrorKind::InvalidRequest, "the query takes `session` and `received`, and nothing else")
@@ -71,39 +71,39 @@ async fn try_upgrade(
     actix_web_actors::ws::handshake(request)
         .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("this is not a WebSocket handshake: {e}")))?;
     let resumes = query.session.as_deref().filter(|_| query.received.is_some());
-    let owner = forward::owner_of_session(services, request, resumes).await?;
+    let owner = forward::owner_of_session(endpoint, request, resumes).await?;
     let connection = Connection::of(request);
     let connection = connection.as_deref();
     if let Some(owner) = owner {
-        place(services, connection)?;
+        place(endpoint, connection)?;
         let tunnel = owner.tunnel(request, payload.into_inner(), Agent::PROTOCOLS).await;
         return tunnel.inspect_err(|_| give_back(connection));
     }
     let resumed = match (&query.session, query.received) {
-        (Some(id), Some(received)) => Some((find(services, &identity, id)?, received)),
+        (Some(id), Some(received)) => Some((find(endpoint, &identity, id)?, received)),
         (None, None) => {
-            services.admit_session(&identity.principal)?;
+            endpoint.sessions.admit(&identity.principal)?;
             None
         }
         _ => {
             return Err(McpError::new(ErrorKind::InvalidRequest, "give both `session` and `received`, or neither"));
         }
     };
-    place(services, connection)?;
+    place(endpoint, connection)?;
     // Last of all: from here on the connection that served the session before gets nothing more.
     let (entry, turn) = match resumed {
         Some((entry, received)) => {
             let turn = rewind(&entry, received).inspect_err(|_| give_back(connection))?;
             (entry, turn)
         }
-        None => (open(services, identity, authorization(services, request)), 0),
+        None => (open(endpoint, identity, authorization(endpoint, request)), 0),
     };
     if let Some(connection) = connection {
         connection.carries(&entry.shared);
     }
-    let intake = services.connections.intake_of(connection);
+    let intake = endpoint.connections.intake_of(connection);
     let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
-    let max = services.config.transports.websocket.max_message_size;
+    let max = endpoint.transports.websocket.max_message_size;
     let agent = Agent::new(&entry, turn, cut);
     let mut response = pump::start(request, payload, agent, max, Some(intake)).map_err(|e| {
         entry.shared.end();
@@ -115,10 +115,10 @@ async fn try_upgrade(
     Ok(response)
 }
 
-fn place(services: &HttpServices, connection: Option<&Connection>) -> Result<(), McpError> {
+fn place(endpoint: &McpEndpoint, connection: Option<&Connection>) -> Result<(), McpError> {
     if connection.is_some_and(|connection| !connection.upgrade()) {
         return Err(McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
-            .with("limit", services.config.transports.websocket.max_connections as u64));
+            .with("limit", endpoint.transports.websocket.max_connections as u64));
     }
     Ok(())
 }
@@ -130,28 +130,28 @@ fn give_back(connection: Option<&Connection>) {
 }
 
 /// By which another gateway knows the client, too, where there may be others.
-fn authorization(services: &HttpServices, request: &HttpRequest) -> Option<Box<str>> {
-    services.cluster.as_ref()?;
+fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<str>> {
+    endpoint.server.cluster.as_ref()?;
     Some(request.headers().get(AUTHORIZATION)?.to_str().ok()?.into())
 }
 
-fn open(services: &Arc<HttpServices>, identity: Identity, authorization: Option<Box<str>>) -> RegisteredSession {
-    let websocket = &services.config.transports.websocket;
+fn open(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> RegisteredSession {
+    let websocket = &endpoint.transports.websocket;
     let replay = (websocket.replay_frames, websocket.replay_bytes);
-    let session = services.outbox_session(Transport::WebSocket, identity, replay);
+    let session = endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay);
     let shared = Arc::new(session.authorized_by(authorization));
-    let addr = Session::open(&services.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
+    let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
     RegisteredSession { shared, addr }
 }
 
 /// The session of a client that comes back.
-fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
-    let session = services.session_of(identity, Transport::WebSocket, id);
+fn find(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
+    let session = endpoint.sessions.find(identity, Transport::WebSocket, id);
     session
         .filter(|session| session.legacy_revision().is_some())
-        .and_then(|session| services.registered(session))
+        .and_then(|session| endpoint.sessions.registered(session))
         .ok_or_else(|| {
-            if services.cluster.as_deref().is_some_and(|cluster| cluster.has_lost(id)) {
+            if endpoint.server.cluster.as_deref().is_some_and(|cluster| cluster.has_lost(id)) {
                 return lost_session();
             }
             McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")

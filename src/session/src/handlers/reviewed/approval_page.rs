@@ -14,7 +14,7 @@ use countersign_domain::{
     changes::{Change, ChangeState},
     questions::ELICITATION,
 };
-use countersign_exchange::{ask, services::Services};
+use countersign_exchange::{ask, reply::SERVER_META};
 use countersign_protocol::{Revision, capabilities::ClientCapabilities, encode};
 use countersign_provider::NoProgress;
 
@@ -23,23 +23,6 @@ pub const KEY: &str = "open-change";
 
 /// How long a client that was asked is told when its page has served its purpose.
 const TELL_FOR: Duration = Duration::from_secs(24 * 3600);
-
-/// The page of a change in the dashboard.
-#[must_use]
-pub fn url(services: &Services, id: &str) -> String {
-    format!("{}inbox/{id}", dashboard(services))
-}
-
-/// The dashboard's address, up to the name of a page.
-#[must_use]
-pub fn dashboard(services: &Services) -> String {
-    let config = &services.config;
-    let base = match &config.public_url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => format!("{}://{}", config.scheme(), services.reached_at()),
-    };
-    format!("{base}/#/")
-}
 
 /// Whether the client can be asked to open a URL.
 fn shows_urls(exchange: &Handling) -> bool {
@@ -62,7 +45,7 @@ fn params(exchange: &Handling, change: &Change) -> serde_json::Value {
     json!({
         "mode": "url",
         "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
-        "url": url(&exchange.services, &change.id),
+        "url": exchange.server.reviews.address.page_of_change(&change.id),
     })
 }
 
@@ -74,13 +57,13 @@ pub fn asked_by_result(exchange: &Handling, change: &Change) -> Option<String> {
     }
     let params = params(exchange, change).to_string();
     let requests = [(KEY, ELICITATION, Some(params.as_str()))];
-    Some(input_result(requests.into_iter(), Some(&change.id), &exchange.services.server_meta))
+    Some(input_result(requests.into_iter(), Some(&change.id), SERVER_META))
 }
 
 /// `inputRequests` of the change as a task, where its client has not answered yet.
 #[must_use]
 pub fn asked_by_task(exchange: &Handling, change: &Change) -> Option<String> {
-    let wanted = is_open(change) && shows_urls(exchange) && !exchange.sessions.opened_pages.has(&change.id);
+    let wanted = is_open(change) && shows_urls(exchange) && !exchange.server.reviews.opened_pages.has(&change.id);
     wanted.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
 }
 
@@ -98,7 +81,7 @@ pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) 
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {
-            exchange.sessions.opened_pages.insert(&change.id);
+            exchange.server.reviews.opened_pages.insert(&change.id);
             tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
             tell_when_decided(exchange, change, elicitation);
         }

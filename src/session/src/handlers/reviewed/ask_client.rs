@@ -17,7 +17,10 @@ use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
     questions::{ELICITATION, for_client, is_url, may_ask},
 };
-use countersign_exchange::ask::{AskError, ask};
+use countersign_exchange::{
+    ask::{AskError, ask},
+    reply::SERVER_META,
+};
 use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, json::members};
 use countersign_routing::ToolRoute;
 
@@ -77,7 +80,7 @@ pub fn by_result(exchange: &Handling, change: &Change) -> Option<String> {
         return None;
     }
     let requests = open.iter().map(|question| (question.key.as_str(), question.method.as_str(), params(question)));
-    Some(input_result(requests, Some(&change.id), &exchange.services.server_meta))
+    Some(input_result(requests, Some(&change.id), SERVER_META))
 }
 
 /// Takes what a client answers (`inputResponses`, as JSON); what is no object, or answers nothing that is open, counts
@@ -99,7 +102,7 @@ pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> R
     if answers.is_empty() {
         return Ok(());
     }
-    exchange.services.changes.answer(&change.id, &exchange.identity.principal, answers).await
+    exchange.server.reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await
 }
 
 /// Asks a handshake-era client everything that is open, and delivers what it says. `task` is the task that the questions
@@ -124,7 +127,9 @@ pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
             }
         };
         let answers = vec![(question.key.clone(), answer)];
-        if let Err(error) = exchange.services.changes.answer(&change.id, &exchange.identity.principal, answers).await {
+        if let Err(error) =
+            exchange.server.reviews.changes.answer(&change.id, &exchange.identity.principal, answers).await
+        {
             tracing::warn!(change = %change.id, %error, "a client's answer did not reach the tool");
         }
         true

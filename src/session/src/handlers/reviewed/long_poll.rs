@@ -42,12 +42,12 @@ pub async fn wait(
     progress: &dyn ProgressSink,
     over: fn(&Change) -> bool,
 ) -> Result<Waited, McpError> {
-    let services = &exchange.services;
+    let server = &exchange.server;
     let before = Arc::clone(&change);
     tokio::select! {
         waited = follow(exchange, change, limit, progress, over) => waited,
-        () = services.shutdown.cancelled() => Ok(Waited::NotYet(now(exchange, before).await)),
-        revoked = services.revoked(&exchange.identity) => Err(revoked),
+        () = server.long_requests.shutdown.cancelled() => Ok(Waited::NotYet(now(exchange, before).await)),
+        revoked = server.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
     }
 }
 
@@ -56,14 +56,14 @@ pub async fn wait(
 /// # Errors
 /// As [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
 pub async fn moved(exchange: &Handling, change: Arc<Change>, version: u64) -> Result<Arc<Change>, McpError> {
-    let services = &exchange.services;
+    let server = &exchange.server;
     loop {
         let news = tokio::select! {
-            news = services.changes.wait(&change.id, version, LOOK) => news?,
-            () = services.shutdown.cancelled() => {
+            news = server.reviews.changes.wait(&change.id, version, LOOK) => news?,
+            () = server.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            revoked = services.revoked(&exchange.identity) => return Err(revoked),
+            revoked = server.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         };
         match news {
             Some(news) if news.version > version => return Ok(news),
@@ -97,7 +97,7 @@ async fn follow(
         }
         let pause = left.min(if wanted { TICK } else { LOOK });
         let asked = Instant::now();
-        let news = match exchange.services.changes.wait(&change.id, change.version, pause).await {
+        let news = match exchange.server.reviews.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(news)) => news,
             Ok(None) => return Ok(Waited::NotYet(change)),
             Err(error) if error.kind == ErrorKind::Overloaded => return Ok(Waited::NotYet(change)),
@@ -114,5 +114,5 @@ async fn follow(
 
 /// The change as it is now, as far as that can still be told.
 pub async fn now(exchange: &Handling, change: Arc<Change>) -> Arc<Change> {
-    exchange.services.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
+    exchange.server.reviews.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
 }

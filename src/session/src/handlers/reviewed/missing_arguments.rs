@@ -18,7 +18,7 @@ use countersign_domain::{
     policy::Verdict,
     questions::{ELICITATION, for_client},
 };
-use countersign_exchange::ask::ask;
+use countersign_exchange::{ask::ask, reply::SERVER_META};
 use countersign_protocol::{
     Revision,
     capabilities::ClientCapabilities,
@@ -83,15 +83,15 @@ pub(in crate::handlers) async fn ask_for(
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, KEY)) else {
             let requests = [(KEY, ELICITATION, Some(params.as_str()))];
-            return Some(Missing::Asks(input_result(requests.into_iter(), None, &exchange.services.server_meta)));
+            return Some(Missing::Asks(input_result(requests.into_iter(), None, SERVER_META)));
         };
         return fill(raw, &schema, answer).map(Missing::Filled);
     }
-    let _slot = exchange.services.long_lived(&exchange.identity.principal).ok()?;
+    let _slot = exchange.server.long_requests.admit(&exchange.identity.principal).ok()?;
     let params = for_client(ELICITATION, Some(&params), exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
-        () = exchange.services.shutdown.cancelled() => return None,
+        () = exchange.server.long_requests.shutdown.cancelled() => return None,
     };
     fill(raw, &schema, answer.get()).map(Missing::Filled)
 }

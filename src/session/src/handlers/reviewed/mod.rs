@@ -50,7 +50,7 @@ pub(super) async fn review(
         "a call is reviewed"
     );
     // What a person approves must mean one thing only: no key may stand there twice.
-    arguments::check(raw, exchange.services.config.limits.max_depth)?;
+    arguments::check(raw, exchange.server.limits.envelope.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.task {
         return Err(needs_tasks(exchange));
     }
@@ -102,7 +102,7 @@ async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Re
     let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a place of their own they are not held at all: it is pending all the same.
-    let Ok(_slot) = exchange.services.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
+    let Ok(_slot) = exchange.server.long_requests.admit(&exchange.identity.principal) else { return Ok(told(change)) };
     let wait = held(exchange, Arc::clone(&change), limit, &*progress);
     let waited = if asks {
         let mut wait = std::pin::pin!(wait);
@@ -169,7 +169,7 @@ fn told(change: Arc<Change>) -> ToolOutcome {
 
 /// The change that a client was asked about before: its own, and of this very call.
 async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
-    let change = exchange.services.changes.get(id).await?.filter(|change| {
+    let change = exchange.server.reviews.changes.get(id).await?.filter(|change| {
         change.proposer.principal == exchange.identity.principal.name
             && change.provider == route.provider.name()
             && change.tool == route.def.name
@@ -190,12 +190,13 @@ async fn propose(
     decision: &Decision,
     cancel: &Cancel,
 ) -> Result<Arc<Change>, McpError> {
-    let services = &exchange.services;
-    let meter = Some(exchange.sessions.meter(&exchange.identity.principal));
+    let server = &exchange.server;
+    let meter = Some(server.meter(&exchange.identity.principal));
     let context = CallContext { meter, ..exchange.call_context(cancel, None) };
-    let preview = services
+    let preview = server
+        .limits
         .in_time(previews::preview(
-            &Directory(Arc::clone(&services.routes)),
+            &Directory(Arc::clone(&server.routing.routes)),
             &route.provider.provider(),
             &route.def.name,
             raw,
@@ -211,7 +212,7 @@ async fn propose(
         served_by: route.provider.served_by(),
         arguments: raw.to_owned().into(),
         preview,
-        expire_after: decision.terms.expire_after.map_or(services.config.changes.expire_after, Duration::from_secs),
+        expire_after: decision.terms.expire_after.map_or(server.reviews.expire_after, Duration::from_secs),
         client: ask_client::client(
             exchange,
             route,
@@ -223,7 +224,7 @@ async fn propose(
         idempotency_key: call.idempotency_key.map(str::to_owned),
     };
     // In a task of its own, which stores it also where the client goes away meanwhile.
-    let changes = services.changes.clone();
+    let changes = server.reviews.changes.clone();
     let stored = actix::spawn(async move { changes.propose(proposal).await }).await;
     let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;
     exchange.log(

@@ -33,11 +33,11 @@ impl Tasks {
 /// # Errors
 /// `-32021` for a client that does not declare the extension and names some; those of the store.
 pub async fn honoured(exchange: &Handling, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
-    let upstream = foreign::listen::honoured(&exchange.sessions.bridge.tasks, exchange, named)?;
+    let upstream = foreign::listen::honoured(&exchange.server.bridge.tasks, exchange, named)?;
     let mut changes = HashMap::new();
     // From before they are read: what happens in between is told twice rather than not at all.
     let ours = || named.iter().filter(|id| id.starts_with("chg_"));
-    let feed = if ours().next().is_some() { exchange.services.feed.subscribe(None) } else { None };
+    let feed = if ours().next().is_some() { exchange.server.reviews.feed.subscribe(None) } else { None };
     for id in ours().take(MAX_TASKS) {
         if let Some(change) = find(exchange, id).await? {
             changes.insert(change.id.clone(), change);
@@ -79,13 +79,13 @@ async fn follow(
             // Behind and unreadable, or at its end: from where it was, as long as there is a feed.
             let position = subscribed.position();
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-            feed = exchange.services.feed.subscribe(Some(position));
+            feed = exchange.server.reviews.feed.subscribe(Some(position));
             continue;
         };
         let Some(about) = &event.change else { continue };
         let Some(told) = open.get(&about.id).copied().filter(|told| about.version > *told) else { continue };
         // As it is now: several transitions may have been made since.
-        let Ok(Some(change)) = exchange.services.changes.get(&about.id).await else { continue };
+        let Ok(Some(change)) = exchange.server.reviews.changes.get(&about.id).await else { continue };
         if change.version <= told {
             continue;
         }

@@ -26,9 +26,10 @@ use countersign_protocol::{
 /// `OVERLOADED` for one too many.
 pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> Result<Reply, McpError> {
     let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
-    let share = exchange.services.state.memory.take(&exchange.identity.principal.name, bytes)?;
-    let task = Local::new(&exchange.identity.principal.name, share, exchange.services.shutdown.child_token());
-    exchange.sessions.local_tasks.insert(Arc::clone(&task))?;
+    let share = exchange.server.memory.take(&exchange.identity.principal.name, bytes)?;
+    let task =
+        Local::new(&exchange.identity.principal.name, share, exchange.server.long_requests.shutdown.child_token());
+    exchange.server.local_tasks.insert(Arc::clone(&task))?;
     let seed = task.describe();
     let params = request.params.map_or("{}", RawValue::get);
     let params = RawValue::from_string(edit(params, &[("task", Op::Drop)]))
@@ -51,7 +52,7 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
         let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
-                Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.services.server_meta).into_owned()),
+                Ok(reply) => task.outcome(reply.finish(exchange.revision()).into_owned()),
                 Err(error) => TaskOutcome::Failed(Box::new(error)),
             },
             () = cancel.cancelled() => TaskOutcome::Cancelled,

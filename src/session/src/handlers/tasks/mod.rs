@@ -22,7 +22,7 @@ use super::{
 use crate::Handling;
 use countersign_bridge::{task_shape, tasks as foreign};
 use countersign_domain::changes::{Change, ChangeState};
-use countersign_exchange::reply::Reply;
+use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     ErrorKind, McpError, encode,
     envelope::Request,
@@ -55,12 +55,12 @@ pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) 
     let params = request.params.map_or("{}", RawValue::get);
     countersign_protocol::alike::check(&request.object())?;
     let id = foreign::id(params)?;
-    if let Some(task) = exchange.sessions.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
-        return task.handle(exchange, method).await;
+    if let Some(task) = exchange.server.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
+        return task.handle(exchange, method, &exchange.server.long_requests).await;
     }
     match find(exchange, &id).await? {
         Some(change) => of_change(exchange, change, method, params).await,
-        None => foreign::handle(&exchange.sessions.bridge.tasks, exchange, method, request, &id).await,
+        None => foreign::handle(&exchange.server.bridge.tasks, exchange, method, request, &id).await,
     }
 }
 
@@ -72,7 +72,7 @@ pub async fn find(exchange: &Handling, id: &str) -> Result<Option<Arc<Change>>, 
     if !id.starts_with("chg_") {
         return Ok(None);
     }
-    let change = exchange.services.changes.get(id).await?;
+    let change = exchange.server.reviews.changes.get(id).await?;
     Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
 }
 
@@ -88,7 +88,7 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
             let responses = member(params, "inputResponses").unwrap_or("{}");
             if member(responses, approval_page::KEY).is_some() {
                 // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
-                exchange.sessions.opened_pages.insert(&change.id);
+                exchange.server.reviews.opened_pages.insert(&change.id);
             }
             ask_client::deliver(exchange, &change, responses).await?;
             Ok(Reply::new("{}".into()))
@@ -104,7 +104,7 @@ pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = task_shape::typed(&view::seed(exchange, change), "task");
-        let meta = ("_meta", Op::Set(&exchange.services.server_meta));
+        let meta = ("_meta", Op::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
     tell_of(exchange, change, progress_token);
@@ -120,9 +120,9 @@ fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
     let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
-        let services = &exchange.services;
+        let server = &exchange.server;
         let tell = async {
-            while let Ok(Some(change)) = services.changes.wait(&id, version, TELL).await {
+            while let Ok(Some(change)) = server.reviews.changes.wait(&id, version, TELL).await {
                 if change.version > version {
                     version = change.version;
                     if let Some(token) = &token {
@@ -131,7 +131,7 @@ fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
                     let task = view::legacy(&exchange, &change);
                     exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
                 }
-                if change.state.is_final() || services.shutdown.is_cancelled() {
+                if change.state.is_final() || server.long_requests.shutdown.is_cancelled() {
                     return;
                 }
             }
@@ -139,7 +139,7 @@ fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
         tokio::select! {
             () = tell => {}
             () = exchange.session.ended.cancelled() => {}
-            () = services.shutdown.cancelled() => {}
+            () = server.long_requests.shutdown.cancelled() => {}
         }
     });
 }
@@ -158,7 +158,7 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
     let over: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
     let mut change = change;
     while !change.state.is_final() {
-        let _slot = exchange.services.long_lived(&exchange.identity.principal)?;
+        let _slot = exchange.server.long_requests.admit(&exchange.identity.principal)?;
         let wait = long_poll::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
         let waited = if approval_page::asked_by_task(exchange, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
@@ -172,7 +172,7 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
         change = match waited {
             Waited::Over(change) if ask_client::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
             Waited::Over(change) => change,
-            Waited::NotYet(_) if exchange.services.shutdown.is_cancelled() => {
+            Waited::NotYet(_) if exchange.server.long_requests.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
             Waited::NotYet(_) => {
@@ -210,9 +210,9 @@ async fn ask_while_running(exchange: &Handling, change: Arc<Change>, id: &str) -
 
 /// `tasks/cancel` withdraws what nobody has decided on.
 async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
-    let services = &exchange.services;
+    let server = &exchange.server;
     let modern = exchange.is_modern();
-    let withdrawn = match services.changes.withdraw(&change.id, &exchange.identity.principal).await {
+    let withdrawn = match server.reviews.changes.withdraw(&change.id, &exchange.identity.principal).await {
         Ok(change) => Ok(change),
         Err(refused) => match refused.current {
             Some(current) => Err(current),
@@ -225,7 +225,7 @@ async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
         && current.state == ChangeState::Executing
     {
         // What runs is not stopped. What it asks is not answered any more.
-        services.changes.give_up(&current.id, &exchange.identity.principal).await?;
+        server.reviews.changes.give_up(&current.id, &exchange.identity.principal).await?;
     }
     match withdrawn {
         // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
@@ -249,9 +249,9 @@ async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpEr
     let (mut tasks, next) = match params.cursor.as_deref() {
         Some(cursor) if cursor.starts_with(CHANGES) => (Vec::new(), None),
         cursor => {
-            let (mut tasks, next) = foreign::list(&exchange.sessions.bridge.tasks, exchange, cursor).await?;
+            let (mut tasks, next) = foreign::list(&exchange.server.bridge.tasks, exchange, cursor).await?;
             if cursor.is_none() {
-                tasks.extend(exchange.sessions.local_tasks.all_of(&exchange.identity.principal.name));
+                tasks.extend(exchange.server.local_tasks.all_of(&exchange.identity.principal.name));
             }
             (tasks, next)
         }
@@ -263,7 +263,7 @@ async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpEr
             let filter =
                 ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
             let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
-            let page = exchange.services.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
+            let page = exchange.server.reviews.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
             tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
             page.next_cursor.map(|cursor| format!("{CHANGES}-{cursor}"))

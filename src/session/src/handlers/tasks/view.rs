@@ -29,7 +29,7 @@ fn ttl(exchange: &Handling, change: &Change) -> Option<u64> {
     if !change.state.is_final() {
         return None;
     }
-    let retention = &exchange.services.config.changes.retention;
+    let retention = &exchange.server.reviews.retention;
     let kept = match (retention.arguments, retention.finished) {
         (Some(contents), Some(change)) => contents.min(change),
         (contents, change) => contents.or(change)?,

@@ -1,0 +1,50 @@
+//! How long clients may reuse lists of what providers offer.
+
+use countersign_exchange::reply::CacheHint;
+use countersign_routing::RouteTable;
+
+/// Upstreams may change their lists at any time, and while one was never reached, what it offers is missing.
+#[must_use]
+fn for_list(table: &RouteTable) -> CacheHint {
+    match (table.has_upstreams(), table.is_complete()) {
+        (false, _) => CacheHint::STATIC,
+        (true, true) => CacheHint { ttl_ms: 5_000, public: true },
+        (true, false) => CacheHint { ttl_ms: 0, public: true },
+    }
+}
+
+/// Lists that leave out resources or prompts which a principal may not use.
+#[must_use]
+pub fn for_filtered_list(table: &RouteTable) -> CacheHint {
+    let hint = for_list(table);
+    CacheHint { public: hint.public && table.refusing_policy().is_none(), ..hint }
+}
+
+/// `tools/list`, which leaves out what a principal may not call.
+#[must_use]
+pub fn for_tools(table: &RouteTable) -> CacheHint {
+    CacheHint { public: !table.varies_by_principal(), ..for_list(table) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::Gateway;
+    use countersign_provider::testing::{Fake, tool};
+
+    #[actix::test]
+    async fn list_that_varies_by_principal_is_cached_privately() {
+        let admins = "policy: { default: allow, rules: [{ tools: b, roles: [agent], then: deny }] }";
+        let nobody = "policy: { default: allow, rules: [{ tools: b, then: deny }] }";
+        for (policy, public) in [("policy: { default: allow }", true), (nobody, true), (admins, false)] {
+            let gateway = Gateway::new(policy).await;
+            let fake = Fake::named("f");
+            fake.tools.lock().unwrap().extend([tool("a", &json!({})), tool("b", &json!({}))]);
+            gateway.offer_module(fake).await;
+            let table = gateway.server.routing.routes.load();
+            assert_eq!(for_tools(&table), CacheHint { public, ..CacheHint::STATIC }, "{policy}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The limits of requests and sessions, as they are configured.
+
+use std::time::Duration;
+
+use countersign_config::{Config, LimitsConfig, TransportsConfig};
+use countersign_exchange::{facts::FactLimits, inflow::Inflow, outbox::OutboxLimits};
+use countersign_protocol::{ErrorKind, McpError, envelope};
+
+/// What one request may be, and how long it may take.
+#[derive(Clone, Copy)]
+pub struct RequestLimits {
+    pub envelope: envelope::Limits,
+    pub facts: FactLimits,
+    /// Bytes of a URI.
+    pub max_uri: usize,
+    /// Resources that one session or `subscriptions/listen` may watch.
+    pub max_subscriptions: usize,
+    /// Members of a batch that run at a time.
+    pub batch_concurrency: usize,
+    /// How long the work of a request may take that does not stay open.
+    pub timeout: Duration,
+    /// A client's protocol version must be one that is known.
+    pub strict_versions: bool,
+}
+
+impl RequestLimits {
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            envelope: envelope::Limits { max_depth: limits.max_depth, max_batch: limits.max_batch },
+            facts: fact_limits(limits),
+            max_uri: limits.max_uri,
+            max_subscriptions: limits.max_subscriptions,
+            batch_concurrency: limits.batch_concurrency.max(1),
+            timeout: config.transports.http.request_timeout,
+            strict_versions: config.strict_versions,
+        }
+    }
+
+    /// Bounds the work of one request by `transports.http.request_timeout`.
+    ///
+    /// # Errors
+    /// `TIMEOUT`, or what the work itself says.
+    pub async fn in_time<T>(&self, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
+            Err(McpError::new(ErrorKind::Timeout, "the request took too long")
+                .with("timeoutMs", u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)))
+        })
+    }
+}
+
+const fn fact_limits(limits: &LimitsConfig) -> FactLimits {
+    FactLimits { text: limits.max_client_text, capabilities: limits.max_capabilities }
+}
+
+/// How many sessions there may be, what they keep and for how long.
+#[derive(Clone, Copy)]
+pub struct SessionLimits {
+    /// Sessions of one principal that hold state.
+    pub max_sessions: usize,
+    /// How long a session lives whose client is not heard of.
+    pub idle: Duration,
+    /// An outbox of a connection that replays nothing.
+    pub outbox: OutboxLimits,
+    /// WebSocket sessions that wait for their clients to come back.
+    pub max_waiting: usize,
+}
+
+impl SessionLimits {
+    #[must_use]
+    pub const fn new(config: &Config) -> Self {
+        let limits = &config.limits;
+        Self {
+            max_sessions: limits.max_sessions,
+            idle: limits.session_idle,
+            outbox: OutboxLimits {
+                messages: limits.outbox_messages,
+                bytes: limits.outbox_bytes,
+                replay_frames: 0,
+                replay_bytes: 0,
+            },
+            max_waiting: config.transports.websocket.max_connections,
+        }
+    }
+}
+
+/// Bounds the bytes of bodies as it is configured; there is room at least for the longest body or message.
+#[must_use]
+pub fn inflow(config: &TransportsConfig) -> std::sync::Arc<Inflow> {
+    let TransportsConfig { http, websocket, stdio } = config;
+    let longest = http.max_body.max(websocket.max_message_size).max(stdio.max_message_size);
+    Inflow::new(http.max_body_bytes.max(longest), http.max_connection_body_bytes.max(longest), http.body_wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[actix::test]
+    async fn work_that_takes_too_long_is_told_its_limit() {
+        let limits = RequestLimits { timeout: Duration::from_millis(10), ..RequestLimits::new(&Config::default()) };
+        let error = limits.in_time(std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        assert_eq!((error.kind, error.data["timeoutMs"].as_u64()), (ErrorKind::Timeout, Some(10)));
+        assert_eq!(limits.in_time(std::future::ready(Ok(1))).await.unwrap(), 1);
+    }
+}

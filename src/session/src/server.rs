@@ -1,0 +1,134 @@
+//! The parts of the gateway that answer MCP requests, by subject. Code below the handlers of methods takes the part that it
+//! uses.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use actix::Addr;
+
+use crate::{
+    address::GatewayAddress,
+    cluster::Cluster,
+    limits::RequestLimits,
+    long_requests::LongRequests,
+    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals, opened_pages::Opened},
+    status::GatewayStatus,
+};
+use countersign_bridge::Bridge;
+use countersign_config::{Config, RetentionConfig};
+use countersign_domain::principal::Principal;
+use countersign_exchange::{context::RequestSlots, facts::ClientFacts, memory::Memory, shared::SessionShared};
+use countersign_feed::Feed;
+use countersign_provider::Meter;
+use countersign_review::Changes;
+use countersign_routing::{Published, Router};
+use countersign_runtime::lanes::Lanes;
+use countersign_upstream::Upstreams;
+
+/// Finds what tools, prompts and resources lead to, and waits for servers that have just been started.
+#[derive(Clone)]
+pub struct Routing {
+    pub routes: Arc<Published>,
+    pub router: Addr<Router>,
+    pub upstreams: Arc<Upstreams>,
+    /// How long a server may take until its first answer (`limits.first_connection`).
+    pub first_connection: Duration,
+    /// When the gateway was started.
+    pub started: Instant,
+}
+
+/// Proposes calls for review, and follows what becomes of them.
+pub struct Reviews {
+    pub changes: Changes,
+    pub feed: Feed,
+    /// How long a change waits for a decision where its rule does not say.
+    pub expire_after: Duration,
+    pub retention: RetentionConfig,
+    pub address: Arc<GatewayAddress>,
+    /// Changes whose pages their clients were already asked to open.
+    pub opened_pages: Opened,
+    /// Keys that both called tools and decided on changes.
+    pub deciding_keys: DecidingKeys,
+}
+
+impl Reviews {
+    #[must_use]
+    pub fn new(config: &Config, changes: Changes, address: Arc<GatewayAddress>) -> Self {
+        Self {
+            feed: changes.feed().clone(),
+            changes,
+            expire_after: config.changes.expire_after,
+            retention: config.changes.retention,
+            address,
+            opened_pages: Opened::default(),
+            deciding_keys: DecidingKeys::default(),
+        }
+    }
+}
+
+/// See the module's page.
+pub struct McpServer {
+    pub limits: RequestLimits,
+    /// Requests that are being answered.
+    pub slots: RequestSlots,
+    pub limiter: Arc<Limiter>,
+    pub long_requests: LongRequests,
+    /// What is kept for each principal.
+    pub memory: Arc<Memory>,
+    /// Where large messages are handled.
+    pub lanes: Arc<Lanes>,
+    pub routing: Routing,
+    pub reviews: Reviews,
+    pub bridge: Arc<Bridge>,
+    /// Calls that run here as tasks.
+    pub local_tasks: Locals,
+    pub status: Arc<GatewayStatus>,
+    /// The other nodes, where several gateways serve the store.
+    pub cluster: Option<Box<dyn Cluster>>,
+}
+
+impl McpServer {
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        memory: Arc<Memory>,
+        long_requests: LongRequests,
+        routing: Routing,
+        reviews: Reviews,
+        bridge: Bridge,
+        status: Arc<GatewayStatus>,
+    ) -> Self {
+        Self {
+            limits: RequestLimits::new(config),
+            slots: RequestSlots::new(config.limits.max_in_flight),
+            limiter: Arc::new(Limiter::new(&config.limits)),
+            long_requests,
+            memory,
+            lanes: Lanes::new(config.limits.large_threads),
+            routing,
+            reviews,
+            bridge: Arc::new(bridge),
+            local_tasks: Locals::default(),
+            status,
+            cluster: None,
+        }
+    }
+
+    /// Charges the time that a module takes for a call to the rate of that principal, also where the client is gone by then.
+    #[must_use]
+    pub fn meter(&self, principal: &Arc<Principal>) -> Meter {
+        let (limiter, nodes) = (Arc::clone(&self.limiter), Arc::clone(self.reviews.changes.nodes()));
+        let principal = Arc::clone(principal);
+        Meter(Arc::new(move |time| limiter.charge(&principal.name, time, nodes.live())))
+    }
+
+    /// Keeps what a stateless client says of itself for people to see. Its request carries it anyway, so a principal
+    /// that has no memory left only shows none.
+    pub fn show_facts(&self, session: &SessionShared, facts: &Arc<ClientFacts>) {
+        if let Ok(share) = self.memory.take(&session.principal().name, facts.size()) {
+            session.set_facts(Arc::clone(facts), share);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the gateway tells of itself: its health, what it is, and its metrics.
+
+use std::{sync::Arc, time::Instant};
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::registry::Registry;
+use countersign_config::Config;
+use countersign_exchange::{inflow::Inflow, shared::Channel};
+use countersign_protocol::Revision;
+use countersign_review::Changes;
+use countersign_routing::Published;
+use countersign_telemetry::{
+    Metrics, Queue,
+    metrics::{body_bytes, queue_length},
+};
+use countersign_upstream::Upstreams;
+
+/// See the module's page.
+pub struct GatewayStatus {
+    pub started: Instant,
+    /// Cancelled when the gateway begins to drain.
+    pub shutdown: CancellationToken,
+    pub changes: Changes,
+    pub routes: Arc<Published>,
+    pub upstreams: Arc<Upstreams>,
+    pub registry: Arc<Registry>,
+    /// Bytes of bodies that are held.
+    pub inflow: Arc<Inflow>,
+    pub metrics: Metrics,
+    /// Returns the configuration that is in force.
+    pub config: Box<dyn Fn() -> Arc<Config> + Send + Sync>,
+}
+
+impl GatewayStatus {
+    /// Live, and able to take work.
+    #[must_use]
+    pub fn health(&self) -> Value {
+        let nodes = self.changes.nodes();
+        let draining = self.shutdown.is_cancelled();
+        let store = match self.changes.store_trouble() {
+            // A gateway that ends closes its store.
+            _ if !draining && !self.changes.is_healthy() => "failed",
+            Some(trouble) => trouble.word(),
+            // The database has not answered for so long that other nodes count this one as gone.
+            None if !draining && !nodes.holds(None) => "unreachable",
+            None => "ok",
+        };
+        let table = self.routes.load();
+        let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
+        let missing = self.upstreams.missing(listed);
+        let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
+        let mut health = json!({
+            "status": if ready { "ok" } else if draining { "draining" } else { "unavailable" },
+            "live": true,
+            "ready": ready,
+            "checks": {
+                // Or `disk_full`, `locked`, `damaged`, `failed`, `unreachable`.
+                "store": store,
+                "draining": draining,
+                // Only those that are required.
+                "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
+            },
+        });
+        // Where others may serve the same store.
+        if nodes.claimant().is_some() {
+            health["checks"]["nodes"] = json!({ "live": nodes.live(), "otherConfiguration": nodes.differing() });
+        }
+        health
+    }
+
+    /// What `GET /info` says too. Nothing in it is private.
+    #[must_use]
+    pub fn info(&self) -> Value {
+        let table = self.routes.load();
+        let policy = &(self.config)().policy;
+        json!({
+            "name": "countersign",
+            "title": "Countersign",
+            "version": env!("CARGO_PKG_VERSION"),
+            "protocolVersions": Revision::ALL.map(Revision::as_str),
+            "transports": {
+                "streamableHttp": "/mcp",
+                "websocket": "/ws",
+                "sse": { "stream": "/sse", "messages": "/messages" },
+                "http": "/tools",
+                "stdio": "countersign stdio",
+            },
+            "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
+            "tools": table.tools().len(),
+            "prompts": table.prompts().len(),
+            "policy": policy.default.as_str(),
+            "policyMode": policy.mode,
+            "uptimeSeconds": self.started.elapsed().as_secs(),
+        })
+    }
+
+    /// Prometheus text, with the gauges that are read rather than counted.
+    #[must_use]
+    pub fn render_metrics(&self) -> String {
+        let mut queued = 0;
+        self.registry.for_each(|session| {
+            if let Channel::Outbox(outbox) = &session.channel {
+                queued += outbox.len();
+            }
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
+        queue_length(Queue::Outbox).set(queued as f64);
+        #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
+        body_bytes().set(self.inflow.held() as f64);
+        self.upstreams.measure();
+        self.metrics.render()
+    }
+}

@@ -1,0 +1,127 @@
+//! Clients that tests play, before a gateway with one module.
+
+use std::{ops::Deref, sync::Arc};
+
+use serde_json::{Value, json};
+
+use crate::{Handling, inbound, testing::Gateway};
+use countersign_domain::{
+    changes::{Change, ChangeState, Verdict},
+    principal::Role,
+};
+use countersign_exchange::testing::{identity, request};
+use countersign_protocol::Revision;
+use countersign_provider::{
+    ToolDef,
+    testing::{Fake, prompt, resource, tool},
+};
+use countersign_review::{ChangeFilter, testing::decision};
+
+/// Can fill in forms.
+pub const FORMS: &str = r#"{"elicitation":{"form":{}}}"#;
+
+/// A gateway with the module `f`, which has the tools `read`, `write` (reviewed unless policy says otherwise) and `wait`, two
+/// resources and a prompt.
+pub struct Bench {
+    gateway: Gateway,
+    pub fake: Arc<Fake>,
+}
+
+impl Deref for Bench {
+    type Target = Gateway;
+
+    fn deref(&self) -> &Gateway {
+        &self.gateway
+    }
+}
+
+impl Bench {
+    /// Of a configuration in YAML.
+    pub async fn new(config: &str) -> Self {
+        let gateway = Gateway::new(config).await;
+        let mut read = tool("read", &json!({ "n": { "type": "integer" } }));
+        read.annotations.read_only_hint = true;
+        let mut write = tool("write", &json!({ "target": { "type": "string" } }));
+        write.input_schema["required"] = json!(["target"]);
+        let wait = ToolDef { long_running: true, ..ToolDef { name: "wait".into(), ..read.clone() } };
+        let fake = Fake::named("f");
+        fake.tools.lock().unwrap().extend([read, write, wait]);
+        fake.resources.lock().unwrap().extend([resource("f://a", "a"), resource("f://b", "private")]);
+        fake.prompts.lock().unwrap().push(prompt("greet", "whom"));
+        let fake = gateway.offer_module(fake).await;
+        Self { gateway, fake }
+    }
+
+    /// Requests of the agent `ann` over one connection.
+    pub fn client(&self, revision: Revision, capabilities: &str) -> Handling {
+        self.client_of("ann", revision, capabilities)
+    }
+
+    pub fn client_of(&self, principal: &str, revision: Revision, capabilities: &str) -> Handling {
+        let exchange = self.clients.exchange_of(principal, revision, capabilities);
+        let server = Arc::clone(&self.server);
+        Handling { exchange, table: server.routing.routes.load_full(), server }
+    }
+
+    /// The same with another role.
+    pub fn client_as(&self, role: Role, revision: Revision) -> Handling {
+        let mut client = self.client(revision, "{}");
+        client.exchange.identity = identity("ann", role);
+        client
+    }
+
+    /// All changes, newest first.
+    pub async fn changes(&self) -> Vec<Arc<Change>> {
+        self.server.reviews.changes.list(ChangeFilter::default(), 100, None).await.unwrap().items
+    }
+
+    /// The only change, once it is there.
+    pub async fn change(&self) -> Arc<Change> {
+        loop {
+            if let [change] = self.changes().await.as_slice() {
+                return Arc::clone(change);
+            }
+            pause().await;
+        }
+    }
+
+    pub async fn decide(&self, change: &Change, verdict: Verdict) {
+        self.server.reviews.changes.decide(decision(change, "alice", verdict)).await.unwrap();
+    }
+
+    /// Waits until the change is in that state.
+    pub async fn until(&self, id: &str, state: ChangeState) -> Arc<Change> {
+        loop {
+            let change = self.server.reviews.changes.get(id).await.unwrap().unwrap();
+            if change.state == state {
+                return change;
+            }
+            pause().await;
+        }
+    }
+}
+
+pub async fn pause() {
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+}
+
+/// The response to a request with that id; nothing where its client took it back.
+pub async fn respond(client: &Handling, id: u64, method: &str, params: &Value) -> Option<Value> {
+    let text = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
+    let answer = inbound::answer(client, &request(&text)).await?;
+    Some(serde_json::from_slice(&answer.bytes).unwrap())
+}
+
+/// The result of a request.
+pub async fn ask(client: &Handling, method: &str, params: &Value) -> Value {
+    let response = respond(client, 1, method, params).await.unwrap();
+    response.get("result").unwrap_or_else(|| panic!("{response}")).clone()
+}
+
+/// The number and the code of a request's error, and its data.
+pub async fn refused(client: &Handling, method: &str, params: &Value) -> (i64, String, Value) {
+    let response = respond(client, 1, method, params).await.unwrap();
+    let error = response.get("error").unwrap_or_else(|| panic!("{response}"));
+    let code = error["data"]["code"].as_str().unwrap_or_default().to_owned();
+    (error["code"].as_i64().unwrap(), code, error["data"].clone())
+}

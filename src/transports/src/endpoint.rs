@@ -1,0 +1,34 @@
+//! What the endpoints of agents are served from.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use countersign_config::TransportsConfig;
+use countersign_http::connections::Connections;
+use countersign_session::{McpServer, Sessions};
+
+/// See the module's page.
+pub struct McpEndpoint {
+    pub transports: TransportsConfig,
+    /// Answers requests.
+    pub server: Arc<McpServer>,
+    pub sessions: Arc<Sessions>,
+    pub connections: Arc<Connections>,
+    /// Cancelled when the gateway begins to drain.
+    pub shutdown: CancellationToken,
+}
+
+impl McpEndpoint {
+    #[must_use]
+    pub fn new(transports: &TransportsConfig, sessions: Arc<Sessions>, connections: Arc<Connections>) -> Self {
+        let server = Arc::clone(&sessions.server);
+        Self {
+            transports: transports.clone(),
+            shutdown: server.long_requests.shutdown.clone(),
+            server,
+            sessions,
+            connections,
+        }
+    }
+}
