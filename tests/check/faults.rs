@@ -1,6 +1,6 @@
-//! What the model server does wrong under the name of each check, in words for the page of the documentation.
+//! Descriptions of the model server's fault for each check, for the page of the documentation.
 
-/// Each check with the fault that it finds.
+/// Each check with the fault that it detects.
 pub const FAULTS: &[(&str, &str)] = &[
     ("messages/jsonrpc", "answers with `\"jsonrpc\": \"1.0\"`"),
     ("messages/id-integer", "answers 42 with \"42\""),

@@ -23,26 +23,26 @@ const SERVER: &str = env!("CARGO_BIN_EXE_model-server");
 
 /// Where and in which era a check can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct CheckTarget {
     transport: &'static str,
     modern: bool,
 }
 
 /// How a run ended, and what it printed.
-struct Ran {
+struct RunResult {
     code: Option<i32>,
     report: Value,
     errors: String,
 }
 
-fn run(arguments: &[&str]) -> Ran {
+fn run(arguments: &[&str]) -> RunResult {
     let output = Command::new(binary()).arg("check").args(arguments).stdin(Stdio::null()).output().unwrap();
     let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    Ran { code: output.status.code(), report, errors: String::from_utf8_lossy(&output.stderr).into_owned() }
+    RunResult { code: output.status.code(), report, errors: String::from_utf8_lossy(&output.stderr).into_owned() }
 }
 
 /// Checks the model server with that fault.
-fn checked(place: Place, fault: &str) -> Ran {
+fn check_model_server(place: CheckTarget, fault: &str) -> RunResult {
     let mut server: Vec<&str> = Vec::new();
     server.extend(place.modern.then_some("--modern"));
     if !fault.is_empty() {
@@ -63,14 +63,14 @@ fn checked(place: Place, fault: &str) -> Ran {
     run(&["--json", "--timeout", "2", "--revision", revision, "--url", &url])
 }
 
-fn failed(ran: &Ran) -> BTreeSet<String> {
+fn failed(ran: &RunResult) -> BTreeSet<String> {
     let all = ran.report["checks"].as_array().unwrap_or_else(|| panic!("no report: {:?} {}", ran.code, ran.errors));
     let failed = all.iter().filter(|check| check["status"] == "failed");
     failed.map(|check| check["id"].as_str().unwrap().to_owned()).collect()
 }
 
 /// The place where a check is tried.
-fn place(check: &Check) -> Place {
+fn place(check: &Check) -> CheckTarget {
     let transport = match check.id {
         id if id.starts_with("http/") || id == "stateless/envelope" || id == "robustness/half-open" => "http",
         id if id.starts_with("websocket/") => "websocket",
@@ -90,7 +90,7 @@ fn place(check: &Check) -> Place {
             | "utilities/listen-filter"
             | "utilities/no-requests"
     ) || check.id.starts_with("stateless/");
-    Place { transport, modern }
+    CheckTarget { transport, modern }
 }
 
 /// What else is broken by a fault, because it rests on what the fault breaks.
@@ -106,13 +106,13 @@ fn dependants(id: &str) -> &'static [&'static str] {
 }
 
 #[test]
-fn a_server_that_keeps_the_protocol_passes_everywhere() {
+fn conforming_server_passes_everywhere() {
     // A run mostly waits.
     std::thread::scope(|threads| {
         for transport in ["stdio", "http", "websocket"] {
             for modern in [false, true] {
                 threads.spawn(move || {
-                    let ran = checked(Place { transport, modern }, "");
+                    let ran = check_model_server(CheckTarget { transport, modern }, "");
                     assert_eq!(failed(&ran), BTreeSet::new(), "{transport} {modern}: {}", ran.report);
                     assert_eq!((ran.code, &ran.report["complies"]), (Some(0), &Value::Bool(true)));
                 });
@@ -122,7 +122,7 @@ fn a_server_that_keeps_the_protocol_passes_everywhere() {
 }
 
 #[test]
-fn each_check_finds_its_fault_and_no_other_does() {
+fn each_check_finds_exactly_its_fault() {
     let all: Vec<&Check> = checks().collect();
     assert!(all.len() >= 60, "{}", all.len());
     let waiting = Mutex::new(all.into_iter());
@@ -132,7 +132,7 @@ fn each_check_finds_its_fault_and_no_other_does() {
             threads.spawn(|| {
                 loop {
                     let Some(check) = waiting.lock().unwrap().next() else { return };
-                    let ran = checked(place(check), check.id);
+                    let ran = check_model_server(place(check), check.id);
                     let mut expected: BTreeSet<String> =
                         dependants(check.id).iter().map(|id| (*id).to_owned()).collect();
                     expected.insert(check.id.to_owned());
@@ -150,7 +150,7 @@ fn each_check_finds_its_fault_and_no_other_does() {
 }
 
 #[test]
-fn the_gateway_complies_on_every_transport_in_every_revision() {
+fn gateway_complies_on_all_transports_and_revisions() {
     let gateway = Gateway::start();
     let (http, ws) = (format!("http://{}/mcp", gateway.address()), format!("ws://{}/ws", gateway.address()));
     let data = gateway.data();
@@ -179,7 +179,7 @@ fn the_gateway_complies_on_every_transport_in_every_revision() {
 }
 
 #[test]
-fn what_is_asked_wrong_and_who_is_not_there_have_codes_of_their_own() {
+fn usage_errors_and_absent_servers_have_exit_codes() {
     for arguments in [
         &[][..],
         &["--url", "ftp://x"],
@@ -200,7 +200,7 @@ fn what_is_asked_wrong_and_who_is_not_there_have_codes_of_their_own() {
 
 /// What never ends, never begins, or says that it is larger than everything, is refused when its time or its bound is over.
 #[test]
-fn a_server_that_babbles_or_hangs_is_refused() {
+fn babbling_or_hanging_server_is_refused() {
     for server in ["yes", "cat /dev/zero", "cat /dev/urandom", "exec 1>&-; sleep 60", "sleep 60 & sleep 60"] {
         let ran = run(&["--timeout", "1", "--", "sh", "-c", server]);
         assert_eq!(ran.code, Some(69), "{server}: {}", ran.errors);
@@ -276,10 +276,10 @@ fn reports_are_for_people_programs_and_ci() {
 }
 
 #[test]
-fn ids_of_another_type_are_a_finding() {
+fn wrong_id_type_is_reported() {
     for modern in [false, true] {
-        let place = Place { transport: "stdio", modern };
-        let ran = checked(place, "run/text-ids");
+        let place = CheckTarget { transport: "stdio", modern };
+        let ran = check_model_server(place, "run/text-ids");
         let failed = failed(&ran);
         assert_eq!(ran.code, Some(1), "{}", ran.errors);
         // It also writes a banner.
@@ -290,7 +290,7 @@ fn ids_of_another_type_are_a_finding() {
         assert!(found["received"].to_string().contains(r#"\"id\":\"42\""#), "{found}");
     }
     // Where no answer belongs to a request, that is all there is to say.
-    let ran = checked(Place { transport: "stdio", modern: false }, "run/no-ids");
+    let ran = check_model_server(CheckTarget { transport: "stdio", modern: false }, "run/no-ids");
     assert_eq!((ran.code, failed(&ran)), (Some(1), BTreeSet::from(["messages/id-integer".to_owned()])));
     let found = &ran.report["checks"][0];
     assert!(found["why"].as_str().unwrap().contains("null"), "{found}");
@@ -298,7 +298,7 @@ fn ids_of_another_type_are_a_finding() {
 }
 
 #[test]
-fn server_that_sends_much_is_cut_off() {
+fn server_that_sends_too_much_is_cut_off() {
     // In one answer, and in many messages before one.
     cut_off("run/large", &[]);
     cut_off("run/babble", &["--only", "utilities"]);
@@ -385,7 +385,7 @@ fn credentials_are_in_no_report() {
 }
 
 #[test]
-fn checked_command_gets_little_and_leaves_nothing() {
+fn checked_command_is_isolated_and_cleaned_up() {
     let dir = tempfile::tempdir().unwrap();
     let (file, marker) = (dir.path().join("env"), marker());
     let script = format!("env > {}; setsid sh -c 'sleep 1000; :' {marker} & exec {SERVER}", file.to_str().unwrap());
@@ -418,7 +418,7 @@ fn checked_command_gets_little_and_leaves_nothing() {
 
 /// The page has a row for each check, with the fault in the model server that it finds.
 #[test]
-fn the_page_has_each_check_and_its_fault() {
+fn page_lists_each_check_with_its_fault() {
     let page = fs_text(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checking.md")));
     let faults: BTreeMap<&str, &str> = faults::FAULTS.iter().copied().collect();
     assert_eq!(faults.len(), faults::FAULTS.len());

@@ -76,7 +76,7 @@ fn stdio(server: &Server) {
     let mut input = BufReader::with_capacity(1 << 20, std::io::stdin().lock());
     let mut peer = Peer::default();
     if server.has("stdio/many-in-one-write") || server.has("stdio/one-in-many-writes") {
-        return piecemeal(server, &mut peer, &mut input);
+        return read_in_pieces(server, &mut peer, &mut input);
     }
     loop {
         let mut line = Vec::new();
@@ -108,7 +108,7 @@ fn stdio(server: &Server) {
 }
 
 /// Takes what one read gives for one message.
-fn piecemeal(server: &Server, peer: &mut Peer, input: &mut impl Read) {
+fn read_in_pieces(server: &Server, peer: &mut Peer, input: &mut impl Read) {
     let mut buffer = vec![0; 8 << 20];
     let mut kept = Vec::new();
     while let Ok(count @ 1..) = input.read(&mut buffer) {
@@ -165,7 +165,7 @@ impl Server {
     }
 
     /// Ends the process where this input is what the fault is about.
-    fn may_die(&self, text: &[u8]) {
+    fn exit_if_faulty(&self, text: &[u8]) {
         let shown = String::from_utf8_lossy(text);
         let parsed: Option<Value> = serde_json::from_slice(text).ok();
         let of = |value: &Option<Value>, name: &str| value.as_ref().and_then(|value| value.get(name)).cloned();
@@ -189,7 +189,7 @@ impl Server {
 
     /// What is written back, each on a line of its own.
     fn answers(&self, peer: &mut Peer, text: &[u8]) -> Vec<String> {
-        self.may_die(text);
+        self.exit_if_faulty(text);
         let id_of_nothing = if self.modern { None } else { Some(Value::Null) };
         let text = text.trim_ascii();
         if text.is_empty() {
@@ -231,7 +231,7 @@ impl Server {
             return Vec::new();
         }
         if method == "subscriptions/listen" && self.modern {
-            return self.listened(id, &message["params"]);
+            return self.subscription_messages(id, &message["params"]);
         }
         if self.has("messages/unknown-members") && message.get("check").is_some() {
             return vec![error(Some(id), -32602, "what is check?").to_string()];
@@ -258,7 +258,7 @@ impl Server {
                 response
             }
         };
-        self.spoil(&mut response, id, method);
+        self.break_envelope(&mut response, id, method);
         let mut text = response.to_string();
         if self.has("run/large") && !matches!(method, "initialize" | "server/discover") {
             text = text.replace("\"result\":{", &format!("\"result\":{{\"pad\":[{}[]],", "[],".repeat(16 << 20 >> 2)));
@@ -303,7 +303,7 @@ impl Server {
     }
 
     /// The beginning of a subscription, on which nothing happens.
-    fn listened(&self, id: &Value, params: &Value) -> Vec<String> {
+    fn subscription_messages(&self, id: &Value, params: &Value) -> Vec<String> {
         let of = |method: &str, mut params: Value| {
             params["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": id });
             json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
@@ -323,7 +323,7 @@ impl Server {
     }
 
     /// Faults of the envelope.
-    fn spoil(&self, response: &mut Value, id: &Value, method: &str) {
+    fn break_envelope(&self, response: &mut Value, id: &Value, method: &str) {
         let harmless = matches!(method, "ping" | "server/discover");
         match self.fault.as_str() {
             "messages/jsonrpc" if harmless && *id == 7 => response["jsonrpc"] = "1.0".into(),
@@ -560,19 +560,19 @@ fn version(params: &Value) -> Value {
 type Reply = (u16, Vec<(&'static str, String)>, String);
 
 /// One HTTP request, or an upgrade.
-struct Asked {
+struct HttpRequest {
     method: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
-impl Asked {
+impl HttpRequest {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
-fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
+fn read(stream: &mut BufReader<TcpStream>) -> Option<HttpRequest> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|count| *count > 0)?;
     let method = line.split(' ').next()?.to_owned();
@@ -590,7 +590,7 @@ fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
     let length = headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, value)| value.parse().ok());
     let mut body = vec![0; length.unwrap_or(0)];
     stream.read_exact(&mut body).ok()?;
-    Some(Asked { method, headers, body })
+    Some(HttpRequest { method, headers, body })
 }
 
 fn serve(server: &Server, stream: TcpStream) {
@@ -641,12 +641,12 @@ fn respond(stream: &mut TcpStream, status: u16, headers: &[(&str, String)], body
 }
 
 impl Server {
-    fn http(&self, asked: &Asked) -> Reply {
+    fn http(&self, asked: &HttpRequest) -> Reply {
         let kind = if self.has("http/content-type") { "text/plain" } else { "application/json" };
         let json_of = |status: u16, body: &Value| (status, vec![("content-type", kind.to_owned())], body.to_string());
         let message: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
         if let (false, "GET", Some(last)) = (self.modern, asked.method.as_str(), asked.header("last-event-id")) {
-            return self.resumed(last);
+            return self.resume_reply(last);
         }
         if asked.method == "GET" {
             return if self.has("http/get") {
@@ -664,7 +664,7 @@ impl Server {
         if self.modern {
             // What is no request is refused as that, whatever its headers say.
             if message["method"].is_string()
-                && let Some(refused) = self.validated(asked, &message)
+                && let Some(refused) = self.check_headers(asked, &message)
             {
                 return json_of(400, &refused);
             }
@@ -689,7 +689,7 @@ impl Server {
         }
         if !self.modern && message["method"] == "ping" && message["id"].as_str().is_some_and(|id| id.contains("stream"))
         {
-            return self.streamed(answer);
+            return self.stream_reply(answer);
         }
         let answer: Value = serde_json::from_str(answer).unwrap();
         let status = match answer["error"]["code"].as_i64() {
@@ -718,7 +718,7 @@ impl Server {
     }
 
     /// An answer as a stream of one event, which can be asked for again.
-    fn streamed(&self, text: &str) -> Reply {
+    fn stream_reply(&self, text: &str) -> Reply {
         let mut all = self.events.lock().unwrap();
         let stream = all.len();
         all.push((stream, text.to_owned()));
@@ -727,7 +727,7 @@ impl Server {
     }
 
     /// What came after an event: on its stream, which had one.
-    fn resumed(&self, last: &str) -> Reply {
+    fn resume_reply(&self, last: &str) -> Reply {
         let last: usize = last.parse().unwrap_or(usize::MAX);
         let all = self.events.lock().unwrap();
         let Some((stream, _)) = all.get(last) else { return (404, Vec::new(), String::new()) };
@@ -738,7 +738,7 @@ impl Server {
     }
 
     /// Headers against the body, in the stateless revision.
-    fn validated(&self, asked: &Asked, message: &Value) -> Option<Value> {
+    fn check_headers(&self, asked: &HttpRequest, message: &Value) -> Option<Value> {
         let id = message.get("id");
         if version(&message["params"]).is_null() && !self.has("stateless/envelope") {
             return Some(error(id, -32602, "no version"));
@@ -765,7 +765,7 @@ impl Server {
     }
 
     /// The session of a request of the handshake era; what it is refused with.
-    fn session(&self, asked: &Asked, message: &Value) -> Option<Reply> {
+    fn session(&self, asked: &HttpRequest, message: &Value) -> Option<Reply> {
         let refused =
             |status: u16| Some((status, vec![("content-type", "application/json".to_owned())], String::new()));
         if message["method"] == "initialize" {
@@ -792,7 +792,7 @@ impl Server {
     }
 }
 
-fn websocket(server: &Server, mut reader: BufReader<TcpStream>, asked: &Asked) {
+fn websocket(server: &Server, mut reader: BufReader<TcpStream>, asked: &HttpRequest) {
     let key = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", asked.header("sec-websocket-key").unwrap_or_default());
     let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, key.as_bytes());
     let accept = base64::prelude::BASE64_STANDARD.encode(hash);

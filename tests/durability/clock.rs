@@ -25,7 +25,7 @@ policy:
 "#;
 
 /// A gateway whose wall clock is off by what a file says.
-struct Skewed {
+struct SkewedGateway {
     gateway: Gateway,
     project: String,
 }
@@ -46,7 +46,7 @@ pub fn set_clock(home: &Path, seconds: i64) {
 
 /// The library has a file in shared memory named after each process, which one that is killed leaves behind; the next with
 /// the same number would be refused its start.
-fn sweep() {
+fn remove_stale_shared_memory() {
     for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
         let of = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
@@ -65,7 +65,7 @@ pub fn ahead(response: &Response) -> Option<i64> {
 
 /// Has a program ask this library for the time, which is off by what that file says.
 pub fn env<'a>(library: &'a Path, clock: &'a Path) -> [(&'static str, &'a str); 5] {
-    sweep();
+    remove_stale_shared_memory();
     [
         ("LD_PRELOAD", library.to_str().unwrap()),
         ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
@@ -75,8 +75,8 @@ pub fn env<'a>(library: &'a Path, clock: &'a Path) -> [(&'static str, &'a str); 
     ]
 }
 
-impl Skewed {
-    fn on(home: tempfile::TempDir, library: &Path, seconds: i64) -> Self {
+impl SkewedGateway {
+    fn start_on(home: tempfile::TempDir, library: &Path, seconds: i64) -> Self {
         set_clock(home.path(), seconds);
         let clock = home.path().join("clock");
         let env = env(library, &clock).to_vec();
@@ -101,7 +101,7 @@ impl Skewed {
         id_in(&body)
     }
 
-    fn approved(&self, title: &str) -> String {
+    fn propose_approved(&self, title: &str) -> String {
         let id = self.propose(title);
         self.gateway.decide(&id, "approve");
         id
@@ -141,16 +141,16 @@ fn id_in(body: &Value) -> String {
 const HOUR: i64 = 3600;
 
 #[test]
-fn a_clock_that_jumps_loses_nothing_runs_nothing_twice_and_expires_nothing_too_early() {
+fn clock_jumps_lose_and_repeat_nothing() {
     let library = library();
-    let skewed = Skewed::on(tempfile::tempdir().unwrap(), &library, 0);
+    let skewed = SkewedGateway::start_on(tempfile::tempdir().unwrap(), &library, 0);
     let real = skewed.now("Now");
 
     // Back an hour, with something in each state that knows a time.
     let pending = skewed.propose("Pending before");
     let brief = skewed.propose("Brief before");
     let soon = skewed.propose("Soon over before");
-    let later = skewed.approved("Later before");
+    let later = skewed.propose_approved("Later before");
     let held = skewed.held("Held before");
     skewed.set(-HOUR);
     assert!(skewed.now("An hour ago").duration_since(real).as_secs() < -HOUR / 2, "the clock was set back");
@@ -173,7 +173,7 @@ fn a_clock_that_jumps_loses_nothing_runs_nothing_twice_and_expires_nothing_too_e
     // Forward a day from there on.
     let brief_too = skewed.propose("Brief an hour ago");
     let patient = skewed.propose("Pending an hour ago");
-    let later = skewed.approved("Later an hour ago");
+    let later = skewed.propose_approved("Later an hour ago");
     let held = skewed.held("Held an hour ago");
     skewed.set(23 * HOUR);
     for over in [&brief, &brief_too] {
@@ -183,12 +183,12 @@ fn a_clock_that_jumps_loses_nothing_runs_nothing_twice_and_expires_nothing_too_e
     assert_eq!(held.join().unwrap().0, 202);
     assert_eq!(skewed.state(&patient), "pending", "its three days are not over");
     // An approval that may be undone for long, and a crash meanwhile: it can be undone on a clock that was set back, too.
-    let long = skewed.approved("Long tomorrow");
-    let waiting = skewed.approved("Later tomorrow");
+    let long = skewed.propose_approved("Long tomorrow");
+    let waiting = skewed.propose_approved("Later tomorrow");
 
     // Killed, and started again yesterday.
     let home = skewed.gateway.kill();
-    let skewed = Skewed::on(home, &library, -HOUR);
+    let skewed = SkewedGateway::start_on(home, &library, -HOUR);
     skewed.gateway.reached(&waiting, "applied");
     let change = skewed.gateway.change(&long);
     assert_eq!(change["state"], "approved", "{change}");
@@ -207,14 +207,14 @@ fn a_clock_that_jumps_loses_nothing_runs_nothing_twice_and_expires_nothing_too_e
     for title in ["Brief before", "Soon over before", "Held before", "Held an hour ago", "Long tomorrow"] {
         assert_eq!(skewed.gateway.issues_titled(title), 0, "{title}");
     }
-    numbered(&skewed.gateway);
+    check_feed_numbers(&skewed.gateway);
     let (_, home) = skewed.gateway.stop();
     let (code, out, err) = run(&["audit", "verify", "--data", home.path().join("data").to_str().unwrap()]);
     assert_eq!(code, Some(0), "{out}{err}");
 }
 
 /// Reads the whole feed.
-fn numbered(gateway: &Gateway) {
+fn check_feed_numbers(gateway: &Gateway) {
     let bearer = format!("Bearer {}", gateway.reviewer());
     let open = |last: Option<&str>| {
         let mut conn = gateway.connect();

@@ -1,6 +1,5 @@
-//! Kills the gateway at named points and in the middle of everything, starts it again on what it left, and checks
-//! the invariants: nothing lost that was promised, nothing run twice, an unknown outcome said to be one, a trail
-//! that verifies, a feed without gaps.
+//! Kills the gateway at named points and under load, restarts it on its data, and checks the invariants: no promise
+//! lost, nothing run twice, unknown outcomes reported, a trail that verifies, and a feed without gaps.
 
 use std::{
     collections::BTreeMap,
@@ -14,15 +13,15 @@ use serde_json::{Value, json};
 use support::{Gateway, Options, create_key, eventually, http::Conn, mcp, run};
 use tempfile::TempDir;
 
-/// Starts a gateway that ends itself at the n-th passage of that point.
-fn armed(home: TempDir, point: &str, passage: u32) -> Gateway {
+/// Starts a gateway that kills itself at the n-th passage of that point.
+fn start_armed(home: TempDir, point: &str, passage: u32) -> Gateway {
     let passage = passage.to_string();
     let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
     Gateway::on(home, &Options { env, ..Options::default() })
 }
 
-/// Data with a reviewer's key and one pending change; gives both.
-fn prepared(title: &str) -> (TempDir, String, String) {
+/// Prepares data with a reviewer's key and one pending change; returns both.
+fn prepare_pending_change(title: &str) -> (TempDir, String, String) {
     let gateway = Gateway::start();
     let key = gateway.create_key("reviewer", "carol");
     let change = gateway.propose(title);
@@ -30,7 +29,7 @@ fn prepared(title: &str) -> (TempDir, String, String) {
     (home, key, change)
 }
 
-/// Sends an approval and does not care whether there is an answer.
+/// Sends an approval whether or not there is an answer.
 fn approve_blindly(gateway: &Gateway, key: &str, change: &str) -> Option<u16> {
     let seen = gateway.api_as(key, "GET", &format!("/api/changes/{change}"), None).1;
     let body = json!({"decision": "approve", "version": seen["version"], "digest": seen["digest"]}).to_string();
@@ -41,36 +40,36 @@ fn approve_blindly(gateway: &Gateway, key: &str, change: &str) -> Option<u16> {
     conn.try_response().map(|response| response.status)
 }
 
-/// Waits until an armed gateway has ended itself, by a signal.
+/// Waits until an armed gateway has ended itself by a signal.
 #[track_caller]
-fn crashed(mut gateway: Gateway) -> TempDir {
+fn wait_for_crash(mut gateway: Gateway) -> TempDir {
     let status = gateway.process.ended();
     assert_eq!(status.code(), None, "it was killed, it did not exit: {status:?}\n{}", gateway.log());
     gateway.kill()
 }
 
-/// `countersign audit verify` says that nothing was altered or lost.
+/// Checks with `countersign audit verify` that nothing was altered or lost.
 #[track_caller]
-fn verified(home: &Path) {
+fn verify_trail(home: &Path) {
     let data = home.join("data");
     let (code, out, err) = run(&["audit", "verify", "--data", data.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{out}{err}");
 }
 
-/// Replays the whole feed and checks that its numbers have no gap and that each change's edges are legal.
+/// Replays the whole feed; checks that its numbers have no gap and that each change's transitions are legal.
 #[track_caller]
-fn feed_is_whole(gateway: &Gateway, key: &str) -> Vec<Value> {
+fn check_feed(gateway: &Gateway, key: &str) -> Vec<Value> {
     let bearer = format!("Bearer {key}");
     let trail = gateway.request("GET", "/api/audit/export", &[("Authorization", &bearer)], b"");
     assert_eq!(trail.status, 200);
     let trail: Vec<Value> = trail.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // The trail tells of keys and of the policy, too, of which the feed does not.
+    // The trail also has keys and the policy, which the feed does not.
     let of_others = |entry: &&Value| entry["event"] == "key_created" || entry["event"] == "policy_recorded";
     let of_changes = trail.len() - trail.iter().filter(of_others).count();
     let mut conn = gateway.connect();
     conn.request("GET", "/api/events?since=0", &[("Authorization", &bearer)], b"");
     assert_eq!(conn.head().status, 200);
-    // As many as there must be, and then whether there are more.
+    // First the required number of events, then whether there are more.
     let mut events = Vec::new();
     while let Some(event) =
         if events.len() < of_changes { conn.event() } else { conn.event_within(Duration::from_millis(300)) }
@@ -100,7 +99,7 @@ fn feed_is_whole(gateway: &Gateway, key: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_proposal_is_durable_or_was_never_answered() {
+fn answered_proposal_is_durable() {
     for (point, survives) in [
         ("before_commit", false),
         ("after_commit", true),
@@ -111,12 +110,12 @@ fn a_proposal_is_durable_or_was_never_answered() {
         let key = first.create_key("reviewer", "carol");
         let project = first.project();
         let (_, home) = first.stop();
-        let gateway = armed(home, point, 1);
+        let gateway = start_armed(home, point, 1);
         let params = json!({
             "name": "create_issue", "arguments": {"projectId": project, "title": "At a crash", "type": "Story"},
         });
         let answer = gateway.modern_conn(1, "tools/call", params).try_response();
-        let home = crashed(gateway);
+        let home = wait_for_crash(gateway);
         let again = Gateway::on(home, &Options::default());
         let (_, listed) = again.api_as(&key, "GET", "/api/changes", None);
         let found = listed["changes"].as_array().unwrap().len();
@@ -124,19 +123,19 @@ fn a_proposal_is_durable_or_was_never_answered() {
         if let Some(answer) = answer.filter(|answer| answer.status == 200) {
             assert!(survives, "{point}: answered and lost: {}", answer.text());
         }
-        feed_is_whole(&again, &key);
+        check_feed(&again, &key);
         let (_, home) = again.stop();
-        verified(home.path());
+        verify_trail(home.path());
     }
 }
 
 #[test]
-fn after_the_claim_the_outcome_is_unknown_until_a_person_settles_it() {
+fn crash_after_claim_leaves_unknown_outcome() {
     for (point, ran) in [("after_claim", 0), ("after_call", 1), ("before_result", 1)] {
-        let (home, key, change) = prepared("Claimed");
-        let gateway = armed(home, point, 1);
+        let (home, key, change) = prepare_pending_change("Claimed");
+        let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);
-        let home = crashed(gateway);
+        let home = wait_for_crash(gateway);
         let again = Gateway::on(home, &Options::default());
         let seen = again.reached(&change, "outcome_unknown");
         assert_eq!(again.issues_titled("Claimed"), ran, "{point}: never retried: {seen}");
@@ -145,13 +144,13 @@ fn after_the_claim_the_outcome_is_unknown_until_a_person_settles_it() {
         let (status, settled) = again.api_as(&key, "POST", &format!("/api/changes/{change}/settle"), Some(&settle));
         assert_eq!(status, 200, "{point}: {settled}");
         assert_eq!(settled["state"], settle["outcome"], "{point}");
-        let kinds: Vec<Value> = feed_is_whole(&again, &key).into_iter().map(|event| event["type"].clone()).collect();
+        let kinds: Vec<Value> = check_feed(&again, &key).into_iter().map(|event| event["type"].clone()).collect();
         for kind in ["change.approved", "change.executing", "change.outcome_unknown", "change.settled"] {
             assert!(kinds.contains(&json!(kind)), "{point}: {kind} in {kinds:?}");
         }
         let (_, home) = again.stop();
-        verified(home.path());
-        // Started once more, it is still settled and still ran as often as before.
+        verify_trail(home.path());
+        // After one more restart it is still settled, and has not run again.
         let third = Gateway::on(home, &Options::default());
         assert_eq!(third.change(&change)["state"], settle["outcome"]);
         assert_eq!(third.issues_titled("Claimed"), ran, "{point}");
@@ -159,37 +158,37 @@ fn after_the_claim_the_outcome_is_unknown_until_a_person_settles_it() {
 }
 
 #[test]
-fn before_the_claim_it_runs_once_after_the_restart() {
+fn crash_before_claim_runs_once_after_restart() {
     for point in ["after_approve", "before_claim"] {
-        let (home, key, change) = prepared("Approved");
-        let gateway = armed(home, point, 1);
+        let (home, key, change) = prepare_pending_change("Approved");
+        let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);
-        let home = crashed(gateway);
+        let home = wait_for_crash(gateway);
         let again = Gateway::on(home, &Options::default());
         again.reached(&change, "applied");
         assert_eq!(again.issues_titled("Approved"), 1, "{point}");
-        feed_is_whole(&again, &key);
+        check_feed(&again, &key);
         let (_, home) = again.stop();
-        verified(home.path());
+        verify_trail(home.path());
     }
 }
 
 #[test]
-fn after_the_result_nothing_is_left_to_do() {
-    let (home, key, change) = prepared("Applied");
-    let gateway = armed(home, "after_result", 1);
+fn crash_after_result_repeats_nothing() {
+    let (home, key, change) = prepare_pending_change("Applied");
+    let gateway = start_armed(home, "after_result", 1);
     approve_blindly(&gateway, &key, &change);
-    let home = crashed(gateway);
+    let home = wait_for_crash(gateway);
     let again = Gateway::on(home, &Options::default());
     assert_eq!(again.change(&change)["state"], "applied");
     assert_eq!(again.issues_titled("Applied"), 1);
-    feed_is_whole(&again, &key);
+    check_feed(&again, &key);
     let (_, home) = again.stop();
-    verified(home.path());
+    verify_trail(home.path());
 }
 
 #[test]
-fn a_gateway_killed_under_load_keeps_every_promise() {
+fn gateway_killed_under_load_keeps_every_promise() {
     let mut home = tempfile::tempdir().unwrap();
     let key = {
         let gateway = Gateway::on(home, &Options::default());
@@ -208,7 +207,9 @@ fn a_gateway_killed_under_load_keeps_every_promise() {
             let workers: Vec<_> = (0..4)
                 .map(|worker| {
                     let (project, key, stop, answered) = (&project, &key, &stop, &answered);
-                    scope.spawn(move || load(address, project, key, &format!("r{round}w{worker}"), stop, answered))
+                    scope.spawn(move || {
+                        generate_load(address, project, key, &format!("r{round}w{worker}"), stop, answered)
+                    })
                 })
                 .collect();
             eventually("some work is done", || (answered.load(Ordering::Relaxed) >= 40).then_some(()));
@@ -218,7 +219,7 @@ fn a_gateway_killed_under_load_keeps_every_promise() {
         });
         promised.extend(found.into_iter().flatten());
         home = gateway.kill();
-        verified(home.path());
+        verify_trail(home.path());
     }
     let gateway = Gateway::on(home, &Options::default());
     settle_unknown(&gateway, &key);
@@ -237,12 +238,12 @@ fn a_gateway_killed_under_load_keeps_every_promise() {
         *titles.entry(state).or_default() += 1;
     }
     assert!(titles.get("applied").copied().unwrap_or_default() > 10, "{titles:?}");
-    feed_is_whole(&gateway, &key);
+    check_feed(&gateway, &key);
     let (_, home) = gateway.stop();
-    verified(home.path());
+    verify_trail(home.path());
 }
 
-/// Says of changes whose outcome is unknown what became of them: their target stays taken until somebody does.
+/// Settles changes with unknown outcomes, because their targets are blocked until somebody does.
 fn settle_unknown(gateway: &Gateway, key: &str) {
     let listed = gateway.api_as(key, "GET", "/api/changes?status=outcome_unknown", None).1;
     for change in listed["changes"].as_array().unwrap() {
@@ -255,8 +256,8 @@ fn settle_unknown(gateway: &Gateway, key: &str) {
     }
 }
 
-/// Proposes and approves until told to stop or the gateway is gone; gives what was answered.
-fn load(
+/// Proposes and approves until told to stop or until the gateway is gone; returns the answers.
+fn generate_load(
     address: SocketAddr,
     project: &str,
     key: &str,
@@ -289,9 +290,9 @@ fn load(
 }
 
 #[test]
-fn an_altered_trail_is_found_out() {
-    let (home, _, _) = prepared("To be altered");
-    verified(home.path());
+fn altered_trail_is_detected() {
+    let (home, _, _) = prepare_pending_change("To be altered");
+    verify_trail(home.path());
     let database =
         std::fs::read_dir(home.path().join("data")).unwrap().flatten().map(|entry| entry.path()).find(|path| {
             std::fs::read(path)
@@ -322,7 +323,7 @@ fn an_altered_trail_is_found_out() {
 }
 
 #[test]
-fn keys_can_be_made_while_it_runs_and_survive_a_kill() {
+fn keys_created_while_running_survive_a_kill() {
     let gateway = Gateway::start();
     let key = gateway.create_key("reviewer", "dave");
     assert_eq!(gateway.api_as(&key, "GET", "/api/me", None).1["name"], "dave");

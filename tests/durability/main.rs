@@ -1,4 +1,4 @@
-//! What is kept whatever happens: crashes, stores that fail, clocks that jump.
+//! Tests of durability: crashes, failing stores, jumping clocks.
 
 #![allow(
     clippy::unwrap_used,

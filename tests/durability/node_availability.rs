@@ -35,7 +35,7 @@ fn ping(gateway: &Gateway, session: &str) -> u16 {
 }
 
 /// Waits until what is for one of two nodes reaches it through the other.
-fn each_finds_the_other(cluster: &Cluster) {
+fn wait_until_connected(cluster: &Cluster) {
     for (n, other) in [(0, 1), (1, 0)] {
         let session = cluster.at(n).session("2025-11-25").id;
         eventually("it is found", || (ping(cluster.at(other), &session) == 200).then_some(()));
@@ -45,7 +45,7 @@ fn each_finds_the_other(cluster: &Cluster) {
 #[test]
 fn request_that_names_two_nodes_is_forwarded_once() {
     let cluster = Cluster::start(2);
-    each_finds_the_other(&cluster);
+    wait_until_connected(&cluster);
     let nodes = cluster.nodes(0);
     let names: Vec<String> = nodes.iter().map(|node| format!("{}.nothing", node["id"].as_str().unwrap())).collect();
     let can = json!({
@@ -85,7 +85,7 @@ fn session_is_found_as_soon_as_its_node_serves() {
 #[test]
 fn session_of_a_killed_node_is_gone_at_once() {
     let mut cluster = Cluster::start(2);
-    each_finds_the_other(&cluster);
+    wait_until_connected(&cluster);
     let session = cluster.at(0).session("2025-11-25").id;
     assert_eq!(ping(cluster.at(1), &session), 200);
     drop(cluster.nodes[0].take().unwrap().kill());
@@ -111,14 +111,14 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
     const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
     const MAX_DELAY: Duration = Duration::from_secs(5);
     let brief = format!("transports: {{http: {{request_timeout: {}s}}}}", REQUEST_TIMEOUT.as_secs());
-    let cluster = Cluster::behind(&["", &brief], |server, n| {
+    let cluster = Cluster::with_database_urls(&["", &brief], |server, n| {
         (n == 1).then(|| {
             let proxy = proxy.get_or_init(|| Proxy::to(&server.folder()));
             format!("postgres://countersign@127.0.0.1:{}/cluster", proxy.port)
         })
     });
     let proxy = proxy.get().unwrap();
-    each_finds_the_other(&cluster);
+    wait_until_connected(&cluster);
     let id = cluster.propose(1, "k", "ok");
     let change = cluster.state(1, &id);
     let session = cluster.at(1).session("2025-11-25").id;

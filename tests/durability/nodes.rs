@@ -49,20 +49,20 @@ impl Cluster {
 
     /// What more each one's configuration has.
     pub(crate) fn with(more: &[&str]) -> Self {
-        Self::within(more, |_| Vec::new())
+        Self::with_config_and_env(more, |_| Vec::new())
     }
 
     /// What more each one's configuration and environment have.
-    fn within<'a>(more: &[&str], environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>) -> Self {
-        Self::starting(more, environment, |_, _| None)
+    fn with_config_and_env<'a>(more: &[&str], environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>) -> Self {
+        Self::start_nodes(more, environment, |_, _| None)
     }
 
     /// What more each one's configuration has, and the address by which it reaches the database where that is another one.
-    pub(crate) fn behind(more: &[&str], url_of: impl Fn(&Server, usize) -> Option<String>) -> Self {
-        Self::starting(more, |_| Vec::new(), url_of)
+    pub(crate) fn with_database_urls(more: &[&str], url_of: impl Fn(&Server, usize) -> Option<String>) -> Self {
+        Self::start_nodes(more, |_| Vec::new(), url_of)
     }
 
-    fn starting<'a>(
+    fn start_nodes<'a>(
         more: &[&str],
         environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>,
         url_of: impl Fn(&Server, usize) -> Option<String>,
@@ -134,7 +134,7 @@ impl Cluster {
 }
 
 #[test]
-fn what_is_proposed_at_one_is_seen_waited_for_and_decided_on_at_others() {
+fn change_of_one_node_is_decided_at_another() {
     let cluster = Cluster::start(3);
     // A dashboard at each, and somebody who waits at the third.
     let bearer = format!("Bearer {}", cluster.key);
@@ -172,7 +172,7 @@ fn what_is_proposed_at_one_is_seen_waited_for_and_decided_on_at_others() {
 }
 
 #[test]
-fn a_session_is_served_through_every_node_and_ends_with_its_own() {
+fn session_is_served_by_all_nodes_until_its_own_ends() {
     let mut cluster = Cluster::start(3);
     let headers = |id: &str| {
         vec![JSON, ACCEPT, ("MCP-Protocol-Version", "2025-11-25"), ("Mcp-Session-Id", id.to_owned().leak() as &str)]
@@ -250,7 +250,7 @@ fn a_session_is_served_through_every_node_and_ends_with_its_own() {
 }
 
 #[test]
-fn a_web_socket_goes_on_at_any_node_until_its_own_is_gone() {
+fn websocket_resumes_at_any_node_until_its_own_ends() {
     let mut cluster = Cluster::start(3);
     // Both where the session is: of one that is proposed elsewhere it may be told once more, when its node hears of it.
     let changes = [cluster.propose(0, "first", "ok"), cluster.propose(0, "second", "ok")];
@@ -298,7 +298,7 @@ fn a_web_socket_goes_on_at_any_node_until_its_own_is_gone() {
 }
 
 #[test]
-fn a_web_socket_at_any_node_is_answered_by_the_one_that_keeps_a_task() {
+fn websocket_request_reaches_the_node_of_a_task() {
     let mut cluster = Cluster::start(3);
     let bearer = format!("Bearer {}", create_key_in(&cluster.url, &cluster.at(0).data(), "agent", "robot"));
     let open = |cluster: &Cluster, n: usize| {
@@ -352,7 +352,7 @@ fn a_web_socket_at_any_node_is_answered_by_the_one_that_keeps_a_task() {
 }
 
 #[test]
-fn streams_that_are_handed_on_share_connections_and_end_with_their_node() {
+fn forwarded_streams_share_connections() {
     let cluster = Cluster::start(2);
     let headers = |id: &str| {
         let version = ("MCP-Protocol-Version", "2025-11-25");
@@ -402,7 +402,7 @@ fn streams_that_are_handed_on_share_connections_and_end_with_their_node() {
 }
 
 #[test]
-fn what_comes_from_another_node_makes_room_for_nobody() {
+fn forwarded_requests_evict_no_connection() {
     let few = "transports: {http: {max_connections: 8, reserved_connections: 4}}";
     let cluster = Cluster::with(&[few, ""]);
     let id = cluster.at(0).session("2025-11-25").id;
@@ -435,7 +435,7 @@ fn what_comes_from_another_node_makes_room_for_nobody() {
 }
 
 #[test]
-fn nodes_with_tls_know_each_other_by_the_certificates_that_the_store_names() {
+fn nodes_trust_the_certificates_in_the_store() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE cluster");
     let store = format!("store: {{url: '{}'}}\n", server.database("cluster"));
@@ -465,7 +465,7 @@ fn nodes_with_tls_know_each_other_by_the_certificates_that_the_store_names() {
 }
 
 #[test]
-fn a_server_that_one_node_gives_up_is_tried_with_one_call_at_the_others() {
+fn open_breaker_makes_other_nodes_probe_once() {
     let cluster = Cluster::start(2);
     let read = |n: usize, key: &str| {
         let body = json!({"key": key}).to_string();
@@ -494,7 +494,7 @@ fn a_server_that_one_node_gives_up_is_tried_with_one_call_at_the_others() {
 }
 
 #[test]
-fn consent_to_a_configuration_reaches_every_node_that_it_waits_at() {
+fn consent_reaches_every_node_with_pending_policy() {
     let cluster = Cluster::start(2);
     let file = |n: usize| config_of(cluster.at(n));
     let said = std::fs::read_to_string(file(0)).unwrap();
@@ -544,7 +544,7 @@ fn consent_to_a_configuration_reaches_every_node_that_it_waits_at() {
 }
 
 #[test]
-fn the_tracker_is_one_for_all_nodes() {
+fn all_nodes_share_one_tracker() {
     let mut cluster = Cluster::start(3);
     // Somebody at the third is told what is written at others.
     let session = cluster.at(2).session("2025-11-25");
@@ -652,7 +652,7 @@ fn rules_and_revoked_keys_reach_every_node() {
 }
 
 #[test]
-fn a_node_whose_configuration_differs_says_so_and_one_that_dies_leaves_an_unknown_outcome() {
+fn differing_config_is_shown_and_dead_node_leaves_unknown() {
     let mut cluster = Cluster::with(&["", "", "changes: {max_pending: 7}"]);
     eventually("they say so", || {
         let differ = |n: usize| cluster.health(n)["checks"]["nodes"]["otherConfiguration"].as_u64().unwrap();
@@ -672,7 +672,7 @@ fn a_node_whose_configuration_differs_says_so_and_one_that_dies_leaves_an_unknow
     let (node, other) = (0, 1);
     let (status, said) = cluster.decide(node, &id, "approve");
     assert_eq!(status, 200, "{said}");
-    eventually("it was called", || cluster.upstream.has_done("d").then_some(()));
+    eventually("it was called", || cluster.upstream.has_applied("d").then_some(()));
     let home = cluster.nodes[node].take().unwrap().kill();
     eventually("another one notices", || (cluster.state(other, &id)["state"] == "outcome_unknown").then_some(()));
     let settle =
@@ -695,14 +695,14 @@ fn a_node_whose_configuration_differs_says_so_and_one_that_dies_leaves_an_unknow
 }
 
 #[test]
-fn a_node_that_ends_has_another_lead_while_it_still_runs_a_call() {
+fn ending_node_hands_over_leadership_during_a_call() {
     let brief = "policy: {rules: [{name: brief, tools: [frail__apply], then: review, expire_after: 1s}]}";
     let mut cluster = Cluster::with(&[brief; 2]);
     let leads = |cluster: &Cluster| cluster.nodes(1).iter().map(|node| node["leads"] == true).collect::<Vec<_>>();
     assert_eq!(leads(&cluster), [true, false]);
     let id = cluster.propose(0, "h", "held");
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
-    eventually("it was called", || cluster.upstream.has_done("h").then_some(()));
+    eventually("it was called", || cluster.upstream.has_applied("h").then_some(()));
     let bearer = format!("Bearer {}", cluster.key);
     let feed = |conn: &mut Conn| {
         conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
@@ -749,12 +749,12 @@ fn a_node_that_ends_has_another_lead_while_it_still_runs_a_call() {
 }
 
 #[test]
-fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it() {
+fn frozen_node_reports_a_late_result() {
     let cluster = Cluster::start(2);
     let id = cluster.propose(0, "z", "held");
     let pid = cluster.at(0).process.0.id();
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
-    eventually("it was called", || cluster.upstream.has_done("z").then_some(()));
+    eventually("it was called", || cluster.upstream.has_applied("z").then_some(()));
     support::signal(pid, rustix::process::Signal::STOP);
     // Its answer comes while nobody is there to read it.
     cluster.upstream.release();
@@ -786,7 +786,7 @@ fn a_node_that_stands_still_with_a_call_in_its_hands_says_late_what_came_of_it()
 }
 
 #[test]
-fn a_change_has_one_time_however_wrong_the_clocks_of_its_nodes_are() {
+fn change_times_survive_wrong_node_clocks() {
     const HOUR: i64 = 3600;
     const RULES: &str = r#"policy:
   rules:
@@ -802,7 +802,7 @@ fn a_change_has_one_time_however_wrong_the_clocks_of_its_nodes_are() {
             clock::set_clock(&folder, seconds);
             folder.join("clock")
         });
-        let cluster = Cluster::within(&[RULES; 2], |n| clock::env(&library, &files[n]).to_vec());
+        let cluster = Cluster::with_config_and_env(&[RULES; 2], |n| clock::env(&library, &files[n]).to_vec());
         for (n, seconds) in seconds.into_iter().enumerate() {
             let ahead = clock::ahead(&cluster.at(n).request("GET", "/health", &[], b"")).unwrap();
             assert!(ahead.abs_diff(seconds) < 600, "its clock is another one: {ahead}");

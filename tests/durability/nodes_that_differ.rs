@@ -33,7 +33,7 @@ fn start(cluster: &mut Cluster, n: usize, home: tempfile::TempDir, config: &str)
 }
 
 #[test]
-fn what_only_one_node_reaches_is_shown() {
+fn server_reachable_by_one_node_only_is_shown() {
     let dead = support::DeadPort::new();
     let (_upstream, near) = server();
     let more = format!("  near: {{url: '{near}'}}\n  away: {{url: 'http://{}/mcp'}}", dead.address);
@@ -54,7 +54,7 @@ fn what_only_one_node_reaches_is_shown() {
 }
 
 #[test]
-fn what_waits_for_consent_waits_at_a_node_that_was_killed_and_consent_meanwhile_is_its_own() {
+fn killed_node_learns_of_consent_after_restart() {
     let mut cluster = Cluster::start(2);
     let (url, strict) = (cluster.url.clone(), std::fs::read_to_string(config_of(cluster.at(0))).unwrap());
     let loose = format!("{strict}policy: {{default: allow}}\n");
@@ -118,7 +118,7 @@ fn split(expire_after: &str) -> (Cluster, [Arc<Upstream>; 2]) {
 }
 
 /// Proposed and approved at the first node.
-fn approved(cluster: &Cluster, key: &str) -> String {
+fn propose_and_approve(cluster: &Cluster, key: &str) -> String {
     let body = json!({"key": key, "value": "x", "mode": "ok"}).to_string();
     let answer = cluster.at(0).request("POST", "/tools/split__apply", &[JSON], body.as_bytes()).json();
     let id = answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
@@ -135,14 +135,14 @@ fn events(cluster: &Cluster, id: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_node_with_another_server_behind_the_name_leaves_a_change_to_those_with_the_one_that_was_approved() {
+fn change_runs_only_on_nodes_with_the_approved_server() {
     let (mut cluster, servers) = split("1h");
-    let id = approved(&cluster, "alive");
+    let id = propose_and_approve(&cluster, "alive");
     eventually("it is applied", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
     let nodes = cluster.nodes(1);
     assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"]);
     // Its node dies within the time in which the approval can be taken back, and is gone for longer than its lease.
-    let id = approved(&cluster, "dead");
+    let id = propose_and_approve(&cluster, "dead");
     let config = std::fs::read_to_string(config_of(cluster.at(0))).unwrap();
     let home = cluster.nodes[0].take().unwrap().kill();
     eventually("the other one is alone", || (cluster.health(1)["checks"]["nodes"]["live"] == 1).then_some(()));
@@ -154,10 +154,10 @@ fn a_node_with_another_server_behind_the_name_leaves_a_change_to_those_with_the_
 }
 
 #[test]
-fn what_no_node_can_run_as_it_was_approved_expires() {
+fn change_without_a_matching_node_expires() {
     // Longer than the other one takes to know that it is alone, and to look at the change twice after that.
     let (mut cluster, servers) = split("30s");
-    let id = approved(&cluster, "dead");
+    let id = propose_and_approve(&cluster, "dead");
     drop(cluster.nodes[0].take().unwrap().kill());
     eventually("it is over", || (cluster.state(1, &id)["state"] != "approved").then_some(()));
     assert_eq!(cluster.state(1, &id)["state"], "expired");
@@ -166,7 +166,7 @@ fn what_no_node_can_run_as_it_was_approved_expires() {
 }
 
 #[test]
-fn a_gateway_serves_on_while_the_schema_gets_a_version_more_and_is_not_started_on_it() {
+fn newer_schema_is_served_on_but_not_started_on() {
     let mut cluster = Cluster::start(2);
     let works = |cluster: &Cluster, key: &str| {
         let id = cluster.propose(0, key, "ok");

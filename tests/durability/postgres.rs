@@ -1,4 +1,4 @@
-//! The real program on a PostgreSQL that ends under it, that another gateway uses, and that is not there.
+//! Tests of the real program on a PostgreSQL that ends under it, is shared with another gateway, or is absent.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -14,8 +14,8 @@ fn options(url: &str) -> Options<'_> {
     Options { env: vec![("COUNTERSIGN_STORE__URL", url)], config: None }
 }
 
-/// Of a gateway that does not wait for its database.
-fn at_once(url: &str) -> Options<'_> {
+/// Returns options of a gateway that does not wait for its database.
+fn fail_fast_options(url: &str) -> Options<'_> {
     Options { env: vec![("COUNTERSIGN_STORE__URL", url), ("COUNTERSIGN_STORE__START_TIMEOUT", "0s")], config: None }
 }
 
@@ -24,12 +24,12 @@ fn health(gateway: &Gateway) -> (u16, Value) {
     (response.status, response.json())
 }
 
-/// The key of a reviewer, made where the store is.
+/// Creates a reviewer's key in the store.
 fn reviewer(gateway: &Gateway, url: &str) -> String {
     support::create_key_in(url, &gateway.data(), "reviewer", "rita")
 }
 
-/// Approves it as it stands.
+/// Approves the current version.
 fn approve(gateway: &Gateway, key: &str, id: &str) -> (u16, Value) {
     let (_, change) = gateway.api_as(key, "GET", &format!("/api/changes/{id}"), None);
     let body =
@@ -37,14 +37,21 @@ fn approve(gateway: &Gateway, key: &str, id: &str) -> (u16, Value) {
     gateway.api_as(key, "POST", &format!("/api/changes/{id}/decision"), Some(&body))
 }
 
-/// Proposes so many changes, and more until that is true, as an agent that tries again what the store could not take.
-fn insist(gateway: &Gateway, project: &str, agent: usize, changes: usize, over: &AtomicBool, accepted: &AtomicUsize) {
+/// Proposes so many changes, and more until `over` is set, repeating proposals that the store could not take.
+fn propose_until(
+    gateway: &Gateway,
+    project: &str,
+    agent: usize,
+    changes: usize,
+    over: &AtomicBool,
+    accepted: &AtomicUsize,
+) {
     for n in 0.. {
         if n >= changes {
             if over.load(Ordering::SeqCst) {
                 return;
             }
-            // So that it is not too many, however long it takes.
+            // Limits the number, however long it takes.
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
         let title = format!("agent {agent} change {n}");
@@ -60,7 +67,7 @@ fn insist(gateway: &Gateway, project: &str, agent: usize, changes: usize, over: 
     }
 }
 
-fn verified(gateway_data: &std::path::Path, url: &str) -> String {
+fn verify_trail(gateway_data: &std::path::Path, url: &str) -> String {
     let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
     let output = verify.args(["audit", "verify", "--data"]).arg(gateway_data).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -69,7 +76,7 @@ fn verified(gateway_data: &std::path::Path, url: &str) -> String {
 }
 
 #[test]
-fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_itself() {
+fn gateway_recovers_from_database_crash() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     let url = server.database("gateway");
@@ -77,13 +84,13 @@ fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_i
     let key = reviewer(&gateway, &url);
     let project = gateway.project();
     let first = gateway.propose("before the crash");
-    // Agents propose all the while, and try again what was refused.
+    // Agents propose all the time, and repeat refused proposals.
     let (accepted, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let _over = Ends(&over);
+        let _over = SetOnDrop(&over);
         for agent in 0..4 {
             let (gateway, project, accepted, over) = (&gateway, &project, &accepted, &over);
-            scope.spawn(move || insist(gateway, project, agent, 25, over, accepted));
+            scope.spawn(move || propose_until(gateway, project, agent, 25, over, accepted));
         }
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(200));
@@ -108,21 +115,21 @@ fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_i
     assert_eq!(gateway.issues_titled("before the crash"), 1);
     let (status, home) = gateway.stop();
     assert!(status.success());
-    let said = verified(&home.path().join("data"), &url);
+    let said = verify_trail(&home.path().join("data"), &url);
     assert!(said.contains(&format!("{} changes", accepted + 1)), "{said}");
 }
 
-/// Says so when it is dropped, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
+/// Sets the flag when dropped, also after a panic.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_failover_of_the_database_loses_nothing_and_the_gateways_find_the_new_one() {
+fn gateways_follow_database_failover_without_loss() {
     let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=200"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     server.follow();
@@ -132,15 +139,15 @@ fn a_failover_of_the_database_loses_nothing_and_the_gateways_find_the_new_one() 
     let project = gateways[0].project();
     let (accepted, over, ended) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let _end = Ends(&ended);
-        // Each node's reviewer approves what there is, wherever it was proposed.
+        let _end = SetOnDrop(&ended);
+        // Each node's reviewer approves all changes, wherever they were proposed.
         for gateway in &gateways {
             let (key, ended) = (&key, &ended);
             scope.spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
                     let (_, listed) = gateway.api_as(key, "GET", "/api/changes?status=pending&limit=5", None);
                     for change in listed["changes"].as_array().into_iter().flatten() {
-                        // Refused where somebody else was faster, or there is no store.
+                        // Refused if somebody else was faster, or without a store.
                         approve(gateway, key, change["id"].as_str().unwrap());
                     }
                     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -148,10 +155,10 @@ fn a_failover_of_the_database_loses_nothing_and_the_gateways_find_the_new_one() 
             });
         }
         std::thread::scope(|agents| {
-            let _over = Ends(&over);
+            let _over = SetOnDrop(&over);
             for agent in 0..6 {
                 let (gateway, project, accepted, over) = (&gateways[agent % 3], &project, &accepted, &over);
-                agents.spawn(move || insist(gateway, project, agent, 30, over, accepted));
+                agents.spawn(move || propose_until(gateway, project, agent, 30, over, accepted));
             }
             eventually("they are at work", || (accepted.load(Ordering::SeqCst) > 40).then_some(()));
             server.halt();
@@ -186,11 +193,11 @@ fn a_failover_of_the_database_loses_nothing_and_the_gateways_find_the_new_one() 
         assert_eq!(listed["changes"].as_array().unwrap().len(), 1);
         homes.push(gateway.stop().1);
     }
-    assert!(verified(&homes[0].path().join("data"), &url).contains(&format!("{accepted} changes")));
+    assert!(verify_trail(&homes[0].path().join("data"), &url).contains(&format!("{accepted} changes")));
 }
 
 #[test]
-fn what_a_killed_gateway_left_another_one_has() {
+fn another_gateway_takes_over_a_killed_ones_store() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     let url = server.database("gateway");
@@ -203,12 +210,12 @@ fn what_a_killed_gateway_left_another_one_has() {
     assert_eq!((status, &change["state"]), (200, &json!("pending")), "{change}");
     gateway.propose("and on it goes");
     let (_, home) = gateway.stop();
-    verified(&home.path().join("data"), &url);
+    verify_trail(&home.path().join("data"), &url);
 }
 
-/// With the command of `docs/postgresql.md`.
+/// Uses the command of `docs/postgresql.md`.
 #[test]
-fn a_store_that_was_moved_is_served_there_and_the_old_one_no_more() {
+fn copied_store_is_served_and_old_one_is_closed() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     let url = server.database("gateway");
@@ -249,10 +256,10 @@ fn a_store_that_was_moved_is_served_there_and_the_old_one_no_more() {
     gateway.propose("and on it goes");
     assert_eq!(gateway.issues_titled("moved 0"), 1);
     let (_, home) = gateway.stop();
-    verified(&home.path().join("data"), &url);
+    verify_trail(&home.path().join("data"), &url);
 }
 
-/// Runs the program with a data directory and a store, if one is named; its exit code and what it said.
+/// Runs the program with a data directory and optionally a store; returns its exit code and output.
 fn run(store: Option<&str>, data: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let env: Vec<(&str, &str)> = store.map(|url| ("COUNTERSIGN_STORE__URL", url)).into_iter().collect();
     let output = support::command(&env).args(args).arg("--data").arg(data).output().unwrap();
@@ -263,7 +270,7 @@ fn run(store: Option<&str>, data: &Path, args: &[&str]) -> (Option<i32>, String,
 const CREATE: [&str; 6] = ["keys", "create", "--role", "viewer", "--name", "vera"];
 
 #[test]
-fn commands_refuse_another_store_than_that_of_the_directory() {
+fn commands_refuse_a_store_of_another_directory() {
     let server = support::postgres::shared();
     let [url, other] = ["identity", "identity_other"].map(|name| {
         server.sql("postgres", &format!("CREATE DATABASE {name}"));
@@ -289,16 +296,16 @@ fn commands_refuse_another_store_than_that_of_the_directory() {
         assert!(err.contains("COUNTERSIGN_STORE__URL") && err.contains("identity.json"), "{command:?}: {err}");
         assert!(!embedded.exists() && !copy.exists(), "{command:?}");
     }
-    // Another database is refused too, and its own is used.
+    // Another database is refused too, and the own one is used.
     for (store, code) in [(&other, 78), (&url, 0)] {
         let (got, out, err) = run(Some(store), &data, &CREATE);
         assert_eq!((got, out.is_empty()), (Some(code), code == 78), "{err}");
     }
-    // A second gateway of the same store has a directory of its own.
+    // A second gateway of the same store has a separate directory.
     let beside = Gateway::with(&options(&url));
     assert_eq!(run(Some(&url), &beside.data(), &["audit", "verify"]).0, Some(0));
     drop(beside.stop());
-    // Nor does a gateway begin another store there.
+    // A gateway does not create another store there.
     let (_, home) = gateway.stop();
     for env in [vec![], vec![("COUNTERSIGN_STORE__URL", other.as_str())]] {
         let status = Gateway::spawn(home.path(), &Options { env, config: None }).ended();
@@ -306,10 +313,10 @@ fn commands_refuse_another_store_than_that_of_the_directory() {
     }
     assert_eq!(run(None, &data, &["policy", "test", "create_issue"]).0, Some(78));
     assert!(!embedded.exists());
-    // And what is in a directory's own store is not asked of a database.
+    // A directory's own store is not looked for in a database.
     let gateway = Gateway::start();
     assert_eq!(run(Some(&url), &gateway.data(), &CREATE).0, Some(78));
-    // Nor left behind, where a key was made before the first start.
+    // It is not ignored either if a key was created before the first start.
     let home = tempfile::tempdir().unwrap();
     assert_eq!(run(None, &home.path().join("data"), &CREATE).0, Some(0));
     let status = Gateway::spawn(home.path(), &options(&other)).ended();
@@ -331,11 +338,11 @@ fn commands_use_the_configuration_of_the_directory() {
     let (code, link, err) = run(None, &gateway.data(), &["open", "--print"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(link.contains("#code="), "{link}");
-    // Where it is named otherwise, the remedy names it.
+    // If the store is named in another way, the remedy names it.
     let (code, _, err) = run(Some(&server.database("postgres")), &gateway.data(), &CREATE);
     assert_eq!(code, Some(78), "{err}");
     assert!(err.contains("countersign.yaml"), "{err}");
-    // A file in the default place is of something else.
+    // The file in the default place belongs to something else.
     let default = gateway.home.path().join("default");
     std::fs::create_dir_all(default.join("countersign")).unwrap();
     std::fs::write(default.join("countersign/countersign.yaml"), "listen: 127.0.0.1:1\n").unwrap();
@@ -353,7 +360,7 @@ fn commands_use_the_configuration_of_the_directory() {
     assert!(!error.contains("named by flag"), "{error}");
 }
 
-/// A certificate for this machine by its name, made by the openssl that comes with the system; and its key.
+/// Creates a certificate for this machine's name with the system's openssl; returns it with its key.
 fn certificate(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
     let (cert, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")));
     let mut openssl = Command::new("openssl");
@@ -366,16 +373,16 @@ fn certificate(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
 }
 
 #[test]
-fn a_server_elsewhere_is_spoken_to_with_tls_and_only_where_its_authority_is_trusted() {
+fn remote_database_needs_trusted_tls() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path(), "server");
     let (other, _) = certificate(dir.path(), "other");
-    // A server of the system's own user has to read them, and nobody else may read the key.
+    // The server's system user must be able to read them, and nobody else may read the key.
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     if rustix::process::getuid().is_root() {
         assert!(Command::new("chown").arg("postgres").args([&cert, &key]).status().unwrap().success());
     }
-    // Below those that the system gives away by itself: nobody has it when the server gets there.
+    // Below the ports that the system assigns itself, so that it is free when the server binds it.
     let port = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
     let (cert_file, key_file) =
         (format!("ssl_cert_file={}", cert.display()), format!("ssl_key_file={}", key.display()));
@@ -385,11 +392,11 @@ fn a_server_elsewhere_is_spoken_to_with_tls_and_only_where_its_authority_is_trus
     let url = format!("postgres://countersign@localhost:{port}/gateway?sslmode=require");
     let [cert, other] = [cert, other].map(|path| path.to_str().unwrap().to_owned());
     let with = |authority: Option<&'static str>| {
-        let mut env = at_once(&url).env;
+        let mut env = fail_fast_options(&url).env;
         env.extend(authority.map(|path| ("COUNTERSIGN_STORE__CA", path)));
         Options { env, ..Options::default() }
     };
-    // Nobody vouches for it, or somebody else does.
+    // Signed by nobody, or by another authority.
     for authority in [None, Some(&*other.leak())] {
         let home = tempfile::tempdir().unwrap();
         let status = Gateway::spawn(home.path(), &with(authority)).ended();
@@ -420,11 +427,11 @@ fn gateway_waits_for_its_database_at_the_start() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named_without_its_password() {
+fn absent_database_is_named_without_password() {
     let home = tempfile::tempdir().unwrap();
     let dead = support::DeadPort::new();
     let url = format!("postgres://countersign:hush@{}/gateway", dead.address);
-    let status = Gateway::spawn(home.path(), &at_once(&url)).ended();
+    let status = Gateway::spawn(home.path(), &fail_fast_options(&url)).ended();
     let said = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(69), "{said}");
     assert!(said.contains("the database cannot be reached") && !said.contains("hush"), "{said}");
@@ -434,7 +441,7 @@ fn a_server_that_is_not_there_is_named_without_its_password() {
     assert!(said.contains("not an address of PostgreSQL") && !said.contains("hush"), "{said}");
 }
 
-/// The first block in that language that holds the words.
+/// Returns the first block in that language that contains the words.
 fn snippet(language: &str, words: &str) -> String {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/postgresql.md")).unwrap();
     let blocks = page.split("```").skip(1).step_by(2);
@@ -443,11 +450,11 @@ fn snippet(language: &str, words: &str) -> String {
     found.unwrap().to_owned()
 }
 
-/// What `docs/postgresql.md` says: set up as it is written there, dumped, restored, and said to be a backup.
+/// Follows `docs/postgresql.md`: setup, dump and restore, and the report that it is a backup.
 #[test]
-fn the_page_is_followed_from_the_first_role_to_a_restored_dump() {
+fn postgresql_page_works_from_setup_to_restored_dump() {
     let server = Server::start(&["-c", "fsync=off"]);
-    // The tests' own role has the name already.
+    // The tests' own role has that name already.
     for statement in snippet("sql", "CREATE ROLE").replace("countersign", "gateway").lines() {
         server.sql("postgres", statement);
     }
@@ -474,5 +481,5 @@ fn the_page_is_followed_from_the_first_role_to_a_restored_dump() {
     let gateway = Gateway::on(home, &with(restored));
     eventually("it waits for a reviewer again", || (state(&gateway)["state"] == "stale").then_some(()));
     let (_, home) = gateway.stop();
-    verified(&home.path().join("data"), &server.database("restored").replace("countersign@", "gateway@"));
+    verify_trail(&home.path().join("data"), &server.database("restored").replace("countersign@", "gateway@"));
 }

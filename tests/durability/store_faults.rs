@@ -38,7 +38,7 @@ fn refused(home: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_lock_that_another_process_holds_is_told_and_gets_over() {
+fn foreign_lock_is_reported_and_recovered_from() {
     let gateway = Gateway::start();
     let project = gateway.project();
     let database = gateway.data().join("countersign.db");
@@ -64,7 +64,7 @@ fn a_lock_that_another_process_holds_is_told_and_gets_over() {
 }
 
 #[test]
-fn a_damaged_store_is_refused_and_left_alone() {
+fn damaged_store_is_refused_and_left_alone() {
     let gateway = Gateway::start();
     for n in 0..30 {
         gateway.propose(&format!("{n} {}", "x".repeat(150)));
@@ -93,7 +93,7 @@ fn a_damaged_store_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_log_that_was_cut_off_is_noticed() {
+fn truncated_log_is_noticed() {
     let gateway = Gateway::start();
     for n in 0..5 {
         gateway.propose(&format!("promised {n}"));
@@ -168,7 +168,7 @@ impl SmallDisk {
 }
 
 #[test]
-fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
+fn full_disk_refuses_until_there_is_space() {
     let disk = SmallDisk::start();
     let (made, key) = disk.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]);
     assert!(made, "{key}");
@@ -237,7 +237,7 @@ fn limit_files(gateway: &Gateway, bytes: &str) {
 }
 
 #[test]
-fn a_write_that_the_system_refuses_is_told_and_got_over() {
+fn refused_write_is_reported_and_recovered_from() {
     let gateway = Gateway::start();
     let project = gateway.project();
     let id = gateway.propose("Before");
@@ -271,7 +271,7 @@ fn a_write_that_the_system_refuses_is_told_and_got_over() {
 }
 
 #[test]
-fn a_store_that_is_damaged_while_it_runs_is_told_and_not_trusted() {
+fn store_damaged_at_runtime_is_reported() {
     use std::os::unix::fs::FileExt as _;
     let gateway = Gateway::start();
     let project = gateway.project();
@@ -313,7 +313,7 @@ fn a_store_that_is_damaged_while_it_runs_is_told_and_not_trusted() {
 }
 
 #[test]
-fn a_running_gateway_is_backed_up_and_another_starts_on_the_copy() {
+fn running_gateway_is_backed_up_and_restored() {
     let gateway = Gateway::start();
     let first = gateway.propose("In the backup");
     gateway.decide(&first, "approve");

@@ -1,7 +1,8 @@
-//! The entry points of fuzzing: what each endpoint does with bytes from outside, and what must hold whatever they are.
+//! Entry points of fuzzing: how each endpoint handles bytes from outside, with its invariants.
 //!
-//! Included by the targets of cargo-fuzz and by `tests/wire/fuzz_bounded.rs`. A broken promise is a failed assertion.
-//! Each tells whether the input was accepted, so that the bounded run can see that it tries both sides.
+//! Included by the targets of cargo-fuzz and by `tests/wire/fuzz_bounded.rs`. A violated invariant is a failed
+//! assertion. Each entry point returns whether the input was accepted, so that the bounded run can check that it tries
+//! both cases.
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
 
@@ -9,9 +10,9 @@ use countersign_protocol::{
     ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
     envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
     headers,
-    json::{Op, edit, merge_meta},
-    param_headers::{ParamHeader, check_params, x_mcp_headers},
-    params::{self, meta},
+    json::{MemberEdit, edit, merge_meta},
+    param_headers::{ParamHeader, annotated_params, check_params},
+    params::{self, parse_meta},
 };
 use countersign_transports::lines::{Framer, Line};
 use serde::de::IgnoredAny;
@@ -19,7 +20,7 @@ use serde_json::{Value, value::RawValue};
 
 const LIMITS: Limits = Limits { max_depth: 64, max_batch: 32 };
 
-/// One body of a POST, one line of stdio, one text frame: the envelope, and the answers that it leads to.
+/// Parses one POST body, stdio line or text frame: the envelope, and the answers to it.
 pub fn envelope(data: &[u8]) -> bool {
     let incoming = parse(data, &LIMITS);
     let is_json = std::str::from_utf8(data).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
@@ -27,7 +28,7 @@ pub fn envelope(data: &[u8]) -> bool {
         Ok(_) => assert!(is_json, "accepted what is not JSON"),
         Err(fault) => {
             assert!(fault.error.kind == ErrorKind::Parse || is_json, "{fault:?} for what is not JSON");
-            // A lone surrogate is the one thing that the grammar of JSON has and we have not.
+            // A lone surrogate is the only valid JSON that is refused here.
             assert!(fault.error.kind != ErrorKind::Parse || !is_json || data.contains(&b'\\'), "{fault:?} for JSON");
             answer_fault(fault);
         }
@@ -71,7 +72,7 @@ fn message(message: &Message<'_>) {
                 other => panic!("an answer became {other:?}"),
             }
             for revision in Revision::ALL {
-                if let Err(error) = Method::request(&request.method, revision) {
+                if let Err(error) = Method::parse_request(&request.method, revision) {
                     answer(Some(&request.id), &error);
                 }
             }
@@ -88,7 +89,7 @@ fn message(message: &Message<'_>) {
     }
 }
 
-/// Reads a message that we wrote, which must be one, on one line.
+/// Parses a message that we wrote, which must be exactly one, on one line.
 fn one_line(bytes: &[u8]) -> Message<'_> {
     assert!(!bytes.iter().any(|b| matches!(b, b'\n' | b'\r')), "a line break in a message");
     match parse(bytes, &Limits { max_depth: usize::MAX, max_batch: 1 }) {
@@ -119,12 +120,12 @@ fn answer(id: Option<&RequestId>, error: &McpError) {
     }
 }
 
-/// `params` of any method, read as those of every method.
+/// Parses `params` as those of every method.
 pub fn params(data: &[u8]) -> bool {
     serde_json::from_slice::<&RawValue>(data).is_ok_and(|raw| typed(Some(raw)))
 }
 
-/// Whether they are the params of any method that must have some.
+/// Returns `true` if they are valid params of any method that requires some.
 fn typed(raw: Option<&RawValue>) -> bool {
     fn refusal<T>(read: Result<T, McpError>) -> bool {
         match read {
@@ -147,10 +148,10 @@ fn typed(raw: Option<&RawValue>) -> bool {
     accepted |= refusal(params::parse::<params::Cancelled<'_>>(raw));
     accepted |= refusal(params::parse::<params::Progress<'_>>(raw));
     match params::parse::<params::ListParams<'_>>(raw) {
-        Ok(list) => refusal(cursor::start("tools", list.cursor.as_deref(), None)),
+        Ok(list) => refusal(cursor::start_offset("tools", list.cursor.as_deref(), None)),
         Err(error) => refusal::<()>(Err(error)),
     };
-    match meta(raw) {
+    match parse_meta(raw) {
         Ok(meta) => {
             refusal(meta.log_level());
             refusal(meta.client_info())
@@ -164,10 +165,10 @@ fn typed(raw: Option<&RawValue>) -> bool {
     accepted
 }
 
-/// Arguments that pass mean the same to every reader: as many members in the tree as in the text.
+/// Checks that accepted arguments mean the same to every reader: the tree has as many members as the text.
 fn unique_keys(raw: &RawValue) {
     let verdict = arguments::check(raw, 64);
-    // The tree refuses numbers past the range of a double.
+    // The tree refuses numbers beyond the range of a double.
     let Ok(tree) = serde_json::from_str::<Value>(raw.get()) else { return };
     match verdict {
         Ok(()) => {
@@ -186,8 +187,8 @@ fn unique_keys(raw: &RawValue) {
             };
             assert_eq!(colons(raw.get()), members(&tree), "a repeated key went unseen");
             assert!(arguments::canonical_hash(&tree).len() == 71);
-            // Any JSON may come as a schema; what is found in it is a header that can be sent.
-            for param in x_mcp_headers(&tree).into_iter().flatten() {
+            // Any JSON may come as a schema; headers that are found in it can be sent.
+            for param in annotated_params(&tree).into_iter().flatten() {
                 assert!(param.header.is_ascii() && param.header.len() > "Mcp-Param-".len() && !param.path.is_empty());
             }
         }
@@ -206,10 +207,10 @@ fn members(tree: &Value) -> usize {
     }
 }
 
-/// Splicing into an object gives the object that setting the members in a tree gives.
+/// Checks that splicing into an object equals setting the members in a tree.
 fn spliced(text: &str) {
-    let set = edit(text, &[("resultType", Op::Set("\"complete\"")), ("ttlMs", Op::Set("0"))]);
-    let merged = merge_meta(text, &[("io.modelcontextprotocol/serverInfo", Op::Set("{}"))]);
+    let set = edit(text, &[("resultType", MemberEdit::Set("\"complete\"")), ("ttlMs", MemberEdit::Set("0"))]);
+    let merged = merge_meta(text, &[("io.modelcontextprotocol/serverInfo", MemberEdit::Set("{}"))]);
     let Ok(tree) = serde_json::from_str::<Value>(text) else { return };
     let (mut with_members, mut with_meta) = (tree.clone(), tree);
     if let (Value::Object(a), Value::Object(b)) = (&mut with_members, &mut with_meta) {
@@ -225,7 +226,8 @@ fn spliced(text: &str) {
     assert_eq!(serde_json::from_str::<Value>(&merged).expect("JSON"), with_meta);
 }
 
-/// One HTTP POST: header lines, an empty line, the body. The stateless endpoint's ladder, as the transport runs it.
+/// Parses one HTTP POST: header lines, an empty line, the body. Runs the stateless endpoint's header checks as the
+/// transport does.
 pub fn headers(data: &[u8]) -> bool {
     let mut fields: Vec<(String, &[u8])> = Vec::new();
     let mut rest = data;
@@ -239,18 +241,18 @@ pub fn headers(data: &[u8]) -> bool {
         fields.push((String::from_utf8_lossy(&line[..colon]).into_owned(), &line[colon + 1..]));
     }
     let Ok(Incoming::Single(message)) = parse(rest, &LIMITS) else { return false };
-    let verdict = meta(message.params()).and_then(|meta| {
+    let verdict = parse_meta(message.params()).and_then(|meta| {
         if !headers::is_modern(&fields[..], &meta) {
             return Ok(false);
         }
         let revision = headers::check(&fields[..], &message, &meta)?;
         assert_eq!(revision, Revision::MODERN);
         if let Message::Request(request) = &message {
-            // What passes says the same in both places.
+            // An accepted request has the same values in both places.
             let method = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(headers::METHOD)).expect("a header");
             assert_eq!(method.1.trim_ascii(), request.method.as_bytes());
             assert!(meta.client_capabilities.is_some());
-            headers::method_known(request, revision)?;
+            headers::check_method(request, revision)?;
             param_headers(
                 &fields,
                 params::parse(request.params).ok().and_then(|call: params::CallTool<'_>| call.arguments),
@@ -267,7 +269,7 @@ pub fn headers(data: &[u8]) -> bool {
     verdict == Ok(true)
 }
 
-/// Step 7 of the ladder, for a tool with one argument of each kind that a header may mirror.
+/// Runs step 7 of the header checks, for a tool with one argument of each kind that a header may mirror.
 fn param_headers(fields: &[(String, &[u8])], arguments: Option<&RawValue>) -> Result<(), McpError> {
     let annotated = [("Region", "region"), ("Count", "count"), ("Dry", "dry")].map(|(header, name)| ParamHeader {
         header: format!("Mcp-Param-{header}"),
@@ -284,10 +286,10 @@ fn param_headers(fields: &[(String, &[u8])], arguments: Option<&RawValue>) -> Re
     Ok(())
 }
 
-/// A stream of lines, as stdio and the attach socket carry them: where a line ends does not depend on how the bytes
-/// arrive, none is over the limit, and each is a message of its own.
+/// Reads a stream of lines as stdio and the attach socket do. Line ends do not depend on how the bytes arrive, no line
+/// exceeds the limit, and each is a message of its own.
 pub fn lines(data: &[u8]) -> bool {
-    // The small limit is met by nearly every line, the large one by few.
+    // Nearly every line hits the small limit, and few hit the large one.
     let _ = framed(data, 24);
     let mut accepted = 0;
     for line in framed(data, 512) {
@@ -322,7 +324,7 @@ fn framed(data: &[u8], max: usize) -> Vec<Line> {
     whole
 }
 
-/// One text frame. What is not UTF-8 never gets past the frame.
+/// Reads one text frame. Invalid UTF-8 never gets past the frame.
 pub fn websocket(data: &[u8]) -> bool {
     std::str::from_utf8(data).is_ok_and(|text| envelope(text.as_bytes()))
 }

@@ -17,11 +17,11 @@ use support::{
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 
 fn in_flight(gateway: &Gateway) -> u64 {
-    sum(&gateway.api("GET", "/api/sessions", None).1)
+    requests_in_flight(&gateway.api("GET", "/api/sessions", None).1)
 }
 
 /// Requests in flight over all sessions, on whatever page.
-fn sum(listed: &Value) -> u64 {
+fn requests_in_flight(listed: &Value) -> u64 {
     listed["inFlight"].as_u64().expect("a list of sessions")
 }
 
@@ -36,7 +36,7 @@ fn closed(ws: &mut Ws) -> Option<u16> {
 }
 
 #[test]
-fn a_frame_is_refused_by_the_length_it_announces() {
+fn frame_is_refused_by_its_announced_length() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     // A terabyte, of which nothing ever comes.
@@ -52,7 +52,7 @@ fn a_frame_is_refused_by_the_length_it_announces() {
 }
 
 #[test]
-fn fragments_that_are_no_text_together_close_with_1007_and_reserved_bits_with_1002() {
+fn invalid_text_closes_with_1007_and_bad_bits_with_1002() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     ws.send_frame(false, TEXT, b"\"\xff");
@@ -64,7 +64,7 @@ fn fragments_that_are_no_text_together_close_with_1007_and_reserved_bits_with_10
 }
 
 #[test]
-fn a_client_that_comes_back_while_frames_are_made_loses_and_doubles_nothing() {
+fn resuming_mid_stream_loses_and_repeats_nothing() {
     let gateway = Gateway::start();
     let mut old = Ws::open(&gateway);
     old.initialize("2025-11-25");
@@ -144,7 +144,7 @@ fn event_ids_that_were_never_sent_are_refused() {
 }
 
 #[test]
-fn a_session_that_is_deleted_takes_its_requests_with_it() {
+fn deleted_session_cancels_its_requests() {
     let gateway = Gateway::start();
     let change = gateway.propose("Waited for");
     let session = gateway.session("2025-11-25");
@@ -160,7 +160,7 @@ fn a_session_that_is_deleted_takes_its_requests_with_it() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_people() {
+fn shutdown_does_not_wait_for_decisions() {
     let gateway = Gateway::start();
     let change = gateway.propose("Waited for");
     let params = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
@@ -178,7 +178,7 @@ fn the_end_does_not_wait_for_people() {
 }
 
 #[test]
-fn who_is_over_the_rate_is_told_when_to_come_back() {
+fn rate_limited_client_is_told_when_to_retry() {
     let gateway = Gateway::with(&Options {
         env: vec![("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "1"), ("COUNTERSIGN_LIMITS__RATE_BURST", "1")],
         ..Options::default()
@@ -197,7 +197,7 @@ fn who_is_over_the_rate_is_told_when_to_come_back() {
 }
 
 #[test]
-fn a_revoked_key_ends_what_it_opened() {
+fn revoked_key_ends_its_connections() {
     let config = "auth: {mode: keys}\npolicy: {review: {on_review: hold, hold_for: 10m}}\n";
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let key = gateway.create_key("agent", "bot");
@@ -232,7 +232,7 @@ fn a_revoked_key_ends_what_it_opened() {
 }
 
 #[test]
-fn quiet_feeds_end_with_their_key() {
+fn idle_feeds_end_with_their_key() {
     let config = "transports: {http: {sse_keep_alive: 1h}, websocket: {ping_interval: 1h}}\n";
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let subscribers = || {
@@ -310,7 +310,7 @@ fn proposed(gateway: &Gateway, title: &str) {
 }
 
 #[test]
-fn a_key_that_only_watches_opens_no_endpoint_of_mcp() {
+fn viewer_key_opens_no_mcp_endpoint() {
     let gateway = Gateway::with(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
     let bearer = format!("Bearer {}", gateway.create_key("viewer", "eve"));
     let authorized = ("Authorization", bearer.as_str());
@@ -322,7 +322,7 @@ fn a_key_that_only_watches_opens_no_endpoint_of_mcp() {
 }
 
 #[test]
-fn the_log_has_nothing_of_what_clients_say() {
+fn log_contains_no_client_text() {
     let gateway = Gateway::with(&Options { env: vec![("COUNTERSIGN_LOG__FILTER", "trace")], ..Options::default() });
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
@@ -345,7 +345,7 @@ fn the_log_has_nothing_of_what_clients_say() {
 
 /// A line-speaking client that writes all of its requests before it reads any answer.
 #[test]
-fn who_writes_everything_before_reading_anything_is_served_over_stdio() {
+fn stdio_client_may_write_everything_before_reading() {
     let home = tempfile::tempdir().unwrap();
     let mut command = command(&[]);
     command.args(["stdio", "--standalone", "--listen", LISTEN, "--data"]);
@@ -382,7 +382,7 @@ fn who_writes_everything_before_reading_anything_is_served_over_stdio() {
 }
 
 #[test]
-fn over_http_2_ids_do_not_collide_and_a_reset_stream_cancels() {
+fn http2_ids_do_not_collide_and_reset_cancels() {
     let tls = Tls::start();
     let call = |id: i64, name: &str, arguments: Value| -> Vec<String> {
         let params = with_meta(json!({"name": name, "arguments": arguments}));
@@ -414,7 +414,8 @@ fn over_http_2_ids_do_not_collide_and_a_reset_stream_cancels() {
     // A client that goes away takes its request with it.
     let key = support::create_key(&tls.home.path().join("data"), "reviewer", "r");
     let reviewer = format!("Authorization: Bearer {key}");
-    let flying = || sum(&serde_json::from_slice(&tls.run(&["-H", &reviewer, "/api/sessions"]).stdout).unwrap());
+    let flying =
+        || requests_in_flight(&serde_json::from_slice(&tls.run(&["-H", &reviewer, "/api/sessions"]).stdout).unwrap());
     let wait = call(2, "wait_for_change", json!({"changeId": change, "timeoutSeconds": 60}));
     let args: Vec<&str> = wait.iter().map(String::as_str).collect();
     let mut waiting = support::Process(tls.curl(&args).stdout(Stdio::null()).spawn().unwrap());
@@ -425,7 +426,7 @@ fn over_http_2_ids_do_not_collide_and_a_reset_stream_cancels() {
 }
 
 #[test]
-fn a_certificate_that_is_none_is_said_before_anything_is_opened() {
+fn invalid_certificate_is_reported_before_start() {
     let home = tempfile::tempdir().unwrap();
     let pem = home.path().join("bad.pem");
     std::fs::write(&pem, "nonsense").unwrap();
@@ -445,7 +446,7 @@ fn a_certificate_that_is_none_is_said_before_anything_is_opened() {
 }
 
 #[test]
-fn waits_that_are_abandoned_leave_nothing_behind() {
+fn abandoned_waits_leave_nothing_behind() {
     let gateway = Gateway::start();
     let change = gateway.propose("Waited for");
     let params = json!({"name": "wait_for_change", "arguments": {"changeId": change}});

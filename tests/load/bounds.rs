@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http2::{Http2, frames},
-    load::serving,
+    load::start_serving,
 };
 use support::{
     Gateway, Options, eventually,
@@ -74,7 +74,7 @@ pub fn info(name: &str) -> Value {
 }
 
 #[test]
-fn names_are_kept_to_256_characters_and_icons_not_at_all() {
+fn client_names_are_cut_and_icons_dropped() {
     let gateway = Gateway::start();
     let long = "ä".repeat(1 << 19);
     let answer = gateway.post(
@@ -94,7 +94,7 @@ fn names_are_kept_to_256_characters_and_icons_not_at_all() {
 }
 
 #[test]
-fn uris_over_4_kib_are_refused_wherever_one_is_named() {
+fn uris_over_4_kib_are_refused_everywhere() {
     let gateway = Gateway::start();
     let session = gateway.session(NEWEST);
     let long = format!("tracker://{}", "x".repeat(4 << 10));
@@ -129,7 +129,7 @@ fn subscribe_until_refused(session: &support::mcp::Session<'_>) -> usize {
 }
 
 #[test]
-fn what_is_kept_for_a_principal_is_bounded_and_given_back() {
+fn memory_per_principal_is_bounded_and_released() {
     let gateway = with("limits:\n  principal_memory: 256KiB\n");
     let (one, two) = (gateway.session(NEWEST), gateway.session(NEWEST));
     let taken = subscribe_until_refused(&one);
@@ -158,7 +158,7 @@ fn what_is_kept_for_a_principal_is_bounded_and_given_back() {
 }
 
 #[test]
-fn the_list_of_sessions_has_pages() {
+fn session_list_has_pages() {
     let gateway = Gateway::start();
     let open: Vec<_> = (0..7).map(|_| gateway.opened(NEWEST).id).collect();
     let mut seen = Vec::new();
@@ -178,7 +178,7 @@ fn the_list_of_sessions_has_pages() {
 }
 
 /// The head of a POST of so many bytes, and all of them but the last.
-fn unfinished(gateway: &Gateway, bytes: usize) -> Conn {
+fn start_post(gateway: &Gateway, bytes: usize) -> Conn {
     let mut conn = gateway.connect();
     let length = bytes.to_string();
     conn.request("POST", "/mcp", &[JSON, ACCEPT, ("Content-Length", &length)], b"");
@@ -216,13 +216,13 @@ fn gauge(gateway: &Gateway, name: &str) -> usize {
 
 /// Waits until so many bytes of bodies are held.
 #[track_caller]
-fn holds(gateway: &Gateway, bytes: std::ops::Range<usize>) {
+fn wait_for_body_bytes(gateway: &Gateway, bytes: std::ops::Range<usize>) {
     eventually(&format!("{bytes:?} bytes of bodies are held"), || {
         bytes.contains(&gauge(gateway, "countersign_body_bytes")).then_some(())
     });
 }
 
-const SMALL_ROOM: &str = "transports:
+const SMALL_BODY_BUDGET: &str = "transports:
   http:
     max_body_bytes: 1MiB
     max_connection_body_bytes: 1MiB
@@ -236,9 +236,9 @@ const SMALL_ROOM: &str = "transports:
 
 #[test]
 fn bodies_over_their_budget_wait_and_are_then_answered_503() {
-    let gateway = with(SMALL_ROOM);
-    let mut first = unfinished(&gateway, 900 << 10);
-    holds(&gateway, 800 << 10..1 << 20);
+    let gateway = with(SMALL_BODY_BUDGET);
+    let mut first = start_post(&gateway, 900 << 10);
+    wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
     let large = ping(900 << 10);
     assert!(is_refused(&gateway, &large));
     // Small ones need none of it.
@@ -249,16 +249,16 @@ fn bodies_over_their_budget_wait_and_are_then_answered_503() {
     assert_eq!(first.response().status, 400);
     assert!(!is_refused(&gateway, &large));
     // So it is when one just goes away.
-    let gone = unfinished(&gateway, 900 << 10);
-    holds(&gateway, 800 << 10..1 << 20);
+    let gone = start_post(&gateway, 900 << 10);
+    wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
     drop(gone);
-    holds(&gateway, 0..1);
+    wait_for_body_bytes(&gateway, 0..1);
     assert!(!is_refused(&gateway, &large));
 }
 
 #[test]
-fn a_body_holds_its_room_until_it_is_answered() {
-    let gateway = with(SMALL_ROOM);
+fn body_reserves_budget_until_answered() {
+    let gateway = with(SMALL_BODY_BUDGET);
     let change = gateway.propose("Waited for");
     let session = gateway.session(NEWEST);
     let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
@@ -273,17 +273,17 @@ fn a_body_holds_its_room_until_it_is_answered() {
     assert!(is_refused(&gateway, &large));
     gateway.decide(&change, "reject");
     assert_eq!(conn.response().status, 200);
-    holds(&gateway, 0..1);
+    wait_for_body_bytes(&gateway, 0..1);
     assert!(!is_refused(&gateway, &large));
 }
 
 #[test]
-fn messages_of_web_sockets_share_the_room_for_bodies() {
-    let gateway = with(SMALL_ROOM);
+fn websocket_messages_share_the_body_budget() {
+    let gateway = with(SMALL_BODY_BUDGET);
     let mut held = Ws::open(&gateway);
     // All but the end of a message, in frames.
     held.send_frame(false, support::ws::TEXT, &vec![b' '; 900 << 10]);
-    holds(&gateway, 800 << 10..1 << 20);
+    wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
     let large = ping(900 << 10);
     assert!(is_refused(&gateway, &large));
     let mut other = Ws::open(&gateway);
@@ -293,14 +293,14 @@ fn messages_of_web_sockets_share_the_room_for_bodies() {
     // The first one ends its message, and is answered.
     held.send_frame(true, 0, request(7, "ping", json!({})).to_string().as_bytes());
     assert_eq!(held.frame().unwrap().json()["id"], 7);
-    holds(&gateway, 0..1);
+    wait_for_body_bytes(&gateway, 0..1);
     assert!(!is_refused(&gateway, &large));
 }
 
 #[test]
-fn unread_sockets_are_closed_before_those_that_are_read() {
+fn unread_sockets_are_closed_first() {
     // All of them are of one principal.
-    let gateway = serving(
+    let gateway = start_serving(
         "policy: {default: allow}\nlimits: {principal_memory: 2MiB, total_memory: 2MiB, rate_per_second: 0}",
         "",
     );
@@ -335,8 +335,8 @@ fn unread_sockets_are_closed_before_those_that_are_read() {
 }
 
 #[test]
-fn unread_http_answers_are_closed_before_those_that_are_read() {
-    let gateway = serving(
+fn unread_http_answers_are_closed_first() {
+    let gateway = start_serving(
         "policy: {default: allow}\nlimits: {principal_memory: 2MiB, total_memory: 2MiB, rate_per_second: 0}",
         "",
     );
@@ -391,7 +391,7 @@ pub fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
 }
 
 #[test]
-fn unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() {
+fn unfinished_bodies_stay_within_their_budget() {
     let gateway = with("transports:\n  http:\n    body_wait: 200ms\n");
     let before = status_kib(gateway.process.0.id(), "VmRSS:");
     let conns = unfinished_bodies(&gateway, 40);
@@ -405,7 +405,7 @@ fn unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() {
 }
 
 #[test]
-fn http_2_is_told_how_many_streams_it_may_open_and_held_to_it() {
+fn http2_stream_limit_is_announced_and_enforced() {
     let tls = support::tls::Tls::start_with("transports:\n  http:\n    max_concurrent_streams: 3\n");
     let mut conn = Http2::connect(&tls);
     let settings = conn.receive();
@@ -434,7 +434,7 @@ fn http_2_is_told_how_many_streams_it_may_open_and_held_to_it() {
 }
 
 #[test]
-fn http_2_connection_that_floods_frames_is_told_to_calm_down() {
+fn http2_frame_flood_is_ended_with_enhance_your_calm() {
     const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
     let tls = support::tls::Tls::start();
     let authority = tls.base.trim_start_matches("https://").to_owned();
@@ -450,7 +450,7 @@ fn http_2_connection_that_floods_frames_is_told_to_calm_down() {
 }
 
 #[test]
-fn what_a_client_of_http_2_gives_up_is_done_for_nobody() {
+fn reset_http2_stream_cancels_its_request() {
     // Nothing is sent by which a stream that was given up would be noticed.
     let tls = support::tls::Tls::start_with("transports: {http: {sse_keep_alive: 1h}}\n");
     let authority = tls.base.trim_start_matches("https://").to_owned();
@@ -497,8 +497,8 @@ fn what_a_client_of_http_2_gives_up_is_done_for_nobody() {
 }
 
 #[test]
-fn streams_of_one_connection_share_its_room_for_bodies() {
-    let tls = support::tls::Tls::start_with(SMALL_ROOM);
+fn http2_streams_share_the_connections_body_budget() {
+    let tls = support::tls::Tls::start_with(SMALL_BODY_BUDGET);
     let mut conn = Http2::connect(&tls);
     let authority = tls.base.trim_start_matches("https://").to_owned();
     // Each stream has no more than a window of what is not read; together they would be far over the connection's room.
@@ -545,19 +545,19 @@ fn streams_of_one_connection_share_its_room_for_bodies() {
 }
 
 /// Keeps a connection busy with a call that waits for a person.
-fn waiting(gateway: &Gateway, change: &str, count: i64) -> Vec<Conn> {
+fn start_waiting_calls(gateway: &Gateway, change: &str, count: i64) -> Vec<Conn> {
     let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
     (0..count).map(|id| gateway.modern_conn(id, "tools/call", call.clone())).collect()
 }
 
 /// Opens calls that wait until they have all of so many connections, and nobody else gets one.
-fn fill(gateway: &Gateway, change: &str, max: usize) -> Vec<Conn> {
+fn fill_connections(gateway: &Gateway, change: &str, max: usize) -> Vec<Conn> {
     let mut busy = Vec::new();
     eventually("all places are taken", || {
         if gateway.request("GET", "/health", &[], b"").status == 503 {
             return Some(());
         }
-        busy.extend(waiting(gateway, change, 1));
+        busy.extend(start_waiting_calls(gateway, change, 1));
         None
     });
     eventually("all of them carry calls", || (in_flight(gateway) == max).then_some(()));
@@ -579,12 +579,12 @@ fn silent_stream(gateway: &Gateway) -> Conn {
     let mut conn = gateway.connect();
     conn.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
     assert_eq!(conn.head().status, 200);
-    assert_eq!(conn.next().event.as_deref(), Some("endpoint"));
+    assert_eq!(conn.expect_event().event.as_deref(), Some("endpoint"));
     conn
 }
 
 #[test]
-fn streams_that_say_nothing_make_room_for_whoever_comes() {
+fn silent_streams_are_evicted_for_new_clients() {
     let gateway = with("transports:\n  http:\n    max_connections: 20\n    reserved_connections: 2\n");
     let mut silent: Vec<Conn> = (0..20).map(|_| silent_stream(&gateway)).collect();
     // Somebody who only asks is served, in the place of the one that came first.
@@ -599,13 +599,13 @@ fn streams_that_say_nothing_make_room_for_whoever_comes() {
 }
 
 #[test]
-fn reviewers_have_places_that_nobody_else_can_take() {
+fn reviewers_have_reserved_connections() {
     let gateway = with("transports:\n  http:\n    max_connections: 6\n    reserved_connections: 20\n");
     let change = gateway.propose("Waited for");
     let bearer = format!("Bearer {}", gateway.reviewer());
     let key = [("Authorization", bearer.as_str())];
     // None can make room, so an agent is refused, also one with a key that is an agent's or none at all.
-    let busy = fill(&gateway, &change, 6);
+    let busy = fill_connections(&gateway, &change, 6);
     let agents = format!("Bearer {}", gateway.create_key("agent", "somebody"));
     for authorization in [agents.as_str(), "Bearer csk_nonsense"] {
         assert_eq!(gateway.request("GET", "/health", &[("Authorization", authorization)], b"").status, 503);
@@ -624,7 +624,7 @@ fn reviewers_have_places_that_nobody_else_can_take() {
 }
 
 #[test]
-fn a_dashboard_that_is_signed_in_loads_while_agents_have_all_places() {
+fn signed_in_dashboard_loads_at_full_load() {
     let gateway = with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 20\n");
     let body = json!({ "key": gateway.reviewer() }).to_string();
     let origin = format!("http://127.0.0.1:{}", gateway.port);
@@ -632,14 +632,14 @@ fn a_dashboard_that_is_signed_in_loads_while_agents_have_all_places() {
     assert_eq!(signed_in.status, 200, "{}", signed_in.text());
     let cookie = signed_in.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
     let change = gateway.propose("Waited for");
-    let _busy = fill(&gateway, &change, 3);
+    let _busy = fill_connections(&gateway, &change, 3);
     assert_eq!(gateway.request("GET", "/", &[], b"").status, 503);
     assert_eq!(gateway.request("GET", "/", &[("Cookie", "countersign_session=nonsense")], b"").status, 503);
     assert_eq!(gateway.request("GET", "/", &[("Cookie", &cookie)], b"").status, 200);
 }
 
 #[test]
-fn the_connection_that_was_idle_longest_goes_first() {
+fn longest_idle_connection_is_evicted_first() {
     let gateway = with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 0\n");
     // Those that asked whether it is up may still be counted.
     let mut conns: Vec<Conn> = eventually("three connections, and no other", || {
@@ -670,7 +670,7 @@ fn the_connection_that_was_idle_longest_goes_first() {
 }
 
 #[test]
-fn a_new_session_takes_the_place_of_one_that_never_began_then_of_the_idlest() {
+fn new_session_evicts_uninitialized_then_idlest() {
     let gateway = with("limits:\n  max_sessions: 3\n");
     let change = gateway.propose("Waited for");
     let busy = gateway.session(NEWEST);
@@ -699,10 +699,10 @@ fn a_new_session_takes_the_place_of_one_that_never_began_then_of_the_idlest() {
 }
 
 #[test]
-fn a_new_stream_takes_the_place_of_one_that_never_began_and_of_no_wait() {
+fn new_stream_evicts_uninitialized_but_no_waiting_one() {
     let gateway = with("limits:\n  max_streams: 3\n");
     let change = gateway.propose("Waited for");
-    let _wait = waiting(&gateway, &change, 1);
+    let _wait = start_waiting_calls(&gateway, &change, 1);
     eventually("a call is in flight", || (in_flight(&gateway) == 1).then_some(()));
     let session = gateway.session(NEWEST);
     let mut stream = session.stream(None);
@@ -723,7 +723,7 @@ fn a_new_stream_takes_the_place_of_one_that_never_began_and_of_no_wait() {
 }
 
 #[test]
-fn a_new_socket_takes_the_place_of_one_that_never_began() {
+fn new_socket_evicts_an_uninitialized_one() {
     let gateway = with("transports:\n  websocket:\n    max_connections: 2\n");
     let mut working = Ws::open(&gateway);
     working.initialize(NEWEST);

@@ -1,6 +1,6 @@
-//! A raw client of HTTP/2: frames as bytes over openssl's TLS.
+//! A raw HTTP/2 client: frames as bytes over openssl's TLS.
 
-/// Frames of HTTP/2 over openssl's TLS, byte by byte: what no well-behaved client sends.
+/// An HTTP/2 connection over openssl's TLS that can send what no well-behaved client does.
 pub struct Http2 {
     pub openssl: support::Process,
     sent: std::process::ChildStdin,
@@ -38,7 +38,7 @@ impl Http2 {
         std::io::Write::flush(&mut self.sent).unwrap();
     }
 
-    /// As [`Self::send`]; `false` where the connection has ended.
+    /// Sends bytes; returns `false` if the connection has ended.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         std::io::Write::write_all(&mut self.sent, bytes).is_ok()
     }
@@ -47,22 +47,22 @@ impl Http2 {
         self.send(&frame(kind, flags, stream, payload));
     }
 
-    /// Opens a stream with a POST of which the body is still to come.
+    /// Opens a stream with a POST whose body follows later.
     pub fn post(&mut self, stream: u32, authority: &str) {
         self.post_with(stream, authority, &[]);
     }
 
-    /// With more headers.
+    /// Opens a stream like [`Self::post`] with extra headers.
     pub fn post_with(&mut self, stream: u32, authority: &str, more: &[(&str, &str)]) {
         self.send(&post(stream, authority, more));
     }
 
     /// Opens a stream.
     pub fn headers(&mut self, stream: u32, flags: u8, headers: &[(&str, &str)]) {
-        self.send(&opened(stream, flags, headers));
+        self.send(&headers_frame(stream, flags, headers));
     }
 
-    /// Takes whatever comes and forgets it.
+    /// Reads and discards everything.
     pub fn forget_answers(&self) {
         let answers = std::os::fd::AsFd::as_fd(&self.received).try_clone_to_owned().unwrap();
         std::thread::spawn(move || std::io::copy(&mut std::fs::File::from(answers), &mut std::io::sink()));
@@ -78,7 +78,7 @@ impl Http2 {
         Frame { kind: head[3], stream, payload }
     }
 
-    /// Why the server ends a stream.
+    /// Waits for the server's reset of a stream, and returns its error code.
     pub fn reset(&mut self, stream: u32) -> [u8; 4] {
         loop {
             let frame = self.receive();
@@ -88,7 +88,7 @@ impl Http2 {
         }
     }
 
-    /// The first data on a stream.
+    /// Returns the first data on a stream.
     pub fn data(&mut self, stream: u32) -> String {
         loop {
             let frame = self.receive();
@@ -108,8 +108,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What opens a stream.
-fn opened(stream: u32, flags: u8, headers: &[(&str, &str)]) -> Vec<u8> {
+/// Returns the frame that opens a stream.
+fn headers_frame(stream: u32, flags: u8, headers: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in [(":scheme", "https")].iter().chain(headers) {
         block.push(0);
@@ -121,7 +121,7 @@ fn opened(stream: u32, flags: u8, headers: &[(&str, &str)]) -> Vec<u8> {
     frame(1, flags, stream, &block)
 }
 
-/// The beginning of a POST of which the body is still to come, with more headers.
+/// Returns the beginning of a POST with extra headers whose body follows later.
 pub fn post(stream: u32, authority: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let all = [
         (":method", "POST"),
@@ -130,10 +130,10 @@ pub fn post(stream: u32, authority: &str, more: &[(&str, &str)]) -> Vec<u8> {
         ("content-type", "application/json"),
         ("accept", "application/json, text/event-stream"),
     ];
-    opened(stream, 4, &[&all, more].concat())
+    headers_frame(stream, 4, &[&all, more].concat())
 }
 
-/// So many equal frames.
+/// Returns so many equal frames.
 pub fn frames(count: usize, (kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
     frame(kind, flags, stream, payload).repeat(count)
 }

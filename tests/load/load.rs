@@ -24,7 +24,7 @@ const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/load/load/server.py")
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// With the fixture as the server `load`, which is given `arguments`.
-pub fn serving(config: &str, arguments: &str) -> Gateway {
+pub fn start_serving(config: &str, arguments: &str) -> Gateway {
     let config = format!("{config}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\"{arguments}]}}\n");
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
     await_server(&gateway);
@@ -65,7 +65,7 @@ fn code(gateway: &Gateway) -> String {
 }
 
 #[test]
-fn thousands_of_wrong_keys_and_codes_hold_no_right_one_back() {
+fn wrong_credentials_do_not_block_valid_ones() {
     let gateway = Gateway::start();
     let (stop, wrong) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let statuses: Arc<Mutex<Vec<u16>>> = Arc::default();
@@ -164,7 +164,7 @@ fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u
 }
 
 #[test]
-fn what_a_reviewer_asks_during_a_large_call_is_answered_before_the_call_at_every_endpoint() {
+fn reviewer_is_answered_before_a_large_call() {
     let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
     let gateway = Gateway::with(&Options { env, ..Options::default() });
     let arguments = large_arguments();
@@ -206,23 +206,23 @@ fn what_a_reviewer_asks_during_a_large_call_is_answered_before_the_call_at_every
     let mut pair = gateway.connect();
     pair.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
     assert_eq!(pair.head().status, 200);
-    let path = pair.next().data.unwrap();
+    let path = pair.expect_event().data.unwrap();
     let post = |body: &str| {
         let mut conn = gateway.connect();
         conn.request("POST", &path, &[JSON], body.as_bytes());
         assert_eq!(conn.response().status, 202);
     };
     post(&mcp::request(0, "initialize", mcp::initialize_params("2024-11-05")).to_string());
-    assert_eq!(pair.next().json()["id"], 0);
+    assert_eq!(pair.expect_event().json()["id"], 0);
     post(&mcp::notification("notifications/initialized").to_string());
     let mut conn = gateway.connect();
     reviewer_goes_first(&gateway, "pair", &mut conn, &bytes(&path, &[JSON], &request(&params(""))));
     assert_eq!(conn.response().status, 202);
-    refused(&pair.next().json());
+    refused(&pair.expect_event().json());
 }
 
 #[test]
-fn a_large_frame_on_a_websocket_keeps_no_reviewer_waiting_and_the_order_of_messages() {
+fn large_frame_delays_no_reviewer_and_keeps_order() {
     let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
     let gateway = Gateway::with(&Options { env, ..Options::default() });
     let mut ws = Ws::open(&gateway);
@@ -245,8 +245,8 @@ fn a_large_frame_on_a_websocket_keeps_no_reviewer_waiting_and_the_order_of_messa
 }
 
 #[test]
-fn a_large_call_does_what_a_small_one_does() {
-    let gateway = serving("policy: {default: allow}", "");
+fn large_calls_behave_like_small_ones() {
+    let gateway = start_serving("policy: {default: allow}", "");
     let text = "x".repeat(1 << 20);
     let call = json!({"name": "load__read", "arguments": {"text": text}});
     let said = |answer: Value| answer["result"]["content"][0]["text"].clone();
@@ -300,9 +300,9 @@ pub fn proposed(gateway: &Gateway, bytes: usize) -> String {
 }
 
 #[test]
-fn the_bytes_that_one_principal_proposes_within_a_day_are_bounded_and_a_restart_forgets_none() {
+fn daily_proposal_bytes_are_bounded_across_restarts() {
     let config = "changes: {max_bytes_per_day: 3MiB}";
-    let gateway = serving(config, "");
+    let gateway = start_serving(config, "");
     for _ in 0..2 {
         let id = proposed(&gateway, 1 << 20);
         // What is withdrawn counts all the same: it is on the disk.
@@ -331,8 +331,8 @@ fn the_bytes_that_one_principal_proposes_within_a_day_are_bounded_and_a_restart_
 }
 
 #[test]
-fn what_is_large_and_came_to_nothing_shrinks_to_its_hashes_and_gives_its_room_back() {
-    let gateway = serving("changes: {retention: {large: 1s, large_bytes: 64KiB}}", "");
+fn large_dead_changes_shrink_to_hashes() {
+    let gateway = start_serving("changes: {retention: {large: 1s, large_bytes: 64KiB}}", "");
     let database = gateway.data().join("countersign.db");
     let size = |name: &str| std::fs::metadata(gateway.data().join(name)).map_or(0, |file| file.len());
     let kept = proposed(&gateway, 100 << 10);
@@ -407,14 +407,14 @@ fn listed(arguments: &str, config: &str) -> (u64, String) {
 }
 
 #[test]
-fn a_list_of_100_000_tools_is_read_as_far_as_its_bound() {
+fn huge_tool_list_is_read_up_to_its_limit() {
     let (tools, said) = listed("many, \"100000\"", "");
     assert_eq!(tools, 5000);
     assert!(said.contains("tools/list") && said.contains("5000 entries") && said.contains("lists.entries"), "{said}");
 }
 
 #[test]
-fn pages_without_an_end_and_cursors_that_come_again_end() {
+fn endless_pages_and_repeated_cursors_end() {
     let (tools, said) = listed("endless", "");
     assert_eq!(tools, 202, "one of each page, and the two on the first");
     assert!(said.contains("200 pages") && said.contains("lists.pages"), "{said}");
@@ -424,7 +424,7 @@ fn pages_without_an_end_and_cursors_that_come_again_end() {
 }
 
 #[test]
-fn the_bounds_of_a_servers_lists_are_its_own() {
+fn list_limits_apply_per_server() {
     let (tools, said) = listed("wide, \"100\"", "lists: {bytes: 20KiB}");
     assert_eq!(tools, 20);
     assert!(said.contains("20480 bytes") && said.contains("lists.bytes"), "{said}");
@@ -479,8 +479,8 @@ fn as_extension_task(gateway: &Gateway, call: &Value) -> Value {
 }
 
 #[test]
-fn a_call_uses_a_standing_rule_once_however_it_is_asked_for() {
-    let gateway = serving("", "");
+fn call_uses_a_standing_rule_once_in_every_form() {
+    let gateway = start_serving("", "");
     let story = json!({"projectId": gateway.project(), "title": "Counted", "type": "Story"});
     let calls = [
         json!({"name": "load__write", "arguments": {"text": "four"}}),
@@ -516,7 +516,7 @@ fn a_call_uses_a_standing_rule_once_however_it_is_asked_for() {
 }
 
 /// The sum of a counter over its labels.
-fn counted(gateway: &Gateway, name: &str) -> u64 {
+fn counter_sum(gateway: &Gateway, name: &str) -> u64 {
     let answer = gateway.request("GET", "/metrics", &[], b"");
     let lines = answer.text();
     let of = lines.lines().filter(|line| line.starts_with(name));
@@ -524,9 +524,9 @@ fn counted(gateway: &Gateway, name: &str) -> u64 {
 }
 
 #[test]
-fn a_call_counts_once_where_the_policy_is_only_simulated() {
-    let gateway = serving("policy: {mode: simulate}", "");
-    let simulated = || counted(&gateway, "countersign_policy_simulated_total");
+fn simulated_policy_counts_a_call_once() {
+    let gateway = start_serving("policy: {mode: simulate}", "");
+    let simulated = || counter_sum(&gateway, "countersign_policy_simulated_total");
     let project = gateway.project();
     let before = simulated();
     let story = json!({"projectId": project, "title": "Simulated", "type": "Story"});

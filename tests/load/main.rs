@@ -1,4 +1,4 @@
-//! What one peer can make the gateway hold or do, and what others feel of it.
+//! Tests of the limits on one peer's use of the gateway, and of the effect on others.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{
     bounds::{NEWEST, info, initialize, status_kib, unfinished_bodies},
     http2::{self, Http2, frames},
-    load::{proposed, serving},
+    load::{proposed, start_serving},
 };
 use support::{
     Gateway, Options, command, create_key_in, eventually,
@@ -159,7 +159,7 @@ fn attack_unread_sockets_with_lists() {
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_unread_sockets_with_large_answers() {
-    let gateway = serving("policy: {default: allow}\nlimits: {rate_per_second: 0}\n", "");
+    let gateway = start_serving("policy: {default: allow}\nlimits: {rate_per_second: 0}\n", "");
     attack_gateway("3 rounds of 30 sockets with answers of 0.9 MB that nobody reads", &gateway, |gateway| {
         let key = format!("Bearer {}", gateway.create_key("agent", "attacker"));
         let handshake =
@@ -259,7 +259,7 @@ fn attack_requests_that_name_two_nodes() {
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_large_proposals() {
-    attack_gateway("35 proposals of 7 MiB, withdrawn", &serving("", ""), |gateway| {
+    attack_gateway("35 proposals of 7 MiB, withdrawn", &start_serving("", ""), |gateway| {
         for _ in 0..35 {
             let id = proposed(gateway, 7 << 20);
             assert_eq!(gateway.tool("withdraw_change", json!({ "changeId": id }))["status"], "withdrawn");
@@ -271,7 +271,7 @@ fn attack_large_proposals() {
 type Flood<'a> = (&'a str, (u8, u8), u32, &'a [u8]);
 
 /// Sends thousand frames at a time until the gateway ends the connection, beside a request whose body never comes.
-fn flooded(tls: &Tls, name: &str, mut thousand: impl FnMut(&str) -> Vec<u8>) {
+fn flood(tls: &Tls, name: &str, mut thousand: impl FnMut(&str) -> Vec<u8>) {
     let pid = tls.process.0.id();
     let authority = tls.base.trim_start_matches("https://");
     let mut conn = Http2::connect(tls);
@@ -302,12 +302,10 @@ fn attack_idle_frames_of_http_2() {
         ("SETTINGS", (4, 0), 0, &[]),
     ];
     for (name, kind, stream, payload) in floods {
-        flooded(&tls, name, |_| frames(1000, kind, stream, payload));
+        flood(&tls, name, |_| frames(1000, kind, stream, payload));
     }
     let mut streams = (3..).step_by(2);
-    flooded(&tls, "POST", |authority| {
-        streams.by_ref().take(1000).flat_map(|n| http2::post(n, authority, &[])).collect()
-    });
+    flood(&tls, "POST", |authority| streams.by_ref().take(1000).flat_map(|n| http2::post(n, authority, &[])).collect());
     tls.stop();
 }
 

@@ -52,7 +52,7 @@ enum Change {
 
 /// Another change of the same target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Other {
+enum OtherChange {
     Waits,
     Works,
     Done,
@@ -60,7 +60,7 @@ enum Other {
 
 /// What a process has in its hands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Hands {
+enum ProcessState {
     Empty,
     /// Claimed as this epoch; its lease is not looked at yet.
     Claimed(u8),
@@ -78,7 +78,7 @@ struct Node {
     /// As the node knows it, and as the store does.
     holds: bool,
     leased: bool,
-    hands: Hands,
+    hands: ProcessState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ struct World {
     works: bool,
     /// The time of a call whose outcome is unknown is not over.
     taken: bool,
-    other: Other,
+    other: OtherChange,
     /// The other change of the target was at work while this one was.
     overlapped: bool,
     late: bool,
@@ -142,9 +142,9 @@ impl Model for Cluster {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        let node = Node { alive: true, epoch: 1, began: 1, holds: true, leased: true, hands: Hands::Empty };
+        let node = Node { alive: true, epoch: 1, began: 1, holds: true, leased: true, hands: ProcessState::Empty };
         let (change, held, calls, late, lost) = (Change::Approved, None, 0, false, false);
-        let (works, taken, other, overlapped) = (false, false, Other::Waits, false);
+        let (works, taken, other, overlapped) = (false, false, OtherChange::Waits, false);
         vec![World { nodes: [node; NODES], change, held, calls, works, taken, other, overlapped, late, lost }]
     }
 
@@ -163,45 +163,45 @@ impl Model for Cluster {
         match step {
             Step::Claim(n) => {
                 let node = &mut world.nodes[n];
-                let free = world.other != Other::Works;
+                let free = world.other != OtherChange::Works;
                 // In one transaction, by the store's clock.
                 if !(node.alive
                     && node.leased
                     && free
                     && world.change == Change::Approved
-                    && node.hands == Hands::Empty)
+                    && node.hands == ProcessState::Empty)
                 {
                     return None;
                 }
-                node.hands = Hands::Claimed(node.epoch);
+                node.hands = ProcessState::Claimed(node.epoch);
                 world.change = Change::Executing((n, node.epoch));
             }
             Step::Look(n) => {
                 let node = &mut world.nodes[n];
-                let Hands::Claimed(epoch) = node.hands else { return None };
+                let ProcessState::Claimed(epoch) = node.hands else { return None };
                 let may = node.holds && node.epoch == epoch || bug == Bug::NoLookBeforeTheCall;
                 if !node.alive || !may {
                     return None;
                 }
-                node.hands = Hands::Looked(epoch);
+                node.hands = ProcessState::Looked(epoch);
             }
             Step::Call(n) => {
                 let node = &mut world.nodes[n];
-                let Hands::Looked(epoch) = node.hands else { return None };
+                let ProcessState::Looked(epoch) = node.hands else { return None };
                 if !node.alive {
                     return None;
                 }
-                node.hands = Hands::Called(epoch);
+                node.hands = ProcessState::Called(epoch);
                 world.calls += 1;
                 world.works = true;
-                world.overlapped |= world.other == Other::Works;
+                world.overlapped |= world.other == OtherChange::Works;
             }
             Step::Record(n) => {
-                let Hands::Called(epoch) = world.nodes[n].hands else { return None };
+                let ProcessState::Called(epoch) = world.nodes[n].hands else { return None };
                 if !world.nodes[n].alive || (world.works && world.change == Change::Executing((n, epoch))) {
                     return None;
                 }
-                world.nodes[n].hands = Hands::Empty;
+                world.nodes[n].hands = ProcessState::Empty;
                 let own = world.change == Change::Executing((n, epoch));
                 if own || bug == Bug::ResultIsNotFenced {
                     world.change = Change::Applied;
@@ -245,7 +245,7 @@ impl Model for Cluster {
                     return None;
                 }
                 // Whatever it had in its hands is gone; its lease is not.
-                world.nodes[n] = Node { alive: false, holds: false, hands: Hands::Empty, ..world.nodes[n] };
+                world.nodes[n] = Node { alive: false, holds: false, hands: ProcessState::Empty, ..world.nodes[n] };
             }
             Step::Begins(n) => {
                 let node = &mut world.nodes[n];
@@ -253,7 +253,8 @@ impl Model for Cluster {
                     return None;
                 }
                 let epoch = node.epoch + 1;
-                *node = Node { alive: true, epoch, began: epoch, holds: true, leased: true, hands: Hands::Empty };
+                *node =
+                    Node { alive: true, epoch, began: epoch, holds: true, leased: true, hands: ProcessState::Empty };
             }
             Step::Sweep => {
                 let Change::Executing(claim) = world.change else { return None };
@@ -271,7 +272,7 @@ impl Model for Cluster {
             Step::HoldEnds => {
                 let (node, epoch) = world.held?;
                 // Nobody stands still for so long right before the first byte.
-                if world.nodes[node].hands == Hands::Looked(epoch) {
+                if world.nodes[node].hands == ProcessState::Looked(epoch) {
                     return None;
                 }
                 world.held = None;
@@ -291,19 +292,19 @@ impl Model for Cluster {
                 world.taken = false;
             }
             Step::Breaks(n) => {
-                let Hands::Called(epoch) = world.nodes[n].hands else { return None };
+                let ProcessState::Called(epoch) = world.nodes[n].hands else { return None };
                 if !world.nodes[n].alive || !world.works || world.change != Change::Executing((n, epoch)) {
                     return None;
                 }
-                world.nodes[n].hands = Hands::Empty;
+                world.nodes[n].hands = ProcessState::Empty;
                 (world.change, world.lost) = (Change::Unknown((n, epoch)), true);
                 world.taken = bug != Bug::TargetFreeAtOnce;
             }
             Step::OtherEnds => {
-                if world.other != Other::Works {
+                if world.other != OtherChange::Works {
                     return None;
                 }
-                world.other = Other::Done;
+                world.other = OtherChange::Done;
             }
             Step::OtherRuns => {
                 let free = match world.change {
@@ -311,10 +312,10 @@ impl Model for Cluster {
                     Change::Executing(_) => false,
                     Change::Unknown(_) => !world.taken,
                 };
-                if world.other != Other::Waits || !free {
+                if world.other != OtherChange::Waits || !free {
                     return None;
                 }
-                world.other = Other::Works;
+                world.other = OtherChange::Works;
                 // Whoever settles it has looked.
                 world.overlapped |= world.works && !matches!(world.change, Change::Settled { .. });
             }
@@ -348,14 +349,13 @@ impl Model for Cluster {
             Property::always(
                 "nothing is done under a claim that somebody else's stands in the place of",
                 |_, world: &World| {
-                    let active =
-                        |node: &Node| matches!(node.hands, Hands::Looked(epoch) if node.holds && node.epoch == epoch);
+                    let active = |node: &Node| matches!(node.hands, ProcessState::Looked(epoch) if node.holds && node.epoch == epoch);
                     world.nodes.iter().filter(|node| active(node)).count() <= 1
                 },
             ),
             Property::always("two calls to one target never overlap", |_, world: &World| !world.overlapped),
             Property::sometimes("the other change runs after a lost one's time", |_, world: &World| {
-                world.other == Other::Works && matches!(world.change, Change::Unknown(_))
+                world.other == OtherChange::Works && matches!(world.change, Change::Unknown(_))
             }),
             Property::sometimes("it is applied", |_, world: &World| world.change == Change::Applied),
             Property::sometimes("a node is lost and a person settles it", |_, world: &World| {
@@ -364,14 +364,14 @@ impl Model for Cluster {
             Property::sometimes("what comes back is too late", |_, world: &World| world.late),
             Property::sometimes("a call goes out after its claim has lapsed", |_, world: &World| {
                 matches!(world.change, Change::Unknown(claim)
-                    if matches!(world.nodes[claim.0].hands, Hands::Called(epoch) if epoch == claim.1) && world.calls == 1)
+                    if matches!(world.nodes[claim.0].hands, ProcessState::Called(epoch) if epoch == claim.1) && world.calls == 1)
             }),
         ]
     }
 }
 
 #[test]
-fn no_interleaving_of_claims_leases_and_fences_breaks_a_promise() {
+fn no_interleaving_breaks_a_promise() {
     let checked = Cluster(Bug::None).checker().spawn_bfs().join();
     checked.assert_properties();
     println!("{} states, {} of them different", checked.state_count(), checked.unique_state_count());
@@ -379,7 +379,7 @@ fn no_interleaving_of_claims_leases_and_fences_breaks_a_promise() {
 }
 
 #[test]
-fn each_rule_that_is_left_out_is_missed() {
+fn model_detects_each_left_out_rule() {
     for (bug, broken) in [
         (Bug::LapsedIsApprovedAgain, "it runs at most once"),
         (Bug::ResultIsNotFenced, "what is lost track of is a person's to settle"),

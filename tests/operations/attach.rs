@@ -1,17 +1,17 @@
-//! `countersign stdio` as an agent meets it: lines in, lines out, one gateway for all, and clean ends.
+//! Tests of `countersign stdio` as an agent uses it: lines in, lines out, one gateway for all, and clean ends.
 
 use std::{io::Write, os::unix::fs::PermissionsExt, thread};
 
 use rustix::process::Signal;
 use support::cli::{Home, Lines, alive, signal, wait_until};
 
-/// Any port, so that tests do not meet each other or a gateway of the machine's user.
+/// Any port, so that tests collide neither with each other nor with a gateway of the machine's user.
 fn home() -> Home {
-    Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0")
+    Home::new().with_var("COUNTERSIGN_LISTEN", "127.0.0.1:0")
 }
 
 #[test]
-fn lines_go_in_and_answers_come_out() {
+fn lines_are_answered() {
     let home = home();
     let mut agent = Lines::start(&home, &["stdio"]);
     agent.ping("1");
@@ -24,7 +24,7 @@ fn lines_go_in_and_answers_come_out() {
     agent.close();
     let (code, rest, said) = agent.finish();
     assert_eq!((code, rest.as_str()), (0, ""), "{said}");
-    // The gateway stays for the next one.
+    // The gateway stays for the next agent.
     let pid = home.gateway_pid().unwrap();
     let mut next = Lines::start(&home, &["stdio"]);
     next.ping("2");
@@ -34,7 +34,7 @@ fn lines_go_in_and_answers_come_out() {
 }
 
 #[test]
-fn answers_to_what_was_sent_before_the_end_are_flushed() {
+fn answers_are_flushed_before_the_end() {
     let home = home();
     Lines::start(&home, &["stdio"]).ping("0");
     let mut agent = Lines::start(&home, &["stdio"]);
@@ -70,7 +70,7 @@ fn messages_of_64_kib_and_of_8_mib_pass() {
 }
 
 #[test]
-fn two_that_start_at_once_get_one_gateway() {
+fn concurrent_starts_share_one_gateway() {
     let home = home();
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -88,7 +88,7 @@ fn two_that_start_at_once_get_one_gateway() {
 }
 
 #[test]
-fn terminated_it_ends_with_0_and_takes_nobody_down() {
+fn sigterm_ends_one_agent_with_0() {
     let home = home();
     let (mut first, mut second) = (Lines::start(&home, &["stdio"]), Lines::start(&home, &["stdio"]));
     first.ping("1");
@@ -97,7 +97,7 @@ fn terminated_it_ends_with_0_and_takes_nobody_down() {
     let (code, rest, said) = first.finish();
     assert_eq!((code, rest.as_str()), (0, ""), "{said}");
     second.ping("2");
-    // Killed without a word, too.
+    // Killed without warning, too.
     let mut third = Lines::start(&home, &["stdio"]);
     third.ping("1");
     third.child.kill().unwrap();
@@ -108,8 +108,8 @@ fn terminated_it_ends_with_0_and_takes_nobody_down() {
 }
 
 #[test]
-fn it_ends_with_its_last_user_and_starts_again() {
-    let home = home().var("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "0s");
+fn background_gateway_ends_with_its_last_user() {
+    let home = home().with_var("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "0s");
     let mut agent = Lines::start(&home, &["stdio"]);
     agent.ping("1");
     let pid = home.gateway_pid().unwrap();
@@ -128,7 +128,7 @@ fn it_ends_with_its_last_user_and_starts_again() {
 }
 
 #[test]
-fn a_gateway_that_dies_is_told_and_replaced() {
+fn dead_gateway_is_reported_and_replaced() {
     let home = home();
     let mut agent = Lines::start(&home, &["stdio"]);
     agent.ping("1");
@@ -137,7 +137,7 @@ fn a_gateway_that_dies_is_told_and_replaced() {
     let (code, rest, said) = agent.finish();
     assert_eq!((code, rest.as_str()), (69, ""));
     assert!(said.contains("has ended"), "{said}");
-    // Its socket and its file are still there, and nobody behind them.
+    // Its socket and file are still there without a process behind them.
     assert!(home.data().join("gateway.sock").exists());
     let mut agent = Lines::start(&home, &["stdio"]);
     agent.ping("1");
@@ -145,7 +145,7 @@ fn a_gateway_that_dies_is_told_and_replaced() {
 }
 
 #[test]
-fn a_start_that_fails_tells_why() {
+fn failed_start_explains_why() {
     let home = home();
     std::fs::create_dir_all(home.data()).unwrap();
     std::fs::write(home.data().join("gateway.sock"), "precious").unwrap();
@@ -157,7 +157,7 @@ fn a_start_that_fails_tells_why() {
 }
 
 #[test]
-fn a_wrong_key_is_refused() {
+fn wrong_key_is_refused() {
     let home = home();
     Lines::start(&home, &["stdio"]).ping("1");
     let mut command = home.command(&["stdio"]);
@@ -169,7 +169,7 @@ fn a_wrong_key_is_refused() {
 }
 
 #[test]
-fn stdio_refuses_a_key_that_may_decide() {
+fn stdio_refuses_a_reviewers_key() {
     let home = home();
     Lines::start(&home, &["stdio"]).ping("1");
     let key = |role: &str, name: &str| {
@@ -192,7 +192,7 @@ fn stdio_refuses_a_key_that_may_decide() {
     refused(agent(&[("COUNTERSIGN_KEY", &alice)], &["stdio"]));
     refused(agent(&[("COUNTERSIGN_AGENT_KEY", &alice), ("COUNTERSIGN_KEY", &bot)], &["stdio"]));
 
-    // An agent's key is taken from either variable, and its own one comes first.
+    // An agent's key is taken from either variable, its own one first.
     let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",
         "capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#
         .replace('\n', "");
@@ -205,7 +205,7 @@ fn stdio_refuses_a_key_that_may_decide() {
         assert_eq!(agent.finish().0, 0);
     }
 
-    // Over HTTP such a key may have its reasons: it is logged once.
+    // Over HTTP such a key is allowed, and logged once.
     for _ in 0..2 {
         let (head, body) = home.ask("POST", "/tools/list_projects", Some(&alice), "{}");
         assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
@@ -217,7 +217,7 @@ fn stdio_refuses_a_key_that_may_decide() {
     wait_until("the key is logged", || logged() > 0);
     assert_eq!(logged(), 1);
 
-    // Nor does a gateway in the one process take it.
+    // A standalone gateway refuses it, too.
     let pid = home.gateway_pid().unwrap();
     signal(pid, Signal::TERM);
     wait_until("the gateway ends", || !alive(pid));
@@ -225,7 +225,7 @@ fn stdio_refuses_a_key_that_may_decide() {
 }
 
 #[test]
-fn a_taken_port_does_not_keep_it_from_serving() {
+fn taken_port_does_not_prevent_serving() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let home = Home::new();
@@ -233,7 +233,7 @@ fn a_taken_port_does_not_keep_it_from_serving() {
     agent.ping("1");
     let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
     assert_ne!(url, format!("http://{address}"));
-    // `open` finds it where it is.
+    // `open` finds the gateway at its port.
     home.run(&["open"]).ends(0).says(&[&format!("{url}/#code=csc_")]);
     // In the foreground a taken port is an error.
     let other = Home::new();
@@ -256,7 +256,7 @@ fn a_long_path_works() {
 }
 
 #[test]
-fn one_that_runs_in_the_foreground_is_used() {
+fn foreground_gateway_is_used() {
     let home = home();
     let mut gateway = home.command(&["serve"]);
     let mut gateway = gateway.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
@@ -273,7 +273,7 @@ fn one_that_runs_in_the_foreground_is_used() {
 }
 
 #[test]
-fn the_log_of_a_background_gateway_is_bounded() {
+fn background_log_is_bounded() {
     let home = home();
     std::fs::create_dir_all(home.data()).unwrap();
     let log = home.data().join("gateway.log");
@@ -286,30 +286,30 @@ fn the_log_of_a_background_gateway_is_bounded() {
     assert_eq!(agent.finish().0, 0);
     signal(pid, Signal::TERM);
     wait_until("the gateway ends", || !alive(pid));
-    // It went on in a new file.
+    // It continued in a new file.
     let text = std::fs::read_to_string(&log).unwrap();
     assert!(text.contains("ended") && !text.contains("xxxx"), "{text}");
     assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn logs_that_nobody_reads_stall_nothing() {
-    let home = home().var("COUNTERSIGN_LOG__FILTER", "trace").var("COUNTERSIGN_LOG__FORMAT", "json");
+fn unread_logs_stall_nothing() {
+    let home = home().with_var("COUNTERSIGN_LOG__FILTER", "trace").with_var("COUNTERSIGN_LOG__FORMAT", "json");
     let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
-    // Far more log than a pipe holds.
+    // Far more log than a pipe can hold.
     for id in 0..2000 {
         agent.ping(&id.to_string());
     }
     agent.close();
     let (code, rest, said) = agent.finish();
     assert_eq!((code, rest.as_str()), (0, ""));
-    // What the pipe took before it was full; the rest was dropped or lost at the end.
+    // The log up to the moment when the pipe was full; the rest was dropped.
     assert!(said.len() >= 32 << 10, "there was not enough to stall: {} bytes", said.len());
     let first: serde_json::Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
     assert!(first["timestamp"].is_string() && first["level"].is_string(), "{first}");
 }
 
-/// A session whose `wait_for_change` is held, because nobody decides.
+/// Starts a session whose `wait_for_change` is held, because nobody decides.
 fn with_a_held_call(home: &Home, arguments: &[&str]) -> Lines {
     let mut agent = Lines::start(home, arguments);
     agent.ask(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#);
@@ -325,7 +325,7 @@ fn with_a_held_call(home: &Home, arguments: &[&str]) -> Lines {
     let change = &change["result"]["structuredContent"]["changeId"];
     assert!(change.is_string(), "{change}");
     agent.send(&call("wait_for_change", &serde_json::json!({"changeId": change})));
-    // It is under way, and others are answered meanwhile.
+    // It is in flight, and other requests are answered in the meantime.
     agent.ping("3");
     agent
 }
@@ -347,7 +347,7 @@ fn held_calls_are_abandoned_at_the_end() {
 }
 
 #[test]
-fn standalone_serves_in_the_one_process() {
+fn standalone_serves_in_one_process() {
     let home = home();
     let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
     agent.ping("1");

@@ -1,4 +1,4 @@
-//! The commands as a user or a script meets them, against the real program and a told REST endpoint.
+//! Tests of the commands as a user or a script runs them, against the real program and a fake REST endpoint.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -8,8 +8,8 @@ use std::{
 
 use rustix::process::Signal;
 use serde_json::{Value, json as value};
-use support::cli::{Home, Lines, Ran};
-use support::fake::{Fake, change, events, json, problem};
+use support::cli::{Home, Lines, RunResult};
+use support::fake::{FakeGateway, change, event_stream, json, problem};
 
 #[test]
 fn help_version_usage_and_completions() {
@@ -28,11 +28,11 @@ fn help_version_usage_and_completions() {
 }
 
 #[test]
-fn output_that_nobody_reads_is_no_failure() {
+fn closed_output_is_no_failure() {
     let home = Home::new();
     let mut child = home.command(&["config", "show"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
-    let ended = Ran(child.wait_with_output().unwrap()).ends(0);
+    let ended = RunResult(child.wait_with_output().unwrap()).ends(0);
     assert_eq!(ended.stderr(), "");
 }
 
@@ -44,7 +44,7 @@ fn keys_are_printed_once_listed_and_revoked() {
     let text = made.stdout();
     let key = text.strip_suffix('\n').unwrap();
     assert!(key.starts_with("csk_") && key.len() == 47 && !key.contains(char::is_whitespace), "{text:?}");
-    // Only its hash is kept.
+    // Only its hash is stored.
     let database = std::fs::read(home.data().join("countersign.db")).unwrap();
     let wal = std::fs::read(home.data().join("countersign.db-wal")).unwrap_or_default();
     for bytes in [&database, &wal] {
@@ -74,7 +74,7 @@ fn keys_are_printed_once_listed_and_revoked() {
 }
 
 #[test]
-fn the_audit_trail_of_a_new_store_holds() {
+fn audit_trail_of_a_new_store_verifies() {
     let home = Home::new();
     home.run(&["audit", "verify"]).ends(69);
     home.run(&["keys", "create", "--role", "agent", "--name", "a"]).ends(0);
@@ -104,7 +104,7 @@ fn open_needs_a_gateway() {
 
 #[test]
 fn open_prints_a_link_with_a_code() {
-    let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+    let home = Home::new().with_var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
     let start = |home: &Home| {
         let gateway = home.command(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(gateway.id()).unwrap();
@@ -122,7 +122,7 @@ fn open_prints_a_link_with_a_code() {
     assert!(first.starts_with(&format!("{url}/#code=csc_")) && first.lines().count() == 1, "{first}");
     assert_ne!(first, second);
     end(gateway);
-    let home = home.var("COUNTERSIGN_PUBLIC_URL", "https://g.example");
+    let home = home.with_var("COUNTERSIGN_PUBLIC_URL", "https://g.example");
     let gateway = start(&home);
     home.run(&["open"]).ends(0).says(&["https://g.example/#code=csc_"]);
     end(gateway);
@@ -143,7 +143,7 @@ fn changes_needs_a_key_and_a_gateway() {
 
 #[test]
 fn changes_are_listed_page_by_page() {
-    let fake = Fake::start(|asked, _| {
+    let fake = FakeGateway::start(|asked, _| {
         let second = asked.target.contains("cursor=next");
         let ids = if second { ["chg_3", "chg_4"] } else { ["chg_1", "chg_2"] };
         let changes: Vec<Value> = ids.iter().map(|id| change(id, 1, "pending")).collect();
@@ -157,21 +157,21 @@ fn changes_are_listed_page_by_page() {
     let head = text.lines().next().unwrap();
     assert!(head.contains("CLIENT") && text.lines().nth(1).unwrap().contains("  test  "), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour and no escapes: {text:?}");
-    let asked = fake.asked();
+    let asked = fake.requests();
     assert_eq!(asked[0].target, "/api/changes?limit=50&status=pending%2Cstale%2Coutcome_unknown");
     assert_eq!(asked[0].authorization, "Bearer csk_test");
     assert!(asked[1].target.ends_with("&cursor=next") && asked[1].target.contains("limit=48"), "{asked:?}");
     let limited = run(&["--limit", "3", "--status", "all", "--principal", "a b"]).ends(0);
     assert_eq!(limited.stdout().lines().count(), 4);
-    assert_eq!(fake.asked()[2].target, "/api/changes?limit=3&principal=a%20b");
+    assert_eq!(fake.requests()[2].target, "/api/changes?limit=3&principal=a%20b");
     let all: Value = serde_json::from_str(&run(&["--json"]).ends(0).stdout()).unwrap();
     assert_eq!(all["changes"].as_array().unwrap().len(), 4);
     assert_eq!(all["counts"]["pending"], 4);
 }
 
 #[test]
-fn module_is_shown_with_what_it_holds() {
-    let fake = Fake::start(|asked, _| {
+fn module_is_shown_with_its_details() {
+    let fake = FakeGateway::start(|asked, _| {
         let docs = value!({"name": "docs", "kind": "module", "status": "up", "tools": 0, "details": ["handbook: 3 documents"]});
         let body = if asked.target == "/api/servers" { value!({"servers": [docs]}) } else { value!({"tools": []}) };
         json("200 OK", &body)
@@ -183,10 +183,10 @@ fn module_is_shown_with_what_it_holds() {
 }
 
 #[test]
-fn a_change_is_shown_and_decided_on_as_it_was_shown() {
-    // It runs at once: who looks after the approval finds it applied.
+fn decision_applies_to_the_shown_version() {
+    // It runs at once: a poll after the approval finds it applied.
     let approved = AtomicBool::new(false);
-    let fake = Fake::start(move |asked, _| match (asked.method.as_str(), asked.target.as_str()) {
+    let fake = FakeGateway::start(move |asked, _| match (asked.method.as_str(), asked.target.as_str()) {
         ("GET", "/api/changes/chg_1") if approved.swap(false, Ordering::SeqCst) => {
             json("200 OK", &change("chg_1", 9, "applied"))
         }
@@ -206,7 +206,7 @@ fn a_change_is_shown_and_decided_on_as_it_was_shown() {
     run(&["show", "chg_2"]).ends(3).complains(&["there is no such change (CHANGE_NOT_FOUND)"]);
 
     run(&["approve", "chg_1", "--comment", "fine"]).ends(0).says(&["+ Fix login", "Approved and applied."]);
-    let decided = || fake.asked().iter().rfind(|asked| asked.method == "POST").unwrap().body.clone();
+    let decided = || fake.requests().iter().rfind(|asked| asked.method == "POST").unwrap().body.clone();
     let body = decided();
     assert_eq!(body, value!({"decision": "approve", "comment": "fine", "version": 7, "digest": "sha256:d"}));
     run(&["reject", "chg_1"]).ends(0).says(&["Rejected."]);
@@ -214,14 +214,14 @@ fn a_change_is_shown_and_decided_on_as_it_was_shown() {
     let after: Value = serde_json::from_str(&run(&["approve", "chg_1", "--json"]).ends(0).stdout()).unwrap();
     assert_eq!(after["state"], "applied");
 
-    let asked = fake.asked().len();
+    let asked = fake.requests().len();
     run(&["approve", "chg_1", "--version", "6"]).ends(4).complains(&["version 7 and not 6", "changes show chg_1"]);
-    assert_eq!(fake.asked().len(), asked + 1, "nothing was decided");
+    assert_eq!(fake.requests().len(), asked + 1, "nothing was decided");
 }
 
 #[test]
 fn refusals_have_their_exit_codes() {
-    let fake = Fake::start(|asked, _| {
+    let fake = FakeGateway::start(|asked, _| {
         let id = asked.target.split('/').nth(3).unwrap_or_default().to_owned();
         match (asked.method.as_str(), id.as_str()) {
             (_, "chg_401") => problem("401 Unauthorized", "UNAUTHORIZED", "the key is not known"),
@@ -250,21 +250,21 @@ fn refusals_have_their_exit_codes() {
 }
 
 #[test]
-fn watch_prints_each_event_once_and_takes_up_a_lost_connection() {
+fn watch_prints_each_event_once_across_reconnects() {
     let event = |seq: u64, kind: &str| {
         let mut brief = change("chg_1", seq, "pending");
         brief.as_object_mut().unwrap().retain(|k, _| k != "diff" && k != "arguments");
         let data = value!({"type": kind, "seq": seq, "at": "2027-01-01T00:00:00Z", "actor": "alice", "comment": null, "change": brief});
         format!("id: {seq}\nevent: {kind}\ndata: {data}\n\n")
     };
-    let fake = Fake::start(move |_, before| match before {
-        0 => events(&format!(
+    let fake = FakeGateway::start(move |_, before| match before {
+        0 => event_stream(&format!(
             "event: hello\ndata: {{\"type\":\"hello\",\"seq\":4}}\n\n: quiet\n\n{}{}id: 7\nevent: cut",
             event(5, "change.created"),
             event(6, "change.approved")
         )),
         1 => problem("503 Service Unavailable", "OVERLOADED", "later"),
-        2 => events(&format!("{}{}", event(6, "change.approved"), event(7, "change.applied"))),
+        2 => event_stream(&format!("{}{}", event(6, "change.approved"), event(7, "change.applied"))),
         _ => problem("401 Unauthorized", "UNAUTHORIZED", "the key was revoked"),
     });
     let home = Home::new();
@@ -272,11 +272,12 @@ fn watch_prints_each_event_once_and_takes_up_a_lost_connection() {
     let kinds: Vec<String> = ran.stdout().lines().map(|l| l.split_whitespace().nth(1).unwrap().to_owned()).collect();
     assert_eq!(kinds, ["created", "approved", "applied"], "{}", ran.stdout());
     ran.complains(&["was lost", "the key was revoked"]);
-    let targets: Vec<String> = fake.asked().into_iter().map(|a| a.target).collect();
+    let targets: Vec<String> = fake.requests().into_iter().map(|a| a.target).collect();
     assert_eq!(targets, ["/api/events", "/api/events?since=6", "/api/events?since=6", "/api/events?since=7"]);
 
-    let fake =
-        Fake::start(|_, _| events("id: 1\nevent: change.created\ndata: {\"type\":\ndata: \"change.created\"}\n\n"));
+    let fake = FakeGateway::start(|_, _| {
+        event_stream("id: 1\nevent: change.created\ndata: {\"type\":\ndata: \"change.created\"}\n\n")
+    });
     let mut watch = Lines::spawn({
         let mut command = home.command(&["changes", "watch", "--json", "--since", "0", "--url", &fake.url]);
         command.env(KEY.0, KEY.1);
@@ -286,10 +287,10 @@ fn watch_prints_each_event_once_and_takes_up_a_lost_connection() {
     assert_eq!(line["type"], "change.created");
     support::cli::signal(watch.pid(), Signal::INT);
     assert_eq!(watch.finish().0, 0);
-    assert!(fake.asked()[0].target.ends_with("?since=0"));
+    assert!(fake.requests()[0].target.ends_with("?since=0"));
 }
 
-/// Runs it on a terminal, types `typed`, and returns its exit code and all that it showed.
+/// Runs the program on a terminal, types `typed`, and returns its exit code and everything shown.
 fn on_a_terminal(home: &Home, vars: &[(&str, &str)], arguments: &[&str], typed: &str) -> (i32, String) {
     use std::io::{Read, Write};
 
@@ -307,7 +308,7 @@ fn on_a_terminal(home: &Home, vars: &[(&str, &str)], arguments: &[&str], typed: 
     pty.write_all(typed.as_bytes()).unwrap();
     let mut shown = Vec::new();
     let mut bytes = [0; 4096];
-    // The terminal is gone (EIO) when the last end of it is closed.
+    // The terminal is gone (EIO) when its last end is closed.
     while let Ok(count) = pty.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..count]);
     }
@@ -315,9 +316,9 @@ fn on_a_terminal(home: &Home, vars: &[(&str, &str)], arguments: &[&str], typed: 
 }
 
 #[test]
-fn on_a_terminal_there_is_colour_and_a_question() {
+fn terminal_gets_colour_and_a_question() {
     let approved = AtomicBool::new(false);
-    let fake = Fake::start(move |asked, _| match asked.method.as_str() {
+    let fake = FakeGateway::start(move |asked, _| match asked.method.as_str() {
         "GET" if approved.swap(false, Ordering::SeqCst) => json("200 OK", &change("chg_1", 9, "applied")),
         "GET" => json("200 OK", &change("chg_1", 7, "pending")),
         _ => {
@@ -327,7 +328,7 @@ fn on_a_terminal_there_is_colour_and_a_question() {
     });
     let home = Home::new();
     let approve = ["changes", "approve", "chg_1", "--url", &fake.url];
-    let decided = || fake.asked().iter().filter(|a| a.method == "POST").count();
+    let decided = || fake.requests().iter().filter(|a| a.method == "POST").count();
     let (code, shown) = on_a_terminal(&home, &[KEY], &approve, "n\n");
     assert_eq!((code, decided()), (1, 0), "{shown}");
     assert!(shown.contains("\u{1b}[32m    + Fix login\u{1b}[0m"), "{shown}");
@@ -335,7 +336,7 @@ fn on_a_terminal_there_is_colour_and_a_question() {
         shown.contains("Approve version 7 of this change? [y/N]") && shown.contains("Nothing was decided."),
         "{shown}"
     );
-    // The agent's own escapes and overrides are visible, not obeyed.
+    // The agent's own escape sequences are visible, not obeyed.
     assert!(shown.contains(r"Fix\u{1b}[2J login") && !shown.contains('\u{202e}'), "{shown}");
     let (code, shown) = on_a_terminal(&home, &[KEY, ("NO_COLOR", "1")], &approve, "y\n");
     assert_eq!((code, decided()), (0, 1), "{shown}");

@@ -1,16 +1,16 @@
-//! The configuration as a user meets it: the program, its exit codes, its words.
+//! Tests of the configuration as a user meets it: the program's exit codes and messages.
 
 use support::cli::{Home, Lines};
 
 #[test]
-fn the_defaults_are_fine() {
+fn defaults_are_valid() {
     let home = Home::new();
     home.run(&["config", "check"]).ends(0).says(&["The configuration is valid"]);
     assert!(!home.data().exists(), "checking opens and makes nothing");
 }
 
 #[test]
-fn a_wrong_file_names_place_key_and_remedy_and_ends_with_78_before_anything_is_opened() {
+fn invalid_file_exits_with_78_and_names_the_remedy() {
     let home = Home::new();
     let file = home.write("bad.yaml", "listen: 127.0.0.1:0\n\ntransports:\n  http:\n    max_bdy: 1MiB\n");
     let file = file.to_str().unwrap();
@@ -27,9 +27,9 @@ fn a_wrong_file_names_place_key_and_remedy_and_ends_with_78_before_anything_is_o
 }
 
 #[test]
-fn client_commands_ignore_mistakes_in_what_they_do_not_use() {
+fn client_commands_ignore_errors_in_unused_settings() {
     const KEY: &str = "COUNTERSIGN_KEY";
-    let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+    let home = Home::new().with_var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
     let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
     let mut agent = Lines::start(&home, &["stdio"]);
     agent.ping("1");
@@ -64,25 +64,25 @@ fn client_commands_ignore_mistakes_in_what_they_do_not_use() {
 }
 
 #[test]
-fn a_wrong_variable_is_named() {
-    let home = Home::new().var("COUNTERSIGN_TRANSPORTS__HTTP__REQUEST_TIMEOUT", "30");
+fn invalid_variable_is_named() {
+    let home = Home::new().with_var("COUNTERSIGN_TRANSPORTS__HTTP__REQUEST_TIMEOUT", "30");
     home.run(&["config", "check"]).ends(78).complains(&[
         "environment variable COUNTERSIGN_TRANSPORTS__HTTP__REQUEST_TIMEOUT",
         "transports.http.request_timeout",
         "30s or 30ms?",
     ]);
-    let home = Home::new().var("COUNTERSIGN_TRANSPORT__HTTP__WORKERS", "2");
+    let home = Home::new().with_var("COUNTERSIGN_TRANSPORT__HTTP__WORKERS", "2");
     home.run(&["config", "check"]).ends(78).complains(&["Did you mean COUNTERSIGN_TRANSPORTS__HTTP__WORKERS?"]);
 }
 
 #[cfg(unix)]
 #[test]
-fn a_variable_that_is_no_text_is_named() {
+fn non_unicode_variable_is_named() {
     use std::os::unix::ffi::OsStrExt;
     let home = Home::new();
     let mut command = home.command(&["config", "check"]);
     command.env("COUNTERSIGN_LISTEN", std::ffi::OsStr::from_bytes(b"127.0.0.1:\xff"));
-    let ran = support::cli::Ran(command.output().unwrap()).ends(78);
+    let ran = support::cli::RunResult(command.output().unwrap()).ends(78);
     ran.complains(&["environment variable COUNTERSIGN_LISTEN: listen: the value is not Unicode"]);
 }
 
@@ -94,8 +94,8 @@ fn listening_for_others_needs_keys_and_tls() {
 }
 
 #[test]
-fn show_tells_where_each_value_comes_from_and_can_be_used_as_a_file() {
-    let home = Home::new().var("COUNTERSIGN_LOG__FORMAT", "json");
+fn config_show_names_sources_and_is_a_valid_file() {
+    let home = Home::new().with_var("COUNTERSIGN_LOG__FORMAT", "json");
     let file = home.write("c.yaml", "transports: { http: { max_body: 2MiB } }\n");
     let arguments = ["config", "show", "--config", file.to_str().unwrap(), "--listen", "localhost:9"];
     let shown = home.run(&arguments).ends(0).says(&[
@@ -115,7 +115,7 @@ fn show_tells_where_each_value_comes_from_and_can_be_used_as_a_file() {
 }
 
 #[test]
-fn the_repositorys_default_file_is_a_configuration() {
+fn default_file_is_a_valid_configuration() {
     let home = Home::new();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/countersign.yaml");
     home.run(&["config", "check", "--config", file]).ends(0).says(&["countersign.yaml"]);

@@ -1,5 +1,5 @@
-//! The README and the pages of `docs/` are held to the program: their links, commands, configurations, keys, endpoints, the
-//! tests that they name, and the crates. `tests/clients/docs.test.mjs` runs their snippets.
+//! Checks the README and the pages of `docs/` against the program: links, commands, configurations, keys, endpoints,
+//! names of tests, and crates. `tests/clients/docs.test.mjs` runs their snippets.
 
 use std::{
     collections::BTreeSet,
@@ -13,15 +13,15 @@ use support::Gateway;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A page, as its text and its parts.
+/// A page with its parts.
 struct Page {
-    /// From the root of the repository.
+    /// The path from the root of the repository.
     name: String,
     text: String,
     blocks: Vec<Block>,
-    /// What stands in backticks outside of blocks.
+    /// Text in backticks outside of blocks.
     codes: Vec<String>,
-    /// The text without blocks and codes.
+    /// The text without blocks and inline code.
     prose: String,
 }
 
@@ -55,19 +55,19 @@ fn page(file: &Path) -> Page {
     assert!(open.is_none(), "{name}: a block does not end");
     let mut outside = String::new();
     for (at, part) in prose.split('`').enumerate() {
-        // A code may be broken at a line's end.
+        // Inline code may be broken at the end of a line.
         if at % 2 == 1 { codes.push(part.replace('\n', " ")) } else { outside.push_str(part) }
     }
     Page { name, text, blocks, codes, prose: outside }
 }
 
 #[test]
-fn the_readme_is_one_that_is_read_to_the_end() {
+fn readme_is_short() {
     let lines = pages().iter().find(|page| page.name == "README.md").unwrap().text.lines().count();
     assert!(lines <= 250, "README.md has {lines} lines, and may have 250: what is more belongs into docs/");
 }
 
-/// The names by which links reach the headings of a page.
+/// Returns the anchors of a page's headings.
 fn headings(page: &Page) -> BTreeSet<String> {
     let headings = page.text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#'));
     let anchor = |heading: &str| {
@@ -78,7 +78,7 @@ fn headings(page: &Page) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_to_a_file_and_a_heading() {
+fn every_link_has_a_target() {
     let pages = pages();
     for page in &pages {
         let targets = page.prose.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
@@ -100,7 +100,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
 }
 
 #[test]
-fn what_is_named_in_the_repository_is_there() {
+fn named_paths_exist() {
     for page in pages() {
         let blocks = page.blocks.iter().filter(|block| block.language == "sh").flat_map(|block| block.text.split(' '));
         let words = page.codes.iter().flat_map(|code| code.split(' ')).chain(blocks.flat_map(str::split_whitespace));
@@ -112,7 +112,7 @@ fn what_is_named_in_the_repository_is_there() {
     }
 }
 
-/// The commands of a shell's text, as far as pages use one: quotes, pipes, substitutions, comments.
+/// Splits shell text into commands, as far as pages use the syntax: quotes, pipes, substitutions, comments.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let mut all: Vec<Vec<String>> = vec![Vec::new()];
     let mut word: Option<String> = None;
@@ -144,8 +144,8 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// What of a shell's text is given to the program: its arguments.
-fn own_commands(text: &str) -> Vec<Vec<String>> {
+/// Returns the arguments of all calls of the program in shell text.
+fn program_arguments(text: &str) -> Vec<Vec<String>> {
     let arguments = |command: Vec<String>| {
         let began = match command[0].as_str() {
             "countersign" => Some(1),
@@ -157,10 +157,10 @@ fn own_commands(text: &str) -> Vec<Vec<String>> {
     commands(text).into_iter().filter_map(arguments).collect()
 }
 
-/// Runs the program, without anything that it could work on; gives its exit code and what it says on stderr.
+/// Runs the program without anything to work on; returns its exit code and stderr.
 fn run(arguments: &[String], more: &[&str]) -> (Option<i32>, String) {
     let home = tempfile::tempdir().unwrap();
-    // The configuration is proved before anything is opened, and this one is not there.
+    // The configuration is validated before anything is opened, and this one does not exist.
     let config = home.path().join("none.yaml");
     let mut command = support::command(&[("COUNTERSIGN_CONFIG", config.to_str().unwrap())]);
     let output = command.args(arguments).args(more).current_dir(&home).stdin(Stdio::null()).output().unwrap();
@@ -168,20 +168,20 @@ fn run(arguments: &[String], more: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn every_command_is_one_that_the_program_takes() {
+fn documented_commands_are_valid() {
     const USAGE: Option<i32> = Some(2);
     assert_eq!(run(&["rules".into(), "revoke".into()], &[]).0, USAGE, "a command that lacks something is found");
     assert_eq!(run(&["rules".into(), "--revoke".into()], &["--help"]).0, USAGE, "and so is a wrong option");
     let mut checked = 0;
     for page in pages() {
         let blocks = page.blocks.iter().filter(|block| block.language == "sh");
-        for arguments in blocks.flat_map(|block| own_commands(&block.text)) {
+        for arguments in blocks.flat_map(|block| program_arguments(&block.text)) {
             let (code, err) = run(&arguments, &[]);
             assert!(code.is_some_and(|code| code != 2 && code != 70), "{}: {arguments:?}: {err}", page.name);
             checked += 1;
         }
-        // In a sentence, a command may lack what belongs to it.
-        for arguments in page.codes.iter().flat_map(|code| own_commands(code)) {
+        // In prose, a command may be incomplete.
+        for arguments in page.codes.iter().flat_map(|code| program_arguments(code)) {
             let (code, err) = run(&arguments, &["--help"]);
             assert_eq!(code, Some(0), "{}: {arguments:?}: {err}", page.name);
             checked += 1;
@@ -198,10 +198,10 @@ fn every_command_is_one_that_the_program_takes() {
 }
 
 #[test]
-fn every_block_of_yaml_is_a_configuration() {
+fn documented_yaml_is_valid_configuration() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("countersign.yaml");
-    // The files that a configuration names must be there.
+    // Files that a configuration names must exist.
     for name in ["cert.pem", "key.pem"] {
         fs::write(home.path().join(name), "").unwrap();
     }
@@ -221,7 +221,8 @@ fn every_block_of_yaml_is_a_configuration() {
     }
 }
 
-/// All keys of the default file, those in its commented examples too, where the names of servers and webhooks are `<name>`.
+/// Returns all keys of the default file, including its commented examples, with `<name>` for names of servers and
+/// webhooks.
 fn keys() -> BTreeSet<String> {
     let text = fs::read_to_string(Path::new(ROOT).join("config/countersign.yaml")).unwrap();
     let mut keys = BTreeSet::new();
@@ -242,14 +243,14 @@ fn keys() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_key_that_is_named_is_in_the_default_file() {
+fn documented_keys_are_in_the_default_file() {
     let keys = keys();
     let first: BTreeSet<&str> = keys.iter().map(|key| key.split('.').next().unwrap()).collect();
     assert!(keys.contains("limits.max_uri") && keys.contains("mcpServers.<name>.previews"), "{keys:?}");
     let mut checked = 0;
     for page in pages() {
         for code in &page.codes {
-            // With a value behind it, or without.
+            // With or without a value.
             let key = code.split(':').next().unwrap();
             let is_key = key.contains('.') && key.chars().all(|c| c.is_ascii_alphanumeric() || "._<>".contains(c));
             if is_key && first.contains(key.split('.').next().unwrap()) {
@@ -262,7 +263,7 @@ fn every_key_that_is_named_is_in_the_default_file() {
 }
 
 #[test]
-fn the_endpoints_are_those_of_the_description() {
+fn documented_endpoints_match_openapi() {
     let gateway = Gateway::start();
     let (status, api) = gateway.api("GET", "/api/openapi.json", None);
     assert_eq!(status, 200);
@@ -283,7 +284,7 @@ fn the_endpoints_are_those_of_the_description() {
     assert!(missing.is_empty(), "docs/rest.md does not name {missing:?}");
 }
 
-/// The text of all tests, in Rust and in JavaScript.
+/// Collects the text of all tests, in Rust and in JavaScript.
 fn sources(folder: &Path, rust: &mut String, js: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -300,13 +301,13 @@ fn sources(folder: &Path, rust: &mut String, js: &mut String) {
     }
 }
 
-/// Whether it can be nothing but a test's name.
+/// Returns `true` if the text can only be the name of a test.
 fn is_long_name(code: &str) -> bool {
     code.split('_').count() >= 5 && code.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'))
 }
 
 #[test]
-fn tests_that_are_named_exist() {
+fn named_tests_exist() {
     let (mut rust, mut js) = (String::new(), String::new());
     for folder in ["src", "tests"] {
         sources(&Path::new(ROOT).join(folder), &mut rust, &mut js);
@@ -338,9 +339,9 @@ fn tests_that_are_named_exist() {
     assert!(promises > 35, "{promises}");
 }
 
-/// What the recipes of CONTRIBUTING name, in the files where they stand: the files and the tests are there.
+/// Checks that files and tests named in the recipes of CONTRIBUTING and of file headers exist.
 #[test]
-fn what_the_recipes_name_is_there() {
+fn names_in_recipes_exist() {
     let (mut rust, mut js) = (String::new(), String::new());
     for folder in ["src", "tests"] {
         sources(&Path::new(ROOT).join(folder), &mut rust, &mut js);
@@ -372,7 +373,7 @@ fn what_the_recipes_name_is_there() {
     assert_eq!(recipes, 8);
 }
 
-/// The folders of the crates under `src`, from the lowest layer up, as the workspace has them.
+/// Returns the folders of the crates below `src`, from the lowest layer up, in the order of the workspace.
 fn crates() -> Vec<String> {
     let workspace = fs::read_to_string(Path::new(ROOT).join("Cargo.toml")).unwrap();
     let ours = workspace.lines().filter(|line| line.starts_with("countersign"));
@@ -380,7 +381,7 @@ fn crates() -> Vec<String> {
 }
 
 #[test]
-fn the_crates_are_those_of_the_architecture_page_and_use_none_after_them() {
+fn crates_follow_the_order_of_the_architecture_page() {
     let crates = crates();
     let pages = pages();
     let page = pages.iter().find(|page| page.name == "docs/architecture.md").unwrap();
@@ -410,8 +411,8 @@ fn the_crates_are_those_of_the_architecture_page_and_use_none_after_them() {
     }
 }
 
-/// The packages that `cargo test` of what is chosen builds, each with its features.
-fn built(chosen: &[String]) -> BTreeSet<String> {
+/// Returns the packages that `cargo test` of the selection builds, with their features.
+fn built_packages(chosen: &[String]) -> BTreeSet<String> {
     let tree = ["tree", "--locked", "--offline", "--edges", "features", "--prefix", "none", "--format", "{p}|{f}"];
     let output = Command::new(env!("CARGO")).args(tree).args(chosen).current_dir(ROOT).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -420,14 +421,14 @@ fn built(chosen: &[String]) -> BTreeSet<String> {
     packages.collect()
 }
 
-/// Else the first `cargo test -p` of each crate would compile most of all packages once more, with other features.
+/// Otherwise the first `cargo test -p` of a crate would rebuild most packages with other features.
 #[test]
-fn the_tests_of_one_crate_build_what_all_crates_build() {
-    let all = built(&["--workspace".to_owned()]);
+fn single_crate_tests_reuse_the_workspace_build() {
+    let all = built_packages(&["--workspace".to_owned()]);
     assert!(all.len() > 300, "{}", all.len());
     for name in crates() {
         let own = format!("countersign-{name} ");
-        let other: Vec<String> = built(&["--package".to_owned(), own.trim().to_owned()])
+        let other: Vec<String> = built_packages(&["--package".to_owned(), own.trim().to_owned()])
             .into_iter()
             .filter(|package| !all.contains(package) && !package.starts_with(&own))
             .collect();
@@ -436,7 +437,7 @@ fn the_tests_of_one_crate_build_what_all_crates_build() {
 }
 
 #[test]
-fn each_crate_says_what_it_is_for_in_at_most_ten_lines() {
+fn each_crate_has_a_short_header() {
     for name in crates() {
         let text = fs::read_to_string(Path::new(ROOT).join("src").join(&name).join("src/lib.rs")).unwrap();
         let header = text.lines().take_while(|line| line.starts_with("//!")).count();
@@ -445,7 +446,7 @@ fn each_crate_says_what_it_is_for_in_at_most_ten_lines() {
 }
 
 #[test]
-fn what_is_deliberately_absent_is_absent() {
+fn deliberately_absent_features_are_absent() {
     let mut rust = String::new();
     sources(&Path::new(ROOT).join("src"), &mut rust, &mut String::new());
     for name in ["ResponseActFuture", "AtomicResponse", "Supervisor"] {

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::cli::{Home, Lines, Ran, object_in, signal, wait_until};
+use support::cli::{Home, Lines, RunResult, object_in, signal, wait_until};
 use support::pty::Pty;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/operations/first_hours/server.py");
@@ -39,28 +39,28 @@ struct Gateway {
 
 impl Gateway {
     fn start() -> Self {
-        Self::with(CONFIG)
+        Self::with_config(CONFIG)
     }
 
-    fn with(config: &str) -> Self {
+    fn with_config(config: &str) -> Self {
         let home = Home::new();
         let ledger = home.path().join("ledger");
         let config = config.replace("SERVER", SERVER).replace("LEDGER", ledger.to_str().unwrap());
         let file = home.write("countersign.yaml", &config);
-        let home = home.var("COUNTERSIGN_CONFIG", file.to_str().unwrap());
+        let home = home.with_var("COUNTERSIGN_CONFIG", file.to_str().unwrap());
         let child = serve(&home);
         let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
         Self { home, child, key: key.trim().to_owned(), ledger }
     }
 
     /// Once the server's tools are there.
-    fn ready(self) -> Self {
+    fn wait_until_ready(self) -> Self {
         wait_until("the server is connected", || self.run(&["servers", "show", "fs"]).stdout().contains("fs__note"));
         self
     }
 
     /// Ends the gateway and starts it again.
-    fn again(&mut self) {
+    fn restart(&mut self) {
         self.end();
         self.child = serve(&self.home);
     }
@@ -71,7 +71,7 @@ impl Gateway {
     }
 
     /// A command of alice's, without a terminal.
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> RunResult {
         self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], arguments)
     }
 
@@ -129,8 +129,8 @@ impl Drop for Gateway {
 }
 
 #[test]
-fn a_preview_that_failed_is_said_and_only_approved_by_name() {
-    let gateway = Gateway::start().ready();
+fn failed_preview_needs_an_explicit_approval() {
+    let gateway = Gateway::start().wait_until_ready();
     let id = gateway.propose("fs__save", &json!({ "path": "/a", "content": "new" }));
     let shown = gateway.run(&["changes", "show", &id]).ends(0);
     shown.says(&["The preview failed, so only the arguments are shown: ", "the disk is gone"]);
@@ -167,9 +167,9 @@ fn a_preview_that_failed_is_said_and_only_approved_by_name() {
 }
 
 #[test]
-fn a_server_that_is_down_says_why_and_what_its_program_said_last() {
+fn down_server_shows_error_and_last_output() {
     let down = "listen: 127.0.0.1:0\nmcpServers:\n  db:\n    command: sh\n    args: [-c, 'echo opening >&2; echo \"no such database\u{202e}\" >&2; exit 3']\n";
-    let gateway = Gateway::with(down);
+    let gateway = Gateway::with_config(down);
     wait_until("it has been started again", || {
         let servers = gateway.api("/api/servers");
         let db = servers["servers"].as_array().unwrap().iter().find(|s| s["name"] == "db").cloned();
@@ -186,8 +186,8 @@ fn a_server_that_is_down_says_why_and_what_its_program_said_last() {
 }
 
 #[test]
-fn a_tool_runs_without_review_until_somebody_takes_that_back() {
-    let mut gateway = Gateway::start().ready();
+fn allowed_tool_runs_unreviewed_until_revoked() {
+    let mut gateway = Gateway::start().wait_until_ready();
     let lookup = json!({ "query": "x" });
     let accepted = gateway.run(&["servers", "accept", "fs", "--tool", "fs__lookup"]).ends(0);
     accepted.says(&["Accepted 1 definition.", "fs__lookup is still reviewed", "countersign servers allow fs TOOL"]);
@@ -216,18 +216,18 @@ fn a_tool_runs_without_review_until_somebody_takes_that_back() {
     trail.says(&["standing_rule_created", "it only looks things up"]);
 
     // It is durable, bound to this definition, and can be taken back.
-    gateway.again();
-    let gateway = gateway.ready();
+    gateway.restart();
+    let gateway = gateway.wait_until_ready();
     assert_eq!(gateway.call("fs__lookup", &lookup), None);
     std::fs::write(gateway.home.path().join("ledger.words"), "Looks things up, and sends them away").unwrap();
     let mut gateway = gateway;
-    gateway.again();
-    let gateway = gateway.ready();
+    gateway.restart();
+    let gateway = gateway.wait_until_ready();
     gateway.propose("fs__lookup", &lookup);
     std::fs::remove_file(gateway.home.path().join("ledger.words")).unwrap();
     let mut gateway = gateway;
-    gateway.again();
-    let gateway = gateway.ready();
+    gateway.restart();
+    let gateway = gateway.wait_until_ready();
     assert_eq!(gateway.call("fs__lookup", &lookup), None);
     let rules = gateway.run(&["rules"]).ends(0).says(&["fs / lookup, by anybody", "any arguments", "the tool itself"]);
     let rule = rules.stdout().split_whitespace().next().unwrap().to_owned();
@@ -237,8 +237,8 @@ fn a_tool_runs_without_review_until_somebody_takes_that_back() {
 }
 
 #[test]
-fn an_approval_says_what_came_of_it() {
-    let gateway = Gateway::start().ready();
+fn approval_reports_its_outcome() {
+    let gateway = Gateway::start().wait_until_ready();
     let propose = |tool: &str| gateway.propose(tool, &json!({ "title": tool }));
     let decide = |id: &str| gateway.run(&["changes", "approve", id]);
     let approve = |id: &str| decide(id).ends(0);
@@ -256,8 +256,8 @@ fn an_approval_says_what_came_of_it() {
 }
 
 #[test]
-fn what_is_decided_in_bulk_needs_yes_where_nobody_can_be_asked() {
-    let gateway = Gateway::start().ready();
+fn bulk_decisions_need_yes_without_a_terminal() {
+    let gateway = Gateway::start().wait_until_ready();
     let propose = || gateway.propose("fs__note", &json!({ "title": "a" }));
     let (first, second, third) = (propose(), propose(), propose());
     for word in ["approve", "reject"] {
@@ -278,8 +278,8 @@ fn what_is_decided_in_bulk_needs_yes_where_nobody_can_be_asked() {
 }
 
 #[test]
-fn no_hint_names_a_tool_that_may_write() {
-    let gateway = Gateway::start().ready();
+fn hints_name_no_writing_tool() {
+    let gateway = Gateway::start().wait_until_ready();
     let tools = gateway.api("/api/servers/fs")["tools"].clone();
     let names = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect::<Vec<_>>();
     let show = || {
@@ -299,8 +299,8 @@ fn no_hint_names_a_tool_that_may_write() {
 }
 
 #[test]
-fn patterns_choose_tools_and_what_they_match_is_listed() {
-    let gateway = Gateway::start().ready();
+fn patterns_select_and_list_tools() {
+    let gateway = Gateway::start().wait_until_ready();
     let by_pattern = ["servers", "accept", "fs", "fs__git_*", "fs__peek"];
     gateway.run(&by_pattern).ends(2).complains(&["a pattern matches needs --yes"]);
     gateway.run(&[&by_pattern[..], &["--yes"]].concat()).ends(0).says(&[
@@ -329,12 +329,12 @@ fn patterns_choose_tools_and_what_they_match_is_listed() {
 }
 
 #[test]
-fn server_that_still_connects_is_waited_for() {
+fn connecting_server_is_waited_for() {
     let plain = "command: python3\n    args: [SERVER, LEDGER]";
     let gated =
         "command: sh\n    args: [-c, 'until [ -e LEDGER.gate ]; do sleep 0.05; done; exec python3 SERVER LEDGER']";
     assert!(CONFIG.contains(plain));
-    let gateway = Gateway::with(&CONFIG.replace(plain, gated));
+    let gateway = Gateway::with_config(&CONFIG.replace(plain, gated));
     gateway.run(&["servers", "show", "fs"]).ends(0).says(&["fs is not connected yet", "--wait"]);
     for words in [&["accept", "fs", "--all-reads", "--yes"][..], &["allow", "fs", "fs__lookup", "--reason", "x"]] {
         let ran = gateway.run(&[&["servers"], words].concat()).ends(69);
@@ -355,7 +355,7 @@ fn server_that_still_connects_is_waited_for() {
 
 #[test]
 fn since_means_the_same_everywhere() {
-    let gateway = Gateway::start().ready();
+    let gateway = Gateway::start().wait_until_ready();
     let id = gateway.propose("fs__note", &json!({ "title": "a" }));
     for since in ["1h", "2 days", "2026-01-01", "2026-01-01T00:00:00Z"] {
         gateway.run(&["changes", "list", "--since", since]).ends(0).says(&[&id]);
@@ -384,8 +384,8 @@ fn since_means_the_same_everywhere() {
 }
 
 #[test]
-fn a_call_that_nothing_previews_shows_its_arguments_once() {
-    let gateway = Gateway::start().ready();
+fn call_without_preview_shows_arguments_once() {
+    let gateway = Gateway::start().wait_until_ready();
     let arguments = json!({ "title": "Buy milk", "content": "two litres\nof it", "query": "n" });
     let id = gateway.propose("fs__note", &arguments);
     let change = gateway.api(&format!("/api/changes/{id}"));

@@ -1,4 +1,4 @@
-//! What a user and an operator do with the program: commands, configurations, the terminal, webhooks.
+//! Tests of what users and operators do with the program: commands, configurations, the terminal, webhooks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 

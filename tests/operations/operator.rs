@@ -36,12 +36,12 @@ fn verify(data: &Path) -> (Option<i32>, String) {
 }
 
 /// A gateway with the file server of `tests/review/upstream_policy`, which notes what reaches it.
-struct Files {
+struct FileServerGateway {
     dir: TempDir,
     gateway: Gateway,
 }
 
-impl Files {
+impl FileServerGateway {
     fn start(policy: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("words"), "Reads").unwrap();
@@ -74,44 +74,44 @@ impl Files {
         "ran".to_owned()
     }
 
-    fn reached(&self) -> usize {
+    fn calls_received(&self) -> usize {
         std::fs::read_to_string(self.dir.path().join("ledger")).unwrap_or_default().lines().count()
     }
 }
 
 #[test]
-fn a_call_passes_by_its_path_only_where_the_path_surely_is_within_the_folder() {
+fn path_rule_allows_only_paths_surely_inside() {
     // The rule of docs/policy.md, on a server of this test's.
     let rule = POLICY_PAGE.lines().find(|line| line.contains("path_within(")).unwrap().trim();
     assert!(rule.starts_with("- {") && rule.contains("fs__write_file") && !rule.contains("startsWith"), "{rule}");
     let rule = rule.replace("fs__write_file", "fs__write");
-    let files = Files::start(&format!("  rules:\n    {rule}\n"));
+    let files = FileServerGateway::start(&format!("  rules:\n    {rule}\n"));
     for path in ["/notes/a.md", "//notes//deep/./a.md", "/notes/", "/notes/%2e%2e/x"] {
         assert_eq!(files.write(&json!(path)), "ran", "{path}");
     }
-    let ran = files.reached();
+    let ran = files.calls_received();
     assert_eq!(ran, 4);
     for path in
         ["/notes/../etc/cron.d/x", "/notes2/x", "notes/x", "/notes/..", "/notes\\..\\etc", "/notes/\0", "/etc/x", ""]
     {
         assert_eq!(files.write(&json!(path)), "pending", "{path:?}");
     }
-    assert_eq!(files.reached(), ran, "nothing else reached the server");
+    assert_eq!(files.calls_received(), ran, "nothing else reached the server");
 }
 
 #[test]
-fn a_denial_by_path_is_not_evaded_by_a_path_that_could_lead_there() {
+fn path_denial_covers_equivalent_paths() {
     let deny = "  default: allow\n  rules:\n    - { name: keep-out, tools: fs__write, when: 'path_within(arguments.path, \"/etc\")', then: deny }\n";
-    let files = Files::start(deny);
+    let files = FileServerGateway::start(deny);
     assert_eq!(files.write(&json!("/home/x")), "ran");
     for path in ["/etc/passwd", "//etc/passwd", "/home/../etc/passwd", "etc/passwd", "/home/\\..\\etc"] {
         assert_eq!(files.write(&json!(path)), "POLICY_DENIED", "{path}");
     }
-    assert_eq!(files.reached(), 1);
+    assert_eq!(files.calls_received(), 1);
 }
 
 #[test]
-fn a_list_where_a_rule_compares_text_makes_the_call_stricter() {
+fn list_argument_makes_a_text_rule_stricter() {
     let config = r#"
 policy:
   default: allow
@@ -145,7 +145,7 @@ policy:
 }
 
 #[test]
-fn a_path_that_a_rule_compares_as_text_is_warned_of_by_the_check_and_in_the_log() {
+fn text_comparison_of_paths_is_warned_about() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("c.yaml");
     let check = |when: &str| {
@@ -180,7 +180,7 @@ struct Impostor {
 }
 
 impl Impostor {
-    fn on(listener: TcpListener) -> Self {
+    fn start_on(listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
         let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
         let kept = Arc::clone(&bytes);
@@ -225,7 +225,7 @@ const COMMANDS: [&[&str]; 10] = [
 ];
 
 #[test]
-fn whoever_has_taken_the_port_of_a_gateway_that_is_gone_gets_no_key() {
+fn impostor_on_a_dead_gateways_port_gets_no_key() {
     let gateway = Gateway::start();
     let key = gateway.reviewer().to_owned();
     let data = gateway.data();
@@ -240,7 +240,7 @@ fn whoever_has_taken_the_port_of_a_gateway_that_is_gone_gets_no_key() {
         stale.to_string()
     };
     std::fs::write(data.join("gateway.json"), &stale).unwrap();
-    let impostor = Impostor::on(eventually("the port is free", || TcpListener::bind(address).ok()));
+    let impostor = Impostor::start_on(eventually("the port is free", || TcpListener::bind(address).ok()));
     assert_eq!(impostor.address, address);
     for command in COMMANDS {
         if command.contains(&"watch") {
@@ -273,7 +273,7 @@ fn whoever_has_taken_the_port_of_a_gateway_that_is_gone_gets_no_key() {
 #[test]
 fn without_a_gateway_nothing_is_sent_to_the_configured_address() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let impostor = Impostor::on(listener);
+    let impostor = Impostor::start_on(listener);
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("c.yaml");
     std::fs::write(&config, format!("listen: {}\n", impostor.address)).unwrap();
@@ -288,7 +288,7 @@ fn without_a_gateway_nothing_is_sent_to_the_configured_address() {
 }
 
 #[test]
-fn the_terminal_finds_a_gateway_again_that_was_started_anew() {
+fn terminal_finds_a_restarted_gateway() {
     let gateway = Gateway::start();
     let key = gateway.reviewer().to_owned();
     let first = std::fs::read_to_string(gateway.data().join("gateway.json")).unwrap();
@@ -309,7 +309,7 @@ fn the_terminal_finds_a_gateway_again_that_was_started_anew() {
 }
 
 /// Alters the store of a gateway that has ended, and says what the verification makes of it.
-fn tampered(data: &Path, sql: &str) -> String {
+fn tamper_and_verify(data: &Path, sql: &str) -> String {
     let copy = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(data).unwrap() {
         let path = entry.unwrap().path();
@@ -326,8 +326,8 @@ fn tampered(data: &Path, sql: &str) -> String {
 }
 
 #[test]
-fn an_altered_key_acceptance_or_principal_breaks_the_trail_and_is_named() {
-    let files = Files::start("  default: review_writes\n");
+fn tampered_records_break_the_trail_and_are_named() {
+    let files = FileServerGateway::start("  default: review_writes\n");
     let gateway = files.gateway;
     let id = gateway.propose("Told of");
     // A key that is made while the gateway runs stands in the same trail, and the gateway writes on after it.
@@ -390,13 +390,13 @@ fn an_altered_key_acceptance_or_principal_breaks_the_trail_and_is_named() {
         ("UPDATE changes SET principal = 'somebody else'", "its principal"),
         ("UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'", "its principal, idempotency key or expiry"),
     ] {
-        let told = tampered(&data, sql);
+        let told = tamper_and_verify(&data, sql);
         assert!(told.contains("does not hold") && told.contains(part), "{sql}: {told}");
     }
 }
 
 #[test]
-fn keys_and_acceptances_of_an_older_store_are_recorded_once_and_are_no_tampering() {
+fn older_stores_records_are_added_once() {
     // A store as the versions left it in which the trail told of neither.
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
@@ -441,13 +441,13 @@ fn keys_and_acceptances_of_an_older_store_are_recorded_once_and_are_no_tampering
         "UPDATE api_keys SET role = 'admin' WHERE id = 'key_old'",
         "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
     ] {
-        let told = tampered(&data, sql);
+        let told = tamper_and_verify(&data, sql);
         assert!(told.contains("is not as audit entry 1 left it"), "{sql}: {told}");
     }
 }
 
 #[test]
-fn the_trail_shows_no_control_characters_on_any_terminal_and_all_of_them_in_a_file() {
+fn trail_export_escapes_control_characters_on_terminals() {
     let gateway = Gateway::start();
     let id = gateway.propose("Painted");
     // The bytes that clear a screen, in a form that JSON leaves as it is.
@@ -471,14 +471,14 @@ fn the_trail_shows_no_control_characters_on_any_terminal_and_all_of_them_in_a_fi
 }
 
 /// A gateway without a file, whose default place is in a home of its own.
-struct Homely {
+struct DefaultConfigGateway {
     process: Process,
     home: TempDir,
     port: u16,
     key: String,
 }
 
-impl Homely {
+impl DefaultConfigGateway {
     fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
         let data = home.path().join("data");
@@ -508,8 +508,8 @@ impl Homely {
 }
 
 #[test]
-fn a_file_that_is_made_after_the_start_at_the_default_place_is_watched() {
-    let homely = Homely::start();
+fn default_file_created_later_is_watched() {
+    let homely = DefaultConfigGateway::start();
     assert!(homely.process.0.id() > 0);
     let file = homely.file();
     let status = homely.reload();
@@ -541,7 +541,7 @@ fn a_file_that_is_made_after_the_start_at_the_default_place_is_watched() {
 }
 
 #[test]
-fn details_of_an_error_are_an_object_at_every_endpoint() {
+fn error_details_are_objects_at_every_endpoint() {
     let gateway = Gateway::start();
     let arguments = json!({ "projectId": "no uuid", "title": "", "type": "Story" });
     let named = |details: &Value| {
@@ -572,7 +572,7 @@ fn details_of_an_error_are_an_object_at_every_endpoint() {
 }
 
 #[test]
-fn what_is_in_force_and_what_waits_is_shown_and_consented_to_in_the_terminal() {
+fn pending_policy_is_shown_and_accepted_in_terminal() {
     let strict = "policy: { default: deny, rules: [{ name: keep, tools: 'db__*', then: deny, reason: by hand }] }\nlimits: { max_batch: 8 }\n";
     let gateway = Gateway::with(&Options { config: Some(strict), ..Options::default() });
     let (key, data) = (gateway.reviewer().to_owned(), gateway.data());
@@ -657,7 +657,7 @@ fn what_is_in_force_and_what_waits_is_shown_and_consented_to_in_the_terminal() {
 }
 
 #[test]
-fn without_a_gateway_the_configuration_shown_is_said_to_be_the_files() {
+fn config_show_without_gateway_names_the_file() {
     let home = tempfile::tempdir().unwrap();
     let (code, out, err) = cli(home.path(), "", &["config", "show"]);
     assert!(code == Some(0) && out.contains("default: review_writes"), "{out}{err}");
@@ -668,7 +668,7 @@ fn without_a_gateway_the_configuration_shown_is_said_to_be_the_files() {
 }
 
 #[test]
-fn an_error_lists_all_values_and_says_what_was_probably_meant() {
+fn error_lists_values_and_suggests_one() {
     let gateway = Gateway::start();
     let told = |name: &str, arguments: Value| {
         let answer = gateway.modern(1, "tools/call", json!({ "name": name, "arguments": arguments })).json();
@@ -692,7 +692,7 @@ fn an_error_lists_all_values_and_says_what_was_probably_meant() {
 }
 
 #[test]
-fn a_suggestion_names_no_tool_that_the_asker_may_not_see() {
+fn suggestions_name_no_hidden_tool() {
     let config = "policy: { rules: [{ tools: create_issue, roles: [agent], then: deny }] }\n";
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let answer = gateway.modern(1, "tools/call", json!({ "name": "create_isue", "arguments": {} })).json();
@@ -703,7 +703,7 @@ fn a_suggestion_names_no_tool_that_the_asker_may_not_see() {
 }
 
 #[test]
-fn an_error_of_an_expression_has_a_place_and_a_plain_sentence() {
+fn expression_error_has_position_and_sentence() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("c.yaml");
     for (when, told) in [
@@ -726,8 +726,8 @@ fn an_error_of_an_expression_has_a_place_and_a_plain_sentence() {
 }
 
 #[test]
-fn recipes_are_checked_against_the_definitions_that_are_known() {
-    let files = Files::start("  default: review_writes\n");
+fn recipes_are_checked_against_known_definitions() {
+    let files = FileServerGateway::start("  default: review_writes\n");
     let (status, home) = files.gateway.stop();
     assert!(status.success());
     let data = home.path().join("data");

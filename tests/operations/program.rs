@@ -1,4 +1,4 @@
-//! The program as others script against it: exit codes, what stands on stdout, configuration errors, TLS.
+//! Tests of the program as scripts use it: exit codes, stdout, configuration errors, TLS.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use support::{Gateway, LISTEN, Process, command, create_key, listening, run, tls::Tls};
 
 #[test]
-fn a_bad_configuration_names_file_line_key_and_remedy_and_opens_nothing() {
+fn invalid_config_names_line_and_remedy() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("bad.yaml");
     let data = home.path().join("data");
@@ -47,7 +47,7 @@ fn one_data_directory_has_one_gateway() {
 }
 
 #[test]
-fn stdout_is_for_what_was_asked_and_sigterm_ends_with_0() {
+fn stdout_has_results_only_and_sigterm_exits_0() {
     let home = tempfile::tempdir().unwrap();
     let key = create_key(&home.path().join("data"), "reviewer", "alice");
     assert!(key.len() >= 43 && !key.contains(char::is_whitespace), "256 bits and nothing else: {key}");
@@ -68,7 +68,7 @@ fn stdout_is_for_what_was_asked_and_sigterm_ends_with_0() {
     assert_eq!(out, "", "serve logs on stderr");
 }
 
-/// `countersign changes …` as the reviewer; gives exit code, stdout, stderr.
+/// Runs `countersign changes …` as the reviewer; returns exit code, stdout and stderr.
 fn changes(gateway: &Gateway, args: &[&str]) -> (Option<i32>, String, String) {
     let url = format!("http://127.0.0.1:{}", gateway.port);
     let output = command(&[("COUNTERSIGN_KEY", gateway.reviewer())])

@@ -6,26 +6,26 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, http::Conn, mcp, signal};
 
-const DENIED: Option<&str> = Some("POLICY_DENIED");
+const DENIED_CODE: Option<&str> = Some("POLICY_DENIED");
 
-struct Case {
+struct TestGateway {
     gateway: Gateway,
 }
 
-impl Case {
+impl TestGateway {
     fn new(yaml: &str) -> Self {
         Self { gateway: Gateway::with(&Options { config: Some(yaml), ..Options::default() }) }
     }
 
     /// Killed, and started with that file in its place.
-    fn restarted(self, yaml: &str) -> Self {
+    fn restart_with(self, yaml: &str) -> Self {
         let home = self.gateway.kill();
         Self { gateway: Gateway::on(home, &Options { config: Some(yaml), ..Options::default() }) }
     }
 
     fn lists(&self) -> Option<String> {
         let (id, method, params) = list_projects(1);
-        refused(&self.gateway.modern(id, method, params).json())
+        error_code(&self.gateway.modern(id, method, params).json())
     }
 
     fn waiting(&self) -> Option<String> {
@@ -50,7 +50,7 @@ impl Case {
     }
 
     #[track_caller]
-    fn until(&self, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+    fn wait_until(&self, what: &str, check: impl Fn(&Value) -> bool) -> Value {
         eventually(what, || Some(self.status()).filter(&check))
     }
 
@@ -64,7 +64,7 @@ impl Case {
         let mut conn = self.gateway.connect();
         conn.request("GET", "/api/events", &[("Authorization", &bearer)], b"");
         assert_eq!(conn.head().status, 200);
-        assert_eq!(conn.next().event.as_deref(), Some("hello"));
+        assert_eq!(conn.expect_event().event.as_deref(), Some("hello"));
         conn
     }
 }
@@ -73,7 +73,7 @@ impl Case {
 #[track_caller]
 fn config_event(feed: &mut Conn) -> Value {
     loop {
-        let event = feed.next();
+        let event = feed.expect_event();
         if event.event.as_deref().is_some_and(|kind| kind.starts_with("config.")) {
             let data = event.json();
             assert_eq!(data["type"].as_str(), event.event.as_deref());
@@ -83,7 +83,7 @@ fn config_event(feed: &mut Conn) -> Value {
 }
 
 /// The code of a call's error, or nothing where it ran or became a change.
-fn refused(answer: &Value) -> Option<String> {
+fn error_code(answer: &Value) -> Option<String> {
     if let Some(code) = answer["error"]["data"]["code"].as_str() {
         return Some(code.to_owned());
     }
@@ -97,8 +97,8 @@ fn list_projects(id: i64) -> (i64, &'static str, Value) {
 }
 
 #[test]
-fn a_stricter_policy_is_in_force_at_once_and_sessions_live_on() {
-    let case = Case::new("log: { filter: info }\n");
+fn stricter_policy_applies_at_once_to_live_sessions() {
+    let case = TestGateway::new("log: { filter: info }\n");
     let session = case.gateway.session("2025-11-25");
     let call = |id| {
         let (id, method, params) = list_projects(id);
@@ -106,8 +106,8 @@ fn a_stricter_policy_is_in_force_at_once_and_sessions_live_on() {
     };
     assert!(call(1)["result"]["structuredContent"]["projects"].is_array());
     case.replace("policy: { default: deny }\n");
-    eventually("the call is denied", || (refused(&call(2)).as_deref() == DENIED).then_some(()));
-    let status = case.until("it is told", |s| s["generation"] == 1);
+    eventually("the call is denied", || (error_code(&call(2)).as_deref() == DENIED_CODE).then_some(()));
+    let status = case.wait_until("it is told", |s| s["generation"] == 1);
     assert_eq!(status["last"]["why"], "file");
     assert_eq!(status["last"]["changes"]["policyTightened"].as_array().unwrap().len(), 1);
     assert_eq!(status["waiting"], Value::Null);
@@ -118,11 +118,13 @@ fn a_stricter_policy_is_in_force_at_once_and_sessions_live_on() {
 }
 
 #[test]
-fn servers_and_names_come_with_sighup() {
-    let case = Case::new("");
+fn sighup_adds_servers_and_names() {
+    let case = TestGateway::new("");
     let session = case.gateway.session("2025-06-18");
     signal(case.gateway.process.0.id(), Signal::HUP);
-    case.until("an unchanged file is told", |s| s["last"]["result"] == "unchanged" && s["last"]["why"] == "signal");
+    case.wait_until("an unchanged file is told", |s| {
+        s["last"]["result"] == "unchanged" && s["last"]["why"] == "signal"
+    });
     // Written in place, and read at once: by the signal or by the watcher, whichever comes first.
     let mut feed = case.feed();
     std::fs::write(
@@ -147,8 +149,8 @@ fn servers_and_names_come_with_sighup() {
 }
 
 #[test]
-fn a_bad_file_is_refused_as_a_whole_and_the_old_one_stays() {
-    let case = Case::new("routes: { prefixes: { pm_: tracker } }\n");
+fn invalid_file_is_refused_as_a_whole() {
+    let case = TestGateway::new("routes: { prefixes: { pm_: tracker } }\n");
     let mut feed = case.feed();
     case.replace("policy: { default: deny }\nmcpServers: { a: { comand: x, env: { T: s3cret } } }\n");
     let event = config_event(&mut feed);
@@ -168,7 +170,7 @@ fn a_bad_file_is_refused_as_a_whole_and_the_old_one_stays() {
     assert!(!log.contains("s3cret") && !status.to_string().contains("s3cret"));
     // Nothing of it is in force.
     let answer = case.gateway.modern(1, "tools/call", json!({ "name": "pm_list_projects", "arguments": {} })).json();
-    assert_eq!(refused(&answer), None, "{answer}");
+    assert_eq!(error_code(&answer), None, "{answer}");
     // Gone for good is a bad file too; and a good one is taken again.
     std::fs::remove_file(case.file()).unwrap();
     assert!(config_event(&mut feed)["problems"][0]["message"].as_str().unwrap().contains("gone"));
@@ -178,15 +180,15 @@ fn a_bad_file_is_refused_as_a_whole_and_the_old_one_stays() {
 }
 
 #[test]
-fn what_loosens_policy_waits_for_a_reviewer() {
-    let case = Case::new("policy: { rules: [{ name: no-lists, tools: list_projects, then: deny }] }\n");
+fn looser_policy_waits_for_a_reviewer() {
+    let case = TestGateway::new("policy: { rules: [{ name: no-lists, tools: list_projects, then: deny }] }\n");
     let gateway = &case.gateway;
     let mut feed = case.feed();
     let list = || {
         let (id, method, params) = list_projects(1);
         gateway.modern(id, method, params).json()
     };
-    assert_eq!(refused(&list()).as_deref(), DENIED, "{}", list());
+    assert_eq!(error_code(&list()).as_deref(), DENIED_CODE, "{}", list());
     case.replace("policy: { default: allow }\nroutes: { prefixes: { pm_: tracker } }\n");
     let event = config_event(&mut feed);
     assert_eq!(event["type"], "config.waiting");
@@ -196,7 +198,7 @@ fn what_loosens_policy_waits_for_a_reviewer() {
     let status = case.status();
     let digest = status["waiting"]["digest"].as_str().unwrap().to_owned();
     assert_eq!(event["digest"], digest);
-    assert_eq!(refused(&list()).as_deref(), DENIED);
+    assert_eq!(error_code(&list()).as_deref(), DENIED_CODE);
 
     // Whoever may not decide on changes may not decide on this.
     let (agent, viewer) = (gateway.create_key("agent", "bot"), gateway.create_key("viewer", "vera"));
@@ -213,7 +215,7 @@ fn what_loosens_policy_waits_for_a_reviewer() {
     let (status, body) = case.consent(reviewer, "sha256:0", "accept");
     assert_eq!((status, body["code"].as_str()), (409, Some("VERSION_CONFLICT")), "{body}");
     assert_eq!(case.consent(reviewer, &digest, "perhaps").0, 422);
-    assert_eq!(refused(&list()).as_deref(), DENIED);
+    assert_eq!(error_code(&list()).as_deref(), DENIED_CODE);
 
     let (status, body) = case.consent(reviewer, &digest, "accept");
     assert_eq!((status, &body["waiting"], &body["last"]["by"]), (200, &Value::Null, &json!("alice")), "{body}");
@@ -235,50 +237,50 @@ fn what_loosens_policy_waits_for_a_reviewer() {
 }
 
 #[test]
-fn a_refused_loosening_never_is_in_force() {
-    let case = Case::new("policy: { default: deny }\n");
+fn refused_loosening_never_takes_effect() {
+    let case = TestGateway::new("policy: { default: deny }\n");
     case.replace("policy: { default: allow }\n");
-    let status = case.until("it waits", |s| !s["waiting"].is_null());
+    let status = case.wait_until("it waits", |s| !s["waiting"].is_null());
     let digest = status["waiting"]["digest"].as_str().unwrap().to_owned();
     let (status, body) = case.consent(case.gateway.reviewer(), &digest, "refuse");
     assert_eq!((status, &body["waiting"], &body["last"]["result"]), (200, &Value::Null, &json!("refused")), "{body}");
     let (id, method, params) = list_projects(1);
-    assert_eq!(refused(&case.gateway.modern(id, method, params).json()).as_deref(), DENIED);
+    assert_eq!(error_code(&case.gateway.modern(id, method, params).json()).as_deref(), DENIED_CODE);
     // SIGHUP asks again: whoever sends it wants it looked at.
     signal(case.gateway.process.0.id(), Signal::HUP);
-    let status = case.until("it waits again", |s| !s["waiting"].is_null());
+    let status = case.wait_until("it waits again", |s| !s["waiting"].is_null());
     assert_eq!(status["waiting"]["digest"], digest);
 }
 
 #[test]
-fn what_waits_and_what_was_refused_outlive_a_gateway_that_is_killed() {
+fn pending_and_refused_changes_survive_a_kill() {
     const STRICT: &str = "policy: { default: deny }\n";
     const LOOSE: &str = "policy: { default: allow }\n";
-    let case = Case::new(STRICT);
+    let case = TestGateway::new(STRICT);
     case.replace(LOOSE);
     let digest = eventually("it waits", || case.waiting());
-    let case = case.restarted(LOOSE);
-    assert_eq!((case.waiting().as_ref(), case.lists().as_deref()), (Some(&digest), DENIED));
+    let case = case.restart_with(LOOSE);
+    assert_eq!((case.waiting().as_ref(), case.lists().as_deref()), (Some(&digest), DENIED_CODE));
     let mut pending = support::command(&[("COUNTERSIGN_KEY", case.gateway.reviewer())]);
     let shown = pending.args(["config", "pending", "--url", &format!("http://{}", case.gateway.address())]).output();
     let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
     assert!(shown.contains("policy.default: deny → allow"), "{shown}");
     assert_eq!(case.consent(case.gateway.reviewer(), &digest, "refuse").0, 200);
     // Refused it stays, until the file is another one or somebody asks.
-    let case = case.restarted(LOOSE);
-    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED));
+    let case = case.restart_with(LOOSE);
+    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED_CODE));
     signal(case.gateway.process.0.id(), Signal::HUP);
     eventually("it waits again", || case.waiting().filter(|waiting| *waiting == digest));
     assert_eq!(case.consent(case.gateway.reviewer(), &digest, "accept").0, 200);
     assert_eq!(case.lists(), None);
-    let case = case.restarted(LOOSE);
+    let case = case.restart_with(LOOSE);
     assert_eq!((case.waiting(), case.lists()), (None, None));
     // What tightens is in force with a start, and the way back is not, though no gateway saw the file change.
-    let case = case.restarted(STRICT);
-    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED));
-    let case = case.restarted(LOOSE);
+    let case = case.restart_with(STRICT);
+    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED_CODE));
+    let case = case.restart_with(LOOSE);
     assert!(case.waiting().is_some());
-    assert_eq!(case.lists().as_deref(), DENIED);
+    assert_eq!(case.lists().as_deref(), DENIED_CODE);
     assert!(case.gateway.log().contains("countersign config consent"));
 
     // Whoever is at the machine may mean it.
@@ -291,7 +293,7 @@ fn what_waits_and_what_was_refused_outlive_a_gateway_that_is_killed() {
     assert!(support::listening(&mut process, &data).is_some());
     process.0.kill().unwrap();
     process.ended();
-    let case = Case { gateway: Gateway::on(home, &Options { config: Some(LOOSE), ..Options::default() }) };
+    let case = TestGateway { gateway: Gateway::on(home, &Options { config: Some(LOOSE), ..Options::default() }) };
     assert_eq!((case.waiting(), case.lists()), (None, None));
     let (_, audit) = case.gateway.api("GET", "/api/audit", None);
     let entries = audit["entries"].as_array().unwrap();
@@ -305,7 +307,7 @@ fn what_waits_and_what_was_refused_outlive_a_gateway_that_is_killed() {
 }
 
 /// A stdio server that is there wherever this is tested: the program itself, with data of its own.
-fn inner(case: &Case, more: &str) -> String {
+fn inner(case: &TestGateway, more: &str) -> String {
     let data = case.gateway.home.path().join("inner");
     let (binary, data) = (json!(support::binary()), json!(data));
     format!(
@@ -321,13 +323,13 @@ fn tools(session: &mcp::Session<'_>) -> Vec<String> {
 }
 
 #[test]
-fn servers_come_change_and_go_under_a_living_session() {
-    let case = Case::new("mcpServers: {}\n");
+fn live_session_follows_server_changes() {
+    let case = TestGateway::new("mcpServers: {}\n");
     let session = case.gateway.session("2025-11-25");
     let mut stream = session.stream(None);
     let own = tools(&session);
     let list_changed = |stream: &mut Conn| loop {
-        let event = stream.next();
+        let event = stream.expect_event();
         if event.data.as_deref().is_some_and(|data| data.contains("notifications/tools/list_changed")) {
             return;
         }
@@ -340,7 +342,7 @@ fn servers_come_change_and_go_under_a_living_session() {
     case.replace(&format!("mcpServers: {{ {} }}\n", inner(&case, ", trust_annotations: true")));
     appears("inner__list_projects");
     list_changed(&mut stream);
-    let status = case.until("it is told", |s| s["generation"] == 1);
+    let status = case.wait_until("it is told", |s| s["generation"] == 1);
     assert_eq!(status["last"]["changes"]["upstreamsAdded"], json!(["inner"]));
     assert_eq!(status["waiting"]["loosens"][0]["key"], "mcpServers.inner.trust_annotations");
     let reviewed = call("inner__list_projects");
@@ -360,12 +362,12 @@ fn servers_come_change_and_go_under_a_living_session() {
     goes("inner__list_projects");
     list_changed(&mut stream);
     assert!(!tools(&session).contains(&"x_get_issue".to_owned()) && own.contains(&"get_issue".to_owned()));
-    let status = case.until("it is told", |s| s["last"]["changes"]["upstreamsChanged"] == json!(["inner"]));
+    let status = case.wait_until("it is told", |s| s["last"]["changes"]["upstreamsChanged"] == json!(["inner"]));
     assert_eq!(status["waiting"], Value::Null, "{status}");
 
     // A bad file takes nothing away.
     case.replace("mcpServers: { inner: { command: x, url: 'http://127.0.0.1:1/' } }\n");
-    case.until("it is refused", |s| s["last"]["result"] == "refused");
+    case.wait_until("it is refused", |s| s["last"]["result"] == "refused");
     assert!(tools(&session).contains(&"x_list_projects".to_owned()));
 
     case.replace("mcpServers: {}\n");

@@ -1,4 +1,5 @@
-//! The parts of a crate, which are the files and folders directly in its `src`, use one another in one direction.
+//! Checks that the parts of a crate, the files and folders directly in its `src`, depend on one another in one
+//! direction.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,17 +9,17 @@ use std::{
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../src");
 
-/// A crate's parts, each with those that its code uses. Tests are left out: they may build what stands above.
+/// A crate's parts, each with the parts that its code uses, without tests, which may use anything.
 type Parts = BTreeMap<String, BTreeSet<String>>;
 
-/// The text without comments and without the unit tests at its end.
+/// Returns the text without comments and without the unit tests at its end.
 fn code(text: &str) -> String {
     let end = text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     let lines = text[..end].lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths of the tree of a `use`, or the one path, that `text` begins with, and how long it is.
+/// Parses the `use` tree or path at the beginning of `text`; returns its paths and its length.
 fn paths(text: &str) -> (Vec<Vec<String>>, usize) {
     let rest = text.trim_start();
     let mut at = text.len() - rest.len();
@@ -33,7 +34,7 @@ fn paths(text: &str) -> (Vec<Vec<String>>, usize) {
                 Some(b',') => (inside, at) = (&inside[1..], at + 1),
                 _ => {
                     let (some, length) = paths(inside);
-                    // `… as name`, and what is no path.
+                    // An alias `… as name`, and text that is not a path.
                     let length = length + inside[length..].find([',', '}', '{']).unwrap_or(inside.len() - length);
                     all.extend(some);
                     (inside, at) = (&inside[length..], at + length);
@@ -53,7 +54,7 @@ fn paths(text: &str) -> (Vec<Vec<String>>, usize) {
     (all, at)
 }
 
-/// Every path in the text that begins with `crate` or `super`, from the crate's root, of a module so deep in it.
+/// Returns every path that begins with `crate` or `super`, resolved from the crate's root for a module at this path.
 fn from_root(text: &str, module: &[String]) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for start in ["crate::", "super::"] {
@@ -73,7 +74,7 @@ fn from_root(text: &str, module: &[String]) -> Vec<Vec<String>> {
     all
 }
 
-/// What the crate's root offers of its parts under names of its own.
+/// Returns the names under which the crate's root re-exports its parts.
 fn exports(root: &str, parts: &Parts) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for (at, _) in root.match_indices("use ") {
@@ -124,7 +125,7 @@ fn parts(name: &str) -> Parts {
     parts
 }
 
-/// The parts that have no place in an order from the lowest up, since they use each other or what does.
+/// Returns the parts without a place in an order from the lowest up, because they are in a cycle or use one.
 fn unordered(parts: &Parts) -> Vec<&str> {
     let mut order: Vec<&str> = Vec::new();
     loop {
@@ -145,7 +146,7 @@ fn crates() -> Vec<String> {
 }
 
 #[test]
-fn the_parts_of_a_crate_use_one_another_in_one_direction() {
+fn parts_of_a_crate_have_no_cycles() {
     let mut tangled: Vec<String> = Vec::new();
     for name in crates() {
         let parts = parts(&name);
@@ -159,7 +160,7 @@ fn the_parts_of_a_crate_use_one_another_in_one_direction() {
 }
 
 #[test]
-fn the_folders_of_upstream_use_only_those_that_its_header_names_before_them() {
+fn upstream_folders_follow_the_order_of_its_header() {
     let header = fs::read_to_string(Path::new(ROOT).join("upstream/src/lib.rs")).unwrap();
     let header = header.split_once("Each folder uses only those before it.").unwrap().1;
     let parts = parts("upstream");
@@ -175,7 +176,7 @@ fn the_folders_of_upstream_use_only_those_that_its_header_names_before_them() {
 }
 
 #[test]
-fn paths_are_read_as_they_are_written() {
+fn paths_are_parsed_as_written() {
     let text =
         "use crate::{\n  a::{self, B as C},\n  d::E,\n};\nfn f() { super::super::g(crate::h::i::J); super::k::l() }";
     let module = ["m", "n", "o"].map(str::to_owned);
@@ -185,7 +186,7 @@ fn paths_are_read_as_they_are_written() {
 }
 
 #[test]
-fn parts_that_use_each_other_have_no_order() {
+fn cyclic_parts_are_detected() {
     let uses = |part: &str, used: &[&str]| (part.to_owned(), used.iter().map(|used| (*used).to_owned()).collect());
     let parts: Parts = [uses("a", &[]), uses("b", &["a", "c"]), uses("c", &["b"]), uses("d", &["a"])].into();
     assert_eq!(unordered(&parts), ["b", "c"]);

@@ -1,4 +1,4 @@
-//! The journey in the terminal, against the real gateway: an agent proposes, a person looks, decides and verifies.
+//! Tests of the terminal against the real gateway: an agent proposes; a person inspects, decides and verifies.
 
 use std::{
     io::{Read, Write},
@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::cli::{Home, Lines, Ran, object_in, signal, wait_until};
+use support::cli::{Home, Lines, RunResult, object_in, signal, wait_until};
 use support::pty::Pty;
 
 struct Gateway {
@@ -19,14 +19,14 @@ struct Gateway {
 
 impl Gateway {
     fn start() -> Self {
-        let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+        let home = Home::new().with_var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
         let child = home.command(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         wait_until("the gateway listens", || home.gateway_pid().is_some());
         let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
         Self { home, child, key: key.trim().to_owned() }
     }
 
-    fn changes(&self, arguments: &[&str]) -> Ran {
+    fn changes(&self, arguments: &[&str]) -> RunResult {
         self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], &[&["changes"], arguments].concat())
     }
 
@@ -35,13 +35,13 @@ impl Gateway {
         object_in(&self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string()).1)
     }
 
-    /// A project to work in.
+    /// Creates a project.
     fn project(&self) -> String {
         let listed = self.call("list_projects", &json!({}));
         listed["structuredContent"]["projects"][0]["id"].as_str().unwrap_or_else(|| panic!("{listed}")).to_owned()
     }
 
-    /// The id of a proposed change.
+    /// Proposes a change and returns its id.
     fn propose(&self, title: &str) -> String {
         let answer = self.call("create_issue", &json!({"projectId": self.project(), "title": title, "type": "Story"}));
         let id = answer["structuredContent"]["changeId"].as_str();
@@ -50,7 +50,7 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// The full-screen inbox, in a terminal of its own.
+    /// Opens the full-screen inbox in a new terminal.
     fn inbox(&self, key: &str, vars: &[(&str, &str)], columns: u16, rows: u16) -> Pty {
         let mut command = self.home.command(&["changes", "watch"]);
         command.env("COUNTERSIGN_KEY", key).envs(vars.iter().copied());
@@ -66,7 +66,7 @@ impl Drop for Gateway {
 }
 
 #[test]
-fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
+fn proposal_is_decided_in_the_terminal() {
     let gateway = Gateway::start();
     gateway.changes(&["list"]).ends(0).complains(&["You're all caught up"]);
     let mut watch = {
@@ -86,7 +86,7 @@ fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
     assert!(!shown.stdout().contains('\u{202e}'));
     gateway.changes(&["approve", &first, "--version", "9"]).ends(4);
     gateway.changes(&["approve", &first, "--comment", "looks right"]).ends(0).says(&["Approved"]);
-    // It runs by itself; the feed tells.
+    // It runs by itself, and the feed reports it.
     let mut kinds = Vec::new();
     while kinds.last().map(String::as_str) != Some("change.applied") {
         let event: Value = serde_json::from_str(&watch.line()).unwrap();
@@ -107,7 +107,7 @@ fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
     signal(watch.pid(), Signal::INT);
     assert_eq!(watch.finish().0, 0);
 
-    // Beside the running gateway; the head is there again later.
+    // The audit is verified beside the running gateway, and the head is found again later.
     let head = gateway.home.run(&["audit", "verify"]).ends(0).stdout();
     assert!(!head.starts_with("0:"));
     gateway.propose("Third story");
@@ -158,10 +158,10 @@ fn a_link_signs_in() {
     assert!(sign_in().starts_with("HTTP/1.1 401"), "a code works once");
 }
 
-/// What a terminal is left like, whatever ended the inbox.
+/// Checks that the terminal is restored, however the inbox ended.
 #[track_caller]
-fn is_given_back(pty: &Pty) {
-    // Its last words may still be on their way.
+fn assert_terminal_restored(pty: &Pty) {
+    // Its last output may still be on its way.
     for (back, taken) in
         [("\u{1b}[?1049l", "\u{1b}[?1049h"), ("\u{1b}[?25h", "\u{1b}[?25l"), ("\u{1b}[?2004l", "\u{1b}[?2004h")]
     {
@@ -174,19 +174,19 @@ fn is_given_back(pty: &Pty) {
 }
 
 #[test]
-fn the_inbox_is_a_place_to_decide_in() {
+fn inbox_decides_changes() {
     let gateway = Gateway::start();
     let mut inbox = gateway.inbox(&gateway.key, &[], 100, 60);
     inbox.shows("pending 0");
     inbox.shows("live");
     assert!(!inbox.is_cooked());
-    // What is proposed appears by itself; what is hidden in it does not reach the terminal.
+    // A proposal appears by itself, and its hidden characters do not reach the terminal.
     let first = gateway.propose("First \u{202e}\u{1b}[7mstory");
     inbox.shows("pending 1");
     inbox.shows(r"First \u{202e}\u{1b}[7mstory");
     inbox.keys("a");
     inbox.shows("This is what it would do.");
-    // Until it is there, the same key only asks for it again.
+    // Until it is fetched, the same key only requests it again.
     inbox.shows("0 of 1 approval");
     inbox.keys("a");
     inbox.shows("applied  CREATE");
@@ -203,11 +203,11 @@ fn the_inbox_is_a_place_to_decide_in() {
     inbox.shows("Rejected; the change is rejected.");
     gateway.changes(&["show", &second]).ends(0).says(&["rejected", "not now"]);
 
-    // A small window is one, too; and one that was stopped draws itself again.
+    // A small window works, too, and a stopped inbox redraws itself.
     inbox.keys("q");
     inbox.resize(40, 10);
     inbox.shows("You're all caught up");
-    // A key that comes between the two screens is lost.
+    // A key between the two screens is lost.
     let before = inbox.raw().matches("\u{1b}[?1049h").count();
     inbox.keys("\u{1a}");
     support::eventually("it draws itself again", || {
@@ -217,12 +217,12 @@ fn the_inbox_is_a_place_to_decide_in() {
     inbox.shows("any key closes");
     inbox.keys(" q");
     assert!(inbox.ends().success());
-    is_given_back(&inbox);
+    assert_terminal_restored(&inbox);
     assert!(!inbox.raw().contains('\u{202e}') && !inbox.raw().contains("\u{1b}[7mstory"));
 }
 
 #[test]
-fn arguments_are_corrected_in_the_own_editor() {
+fn arguments_are_edited_in_the_users_editor() {
     let gateway = Gateway::start();
     let id = gateway.propose("A stroy");
     let mut inbox = gateway.inbox(&gateway.key, &[("EDITOR", "sed -i s/stroy/story/")], 100, 60);
@@ -241,14 +241,14 @@ fn arguments_are_corrected_in_the_own_editor() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["arguments"]["title"], &shown["state"]), (&json!("A story"), &json!("applied")));
     assert_eq!(shown["edits"][0]["comment"], "a typo");
-    // No draft is left behind.
+    // No draft remains.
     inbox.keys("\u{3}");
     assert!(inbox.ends().success());
-    is_given_back(&inbox);
+    assert_terminal_restored(&inbox);
 }
 
 #[test]
-fn a_terminal_is_given_back_whatever_ends_the_inbox() {
+fn terminal_is_restored_however_the_inbox_ends() {
     let gateway = Gateway::start();
     gateway.propose("A story");
     for end in [Signal::TERM, Signal::HUP, Signal::INT] {
@@ -256,12 +256,12 @@ fn a_terminal_is_given_back_whatever_ends_the_inbox() {
         inbox.shows("live  pending 1");
         signal(i32::try_from(inbox.child.id()).unwrap(), end);
         assert!(inbox.ends().success());
-        is_given_back(&inbox);
+        assert_terminal_restored(&inbox);
         let raw = inbox.raw();
         assert!(raw.is_ascii(), "no UTF-8 where the locale has none");
         assert!(!raw.contains("\u{1b}[38;") && !raw.contains("\u{1b}[3"), "no colours: {raw:?}");
     }
-    // A viewer sees it and cannot act.
+    // A viewer sees the inbox and cannot act.
     let viewer = gateway.home.run(&["keys", "create", "--role", "viewer", "--name", "vera"]).ends(0).stdout();
     let mut inbox = gateway.inbox(viewer.trim(), &[], 80, 24);
     inbox.shows("vera (viewer)");
@@ -270,7 +270,7 @@ fn a_terminal_is_given_back_whatever_ends_the_inbox() {
     inbox.shows("A viewer cannot decide");
     inbox.keys("q");
     assert!(inbox.ends().success());
-    // A key that may not look is told so before the screen is taken.
+    // A key without access is refused before the screen is taken over.
     let mut inbox = gateway.inbox("csk_wrong", &[], 80, 24);
     assert_eq!(inbox.ends().code(), Some(5));
     assert!(!inbox.raw().contains("?1049h"));

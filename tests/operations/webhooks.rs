@@ -17,14 +17,14 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// One request as it came in.
 #[derive(Clone, Debug)]
-struct Hit {
+struct ReceivedRequest {
     headers: BTreeMap<String, String>,
     body: String,
     /// What it was answered.
     status: u16,
 }
 
-impl Hit {
+impl ReceivedRequest {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
@@ -37,7 +37,7 @@ impl Hit {
 }
 
 /// What a receiver does with a request.
-enum Does {
+enum Reaction {
     Answers(u16, &'static str),
     /// Closes the connection instead of answering.
     HangsUp,
@@ -45,20 +45,20 @@ enum Does {
     Hangs,
 }
 
-type Behaviour = dyn Fn(&Hit) -> Does + Send + Sync;
+type Behaviour = dyn Fn(&ReceivedRequest) -> Reaction + Send + Sync;
 
 /// A server on loopback that does as it is told and keeps what it got.
 struct Receiver {
     port: u16,
-    hits: Arc<Mutex<Vec<Hit>>>,
+    hits: Arc<Mutex<Vec<ReceivedRequest>>>,
     behaviour: Arc<Mutex<Box<Behaviour>>>,
 }
 
 impl Receiver {
-    fn new(behaviour: impl Fn(&Hit) -> Does + Send + Sync + 'static) -> Self {
+    fn new(behaviour: impl Fn(&ReceivedRequest) -> Reaction + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let hits: Arc<Mutex<Vec<Hit>>> = Arc::default();
+        let hits: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let behaviour: Arc<Mutex<Box<Behaviour>>> = Arc::new(Mutex::new(Box::new(behaviour)));
         let (kept, does) = (Arc::clone(&hits), Arc::clone(&behaviour));
         std::thread::spawn(move || {
@@ -70,15 +70,15 @@ impl Receiver {
         Self { port, hits, behaviour }
     }
 
-    fn now(&self, behaviour: impl Fn(&Hit) -> Does + Send + Sync + 'static) {
+    fn now(&self, behaviour: impl Fn(&ReceivedRequest) -> Reaction + Send + Sync + 'static) {
         *self.behaviour.lock().unwrap() = Box::new(behaviour);
     }
 
-    fn hits(&self) -> Vec<Hit> {
+    fn hits(&self) -> Vec<ReceivedRequest> {
         self.hits.lock().unwrap().clone()
     }
 
-    fn taken(&self) -> Vec<Hit> {
+    fn taken(&self) -> Vec<ReceivedRequest> {
         self.hits().into_iter().filter(|hit| hit.status == 200).collect()
     }
 
@@ -90,7 +90,7 @@ impl Receiver {
     }
 }
 
-fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<Hit>>, does: &Mutex<Box<Behaviour>>) {
+fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<ReceivedRequest>>, does: &Mutex<Box<Behaviour>>) {
     let mut out = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     loop {
@@ -105,21 +105,21 @@ fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<Hit>>, does: &Mutex<Box<B
         let Some(length) = headers.get("content-length").and_then(|n| n.parse::<usize>().ok()) else { return };
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        let mut hit = Hit { headers, body: String::from_utf8(body).unwrap(), status: 0 };
+        let mut hit = ReceivedRequest { headers, body: String::from_utf8(body).unwrap(), status: 0 };
         let doing = does.lock().unwrap()(&hit);
-        if let Does::Answers(status, _) = doing {
+        if let Reaction::Answers(status, _) = doing {
             hit.status = status;
         }
         kept.lock().unwrap().push(hit);
         match doing {
-            Does::Answers(status, more) => {
+            Reaction::Answers(status, more) => {
                 let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n{more}\r\nno");
                 if out.write_all(answer.as_bytes()).is_err() {
                     return;
                 }
             }
-            Does::HangsUp => return,
-            Does::Hangs => {
+            Reaction::HangsUp => return,
+            Reaction::Hangs => {
                 let _ = reader.read(&mut [0; 1]);
                 return;
             }
@@ -127,8 +127,8 @@ fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<Hit>>, does: &Mutex<Box<B
     }
 }
 
-fn fine(_: &Hit) -> Does {
-    Does::Answers(200, "")
+fn fine(_: &ReceivedRequest) -> Reaction {
+    Reaction::Answers(200, "")
 }
 
 fn gateway(config: &str) -> Gateway {
@@ -140,7 +140,7 @@ fn hook(gateway: &Gateway) -> Value {
 }
 
 #[track_caller]
-fn signed_well(hit: &Hit) {
+fn signed_well(hit: &ReceivedRequest) {
     let key = STANDARD.decode(SECRET.trim_start_matches("whsec_")).unwrap();
     let content = format!("{}.{}.{}", hit.headers["webhook-id"], hit.headers["webhook-timestamp"], hit.body);
     let signature = STANDARD.decode(hit.headers["webhook-signature"].strip_prefix("v1,").unwrap()).unwrap();
@@ -149,7 +149,7 @@ fn signed_well(hit: &Hit) {
 
 /// Everything arrived, in order for each change, under one id for each event.
 #[track_caller]
-fn in_order(taken: &[Hit]) {
+fn check_order(taken: &[ReceivedRequest]) {
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     let mut seen = HashSet::new();
     for hit in taken.iter().filter(|hit| seen.insert(hit.seq())) {
@@ -159,17 +159,17 @@ fn in_order(taken: &[Hit]) {
 }
 
 #[test]
-fn every_event_arrives_signed_and_in_order_whatever_the_receiver_does() {
+fn events_arrive_signed_and_in_order() {
     let odd = Mutex::new(0_u32);
     let receiver = Receiver::new(move |_| {
         let mut n = odd.lock().unwrap();
         *n += 1;
         match *n {
-            1 => Does::Answers(500, ""),
-            2 => Does::HangsUp,
-            4 => Does::Answers(302, "location: /elsewhere\r\n"),
-            5 => Does::Answers(429, "retry-after: 1\r\n"),
-            _ => Does::Answers(200, ""),
+            1 => Reaction::Answers(500, ""),
+            2 => Reaction::HangsUp,
+            4 => Reaction::Answers(302, "location: /elsewhere\r\n"),
+            5 => Reaction::Answers(429, "retry-after: 1\r\n"),
+            _ => Reaction::Answers(200, ""),
         }
     });
     let gateway = gateway(&receiver.config(""));
@@ -179,7 +179,7 @@ fn every_event_arrives_signed_and_in_order_whatever_the_receiver_does() {
         gateway.reached(change, "applied");
     }
     let taken = eventually("all arrive", || Some(receiver.taken()).filter(|taken| taken.len() >= 12));
-    in_order(&taken);
+    check_order(&taken);
     receiver.hits().iter().for_each(signed_well);
     let hits = receiver.hits();
     let ids: BTreeMap<u64, HashSet<&String>> = hits.iter().fold(BTreeMap::new(), |mut ids, hit| {
@@ -212,7 +212,7 @@ fn every_event_arrives_signed_and_in_order_whatever_the_receiver_does() {
 }
 
 #[test]
-fn a_json_template_passes_no_mention_and_no_link_of_an_agent_on() {
+fn json_template_removes_agents_mentions_and_links() {
     let receiver = Receiver::new(fine);
     let gateway = gateway(&receiver.config(r#", template: '{"text": "{change.summary}", "see": "{link}"}'"#));
     gateway.propose("<!channel> @everyone <https://evil.example|Approve> [x](https://evil.example)");
@@ -226,8 +226,8 @@ fn a_json_template_passes_no_mention_and_no_link_of_an_agent_on() {
 }
 
 #[test]
-fn what_happens_while_the_receiver_and_the_gateway_are_down_arrives_later() {
-    let receiver = Receiver::new(|_| Does::HangsUp);
+fn events_during_downtime_arrive_later() {
+    let receiver = Receiver::new(|_| Reaction::HangsUp);
     let config = receiver.config(", events: [change.created, change.rejected]");
     let mut gateway = gateway(&config);
     let mut changes = Vec::new();
@@ -244,8 +244,8 @@ fn what_happens_while_the_receiver_and_the_gateway_are_down_arrives_later() {
     let (status, _) = gateway.api_as(&key, "POST", "/api/webhooks/hook/retry", None);
     assert_eq!(status, 200);
     let taken = eventually("all arrive", || Some(receiver.taken()).filter(|taken| taken.len() >= 6));
-    in_order(&taken);
-    let seqs: HashSet<u64> = taken.iter().map(Hit::seq).collect();
+    check_order(&taken);
+    let seqs: HashSet<u64> = taken.iter().map(ReceivedRequest::seq).collect();
     assert_eq!(seqs, (1..=6).collect(), "each of them, and nothing else");
     eventually("it is noted", || (hook(&gateway)["waiting"] == 0).then_some(()));
     let hits = receiver.hits().len();
@@ -257,12 +257,12 @@ fn what_happens_while_the_receiver_and_the_gateway_are_down_arrives_later() {
 }
 
 #[test]
-fn a_change_that_does_not_get_through_holds_up_no_other_and_is_given_up() {
+fn failing_delivery_delays_no_other_and_is_given_up() {
     let receiver = Receiver::new(|hit| {
         if hit.json()["change"]["summary"].as_str().unwrap().contains("poison") {
-            Does::Answers(410, "")
+            Reaction::Answers(410, "")
         } else {
-            Does::Answers(200, "")
+            Reaction::Answers(200, "")
         }
     });
     let gateway = gateway(&receiver.config(", events: [change.created]"));
@@ -282,8 +282,8 @@ fn a_change_that_does_not_get_through_holds_up_no_other_and_is_given_up() {
 }
 
 #[test]
-fn a_receiver_that_is_away_is_told_of_and_so_is_its_return() {
-    let receiver = Receiver::new(|_| Does::Hangs);
+fn receiver_outage_and_return_are_reported() {
+    let receiver = Receiver::new(|_| Reaction::Hangs);
     let gateway = gateway(&receiver.config(", timeout: 100ms"));
     let bearer = format!("Bearer {}", gateway.reviewer());
     let mut feed = gateway.connect();
@@ -291,7 +291,7 @@ fn a_receiver_that_is_away_is_told_of_and_so_is_its_return() {
     assert_eq!(feed.head().status, 200);
     let mut told = |kind: &str| {
         for _ in 0..50 {
-            let event = feed.next();
+            let event = feed.expect_event();
             if event.event.as_deref() == Some(kind) {
                 return event.json();
             }
@@ -319,8 +319,8 @@ fn hooks(gateway: &Gateway, yaml: &str) {
 }
 
 #[test]
-fn webhooks_come_go_and_change_while_the_gateway_runs() {
-    let (old, new) = (Receiver::new(|_| Does::HangsUp), Receiver::new(fine));
+fn webhooks_are_reconfigured_at_runtime() {
+    let (old, new) = (Receiver::new(|_| Reaction::HangsUp), Receiver::new(fine));
     let gateway = gateway("");
     let generation = || gateway.api("GET", "/api/reload", None).1["generation"].as_u64().unwrap();
     let reload = |yaml: &str| {
@@ -380,8 +380,8 @@ fn cli(gateway: &Gateway, key: &str, args: &[&str]) -> (Option<i32>, String, Str
 }
 
 #[test]
-fn the_command_line_lists_tests_and_tries_again_and_a_viewer_only_looks() {
-    let receiver = Receiver::new(|_| Does::Answers(404, ""));
+fn webhook_commands_work_and_viewer_only_reads() {
+    let receiver = Receiver::new(|_| Reaction::Answers(404, ""));
     let gateway = gateway(&receiver.config(", format: slack"));
     let reviewer = gateway.reviewer().to_owned();
     let viewer = gateway.create_key("viewer", "vera");
@@ -410,7 +410,7 @@ fn the_command_line_lists_tests_and_tries_again_and_a_viewer_only_looks() {
 }
 
 #[test]
-fn the_audit_trail_is_exported_whole_by_both_ways() {
+fn audit_trail_is_exported_completely() {
     let gateway = Gateway::start();
     let viewer = gateway.create_key("viewer", "vera");
     let bearer = format!("Bearer {viewer}");
@@ -449,14 +449,14 @@ fn the_audit_trail_is_exported_whole_by_both_ways() {
 
 /// So that whoever sends next, be it another node, sends nothing again that arrived, and overtakes nothing.
 #[test]
-fn a_gateway_that_ends_hears_the_answers_to_what_is_under_way() {
+fn ending_gateway_waits_for_delivery_answers() {
     let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
     let held = Arc::clone(&gate);
     let receiver = Receiver::new(move |_| {
         let mut state = held.0.lock().unwrap();
         state.0 = true;
         drop(held.1.wait_while(state, |(_, open)| !*open).unwrap());
-        Does::Answers(200, "")
+        Reaction::Answers(200, "")
     });
     let config = receiver.config("");
     let mut gateway = gateway(&config);
@@ -473,6 +473,6 @@ fn a_gateway_that_ends_hears_the_answers_to_what_is_under_way() {
     let gateway = Gateway::on(home, &options);
     let second = gateway.propose("after it");
     eventually("the next one arrives", || receiver.hits().iter().any(|hit| hit.change() == second).then_some(()));
-    let changes: Vec<String> = receiver.hits().iter().map(Hit::change).collect();
+    let changes: Vec<String> = receiver.hits().iter().map(ReceivedRequest::change).collect();
     assert_eq!(changes, [first, second], "each once");
 }

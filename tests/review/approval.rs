@@ -40,16 +40,16 @@ impl Files {
 }
 
 fn start(config: &str) -> Gateway {
-    on(tempfile::tempdir().unwrap(), config)
+    start_on(tempfile::tempdir().unwrap(), config)
 }
 
-fn on(home: TempDir, config: &str) -> Gateway {
+fn start_on(home: TempDir, config: &str) -> Gateway {
     let gateway = Gateway::on(home, &Options { config: Some(config), ..Options::default() });
-    connected(&gateway);
+    wait_until_connected(&gateway);
     gateway
 }
 
-fn connected(gateway: &Gateway) {
+fn wait_until_connected(gateway: &Gateway) {
     eventually("the server is connected", || {
         let (status, body) = gateway.api("GET", "/api/servers/fs", None);
         (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 3)).then_some(())
@@ -107,7 +107,7 @@ fn propose(gateway: &Gateway, tool: &str, arguments: &Value) -> String {
 }
 
 /// The change of the newest call of that principal.
-fn newest(gateway: &Gateway, principal: &str) -> Value {
+fn newest_change(gateway: &Gateway, principal: &str) -> Value {
     let (_, page) = gateway.api("GET", &format!("/api/changes?principal={principal}"), None);
     page["changes"][0].clone()
 }
@@ -128,7 +128,7 @@ fn code(answer: &(u16, Value)) -> (u16, &str) {
 // ---------------------------------------------------------------------------------------------------- who is whom
 
 #[test]
-fn who_owns_an_agent_gives_it_no_standing_rule_and_takes_back_no_denial() {
+fn owner_cannot_ease_rules_for_own_agent() {
     let files = Files::new();
     let gateway = start(&files.config("a", "", "  default: review_writes"));
     let bot = owned_key(&gateway, "agent", "bot", "Paula");
@@ -136,7 +136,7 @@ fn who_owns_an_agent_gives_it_no_standing_rule_and_takes_back_no_denial() {
     let paula = owned_key(&gateway, "reviewer", "paula", "someone");
     let arguments = r#"{"path":"f","text":"t"}"#;
     call(&gateway, Some(&bot), "fs__write", arguments);
-    let id = newest(&gateway, "bot")["id"].as_str().unwrap().to_owned();
+    let id = newest_change(&gateway, "bot")["id"].as_str().unwrap().to_owned();
     assert_eq!(code(&approve(&gateway, &paula, &id)), (403, "SELF_APPROVAL"));
     let rule = |verdict: &str| json!({ "verdict": verdict, "arguments": "any", "principal": "same", "for": 600 });
     let path = format!("/api/changes/{id}/rule");
@@ -164,7 +164,7 @@ fn who_owns_an_agent_gives_it_no_standing_rule_and_takes_back_no_denial() {
 }
 
 #[test]
-fn one_person_has_one_vote_however_the_owner_is_written() {
+fn one_person_has_one_vote() {
     let files = Files::new();
     let policy =
         "  groups: { dba: [dora, erik] }\n  rules: [{ tools: fs__write, then: review, reviewers: [dba], quorum: 2 }]";
@@ -181,7 +181,7 @@ fn one_person_has_one_vote_however_the_owner_is_written() {
 }
 
 #[test]
-fn a_key_is_not_made_whose_name_or_owner_passes_for_a_known_one() {
+fn lookalike_key_names_are_refused() {
     let files = Files::new();
     let gateway = start(&files.config("a", "", "  groups: { dba: [Karla] }"));
     owned_key(&gateway, "agent", "bot", "Paula");
@@ -210,7 +210,7 @@ fn a_key_is_not_made_whose_name_or_owner_passes_for_a_known_one() {
 // ------------------------------------------------------------------------------------ what an approval is given to
 
 #[test]
-fn what_was_proposed_to_one_command_is_stale_at_another() {
+fn change_is_stale_after_its_server_command_changed() {
     let files = Files::new();
     let at = |name: &str| files.config(name, "", "  default: review_writes");
     let gateway = start(&at("a"));
@@ -242,7 +242,7 @@ fn what_was_proposed_to_one_command_is_stale_at_another() {
 
     // By a restart, and with another decision it runs at what is there.
     let (_, home) = gateway.stop();
-    let gateway = on(home, &at("c"));
+    let gateway = start_on(home, &at("c"));
     assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (409, "CHANGE_STALE"));
     assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
     gateway.reached(&id, "applied");
@@ -254,13 +254,13 @@ fn what_was_proposed_to_one_command_is_stale_at_another() {
 }
 
 #[test]
-fn what_was_approved_for_one_command_does_not_run_at_another() {
+fn approved_change_never_runs_on_another_command() {
     let files = Files::new();
     let at = |name: &str| files.config(name, "", "  default: review_writes\n  review: { undo_for: 10s }");
     let gateway = start(&at("a"));
     let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
     assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
-    let gateway = on(gateway.kill(), &at("b"));
+    let gateway = start_on(gateway.kill(), &at("b"));
     let again = eventually("it was looked at before it ran", || {
         Some(gateway.change(&id)).filter(|change| change["state"] != "approved")
     });
@@ -270,7 +270,7 @@ fn what_was_approved_for_one_command_does_not_run_at_another() {
 }
 
 #[test]
-fn a_standing_rule_counts_for_the_command_that_it_was_given_on() {
+fn standing_rule_is_bound_to_its_command() {
     let files = Files::new();
     let at = |name: &str| files.config(name, "", "  default: review_writes");
     let gateway = start(&at("a"));
@@ -280,7 +280,7 @@ fn a_standing_rule_counts_for_the_command_that_it_was_given_on() {
     assert_eq!(gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule)).0, 200);
     assert_eq!(called(&gateway, "fs__write", &arguments)["content"][0]["text"], "done");
     let (_, home) = gateway.stop();
-    let gateway = on(home, &at("b"));
+    let gateway = start_on(home, &at("b"));
     propose(&gateway, "fs__write", &arguments);
     // Nor is one given on a change that was shown of another command.
     let refused = gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule));
@@ -289,7 +289,7 @@ fn a_standing_rule_counts_for_the_command_that_it_was_given_on() {
 }
 
 #[test]
-fn a_change_from_before_targets_were_noted_is_stale_at_its_first_check() {
+fn change_without_recorded_target_becomes_stale() {
     let gateway = Gateway::start();
     let id = gateway.propose("Old");
     let home = gateway.kill();
@@ -314,7 +314,7 @@ fn a_change_from_before_targets_were_noted_is_stale_at_its_first_check() {
 const BLANK: &str = "\u{3164}\u{2800}\u{200b}\u{202e}\u{e0041} \u{a0}";
 
 #[test]
-fn how_an_unknown_outcome_ended_is_said_by_those_whom_the_rule_asks_for() {
+fn only_the_rules_reviewers_settle_unknown_outcomes() {
     let files = Files::new();
     let policy = "  groups: { dba: [dora] }\n  rules: [{ tools: fs__die, then: review, reviewers: [dba], require_comment: true }]";
     let gateway = start(&files.config("a", "", policy));
@@ -338,7 +338,7 @@ fn how_an_unknown_outcome_ended_is_said_by_those_whom_the_rule_asks_for() {
 }
 
 #[test]
-fn who_edits_leaves_the_approval_to_somebody_else_where_the_rule_says_so() {
+fn editor_cannot_approve_if_the_rule_forbids_it() {
     let files = Files::new();
     let policy = "  rules:\n    - { tools: fs__write, then: review, edit: other }\n    - { tools: fs__read, then: review, quorum: 2 }";
     let gateway = start(&files.config("a", "", policy));
@@ -375,7 +375,7 @@ fn who_edits_leaves_the_approval_to_somebody_else_where_the_rule_says_so() {
 }
 
 #[test]
-fn a_standing_rule_asks_for_a_comment_that_can_be_seen() {
+fn standing_rule_needs_a_visible_comment() {
     let files = Files::new();
     let gateway = start(&files.config("a", "", "  review: { require_comment: true }"));
     let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
@@ -407,7 +407,7 @@ fn updates(ws: &mut Ws, until: &str) -> Vec<String> {
 }
 
 #[test]
-fn notices_of_a_change_reach_only_those_who_may_read_it() {
+fn change_updates_reach_only_permitted_readers() {
     let gateway = Gateway::start();
     let [own, other] = ["bot-1", "bot-2"].map(|name| gateway.create_key("agent", name));
     let project = gateway.project();
@@ -415,7 +415,7 @@ fn notices_of_a_change_reach_only_those_who_may_read_it() {
         let arguments = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
         call(&gateway, Some(key), "create_issue", &arguments);
         let name = if key == own { "bot-1" } else { "bot-2" };
-        newest(&gateway, name)["id"].as_str().unwrap().to_owned()
+        newest_change(&gateway, name)["id"].as_str().unwrap().to_owned()
     };
     let first = make(&own, "one");
     let uri = format!("change://{first}");
@@ -458,14 +458,14 @@ fn notices_of_a_change_reach_only_those_who_may_read_it() {
 }
 
 #[test]
-fn a_listener_is_told_of_no_change_that_it_may_not_read() {
+fn listener_gets_no_hidden_changes() {
     let gateway = Gateway::start();
     let [own, other] = ["bot-1", "bot-2"].map(|name| gateway.create_key("agent", name));
     let project = gateway.project();
     let make = |key: &str, name: &str| {
         let arguments = json!({ "projectId": project, "title": "t", "type": "Story" }).to_string();
         call(&gateway, Some(key), "create_issue", &arguments);
-        newest(&gateway, name)["id"].as_str().unwrap().to_owned()
+        newest_change(&gateway, name)["id"].as_str().unwrap().to_owned()
     };
     let first = make(&own, "bot-1");
     let mine = make(&other, "bot-2");
@@ -518,7 +518,7 @@ fn told(mut answer: Value, id: &str) -> String {
 }
 
 /// Everything that an agent can see of its change.
-fn all_told(gateway: &Gateway, result: &Value) -> String {
+fn visible_text(gateway: &Gateway, result: &Value) -> String {
     let id = result["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{result}"));
     let tool = |name: &str, arguments: Value| told(called(gateway, name, &arguments), id);
     let resource = |uri: &str| {
@@ -545,7 +545,7 @@ const RECIPE: &str = ", previews: { write: { target: '\"the file\"', summary: '\
                       before: { tool: read, arguments: { path: arguments.path }, missing: '^ENOENT' }, after: arguments.text } }";
 
 #[test]
-fn a_preview_tells_nothing_to_whom_its_state_is_hidden() {
+fn preview_hides_state_the_agent_may_not_read() {
     let files = Files::new();
     let policy = "  default: review_writes\n  rules: [{ tools: fs__read, roles: [agent], then: review }]";
     let gateway = start(&files.config("a", RECIPE, policy));
@@ -559,7 +559,7 @@ fn a_preview_tells_nothing_to_whom_its_state_is_hidden() {
         let change = gateway.change(&id);
         let reviewer = json!([change["diff"], change["preview"]]).to_string();
         assert!(reviewer.contains(shown), "a reviewer sees what is there: {reviewer}");
-        answers.push(all_told(&gateway, &result));
+        answers.push(visible_text(&gateway, &result));
         gateway.decide(&id, "reject");
     }
     for answer in &answers {
@@ -570,14 +570,14 @@ fn a_preview_tells_nothing_to_whom_its_state_is_hidden() {
     // The fresh preview of what went stale tells no more.
     let result = called(&gateway, "fs__write", &json!({ "path": "other", "text": "guess" }));
     let id = result["structuredContent"]["changeId"].as_str().unwrap().to_owned();
-    let before = all_told(&gateway, &result);
+    let before = visible_text(&gateway, &result);
     files.put("other", "guess");
     assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (409, "CHANGE_STALE"));
     let after = called(&gateway, "get_change", &json!({ "changeId": id }));
-    assert_eq!(all_told(&gateway, &after), before);
+    assert_eq!(visible_text(&gateway, &after), before);
     // Who may read the state sees the preview.
     let (_, home) = gateway.stop();
-    let gateway = on(home, &files.config("a", RECIPE, "  default: review_writes"));
+    let gateway = start_on(home, &files.config("a", RECIPE, "  default: review_writes"));
     let (_, reload) = gateway.api("GET", "/api/reload", None);
     let consent = json!({ "digest": reload["waiting"]["digest"], "verdict": "accept" });
     let (status, said) = gateway.api("POST", "/api/reload/consent", Some(&consent));
@@ -587,7 +587,7 @@ fn a_preview_tells_nothing_to_whom_its_state_is_hidden() {
 }
 
 #[test]
-fn a_module_tells_no_more_to_whom_its_records_are_hidden() {
+fn module_errors_reveal_no_hidden_records() {
     let config = "policy: { rules: [{ tools: get_issue, roles: [agent], then: review }] }";
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let project = gateway.project();
@@ -602,7 +602,7 @@ fn a_module_tells_no_more_to_whom_its_records_are_hidden() {
     let mut answers = Vec::new();
     for (issue, title) in [(&issue, "Guess"), (&issue, "Hidden"), (&missing, "Guess")] {
         let result = called(&gateway, "update_issue", &json!({ "issueId": issue, "title": title }));
-        answers.push(all_told(&gateway, &result));
+        answers.push(visible_text(&gateway, &result));
         assert!(!answers[0].contains("Hidden"), "{}", answers[0]);
         gateway.decide(result["structuredContent"]["changeId"].as_str().unwrap(), "reject");
     }
@@ -615,7 +615,7 @@ fn a_module_tells_no_more_to_whom_its_records_are_hidden() {
 }
 
 #[test]
-fn what_could_turn_a_dry_run_into_the_write_is_refused_before_anything_is_sent() {
+fn argument_that_disables_dry_run_is_refused() {
     let files = Files::new();
     let recipe = ", previews: { write: { dry_run: { arguments: { dryRun: true } } } }";
     let gateway = start(&files.config("a", recipe, "  default: review_writes"));
@@ -638,7 +638,7 @@ fn what_could_turn_a_dry_run_into_the_write_is_refused_before_anything_is_sent()
 // ------------------------------------------------------------------------------------------------- what waits for what
 
 #[test]
-fn change_waits_for_a_lost_call_of_its_target_until_settled() {
+fn change_waits_for_a_lost_call_until_settled() {
     for (more, waits) in [("", true), (", serialize: tool", false)] {
         let files = Files::new();
         let gateway = start(&files.config("a", more, "  default: review_writes"));
@@ -667,7 +667,7 @@ fn change_waits_for_a_lost_call_of_its_target_until_settled() {
 // ---------------------------------------------------------------------------------------------- what nobody may repeat
 
 /// Refuses each request with an error that repeats its credential.
-fn echoing() -> u16 {
+fn start_echoing_server() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -695,12 +695,12 @@ fn echoing() -> u16 {
 }
 
 #[test]
-fn configured_secret_that_a_server_repeats_is_shown_nowhere() {
+fn secret_echoed_by_a_server_is_never_shown() {
     let secret = "sk-do-not-repeat-me";
     let config = format!(
         "log: {{ filter: 'info,countersign=debug' }}\nmcpServers:\n  fs: {{ url: 'http://127.0.0.1:{}/mcp', headers: {{ \
          Authorization: 'Bearer ${{MODEL_KEY}}' }} }}\n",
-        echoing()
+        start_echoing_server()
     );
     let options = Options { config: Some(&config), env: vec![("MODEL_KEY", secret)] };
     let gateway = Gateway::with(&options);

@@ -1,5 +1,5 @@
-//! Changes as tasks: of the extension of 2026-07-28 and of 2025-11-25, over every transport, on any connection of the
-//! same principal, after a restart, and for nobody else.
+//! Tests of changes as tasks: of the 2026-07-28 extension and of 2025-11-25, over every transport, on any connection of
+//! the same principal, after a restart, and for nobody else.
 
 use serde_json::{Value, json};
 use support::{
@@ -12,8 +12,8 @@ use support::{
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 const LEGACY: &str = "2025-11-25";
 
-/// `params` of a client that declares the extension, and more.
-fn declaring(mut params: Value, more: &Value) -> Value {
+/// Returns `params` of a client that declares the extension, with more members.
+fn with_extension(mut params: Value, more: &Value) -> Value {
     let mut capabilities = json!({ "extensions": { EXTENSION: {} } });
     for (key, value) in more.as_object().into_iter().flatten() {
         capabilities[key] = value.clone();
@@ -23,16 +23,16 @@ fn declaring(mut params: Value, more: &Value) -> Value {
 }
 
 fn modern(gateway: &Gateway, method: &str, params: Value) -> Value {
-    gateway.modern(7, method, declaring(params, &json!({}))).json()
+    gateway.modern(7, method, with_extension(params, &json!({}))).json()
 }
 
 fn story(gateway: &Gateway, title: &str) -> Value {
     json!({ "name": "create_issue", "arguments": { "projectId": gateway.project(), "title": title, "type": "Story" } })
 }
 
-/// A task of the extension: its id.
+/// Creates a task of the extension, and returns its id.
 #[track_caller]
-fn created(gateway: &Gateway, title: &str) -> String {
+fn create_task(gateway: &Gateway, title: &str) -> String {
     let answer = modern(gateway, "tools/call", story(gateway, title));
     let task = &answer["result"];
     assert_eq!((&task["resultType"], &task["status"]), (&json!("task"), &json!("working")), "{answer}");
@@ -54,13 +54,13 @@ fn status(gateway: &Gateway, id: &str) -> (String, Value) {
 }
 
 #[test]
-fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
+fn stateless_client_with_extension_gets_a_task() {
     let gateway = Gateway::start();
     let capabilities = gateway.modern(1, "server/discover", json!({})).json()["result"]["capabilities"].clone();
     assert_eq!(capabilities["extensions"][EXTENSION], json!({}), "{capabilities}");
     assert!(capabilities.get("tasks").is_none());
 
-    let applied = created(&gateway, "Apply me");
+    let applied = create_task(&gateway, "Apply me");
     assert_eq!(status(&gateway, &applied).0, "working", "at once");
     gateway.decide(&applied, "approve");
     gateway.reached(&applied, "applied");
@@ -72,7 +72,7 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
     let days = task["ttlMs"].as_u64().unwrap() / 86_400_000;
     assert_eq!(days, 90, "what changes.retention.arguments says, once it is over: {task}");
 
-    let rejected = created(&gateway, "Reject me");
+    let rejected = create_task(&gateway, "Reject me");
     let (code, _) = gateway.try_decide(&rejected, "reject", "wrong project, use OPS");
     assert_eq!(code, 200);
     let (state, task) = status(&gateway, &rejected);
@@ -82,7 +82,7 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
         assert!(text.contains(part), "{part}: {text}");
     }
 
-    let withdrawn = created(&gateway, "Cancel me");
+    let withdrawn = create_task(&gateway, "Cancel me");
     let answer = modern(&gateway, "tasks/cancel", json!({ "taskId": withdrawn }));
     assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
     assert!(answer["result"].get("status").is_none(), "an acknowledgement only: {answer}");
@@ -101,9 +101,9 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
 }
 
 #[test]
-fn an_agent_is_told_that_a_reviewer_changed_what_it_asked_for() {
+fn agent_learns_of_a_reviewers_edit() {
     let gateway = Gateway::start();
-    let id = created(&gateway, "As proposed");
+    let id = create_task(&gateway, "As proposed");
     let mut change = gateway.change(&id);
     change["arguments"]["title"] = "As corrected".into();
     let body = json!({ "arguments": change["arguments"], "version": change["version"], "comment": "clearer so" });
@@ -128,7 +128,7 @@ fn an_agent_is_told_that_a_reviewer_changed_what_it_asked_for() {
 }
 
 #[test]
-fn a_client_that_declares_nothing_gets_no_task_and_may_not_ask_for_one() {
+fn client_without_extension_gets_no_task() {
     let gateway = Gateway::start();
     let answer = gateway.modern(1, "tools/call", story(&gateway, "Plain")).json();
     let id = answer["result"]["structuredContent"]["changeId"].as_str().unwrap().to_owned();
@@ -137,7 +137,7 @@ fn a_client_that_declares_nothing_gets_no_task_and_may_not_ask_for_one() {
         let answer = gateway.modern(2, method, json!({ "taskId": id, "inputResponses": {} }));
         assert_eq!((answer.status, answer.code()), (400, Some(-32021)), "{method}: {}", answer.text());
     }
-    // The same change is a task for who declares the extension.
+    // The same change is a task for a client that declares the extension.
     assert_eq!(status(&gateway, &id).0, "working");
     for id in ["chg_000000000000000000000000", "nonsense", ""] {
         for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
@@ -148,13 +148,13 @@ fn a_client_that_declares_nothing_gets_no_task_and_may_not_ask_for_one() {
 }
 
 #[test]
-fn tasks_are_of_their_principal_and_outlive_a_restart() {
+fn tasks_belong_to_a_principal_and_survive_restart() {
     let config = "auth:\n  mode: keys\n";
     let options = Options { config: Some(config), ..Options::default() };
     let gateway = Gateway::with(&options);
     let (mine, theirs) = (gateway.create_key("agent", "mine"), gateway.create_key("agent", "theirs"));
     let ask = |gateway: &Gateway, key: &str, method: &str, params: Value| {
-        let params = mcp::with_meta(declaring(params, &json!({})));
+        let params = mcp::with_meta(with_extension(params, &json!({})));
         let bearer = format!("Bearer {key}");
         let mut headers = mcp::modern_headers(method, &params);
         headers.push(("Authorization".into(), bearer));
@@ -186,15 +186,15 @@ fn tasks_are_of_their_principal_and_outlive_a_restart() {
 #[test]
 fn listeners_hear_of_each_transition() {
     let gateway = Gateway::start();
-    let (one, other) = (created(&gateway, "One"), created(&gateway, "Other"));
+    let (one, other) = (create_task(&gateway, "One"), create_task(&gateway, "Other"));
     let params = json!({ "notifications": { "taskIds": [one, one, "chg_unknown", "unknown"] } });
-    let mut stream = gateway.modern_conn(31, "subscriptions/listen", declaring(params.clone(), &json!({})));
+    let mut stream = gateway.modern_conn(31, "subscriptions/listen", with_extension(params.clone(), &json!({})));
     assert_eq!(stream.head().status, 200);
-    let acknowledged = stream.next().json();
+    let acknowledged = stream.expect_event().json();
     assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
     assert_eq!(acknowledged["params"]["notifications"]["taskIds"], json!([one]), "{acknowledged}");
     let mut next = || {
-        let told = stream.next().json();
+        let told = stream.expect_event().json();
         assert_eq!(told["method"], "notifications/tasks", "{told}");
         assert_eq!(told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 31, "{told}");
         assert_eq!(told["params"]["taskId"], one, "nothing of the other one");
@@ -226,7 +226,7 @@ fn listeners_hear_of_each_transition() {
 }
 
 #[test]
-fn a_client_of_2025_that_asks_gets_a_task_and_its_result() {
+fn legacy_client_gets_a_task_and_its_result() {
     let gateway = Gateway::start();
     let session = gateway.session(LEGACY);
     let tools = session.call(1, "tools/list", json!({}))["result"]["tools"].clone();
@@ -289,7 +289,7 @@ fn a_client_of_2025_that_asks_gets_a_task_and_its_result() {
 }
 
 #[test]
-fn long_lists_of_tasks_come_in_pages() {
+fn task_lists_have_pages() {
     let gateway = Gateway::start();
     let ids: Vec<String> = (0..53).map(|n| gateway.propose(&format!("Page {n}"))).collect();
     let session = gateway.session(LEGACY);
@@ -307,13 +307,13 @@ fn long_lists_of_tasks_come_in_pages() {
         let answer = session.call(3, "tasks/list", json!({ "cursor": cursor }));
         assert_eq!(answer["error"]["code"], -32602, "{cursor}: {answer}");
     }
-    // The largest that there can be is one, too.
+    // The largest possible cursor is valid, too.
     let answer = session.call(4, "tasks/list", json!({ "cursor": "after-18446744073709551615" }));
     assert_eq!(answer["result"]["tasks"], first["tasks"], "{answer}");
 }
 
 #[test]
-fn what_the_policy_lets_through_runs_as_a_task_all_the_same() {
+fn allowed_call_can_run_as_a_task() {
     let config = "policy:\n  rules:\n    - {name: drafts, tools: [create_issue], when: 'arguments.title == \"Draft\"', then: allow}\n";
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let session = gateway.session(LEGACY);
@@ -333,25 +333,25 @@ fn what_the_policy_lets_through_runs_as_a_task_all_the_same() {
     assert!(reviewed["result"]["task"]["taskId"].as_str().unwrap().starts_with("chg_"), "{reviewed}");
     let listed = session.call(6, "tasks/list", json!({}))["result"]["tasks"].clone();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
-    // Bad arguments are known before there is a task.
+    // Bad arguments are reported before there is a task.
     call["arguments"] = json!({});
     let refused = session.call(7, "tools/call", call);
     assert_eq!(refused["result"]["isError"], true, "{refused}");
 }
 
 #[test]
-fn over_websocket_and_stdio_in_both_eras() {
+fn tasks_work_over_websocket_and_stdio() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
-    let call = mcp::with_meta(declaring(story(&gateway, "WebSocket"), &json!({})));
+    let call = mcp::with_meta(with_extension(story(&gateway, "WebSocket"), &json!({})));
     let task = ws.call(1, "tools/call", call)["result"].clone();
     assert_eq!(task["resultType"], "task", "{task}");
     let id = task["taskId"].as_str().unwrap().to_owned();
-    let get = mcp::with_meta(declaring(json!({ "taskId": id }), &json!({})));
+    let get = mcp::with_meta(with_extension(json!({ "taskId": id }), &json!({})));
     ws.send_json(&mcp::request(
         2,
         "subscriptions/listen",
-        mcp::with_meta(declaring(json!({ "notifications": { "taskIds": [id] } }), &json!({}))),
+        mcp::with_meta(with_extension(json!({ "notifications": { "taskIds": [id] } }), &json!({}))),
     ));
     assert_eq!(ws.message()["method"], "notifications/subscriptions/acknowledged");
     gateway.decide(&id, "reject");
@@ -389,13 +389,13 @@ fn over_websocket_and_stdio_in_both_eras() {
 
     let home = tempfile::tempdir().unwrap();
     let mut stdio = Agent::start(home.path(), &[], &[]);
-    let listed = mcp::with_meta(declaring(json!({ "name": "list_projects", "arguments": {} }), &json!({})));
+    let listed = mcp::with_meta(with_extension(json!({ "name": "list_projects", "arguments": {} }), &json!({})));
     let project = stdio.call(1, "tools/call", listed)["result"]["structuredContent"]["projects"][0]["id"].clone();
     let call =
         json!({ "name": "create_issue", "arguments": { "projectId": project, "title": "Stdio", "type": "Story" } });
-    let task = stdio.call(2, "tools/call", mcp::with_meta(declaring(call, &json!({}))))["result"].clone();
+    let task = stdio.call(2, "tools/call", mcp::with_meta(with_extension(call, &json!({}))))["result"].clone();
     assert_eq!(task["resultType"], "task", "{task}");
-    let cancel = mcp::with_meta(declaring(json!({ "taskId": task["taskId"] }), &json!({})));
+    let cancel = mcp::with_meta(with_extension(json!({ "taskId": task["taskId"] }), &json!({})));
     assert_eq!(stdio.call(3, "tasks/cancel", cancel.clone())["result"]["resultType"], "complete");
     assert_eq!(stdio.call(4, "tasks/get", cancel)["result"]["status"], "cancelled");
     assert_eq!(MODERN, "2026-07-28");

@@ -1,5 +1,5 @@
-//! The knowledge base as its clients see it: every tool over every door, every error code, reviewed writes of files, and
-//! what becomes of them when the gateway is killed.
+//! Tests of the knowledge base through its clients: every tool over every transport, every error code, reviewed writes
+//! of files, and kills of the gateway during them.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use support::{
     Gateway, Options, eventually,
-    fake::{self, Fake},
+    fake::{self, FakeGateway},
     mcp,
     stdio::Agent,
     ws::Ws,
@@ -27,19 +27,19 @@ const NEW: &str = "---\ndoc_type: style\ntitle: Names of tests\ndate: 2026-11-23
                    significance: convention\nstyle_type: naming\nscope: team\nrationale: readable failures\n---\n# Names of \
                    tests\n\nA test is named after what it shows, never after a function.\n";
 
-/// A folder with a project, and the configuration of a gateway on it.
-struct Team {
+/// A folder with a project, and the configuration of a gateway for it.
+struct TestProject {
     dir: tempfile::TempDir,
     config: String,
 }
 
-impl Team {
+impl TestProject {
     fn new() -> Self {
-        Self::with("")
+        Self::with_config("")
     }
 
-    /// `more` stands below `modules.docs`.
-    fn with(more: &str) -> Self {
+    /// Creates a project; `more` is added below `modules.docs`.
+    fn with_config(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("handbook");
         for (path, text) in [
@@ -77,7 +77,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({ "name": name, "arguments": arguments })
 }
 
-/// The structured answer of a stateless call about the handbook.
+/// Returns the structured answer of a stateless call about the handbook.
 #[track_caller]
 fn tool(gateway: &Gateway, name: &str, arguments: Value) -> Value {
     let mut arguments = arguments;
@@ -85,15 +85,15 @@ fn tool(gateway: &Gateway, name: &str, arguments: Value) -> Value {
     gateway.tool(name, arguments)
 }
 
-/// What a stateless call that failed says: in its text and in `structuredContent` alike.
+/// Returns the error of a stateless call, which is the same in its text and in `structuredContent`.
 #[track_caller]
 fn error(gateway: &Gateway, name: &str, arguments: &Value) -> Value {
     let answer = gateway.modern(1, "tools/call", call(name, arguments)).json();
-    failed(&answer)
+    error_body(&answer)
 }
 
 #[track_caller]
-fn failed(answer: &Value) -> Value {
+fn error_body(answer: &Value) -> Value {
     let result = &answer["result"];
     assert_eq!(result["isError"], true, "{answer}");
     let said: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
@@ -108,15 +108,15 @@ fn paths(answer: &Value) -> Vec<&str> {
 }
 
 /// Waits until the documents are indexed.
-fn ready(gateway: &Gateway) {
+fn wait_until_indexed(gateway: &Gateway) {
     for project in ["handbook", "other"] {
         gateway.tool("activate_project", json!({ "project_name": project }));
     }
 }
 
 #[test]
-fn stateless_clients_and_the_plain_endpoint_name_the_project_in_each_call() {
-    let team = Team::new();
+fn stateless_calls_name_their_project() {
+    let team = TestProject::new();
     let gateway = team.gateway();
     let active = tool(&gateway, "activate_project", json!({}));
     assert_eq!((&active["status"], &active["total_docs"]), (&json!("activated"), &json!(3)), "{active}");
@@ -155,10 +155,10 @@ fn stateless_clients_and_the_plain_endpoint_name_the_project_in_each_call() {
     assert!(plain.text().contains("PROJECT_NOT_ACTIVE"), "{}", plain.text());
 }
 
-/// What a client of a session does, through whichever door.
+/// Checks a client with a session, over any transport.
 #[track_caller]
-fn in_a_session(mut ask: impl FnMut(&str, Value) -> Value) {
-    let said = failed(&ask("semantic_search", json!({ "query": "deploy" })));
+fn check_session(mut ask: impl FnMut(&str, Value) -> Value) {
+    let said = error_body(&ask("semantic_search", json!({ "query": "deploy" })));
     assert_eq!(said["code"], "PROJECT_NOT_ACTIVE");
     assert_eq!(said["details"]["projects"], json!(["handbook", "other"]));
     let active = ask("activate_project", json!({ "project_name": "handbook" }));
@@ -167,8 +167,8 @@ fn in_a_session(mut ask: impl FnMut(&str, Value) -> Value) {
     let found = ask("semantic_search", json!({ "query": "deploy" }));
     assert_eq!(paths(&found["result"]["structuredContent"]), ["notes/deploy.md"]);
     let other = json!({ "query": "zebra", "project_name": "other" });
-    assert_eq!(failed(&ask("semantic_search", other))["code"], "TENANT_MISMATCH");
-    // Branches are not told apart here, so that any name is that of the one there is.
+    assert_eq!(error_body(&ask("semantic_search", other))["code"], "TENANT_MISMATCH");
+    // Without branch tracking, any branch name means the only one.
     let found = ask("semantic_search", json!({ "query": "deploy", "branch_name": "dev" }));
     assert_eq!(paths(&found["result"]["structuredContent"]), ["notes/deploy.md"], "{found}");
     let change = ask("index_document", json!({ "path": "styles/names.md", "content": NEW }));
@@ -182,19 +182,19 @@ fn in_a_session(mut ask: impl FnMut(&str, Value) -> Value) {
 }
 
 #[test]
-fn a_session_has_one_active_project_over_every_door() {
-    let team = Team::new();
+fn session_has_one_active_project_on_every_transport() {
+    let team = TestProject::new();
     let gateway = team.gateway();
     for version in [LEGACY, "2025-06-18"] {
         let session = gateway.session(version);
-        in_a_session(|tool, arguments| session.call(7, "tools/call", call(tool, &arguments)));
+        check_session(|tool, arguments| session.call(7, "tools/call", call(tool, &arguments)));
     }
     let mut ws = Ws::open(&gateway);
     ws.initialize(LEGACY);
-    in_a_session(|tool, arguments| ws.call(7, "tools/call", call(tool, &arguments)));
-    // Another session knows nothing of it.
+    check_session(|tool, arguments| ws.call(7, "tools/call", call(tool, &arguments)));
+    // Another session does not have it.
     let session = gateway.session(LEGACY);
-    let said = failed(&session.call(1, "tools/call", call("list_doc_types", &json!({}))));
+    let said = error_body(&session.call(1, "tools/call", call("list_doc_types", &json!({}))));
     assert_eq!(said["code"], "PROJECT_NOT_ACTIVE");
     drop(gateway);
     let home = tempfile::tempdir().unwrap();
@@ -202,12 +202,12 @@ fn a_session_has_one_active_project_over_every_door() {
     fs::write(&config, &team.config).unwrap();
     let mut stdio = Agent::start(home.path(), &["--config", config.to_str().unwrap()], &[]);
     stdio.initialize(LEGACY);
-    in_a_session(|tool, arguments| stdio.call(7, "tools/call", call(tool, &arguments)));
+    check_session(|tool, arguments| stdio.call(7, "tools/call", call(tool, &arguments)));
 }
 
 #[test]
-fn a_document_is_written_once_it_is_approved_and_the_next_agent_finds_it() {
-    let team = Team::new();
+fn approved_document_is_written_and_found() {
+    let team = TestProject::new();
     let gateway = team.gateway();
     let session = gateway.session(LEGACY);
     session.call(1, "tools/call", call("activate_project", &json!({ "project_name": "handbook" })));
@@ -216,7 +216,7 @@ fn a_document_is_written_once_it_is_approved_and_the_next_agent_finds_it() {
     let id =
         pending["result"]["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{pending}")).to_owned();
     let change = gateway.change(&id);
-    // What the session knew is part of what is approved.
+    // The session's project is part of the approved arguments.
     assert_eq!(change["arguments"]["project_name"], "handbook", "{change}");
     assert_eq!(change["arguments"]["branch_name"], "-");
     assert_eq!(
@@ -250,7 +250,7 @@ fn a_document_is_written_once_it_is_approved_and_the_next_agent_finds_it() {
         json!({ "query": "connection pool exhausted", "include_critical": false, "min_relevance_score": 0.5 });
     assert_eq!(tool(&gateway, "rag_query", without)["sources"][0]["path"], "problems/pool.md");
 
-    // What moved meanwhile is decided on anew.
+    // A change whose file was modified needs a new decision.
     let change =
         tool(&gateway, "index_document", json!({ "path": "notes/deploy.md", "content": "# Deployments\n\nNever.\n" }));
     let id = change["changeId"].as_str().unwrap();
@@ -262,10 +262,10 @@ fn a_document_is_written_once_it_is_approved_and_the_next_agent_finds_it() {
 }
 
 #[test]
-fn documents_are_deleted_by_name_and_a_dry_run_needs_nobody() {
-    let team = Team::new();
+fn documents_are_deleted_and_dry_runs_need_no_review() {
+    let team = TestProject::new();
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let dry = tool(&gateway, "delete_documents", json!({ "dry_run": true }));
     assert_eq!(
         (&dry["status"], &dry["deleted_count"], &dry["deleted_chunks"]),
@@ -288,7 +288,7 @@ fn documents_are_deleted_by_name_and_a_dry_run_needs_nobody() {
     assert!(!team.file("notes/deploy.md").exists() && team.file("problems/pool.md").exists());
     let left = tool(&gateway, "delete_documents", json!({ "dry_run": true }));
     assert_eq!(left["documents"], json!(["problems/pool.md"]));
-    // A rule that has the tool reviewed has its dry runs reviewed too, if that is what it says.
+    // If a rule has the tool reviewed, it can include dry runs.
     let policy = "policy: { rules: [{ name: all, tools: [delete_documents], then: review }] }\n";
     let config = format!("{}{policy}", team.config);
     let strict = Gateway::with(&Options { config: Some(&config), ..Options::default() });
@@ -298,13 +298,13 @@ fn documents_are_deleted_by_name_and_a_dry_run_needs_nobody() {
 
 #[test]
 fn deletion_is_refused_if_the_file_was_rewritten_since() {
-    let team = Team::new();
+    let team = TestProject::new();
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let change = tool(&gateway, "delete_documents", json!({ "paths": ["notes/deploy.md"] }));
     let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}"));
     fs::write(team.file("notes/deploy.md"), "# Deployments\n\nWhat nobody approved to go.\n").unwrap();
-    // At once, before any index hears of it.
+    // At once, before an index knows of it.
     let (status, stale) = gateway.try_decide(id, "approve", "by a test");
     assert_eq!((status, &stale["code"]), (409, &json!("CHANGE_STALE")), "{stale}");
     assert!(fs::read_to_string(team.file("notes/deploy.md")).unwrap().contains("nobody approved"));
@@ -315,9 +315,9 @@ fn deletion_is_refused_if_the_file_was_rewritten_since() {
 
 #[test]
 fn every_error_has_its_code_on_the_wire() {
-    let team = Team::new();
+    let team = TestProject::new();
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let of = |name: &str, arguments: Value| error(&gateway, name, &arguments);
     let code = |name: &str, arguments: Value| of(name, arguments)["code"].as_str().unwrap().to_owned();
     let handbook = |more: Value| {
@@ -385,16 +385,16 @@ fn every_error_has_its_code_on_the_wire() {
     assert_eq!(code("index_document", handbook(json!({ "path": "notes/link.md" }))), "FILE_SYSTEM_ERROR");
     let through = json!({ "path": "notes/link.md", "content": "# X\n" });
     assert_eq!(code("index_document", handbook(through)), "FILE_SYSTEM_ERROR");
-    // None of it became a change.
+    // None of them became a change.
     let (_, page) = gateway.api("GET", "/api/changes", None);
     assert_eq!(page["changes"], json!([]), "{page}");
 }
 
 #[test]
-fn hostile_paths_and_documents_are_refused_before_they_are_proposed() {
-    let team = Team::new();
+fn hostile_documents_are_refused_before_proposal() {
+    let team = TestProject::new();
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let session = gateway.session(LEGACY);
     session.call(1, "tools/call", call("activate_project", &json!({ "project_name": "handbook" })));
     let outside = team.dir.path().join("outside");
@@ -463,10 +463,10 @@ fn hostile_paths_and_documents_are_refused_before_they_are_proposed() {
 }
 
 #[test]
-fn a_model_for_embeddings_that_fails_is_said_and_its_documents_are_found_by_words() {
+fn failed_embedding_falls_back_to_word_search() {
     let works = Arc::new(AtomicBool::new(false));
     let switch = Arc::clone(&works);
-    let model = Fake::start(move |asked, _| {
+    let model = FakeGateway::start(move |asked, _| {
         if !switch.load(Ordering::SeqCst) {
             return fake::json("500 Internal Server Error", &json!({ "error": "out of memory" }));
         }
@@ -479,9 +479,12 @@ fn a_model_for_embeddings_that_fails_is_said_and_its_documents_are_found_by_word
             inputs.iter().enumerate().map(|(at, text)| json!({ "index": at, "embedding": vector(text) })).collect();
         fake::json("200 OK", &json!({ "data": data }))
     });
-    let team = Team::with(&format!("    embeddings: {{ url: '{}/v1', model: m, key: secret-key }}\n", model.url));
+    let team = TestProject::with_config(&format!(
+        "    embeddings: {{ url: '{}/v1', model: m, key: secret-key }}\n",
+        model.url
+    ));
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let found = tool(&gateway, "semantic_search", json!({ "query": "connection pool exhausted" }));
     assert_eq!((paths(&found)[0], &found["ranking"]), ("problems/pool.md", &json!("lexical")), "{found}");
     assert!(found["note"].as_str().unwrap().contains("ranked by words alone"), "{found}");
@@ -507,20 +510,20 @@ fn a_model_for_embeddings_that_fails_is_said_and_its_documents_are_found_by_word
         Some(found).filter(|found| found["ranking"] == "fused")
     });
     assert_eq!(paths(&found)[0], "problems/pool.md", "{found}");
-    assert!(model.asked().iter().all(|asked| asked.authorization == "Bearer secret-key"));
+    assert!(model.requests().iter().all(|asked| asked.authorization == "Bearer secret-key"));
 }
 
 #[test]
-fn the_gateways_model_answers_and_cites_nothing_that_was_not_found() {
-    let model = Fake::start(|asked, _| {
+fn configured_model_cites_only_found_passages() {
+    let model = FakeGateway::start(|asked, _| {
         let user = asked.body["messages"][1]["content"].as_str().unwrap();
         assert!(user.contains("Connections were never returned") && user.contains("Question: "));
         let content = "They were never returned [1]. See [more](https://evil.example/x) [9].";
         fake::json("200 OK", &json!({ "choices": [{ "message": { "content": content } }] }))
     });
-    let team = Team::with(&format!("    generation: {{ url: '{}/v1', model: m }}\n", model.url));
+    let team = TestProject::with_config(&format!("    generation: {{ url: '{}/v1', model: m }}\n", model.url));
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let answer =
         tool(&gateway, "rag_query", json!({ "query": "connection pool exhausted", "min_relevance_score": 0.5 }));
     assert_eq!(
@@ -530,10 +533,10 @@ fn the_gateways_model_answers_and_cites_nothing_that_was_not_found() {
 }
 
 #[test]
-fn the_clients_own_model_answers_in_both_eras() {
-    let team = Team::new();
+fn clients_model_answers_in_both_eras() {
+    let team = TestProject::new();
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let question =
         json!({ "project_name": "handbook", "query": "connection pool exhausted", "min_relevance_score": 0.5 });
     let said = json!({ "role": "assistant", "model": "mine", "content": { "type": "text", "text": "Never returned [1][4]." } });
@@ -551,7 +554,7 @@ fn the_clients_own_model_answers_in_both_eras() {
         );
     };
 
-    // The handshake era: a request of the gateway while the call is open.
+    // In the handshake era, the gateway sends a request while the call is open.
     let mut ws = Ws::open(&gateway);
     let mut hello = mcp::initialize_params(LEGACY);
     hello["capabilities"] = json!({ "sampling": {} });
@@ -562,14 +565,14 @@ fn the_clients_own_model_answers_in_both_eras() {
     is_question(&asked);
     ws.send_json(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": said }));
     is_answer(&ws.answer(&json!(1)).0["result"]);
-    // One that refuses gets the documents themselves.
+    // If the client refuses, the documents themselves are quoted.
     ws.send_json(&mcp::request(2, "tools/call", call("rag_query", &question)));
     let asked = ws.message();
     ws.send_json(&json!({ "jsonrpc": "2.0", "id": asked["id"], "error": { "code": -1, "message": "no" } }));
     let (answer, _) = ws.answer(&json!(2));
     assert_eq!(answer["result"]["structuredContent"]["answer_mode"], "extractive", "{answer}");
 
-    // The stateless era: by the result, which the client answers with the same call.
+    // In the stateless era, the result asks, and the client repeats the call with the answer.
     let capabilities = json!({ "io.modelcontextprotocol/clientCapabilities": { "sampling": {} } });
     let ask = |responses: Option<Value>, question: &Value| {
         let mut params = call("rag_query", question);
@@ -587,7 +590,7 @@ fn the_clients_own_model_answers_in_both_eras() {
     let answer = ask(Some(json!({ key.clone(): said })), &question);
     is_answer(&answer);
     assert_eq!(answer["resultType"], "complete");
-    // An answer to another question is none.
+    // An answer to another question does not count.
     let mut other = question.clone();
     other["max_sources"] = 1.into();
     other["query"] = "deployments on Tuesdays".into();
@@ -597,10 +600,10 @@ fn the_clients_own_model_answers_in_both_eras() {
 }
 
 #[test]
-fn documents_are_resources_with_completion_and_a_changed_file_notifies() {
-    let team = Team::new();
+fn documents_are_resources_with_updates() {
+    let team = TestProject::new();
     let gateway = team.gateway();
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let mut ws = Ws::open(&gateway);
     ws.initialize(LEGACY);
     let listed = ws.call(1, "resources/list", json!({}));
@@ -651,12 +654,12 @@ fn documents_are_resources_with_completion_and_a_changed_file_notifies() {
 }
 
 #[test]
-fn resources_of_other_projects_are_closed_by_session_and_by_rule() {
-    let team = Team::new();
+fn other_projects_resources_are_denied() {
+    let team = TestProject::new();
     let rules = "policy: { rules: [{ resources: 'docs://other/**', then: deny }] }\n";
     let config = format!("{}{rules}", team.config);
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
-    ready(&gateway);
+    wait_until_indexed(&gateway);
     let read = |uri: &str| gateway.modern(1, "resources/read", json!({ "uri": uri })).json();
     assert!(read("docs://handbook/problems/pool.md")["result"].is_object());
     let refused = read("docs://other/secret.md");
@@ -680,15 +683,15 @@ fn resources_of_other_projects_are_closed_by_session_and_by_rule() {
     }
     let listed = session.call(4, "resources/list", json!({})).to_string();
     assert!(listed.contains("docs://handbook/") && !listed.contains("docs://other/"), "{listed}");
-    // A client that names its branch in each call is about the same documents.
+    // A client that names its branch in each call gets the same documents.
     let found =
         session.call(5, "tools/call", call("semantic_search", &json!({ "query": "deploy", "branch_name": "main" })));
     assert_eq!(paths(&found["result"]["structuredContent"]), ["notes/deploy.md"], "{found}");
 }
 
 #[test]
-fn a_kill_during_an_approved_write_leaves_the_file_whole_and_writes_at_most_once() {
-    let team = Team::new();
+fn killed_write_keeps_file_and_runs_at_most_once() {
+    let team = TestProject::new();
     let big = |mark: &str| format!("# Deployments\n\n{}\n", format!("{mark} line\n").repeat(40_000));
     let mut home = None;
     let mut outcomes = Vec::new();
@@ -712,7 +715,7 @@ fn a_kill_during_an_approved_write_leaves_the_file_whole_and_writes_at_most_once
         let text = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
         match change["state"].as_str().unwrap() {
             "applied" => assert_eq!(text, after),
-            // A person looks, and nothing is tried again. The file stays taken until they have said what they saw.
+            // A person looks, and nothing is retried. The file stays blocked until they settle the outcome.
             _ => {
                 assert!(text == before || text == after);
                 let outcome = if text == after { "applied" } else { "failed" };
@@ -728,8 +731,8 @@ fn a_kill_during_an_approved_write_leaves_the_file_whole_and_writes_at_most_once
 }
 
 #[test]
-fn a_kill_while_thousands_are_indexed_loses_nothing() {
-    let team = Team::new();
+fn kill_during_indexing_loses_nothing() {
+    let team = TestProject::new();
     for at in 0..4000 {
         let path = team.file(&format!("many/{}/{at}.md", at % 20));
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Calls that stay open until a person has decided (`on_review: hold`), their repeats, and pages that clients are asked
+//! Tests of calls that stay open until a decision (`on_review: hold`), their repeats, and pages that clients are asked
 //! to open: over every transport, in both eras.
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use support::{
 
 const LEGACY: &str = "2025-11-25";
 
-/// Held far longer than any test waits, but for titles that end at once.
+/// Held far longer than any test waits, except for titles that end at once.
 const CONFIG: &str = r#"
 policy:
   rules:
@@ -39,14 +39,14 @@ fn with_key(mut call: Value) -> Value {
     call
 }
 
-/// The changes with that title, as the reviewer lists them.
+/// Returns the reviewer's list of changes with that title.
 fn changes(gateway: &Gateway, title: &str) -> Vec<Value> {
     let (_, page) = gateway.api("GET", "/api/changes?limit=200", None);
     let all = page["changes"].as_array().cloned().unwrap_or_default();
     all.into_iter().filter(|change| change["arguments"]["title"] == title).collect()
 }
 
-/// The one change with that title, once it is there.
+/// Waits for the one change with that title.
 #[track_caller]
 fn change(gateway: &Gateway, title: &str) -> String {
     let found = eventually("the change is there", || Some(changes(gateway, title)).filter(|found| !found.is_empty()));
@@ -55,7 +55,7 @@ fn change(gateway: &Gateway, title: &str) -> String {
 }
 
 #[track_caller]
-fn is_rejection(result: &Value) {
+fn assert_rejected(result: &Value) {
     assert_eq!(result["isError"], true, "{result}");
     let text = result["content"][0]["text"].as_str().unwrap();
     for part in ["rejected", "alice", "too wide a net", "Do not propose the same change again unchanged"] {
@@ -65,18 +65,18 @@ fn is_rejection(result: &Value) {
 }
 
 #[test]
-fn a_held_call_of_either_era_over_http_ends_with_the_decision() {
+fn held_http_call_ends_with_the_decision() {
     let gateway = gateway();
     let project = gateway.project();
     let mut stream = gateway.modern_conn(1, "tools/call", with_token(story(&project, "Modern")));
     let head = stream.head();
     assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
-    let progress = stream.next().json();
+    let progress = stream.expect_event().json();
     assert_eq!(progress["method"], "notifications/progress", "{progress}");
     assert!(progress["params"]["message"].as_str().unwrap().contains("waits for a person"), "{progress}");
     gateway.decide(&change(&gateway, "Modern"), "approve");
     let answer = loop {
-        let message = stream.next().json();
+        let message = stream.expect_event().json();
         if message["id"] == 1 {
             break message;
         }
@@ -89,13 +89,13 @@ fn a_held_call_of_either_era_over_http_ends_with_the_decision() {
     let mut waiting = session.start(&mcp::request(2, "tools/call", story(&project, "Legacy")));
     let id = change(&gateway, "Legacy");
     assert_eq!(gateway.try_decide(&id, "reject", "too wide a net").0, 200);
-    is_rejection(&waiting.response().json()["result"]);
+    assert_rejected(&waiting.response().json()["result"]);
 
     let mut waiting = session.start(&mcp::request(3, "tools/call", with_token(story(&project, "Progress"))));
     assert_eq!(waiting.head().header("content-type"), Some("text/event-stream"));
     gateway.decide(&change(&gateway, "Progress"), "approve");
     let answer = loop {
-        let event = waiting.next();
+        let event = waiting.expect_event();
         if event.data.as_deref().is_some_and(|data| data.contains(r#""id":3"#)) {
             break event.json();
         }
@@ -104,19 +104,19 @@ fn a_held_call_of_either_era_over_http_ends_with_the_decision() {
 }
 
 #[test]
-fn what_nobody_decides_in_time_is_returned_as_pending() {
+fn undecided_held_call_returns_pending() {
     let gateway = gateway();
     let answer = gateway.modern(1, "tools/call", story(&gateway.project(), "Short")).json();
     let result = &answer["result"];
     assert_eq!(result["structuredContent"]["status"], "pending", "{answer}");
     assert!(result.get("isError").is_none() && result["resultType"] == "complete");
-    // It was answered: the same call again is another change, as ever.
+    // After the answer, the same call is a new change, as usual.
     gateway.modern(1, "tools/call", story(&gateway.project(), "Short"));
     assert_eq!(changes(&gateway, "Short").len(), 2);
 }
 
 #[test]
-fn held_over_websocket_stdio_and_the_plain_endpoint() {
+fn calls_are_held_on_all_other_transports() {
     let gateway = gateway();
     let project = gateway.project();
     for version in [Some(LEGACY), Some("2024-11-05"), None] {
@@ -128,7 +128,7 @@ fn held_over_websocket_stdio_and_the_plain_endpoint() {
             None => call = with_meta(call),
         }
         ws.send_json(&mcp::request(5, "tools/call", call));
-        // Others are answered meanwhile.
+        // Other calls are answered in the meantime.
         let other = json!({ "name": "list_projects", "arguments": {} });
         let other = if version.is_some() { other } else { with_meta(other) };
         assert!(ws.call(6, "tools/call", other)["result"].is_object());
@@ -183,10 +183,10 @@ fn held_over_websocket_stdio_and_the_plain_endpoint() {
 }
 
 #[test]
-fn held_call_is_found_by_its_repeat_with_the_same_key() {
+fn repeat_with_same_key_joins_the_held_call() {
     let gateway = gateway();
     let project = gateway.project();
-    // Stateless HTTP: its stream is closed.
+    // Over stateless HTTP, its stream is closed.
     let mut lost = gateway.modern_conn(1, "tools/call", with_key(with_token(story(&project, "Lost"))));
     assert_eq!(lost.next_after_head()["method"], "notifications/progress");
     drop(lost);
@@ -195,7 +195,7 @@ fn held_call_is_found_by_its_repeat_with_the_same_key() {
     assert_eq!(again.next_after_head()["method"], "notifications/progress", "it is held again");
     gateway.decide(&id, "approve");
     let answer = loop {
-        let message = again.next().json();
+        let message = again.expect_event().json();
         if message["id"] == 2 {
             break message;
         }
@@ -204,7 +204,7 @@ fn held_call_is_found_by_its_repeat_with_the_same_key() {
     assert_eq!(changes(&gateway, "Lost").len(), 1);
     assert_eq!(gateway.issues_titled("Lost"), 1);
 
-    // WebSocket: its socket is gone, and the decision comes before the repeat, in another session.
+    // Over WebSocket, its socket is closed, and the decision precedes the repeat in another session.
     let mut ws = Ws::open(&gateway);
     ws.initialize(LEGACY);
     let mut call = story(&project, "Lost socket");
@@ -215,7 +215,7 @@ fn held_call_is_found_by_its_repeat_with_the_same_key() {
     gateway.decide(&id, "approve");
     gateway.reached(&id, "applied");
     let session = gateway.session(LEGACY);
-    // The order of its members does not count.
+    // The order of the members does not matter.
     call["arguments"] = json!({ "type": "Story", "title": "Lost socket", "projectId": project });
     let answer = session.call(1, "tools/call", call);
     assert_eq!(answer["result"]["structuredContent"]["issue"]["title"], "Lost socket", "{answer}");
@@ -241,7 +241,7 @@ fn repeat_without_a_key_is_a_duplicate() {
 }
 
 #[test]
-fn holds_have_their_bound_and_end_with_their_request() {
+fn held_calls_are_bounded_and_end_with_request() {
     let config = format!("limits:\n  max_streams: 2\n{CONFIG}");
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
     let project = gateway.project();
@@ -253,19 +253,19 @@ fn holds_have_their_bound_and_end_with_their_request() {
     }
     let over = gateway.modern(9, "tools/call", story(&project, "Held 2")).json();
     assert_eq!(over["result"]["structuredContent"]["status"], "pending", "at once: {over}");
-    // A client that goes away frees its place.
+    // A client that disconnects frees its place.
     drop(held.pop());
     let mut next = eventually("there is a place again", || {
         let title = format!("Held again {}", gateway.change_count());
         let mut stream = gateway.modern_conn(10, "tools/call", with_token(story(&project, &title)));
         (stream.head().header("content-type") == Some("text/event-stream")).then_some(stream)
     });
-    assert_eq!(next.next().json()["method"], "notifications/progress");
-    // So does the end of the gateway: what is held is pending.
+    assert_eq!(next.expect_event().json()["method"], "notifications/progress");
+    // So does the end of the gateway: held calls become pending.
     gateway.process.terminate();
     for stream in held.iter_mut().chain([&mut next]) {
         let answer = loop {
-            let message = stream.next().json();
+            let message = stream.expect_event().json();
             if message.get("id").is_some() {
                 break message;
             }
@@ -275,7 +275,7 @@ fn holds_have_their_bound_and_end_with_their_request() {
 }
 
 #[test]
-fn clients_that_show_urls_are_asked_to_open_the_page() {
+fn capable_clients_are_asked_to_open_the_page() {
     let gateway = gateway();
     let project = gateway.project();
     let capabilities = json!({ "elicitation": { "form": {}, "url": {} } });
@@ -287,7 +287,7 @@ fn clients_that_show_urls_are_asked_to_open_the_page() {
         let body = mcp::request(id, "tools/call", params).to_string();
         gateway.request("POST", "/mcp", &borrowed(&headers), body.as_bytes()).json()
     };
-    // Stateless: input that is required, and the same call again.
+    // Stateless clients get required input, and repeat the call.
     let asked = ask(1, story(&project, "Page"))["result"].clone();
     assert_eq!(asked["resultType"], "input_required", "{asked}");
     let id = change(&gateway, "Page");
@@ -307,11 +307,11 @@ fn clients_that_show_urls_are_asked_to_open_the_page() {
     other["arguments"]["title"] = "Page of another".into();
     assert_eq!(ask(3, other)["error"]["code"], -32602, "a state is good for its own call");
     assert_eq!(changes(&gateway, "Page").len(), 1);
-    // Who shows no URLs is not asked.
+    // A client that cannot show URLs is not asked.
     let plain = gateway.modern(4, "tools/call", story(&project, "Page for none")).json();
     assert_eq!(plain["result"]["structuredContent"]["status"], "pending", "{plain}");
 
-    // Of 2025-11-25: a question on the open call, and the word that it has served its purpose.
+    // Clients of 2025-11-25 get a question on the open call, and a notification when it is no longer needed.
     let mut ws = Ws::open(&gateway);
     let mut hello = mcp::initialize_params(LEGACY);
     hello["capabilities"] = capabilities.clone();
@@ -345,7 +345,7 @@ fn clients_that_show_urls_are_asked_to_open_the_page() {
         }
     }
 
-    // As a task: it needs input until its client has answered.
+    // As a task, it needs input until its client has answered.
     let declaring = |mut params: Value| {
         params["_meta"] = json!({ "io.modelcontextprotocol/clientCapabilities":
             { "elicitation": { "url": {} }, "extensions": { "io.modelcontextprotocol/tasks": {} } } });
@@ -364,23 +364,23 @@ fn clients_that_show_urls_are_asked_to_open_the_page() {
     assert_eq!(gateway.change(id.as_str().unwrap())["state"], "pending");
 }
 
-trait More {
+trait NextAfterHead {
     fn next_after_head(&mut self) -> Value;
 }
 
-impl More for support::http::Conn {
+impl NextAfterHead for support::http::Conn {
     #[track_caller]
     fn next_after_head(&mut self) -> Value {
         assert_eq!(self.head().status, 200);
-        self.next().json()
+        self.expect_event().json()
     }
 }
 
-trait Counted {
+trait CountChanges {
     fn change_count(&self) -> usize;
 }
 
-impl Counted for Gateway {
+impl CountChanges for Gateway {
     fn change_count(&self) -> usize {
         let (_, page) = self.api("GET", "/api/changes?limit=200", None);
         page["changes"].as_array().map_or(0, Vec::len)

@@ -1,4 +1,4 @@
-//! What a policy makes of a call, what a person says of it, and what becomes of it then.
+//! Tests of reviews: the policy's verdict on a call, people's decisions, and the outcome.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 

@@ -1,9 +1,9 @@
-//! The policy through the program: rules that ask for reviewers, standing rules, and a policy that is only simulated.
+//! Tests of the policy through the program: rules with reviewers, standing rules, and simulated policies.
 
 use serde_json::{Value, json};
 use support::{Gateway, Options};
 
-/// Runs a command against the gateway with a key; answers exit code, stdout and stderr.
+/// Runs a command against the gateway with a key; returns exit code, stdout and stderr.
 fn cli(gateway: &Gateway, key: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let url = format!("http://{}", gateway.address());
     let output = support::command(&[("COUNTERSIGN_KEY", key), ("COUNTERSIGN_URL", &url)])
@@ -16,7 +16,7 @@ fn cli(gateway: &Gateway, key: &str, arguments: &[&str]) -> (Option<i32>, String
 }
 
 #[track_caller]
-fn done(gateway: &Gateway, key: &str, arguments: &[&str]) -> String {
+fn run_cli(gateway: &Gateway, key: &str, arguments: &[&str]) -> String {
     let (code, out, err) = cli(gateway, key, arguments);
     assert_eq!(code, Some(0), "{arguments:?}: {out}{err}");
     out
@@ -26,7 +26,7 @@ fn story(gateway: &Gateway, title: &str) -> Value {
     json!({ "projectId": gateway.project(), "title": title, "type": "Story" })
 }
 
-/// What a call of `create_issue` came to: `pending`, `done`, or the code of an error.
+/// Calls `create_issue`, and returns the outcome: `pending`, `done`, or an error code.
 fn outcome(gateway: &Gateway, arguments: &Value) -> String {
     let call = json!({ "name": "create_issue", "arguments": arguments });
     let answer = gateway.modern(1, "tools/call", call).json();
@@ -45,7 +45,7 @@ fn outcome(gateway: &Gateway, arguments: &Value) -> String {
 }
 
 #[test]
-fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
+fn standing_rule_allows_call_until_revoked() {
     let gateway = Gateway::start();
     let key = gateway.reviewer().to_owned();
     let id = gateway.propose("Again");
@@ -56,44 +56,44 @@ fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
     assert_eq!(code, Some(2), "one of --allow-for and --deny: {err}");
     let (code, _, err) = cli(&gateway, &key, &["changes", "rule", &id, "--allow-for", "31 days"]);
     assert!(code == Some(1) && err.contains("VALIDATION_FAILED"), "{code:?} {err}");
-    let shown = done(&gateway, &key, &["changes", "rule", &id, "--allow-for", "1h", "--comment", "while I watch"]);
+    let shown = run_cli(&gateway, &key, &["changes", "rule", &id, "--allow-for", "1h", "--comment", "while I watch"]);
     assert!(shown.contains("srl_") && shown.contains("by local-agent") && shown.contains("while I watch"), "{shown}");
 
     assert_eq!(outcome(&gateway, &again), "done");
     assert_eq!(gateway.issues_titled("Again"), 1);
     assert_eq!(outcome(&gateway, &story(&gateway, "Another")), "pending");
     let test = ["policy", "test", "create_issue", "--json", "--arguments", &again.to_string()];
-    let tested: Value = serde_json::from_str(&done(&gateway, &key, &test)).unwrap();
+    let tested: Value = serde_json::from_str(&run_cli(&gateway, &key, &test)).unwrap();
     assert_eq!((&tested["verdict"], &tested["standingRule"]["uses"]), (&json!("allow"), &json!(1)), "{tested}");
     assert!(gateway.log().contains("a standing rule decided on a call"));
 
-    // It outlives the gateway, and so does what it was used for.
+    // It survives a restart, with its count of uses.
     let (status, home) = gateway.stop();
     assert!(status.success());
     let gateway = Gateway::on(home, &Options::default());
     assert_eq!(outcome(&gateway, &again), "done");
-    let rules: Value = serde_json::from_str(&done(&gateway, &key, &["rules", "--json"])).unwrap();
+    let rules: Value = serde_json::from_str(&run_cli(&gateway, &key, &["rules", "--json"])).unwrap();
     let rule = &rules["rules"][0];
     assert_eq!((&rule["uses"], &rule["fromChange"]), (&json!(2), &json!(id)), "{rule}");
-    let listed = done(&gateway, &key, &["rules", "list"]);
+    let listed = run_cli(&gateway, &key, &["rules", "list"]);
     assert!(listed.contains("allow") && listed.contains("used 2 times"), "{listed}");
 
     let srl = rule["id"].as_str().unwrap();
-    assert_eq!(done(&gateway, &key, &["rules", "revoke", srl]), "Revoked.\n");
+    assert_eq!(run_cli(&gateway, &key, &["rules", "revoke", srl]), "Revoked.\n");
     assert_eq!(outcome(&gateway, &again), "pending");
     assert_eq!(cli(&gateway, &key, &["rules", "revoke", srl]).0, Some(4));
     assert_eq!(cli(&gateway, &key, &["rules", "revoke", "srl_none"]).0, Some(3));
-    assert!(done(&gateway, &key, &["rules", "list", "--all"]).contains("revoked"));
+    assert!(run_cli(&gateway, &key, &["rules", "list", "--all"]).contains("revoked"));
 
-    // Never again.
-    done(&gateway, &key, &["changes", "rule", &id, "--deny", "--any-arguments"]);
+    // Not any more.
+    run_cli(&gateway, &key, &["changes", "rule", &id, "--deny", "--any-arguments"]);
     assert_eq!(outcome(&gateway, &story(&gateway, "Another")), "POLICY_DENIED");
-    let rules: Value = serde_json::from_str(&done(&gateway, &key, &["rules", "--json"])).unwrap();
+    let rules: Value = serde_json::from_str(&run_cli(&gateway, &key, &["rules", "--json"])).unwrap();
     let denial = rules["rules"].as_array().unwrap().iter().find(|rule| rule["verdict"] == "deny").unwrap();
     assert!(denial["createdAt"].as_str().unwrap().len() <= "2026-07-28T12:00:00.123Z".len(), "{denial}");
-    let told = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    let told = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
     assert!(told.starts_with("deny  tracker / create_issue\n") && told.contains("listed      no"), "{told}");
-    assert!(done(&gateway, &key, &["policy", "test", "create_issue", "--principal", "ci"]).starts_with("review"));
+    assert!(run_cli(&gateway, &key, &["policy", "test", "create_issue", "--principal", "ci"]).starts_with("review"));
 
     let (code, out, err) = support::run(&["audit", "verify", "--data", gateway.data().to_str().unwrap()]);
     assert_eq!(code, Some(0), "{out}{err}");
@@ -106,7 +106,7 @@ fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
 }
 
 #[test]
-fn without_a_gateway_the_configuration_and_the_store_answer() {
+fn policy_test_works_without_a_gateway() {
     let upstreams = r#"
 mcpServers:
   files: { command: /nonexistent/server, args: [], tools: { deny: ["secret_*"] } }
@@ -139,14 +139,14 @@ mcpServers:
     let (code, _, err) = ask(&["nothing"]);
     assert!(code == Some(1) && err.contains("there is no tool nothing"), "{err}");
 
-    // What reviewers said is in the store.
+    // Reviewers' decisions are in the store.
     let options = Options { config: Some(&config), ..Options::default() };
     let gateway = Gateway::on(home, &options);
     let key = gateway.reviewer().to_owned();
     let id = gateway.propose("Never");
     let deny = ["changes", "rule", &id, "--deny", "--any-arguments", "--comment", "not these"];
-    done(&gateway, &key, &deny);
-    let asked = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    run_cli(&gateway, &key, &deny);
+    let asked = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
     let (_, home) = gateway.stop();
     let data = home.path().join("data");
     let config = home.path().join("countersign.yaml");
@@ -175,10 +175,10 @@ policy:
 ";
 
 #[test]
-fn the_policy_says_which_rule_decides_and_what_a_review_asks_for() {
+fn policy_test_names_rule_and_review_terms() {
     let gateway = Gateway::with(&Options { config: Some(RULES), ..Options::default() });
     let key = gateway.reviewer().to_owned();
-    let shown = done(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Story"}"#]);
+    let shown = run_cli(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Story"}"#]);
     for line in [
         "review  tracker / create_issue",
         "decided by  stories",
@@ -191,16 +191,16 @@ fn the_policy_says_which_rule_decides_and_what_a_review_asks_for() {
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
-    let denied = done(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Bug"}"#]);
+    let denied = run_cli(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Bug"}"#]);
     assert!(denied.starts_with("deny") && denied.contains("because     only stories"), "{denied}");
     let (code, _, err) = cli(&gateway, &key, &["policy", "test", "no_such_tool"]);
     assert!(code == Some(1) && err.contains("TOOL_NOT_FOUND"), "{code:?} {err}");
 
-    // A change keeps what the rule asked of it.
+    // A change keeps the terms of its rule.
     let id = gateway.propose("Two of them");
     let terms = gateway.change(&id)["terms"].clone();
     assert_eq!((&terms["quorum"], &terms["reviewers"]), (&json!(2), &json!(["leads"])), "{terms}");
-    // No standing rule stands in for two people.
+    // A standing rule does not replace two people.
     let comment = ["--comment", "fine"];
     let rule = [&["changes", "rule", &id, "--allow-for", "1h"], comment.as_slice()].concat();
     let (code, _, err) = cli(&gateway, &key, &rule);
@@ -211,7 +211,7 @@ fn the_policy_says_which_rule_decides_and_what_a_review_asks_for() {
 }
 
 #[test]
-fn a_simulated_policy_lets_calls_through_and_counts_what_it_would_have_done() {
+fn simulated_policy_allows_and_counts() {
     let config = "policy: { mode: simulate, default: deny }\n";
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     assert!(gateway.log().contains("policy.mode is simulate"), "{}", gateway.log());
@@ -224,6 +224,6 @@ fn a_simulated_policy_lets_calls_through_and_counts_what_it_would_have_done() {
     let info = gateway.request("GET", "/info", &[], b"").json();
     assert_eq!((&info["policy"], &info["policyMode"]), (&json!("deny"), &json!("simulate")), "{info}");
     let key = gateway.reviewer().to_owned();
-    let told = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    let told = run_cli(&gateway, &key, &["policy", "test", "create_issue"]);
     assert!(told.starts_with("deny") && told.contains("the call would go through"), "{told}");
 }

@@ -84,12 +84,12 @@ fn call(gateway: &Gateway, name: &str, arguments: &str) -> Value {
     answer["result"].clone()
 }
 
-fn pending(result: &Value) -> String {
+fn pending_change_id(result: &Value) -> String {
     assert_eq!(result["structuredContent"]["status"], "pending", "{result}");
     result["structuredContent"]["changeId"].as_str().unwrap().to_owned()
 }
 
-fn listed(gateway: &Gateway) -> Vec<String> {
+fn listed_tools(gateway: &Gateway) -> Vec<String> {
     let session = gateway.session("2025-11-25");
     let answer = session.call(3, "tools/list", json!({}));
     let names = answer["result"]["tools"].as_array().unwrap().iter();
@@ -97,10 +97,10 @@ fn listed(gateway: &Gateway) -> Vec<String> {
 }
 
 #[test]
-fn claims_count_once_accepted_and_until_the_definition_changes() {
+fn read_claims_count_while_accepted() {
     let files = Files::new();
     let gateway = start(tempfile::tempdir().unwrap(), &files);
-    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
+    let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
     assert_eq!(change["review"], json!({ "reason": "nobody has accepted yet that it only reads" }));
     assert!(files.calls().is_empty(), "nothing was sent");
     let read = tool(&gateway, "fs__read");
@@ -117,7 +117,7 @@ fn claims_count_once_accepted_and_until_the_definition_changes() {
     assert_eq!(changed["mark"], "TOOL_CHANGED");
     assert!(changed["previous"].as_str().unwrap().contains(r#""Reads""#), "{changed}");
     assert_eq!(tool(&gateway, "fs__more")["mark"], "TOOL_NEW");
-    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"b"}"#)));
+    let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"b"}"#)));
     assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
     assert_eq!(accept(&gateway, &[&read]), 409, "what was accepted once is not what is there");
     assert_eq!(accept(&gateway, &[&changed]), 200);
@@ -126,7 +126,7 @@ fn claims_count_once_accepted_and_until_the_definition_changes() {
 }
 
 #[test]
-fn another_command_under_the_same_name_inherits_no_acceptance() {
+fn changed_command_inherits_no_acceptance() {
     let files = Files::new();
     let gateway = start(tempfile::tempdir().unwrap(), &files);
     let read = tool(&gateway, "fs__read");
@@ -152,7 +152,7 @@ fn another_command_under_the_same_name_inherits_no_acceptance() {
     let changed = standing(&gateway, "changed");
     assert_eq!((&changed["mark"], &changed["hash"]), (&json!("TOOL_CHANGED"), &read["hash"]));
     assert_eq!(changed["previous"], Value::Null);
-    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
+    let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
     assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
     // What was accepted still is what it was.
     write(&original);
@@ -171,13 +171,13 @@ fn another_command_under_the_same_name_inherits_no_acceptance() {
 }
 
 #[test]
-fn an_approved_call_runs_exactly_its_bytes_and_once_though_its_session_is_gone() {
+fn approved_call_runs_once_with_its_exact_bytes() {
     let files = Files::new();
     // Without rules: a condition could not tell this number exactly, and its rule would deny.
     let plain = "  default: review_writes\n";
     let gateway = start_under(plain, tempfile::tempdir().unwrap(), &files);
     let arguments = r#"{ "path":"/tmp/x",  "n":12345678901234567890123, "f":1.10, "e":"\u00e9", "z":{"b":1,"a":2} }"#;
-    let id = pending(&call(&gateway, "fs__write", arguments));
+    let id = pending_change_id(&call(&gateway, "fs__write", arguments));
     assert!(files.calls().is_empty());
     // A restart between proposal and approval changes nothing.
     let (_, home) = gateway.stop();
@@ -190,10 +190,10 @@ fn an_approved_call_runs_exactly_its_bytes_and_once_though_its_session_is_gone()
 }
 
 #[test]
-fn rules_by_arguments_and_roles_decide_and_what_is_denied_is_not_listed() {
+fn argument_and_role_rules_decide_and_hide_tools() {
     let files = Files::new();
     let gateway = start(tempfile::tempdir().unwrap(), &files);
-    assert_eq!(listed(&gateway), ["fs__read", "fs__write"]);
+    assert_eq!(listed_tools(&gateway), ["fs__read", "fs__write"]);
     let denied = call(&gateway, "fs__write", r#"{"path":"/etc/passwd"}"#);
     assert_eq!(denied["isError"], true);
     let text = denied["content"][0]["text"].as_str().unwrap();

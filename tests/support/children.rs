@@ -58,7 +58,7 @@ pub fn guard(marker: &str) -> i32 {
 }
 
 /// Dead guards that this process has not taken leave of.
-pub fn zombies() -> usize {
+pub fn zombie_guards() -> usize {
     let me = format!(" Z {} ", std::process::id());
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
     stats
@@ -68,7 +68,7 @@ pub fn zombies() -> usize {
         .count()
 }
 
-pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "never: {what}");
@@ -76,24 +76,24 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub async fn within_max_wait<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 /// Keeps what it hears.
 #[derive(Default)]
-pub struct Heard {
+pub struct RecordingListener {
     pub notifications: Mutex<Vec<(String, String)>>,
     pub requests: Mutex<Vec<UpstreamRequest>>,
 }
 
-impl Heard {
+impl RecordingListener {
     pub fn methods(&self) -> Vec<String> {
         self.notifications.lock().iter().map(|(method, _)| method.clone()).collect()
     }
 }
 
-impl Listener for Heard {
+impl Listener for RecordingListener {
     fn notification(&self, notification: UpstreamNotification) {
         let params = notification.params.map_or_else(String::new, |params| params.get().to_owned());
         self.notifications.lock().push((notification.method, params));
@@ -108,7 +108,7 @@ impl Listener for Heard {
 pub struct Child {
     pub link: Arc<dyn Link>,
     pub marker: String,
-    pub unsolicited: Arc<Heard>,
+    pub unsolicited: Arc<RecordingListener>,
     last: AtomicU64,
     data: tempfile::TempDir,
 }
@@ -137,8 +137,8 @@ impl Child {
 
     pub async fn start_with(marker: &str, connector: impl FnOnce(&Path) -> ChildConnector) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let unsolicited = Arc::new(Heard::default());
-        let link = soon("a start", connector(data.path()).connect(unsolicited.clone())).await.unwrap();
+        let unsolicited = Arc::new(RecordingListener::default());
+        let link = within_max_wait("a start", connector(data.path()).connect(unsolicited.clone())).await.unwrap();
         Self { link, marker: marker.to_owned(), unsolicited, last: AtomicU64::new(0), data }
     }
 
@@ -146,14 +146,14 @@ impl Child {
         self.data.path().canonicalize().unwrap()
     }
 
-    pub fn outgoing(&self, method: &str, params: &str) -> Outgoing {
+    pub fn new_outgoing(&self, method: &str, params: &str) -> Outgoing {
         Outgoing::new(self.last.fetch_add(1, Ordering::Relaxed) + 1, method, Some(params))
     }
 
     pub async fn call(&self, method: &str, params: &str) -> Result<Response, LinkError> {
-        let outgoing = self.outgoing(method, params);
-        let request = self.link.request(&outgoing, Arc::new(Heard::default()));
-        soon(method, request).await
+        let outgoing = self.new_outgoing(method, params);
+        let request = self.link.request(&outgoing, Arc::new(RecordingListener::default()));
+        within_max_wait(method, request).await
     }
 
     /// The result, as the server wrote it.
@@ -168,27 +168,27 @@ impl Child {
         serde_json::from_str(&self.result(method, params).await).unwrap()
     }
 
-    pub async fn ended(&self) {
-        soon("its end", self.link.closed().cancelled()).await;
+    pub async fn wait_for_end(&self) {
+        within_max_wait("its end", self.link.closed().cancelled()).await;
     }
 
     /// Until no process of it is left.
-    pub async fn gone(&self) {
-        until("all processes gone", || alive(&self.marker).is_empty()).await;
+    pub async fn wait_until_gone(&self) {
+        wait_until("all processes gone", || alive(&self.marker).is_empty()).await;
     }
 }
 
 /// What a log has written.
 #[derive(Clone, Default)]
-pub struct Written(Arc<Mutex<Vec<u8>>>);
+pub struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Written {
+impl LogBuffer {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock()).into_owned()
     }
 }
 
-impl std::io::Write for Written {
+impl std::io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -199,7 +199,7 @@ impl std::io::Write for Written {
     }
 }
 
-impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Written {
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for LogBuffer {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {

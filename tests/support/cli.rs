@@ -11,7 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Far longer than anything takes: only a hang is an error.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A home directory, and the data directory in it.
 pub struct Home {
@@ -24,7 +24,7 @@ impl Home {
         Self { dir: tempfile::tempdir().unwrap(), vars: Vec::new() }
     }
 
-    pub fn var(mut self, name: &str, value: &str) -> Self {
+    pub fn with_var(mut self, name: &str, value: &str) -> Self {
         self.vars.push((name.to_owned(), value.to_owned()));
         self
     }
@@ -53,13 +53,13 @@ impl Home {
     }
 
     /// Runs it to its end.
-    pub fn run(&self, arguments: &[&str]) -> Ran {
-        Ran(self.command(arguments).output().unwrap())
+    pub fn run(&self, arguments: &[&str]) -> RunResult {
+        RunResult(self.command(arguments).output().unwrap())
     }
 
     /// Runs it with variables.
-    pub fn run_with(&self, vars: &[(&str, &str)], arguments: &[&str]) -> Ran {
-        Ran(self.command(arguments).envs(vars.iter().copied()).output().unwrap())
+    pub fn run_with(&self, vars: &[(&str, &str)], arguments: &[&str]) -> RunResult {
+        RunResult(self.command(arguments).envs(vars.iter().copied()).output().unwrap())
     }
 
     pub fn gateway_file(&self) -> Option<serde_json::Value> {
@@ -123,7 +123,7 @@ fn zombie(pid: i32) -> bool {
 
 #[track_caller]
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     while !done() {
         assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::yield_now();
@@ -132,9 +132,9 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// How a run ended.
-pub struct Ran(pub Output);
+pub struct RunResult(pub Output);
 
-impl Ran {
+impl RunResult {
     pub fn code(&self) -> i32 {
         self.0.status.code().unwrap_or(-1)
     }

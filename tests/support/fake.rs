@@ -8,7 +8,7 @@ use std::{
 };
 
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RecordedRequest {
     pub method: String,
     pub target: String,
     pub authorization: String,
@@ -16,16 +16,16 @@ pub struct Asked {
 }
 
 /// What is written on the connection, which is closed after it.
-pub type Handler = dyn Fn(&Asked, usize) -> String + Send + Sync;
+pub type Handler = dyn Fn(&RecordedRequest, usize) -> String + Send + Sync;
 
-pub struct Fake {
+pub struct FakeGateway {
     pub url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
-impl Fake {
+impl FakeGateway {
     /// `handler` gets the request and how many came before it. The thread ends with the test's process.
-    pub fn start(handler: impl Fn(&Asked, usize) -> String + Send + Sync + 'static) -> Self {
+    pub fn start(handler: impl Fn(&RecordedRequest, usize) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -39,12 +39,12 @@ impl Fake {
         Self { url, asked }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-fn answer(stream: TcpStream, notes: &Mutex<Vec<Asked>>, handler: &Handler) {
+fn answer(stream: TcpStream, notes: &Mutex<Vec<RecordedRequest>>, handler: &Handler) {
     let mut reader = BufReader::new(&stream);
     let mut line = String::new();
     if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -69,13 +69,14 @@ fn answer(stream: TcpStream, notes: &Mutex<Vec<Asked>>, handler: &Handler) {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    let asked = Asked { method, target, authorization, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let request =
+        RecordedRequest { method, target, authorization, body: serde_json::from_slice(&body).unwrap_or_default() };
     let before = {
         let mut notes = notes.lock().unwrap();
-        notes.push(asked.clone());
+        notes.push(request.clone());
         notes.len() - 1
     };
-    let text = handler(&asked, before);
+    let text = handler(&request, before);
     let _ = (&stream).write_all(text.as_bytes());
 }
 
@@ -95,7 +96,7 @@ pub fn problem(status: &str, code: &str, detail: &str) -> String {
 }
 
 /// A stream that says this and breaks off.
-pub fn events(body: &str) -> String {
+pub fn event_stream(body: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     format!("{head}{:x}\r\n{body}\r\n", body.len())
 }

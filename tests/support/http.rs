@@ -49,19 +49,19 @@ impl Event {
     }
 }
 
-fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+fn find_header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
 impl Head {
     pub fn header(&self, name: &str) -> Option<&str> {
-        find(&self.headers, name)
+        find_header(&self.headers, name)
     }
 }
 
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
-        find(&self.headers, name)
+        find_header(&self.headers, name)
     }
 
     pub fn text(&self) -> String {
@@ -223,7 +223,7 @@ impl Conn {
 
     /// The next event of an event stream, which must be there.
     #[track_caller]
-    pub fn next(&mut self) -> Event {
+    pub fn expect_event(&mut self) -> Event {
         self.event().expect("an event")
     }
 

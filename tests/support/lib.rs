@@ -124,7 +124,7 @@ impl DeadPort {
     }
 }
 
-/// Asks every 10 ms until there is an answer; panics after [`PATIENCE`].
+/// Asks every 10 ms until there is an answer; panics after [`MAX_WAIT`].
 #[track_caller]
 pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;

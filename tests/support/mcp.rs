@@ -88,7 +88,7 @@ impl Gateway {
         self.modern_conn(id, method, params).response()
     }
 
-    /// As [`Gateway::modern`], with the answer still to be read.
+    /// As [`Gateway::stateless_revision`], with the answer still to be read.
     #[track_caller]
     pub fn modern_conn(&self, id: i64, method: &str, params: Value) -> Conn {
         let params = with_meta(params);

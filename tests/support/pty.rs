@@ -14,7 +14,7 @@ use rustix::{
     termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-use super::cli::PATIENCE;
+use super::cli::MAX_WAIT;
 
 pub struct Pty {
     master: File,
@@ -78,7 +78,7 @@ impl Pty {
 
     #[track_caller]
     pub fn waits(&mut self, what: &str, done: impl Fn(&str) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         loop {
             let screen = screen(&self.raw());
             if done(&screen) {

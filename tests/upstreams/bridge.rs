@@ -1,4 +1,4 @@
-//! Clients of either era before upstreams of either era: what each gets, byte for byte where nothing is to be changed.
+//! Tests of clients and upstreams of either era: messages pass byte for byte unless they must be translated.
 
 mod upstream;
 
@@ -12,15 +12,15 @@ use support::{
     http::Conn,
     mcp::{self, ACCEPT, JSON, MODERN},
 };
-use upstream::{ERROR, QUESTION, RESULT, STATE, STATELESS, Upstream};
+use upstream::{ERROR, ODD_RESULT, QUESTION, STATE, STATELESS, Upstream};
 
 const HANDSHAKE: &str = "2025-11-25";
 
-/// A gateway before one upstream, and a client in front of it.
+/// A gateway in front of one upstream, with a client.
 struct Pair {
     upstream: Arc<Upstream>,
     gateway: Gateway,
-    /// `None` for a stateless client.
+    /// The session id; `None` for a stateless client.
     session: Option<String>,
 }
 
@@ -33,11 +33,17 @@ impl Pair {
             "modules": {"tracker": {"enabled": false}},
             "mcpServers": {"fake": server},
         });
-        Self::before(client, upstream, &config, &format!("{prefix}bytes"), capabilities)
+        Self::start_with_config(client, upstream, &config, &format!("{prefix}bytes"), capabilities)
     }
 
-    /// A gateway that is configured so, once it has that tool.
-    fn before(client: &str, upstream: Arc<Upstream>, config: &Value, tool: &str, capabilities: &Value) -> Self {
+    /// Starts a gateway with this configuration, and waits until it has the tool.
+    fn start_with_config(
+        client: &str,
+        upstream: Arc<Upstream>,
+        config: &Value,
+        tool: &str,
+        capabilities: &Value,
+    ) -> Self {
         let gateway = Gateway::with(&Options { config: Some(&config.to_string()), ..Options::default() });
         eventually("the upstream's tools are there", || {
             let listed = gateway.modern(1, "tools/list", json!({})).json();
@@ -56,7 +62,7 @@ impl Pair {
         self.session.is_none()
     }
 
-    /// POSTs these bytes as its client.
+    /// Posts these bytes as the client.
     fn post(&self, method: &str, name: &str, body: &str) -> Conn {
         let mut headers = vec![JSON, ACCEPT, ("X-Team", "blue"), ("X-Other", "red"), ("Authorization", "Basic x")];
         headers.truncate(4);
@@ -69,7 +75,7 @@ impl Pair {
         conn
     }
 
-    /// Calls with `params` (an object without `_meta`, as text) and the members of `_meta` that are given.
+    /// Calls with `params` (an object without `_meta`, as text) and the given members of `_meta`.
     fn start(&self, method: &str, name: &str, params: &str, meta: &str) -> Conn {
         let own = if self.is_stateless() { ENVELOPE } else { "" };
         let meta = [meta, own].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
@@ -82,7 +88,7 @@ impl Pair {
     }
 }
 
-/// What a stateless client says with each request.
+/// The `_meta` members that a stateless client sends with each request.
 const ENVELOPE: &str = concat!(
     "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",",
     "\"io.modelcontextprotocol/clientInfo\":{\"name\":\"c\",\"version\":\"1\",\"odd\":1.0},",
@@ -98,15 +104,15 @@ fn text(conn: &mut Conn) -> String {
     answer.text()
 }
 
-/// The messages of a stream, up to its end.
-fn events(conn: &mut Conn) -> Vec<String> {
+/// Returns the messages of a stream up to its end.
+fn read_events(conn: &mut Conn) -> Vec<String> {
     let answer = conn.response();
     assert!(answer.header("content-type").unwrap().starts_with("text/event-stream"), "{}", answer.text());
     let data = answer.text();
     data.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|d| !d.is_empty()).map(str::to_owned).collect()
 }
 
-fn pairs() -> Vec<Pair> {
+fn all_pairs() -> Vec<Pair> {
     let capabilities = json!({"elicitation": {"form": {}, "url": {}}});
     [(HANDSHAKE, HANDSHAKE), (HANDSHAKE, STATELESS), (STATELESS, HANDSHAKE), (STATELESS, STATELESS)]
         .map(|(client, upstream)| Pair::new(client, upstream, "", &capabilities))
@@ -114,15 +120,15 @@ fn pairs() -> Vec<Pair> {
 }
 
 #[test]
-fn what_is_not_of_one_era_alone_passes_byte_for_byte() {
-    for pair in pairs() {
+fn common_messages_pass_byte_for_byte() {
+    for pair in all_pairs() {
         let (from, to) = (pair.is_stateless(), pair.upstream.is_stateless());
         let case = format!("stateless client {from}, stateless upstream {to}");
         let got = text(&mut pair.call("bytes", r#","vendor":[ 1.0 ]"#, r#""vendor.example/k":1E+2"#));
         let expected = match (to, from) {
-            (false, false) | (true, false) => RESULT.to_owned(),
-            (true, true) => format!("{},\"resultType\" : \"complete\"}}", RESULT.strip_suffix('}').unwrap()),
-            (false, true) => format!("{},{INFO},\"resultType\":\"complete\"}}", RESULT.strip_suffix('}').unwrap()),
+            (false, false) | (true, false) => ODD_RESULT.to_owned(),
+            (true, true) => format!("{},\"resultType\" : \"complete\"}}", ODD_RESULT.strip_suffix('}').unwrap()),
+            (false, true) => format!("{},{INFO},\"resultType\":\"complete\"}}", ODD_RESULT.strip_suffix('}').unwrap()),
         };
         assert_eq!(got, format!(r#"{{"jsonrpc":"2.0","id":"i\u0064","result":{expected}}}"#), "{case}");
 
@@ -154,13 +160,13 @@ fn what_is_not_of_one_era_alone_passes_byte_for_byte() {
 }
 
 #[test]
-fn resources_are_read_and_missed_in_the_terms_of_each_era() {
-    for pair in pairs() {
+fn resource_errors_follow_the_clients_era() {
+    for pair in all_pairs() {
         let (from, to) = (pair.is_stateless(), pair.upstream.is_stateless());
         let got = text(&mut pair.start("resources/read", "x:here", r#"{"uri":"x:here"}"#, ""));
         assert!(got.contains(r#""contents":[{"uri":"x:here","text":"t","n":1.0}]"#), "{got}");
         let hints = got.contains(r#""ttlMs":0,"cacheScope":"private""#);
-        // A stateless upstream's result without hints is its own affair.
+        // A stateless upstream's result without cache hints gets none.
         assert_eq!(hints, from && !to, "{got}");
         assert_eq!(got.contains("resultType"), from, "{got}");
         let code = if from { -32602 } else { -32002 };
@@ -174,13 +180,13 @@ fn resources_are_read_and_missed_in_the_terms_of_each_era() {
 }
 
 #[test]
-fn progress_and_logs_come_to_the_call_that_wants_them() {
-    for pair in pairs() {
+fn progress_and_logs_reach_their_call() {
+    for pair in all_pairs() {
         if !pair.is_stateless() {
             let set = r#"{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"warning"}}"#;
             assert_eq!(pair.post("", "", set).response().status, 200);
         }
-        let told = events(&mut pair.call("talk", "", r#""progressToken":"t\u0041""#));
+        let told = read_events(&mut pair.call("talk", "", r#""progressToken":"t\u0041""#));
         let progress = |value: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"t\u0041","progress":{value},"message":"m"}}}}"#
@@ -194,35 +200,35 @@ fn progress_and_logs_come_to_the_call_that_wants_them() {
     }
 }
 
-/// The upstream's question as a client gets it.
-fn asked_by_fake() -> String {
+/// Returns the upstream's question as the client receives it.
+fn question_from_fake() -> String {
     QUESTION.replace("\"?\"", "\"The server \\\"fake\\\" asks, not Countersign: ?\"")
 }
 
-/// A client's answer, odd.
+/// A client's answer with unusual formatting.
 const ANSWER: &str = "{\"action\":\"accept\",\"content\":{\"n\":12345678901234567890123,\"s\":\"\\u0041\"} }";
 
 #[test]
-fn handshake_clients_are_asked_on_the_call_itself() {
+fn handshake_clients_are_asked_during_the_call() {
     for upstream in [HANDSHAKE, STATELESS] {
         let pair = Pair::new(HANDSHAKE, upstream, "", &json!({"elicitation": {}}));
         let mut call = pair.call("ask", "", "");
         assert!(call.head().header("content-type").unwrap().starts_with("text/event-stream"));
         let question = std::iter::from_fn(|| call.event()).filter_map(|e| e.data).find(|d| !d.is_empty()).unwrap();
         let asked: Value = serde_json::from_str(&question).unwrap();
-        let question_of_fake = asked_by_fake();
+        let question_of_fake = question_from_fake();
         assert!(
             question.contains(&format!(r#""method":"elicitation/create","params":{question_of_fake}"#)),
             "{question}"
         );
-        // Nobody's answer, somebody else's, then the client's.
+        // An answer to no question, one of another session, and then the client's.
         for id in ["77", "\"user_name\""] {
             let stray = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
             assert_eq!(pair.post("", "", &stray).response().status, 202);
         }
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{ANSWER}}}"#, asked["id"]);
         assert_eq!(pair.post("", "", &answer).response().status, 202);
-        let result = call.next().data.unwrap();
+        let result = call.expect_event().data.unwrap();
         assert!(result.contains(ANSWER), "{result}");
         if upstream == STATELESS {
             let retry = pair.upstream.got(r#""name":"ask""#, 1).1;
@@ -234,14 +240,14 @@ fn handshake_clients_are_asked_on_the_call_itself() {
 }
 
 #[test]
-fn stateless_clients_get_what_is_asked_as_input() {
+fn stateless_clients_get_questions_as_input() {
     for upstream in [HANDSHAKE, STATELESS] {
         let pair = Pair::new(STATELESS, upstream, "", &json!({}));
         let needed = text(&mut pair.call("ask", "", ""));
         assert!(
             needed.contains(&format!(
                 r#""resultType":"input_required","inputRequests":{{"user_name":{{"method":"elicitation/create","params":{}}}}}"#,
-                asked_by_fake()
+                question_from_fake()
             )),
             "{needed}"
         );
@@ -258,7 +264,7 @@ fn stateless_clients_get_what_is_asked_as_input() {
             assert!(done.contains(ANSWER) && done.contains(STATE), "{done}");
             continue;
         }
-        // Of another request, changed, incomplete, complete, used before.
+        // State of another request, altered, incomplete, complete, and reused.
         let refused = |tool: &str, state: &str| {
             let answer: Value = serde_json::from_str(&text(&mut retry(tool, &answers, state))).unwrap();
             assert_eq!(answer["error"]["code"], -32602, "{answer}");
@@ -277,14 +283,14 @@ fn stateless_clients_get_what_is_asked_as_input() {
 }
 
 #[test]
-fn a_call_that_waits_for_answers_is_counted_once() {
+fn call_waiting_for_answers_is_counted_once() {
     let upstream = Upstream::start(HANDSHAKE);
     let config = json!({
         "policy": {"default": "review_all", "mode": "simulate"},
         "modules": {"tracker": {"enabled": false}},
         "mcpServers": {"fake": {"url": upstream.url, "prefix": ""}},
     });
-    let pair = Pair::before(STATELESS, upstream, &config, "bytes", &json!({}));
+    let pair = Pair::start_with_config(STATELESS, upstream, &config, "bytes", &json!({}));
     let counted = || {
         let metrics = pair.gateway.request("GET", "/metrics", &[], b"").text();
         let line =
@@ -313,26 +319,26 @@ trait Pipe: Sized {
 impl Pipe for String {}
 
 #[test]
-fn who_cannot_be_asked_is_not() {
+fn incapable_client_is_not_asked() {
     for upstream in [HANDSHAKE, STATELESS] {
         let pair = Pair::new(HANDSHAKE, upstream, "", &json!({}));
         let got: Value = serde_json::from_str(&text(&mut pair.call("ask", "", ""))).unwrap();
         if upstream == STATELESS {
             assert_eq!(got["result"]["isError"], true, "{got}");
         } else {
-            // The upstream is told, and goes on as it likes.
+            // The upstream is told, and continues as it likes.
             assert_eq!(got["result"]["got"]["error"]["code"], -32601, "{got}");
         }
     }
 }
 
 #[test]
-fn a_call_that_is_taken_back_is_cancelled_at_the_upstream() {
-    for pair in pairs() {
+fn cancelled_call_is_cancelled_upstream() {
+    for pair in all_pairs() {
         let call = pair.call("slow", "", "");
         pair.upstream.got(r#""name":"slow""#, 0);
         if !pair.is_stateless() {
-            // Going away is no cancellation in this era.
+            // Closing the connection is not a cancellation in this era.
             let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"id"}}"#;
             assert_eq!(pair.post("", "", cancel).response().status, 202);
         }
@@ -342,7 +348,7 @@ fn a_call_that_is_taken_back_is_cancelled_at_the_upstream() {
 }
 
 #[test]
-fn urls_that_must_be_opened_first_are_input_for_stateless_clients() {
+fn required_urls_are_input_for_stateless_clients() {
     let pair = Pair::new(STATELESS, HANDSHAKE, "", &json!({}));
     let needed: Value = serde_json::from_str(&text(&mut pair.call("url", "", ""))).unwrap();
     let message = "The server \"fake\" asks you to open a page at a.example. Not Countersign: open";
@@ -356,7 +362,7 @@ fn urls_that_must_be_opened_first_are_input_for_stateless_clients() {
 }
 
 #[test]
-fn names_and_uris_are_the_upstreams_own_behind_a_prefix() {
+fn prefix_is_removed_from_names_and_uris() {
     for (client, upstream) in [(HANDSHAKE, STATELESS), (STATELESS, HANDSHAKE)] {
         let pair = Pair::new(client, upstream, "p_", &json!({}));
         let got = text(&mut pair.call("p_bytes", "", ""));

@@ -1,4 +1,4 @@
-//! Servers behind the gateway: over HTTP and as children, good ones and bad ones, of every era.
+//! Tests of servers behind the gateway: over HTTP and as child processes, correct and faulty, of every era.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 

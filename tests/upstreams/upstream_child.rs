@@ -1,4 +1,4 @@
-//! Servers that are child processes, good ones and bad ones: what is said over their pipes.
+//! Tests of servers that are child processes: messages over their pipes.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use serde_json::{Value, json, value::RawValue};
 use support::children::*;
 
 #[tokio::test]
-async fn requests_are_answered_byte_for_byte_and_side_by_side() {
+async fn concurrent_requests_are_answered_byte_for_byte() {
     let child = Child::start(&[]).await;
-    // What a server wrote stays: order, numbers, spelling, spaces.
+    // The server's formatting is preserved: order, numbers, escapes and spaces.
     let line = r#"{"jsonrpc":"2.0","result": {"b":12345678901234567890123,"a":1.0,"\u0061":"\u00e9"} ,"id":$ID,"x":1}"#;
     let result = child.result("raw", &json!({ "lines": [line] }).to_string()).await;
     assert_eq!(result, r#"{"b":12345678901234567890123,"a":1.0,"\u0061":"\u00e9"}"#);
@@ -29,14 +29,14 @@ async fn requests_are_answered_byte_for_byte_and_side_by_side() {
     }
     assert!(!child.link.closed().is_cancelled());
     child.link.close();
-    child.ended().await;
-    child.gone().await;
+    child.wait_for_end().await;
+    child.wait_until_gone().await;
     assert!(matches!(child.call("echo", "{}").await, Err(LinkError::Unreachable(_))));
     assert!(matches!(child.link.notify("notifications/x", None).await, Err(LinkError::Unreachable(_))));
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_be_started_is_told() {
+async fn unstartable_program_is_reported() {
     let data = tempfile::tempdir().unwrap();
     let connect = async |program: &str, folder: Option<&str>| {
         let mut config = config(&marker(), &[]);
@@ -51,14 +51,14 @@ async fn a_program_that_cannot_be_started_is_told() {
     assert!(why.contains("Permission denied"), "{why}");
     let why = connect("python3", Some("/nonexistent/folder")).await;
     assert!(why.contains("/nonexistent/folder"), "{why}");
-    // A program that is no guard.
+    // The program is not a guard.
     let other = connector(config(&marker(), &[]), data.path()).guarded_by("/bin/true".as_ref());
     let why = refusal(&other).await;
     assert!(why.contains("guard"), "{why}");
 }
 
 async fn refusal(connector: &ChildConnector) -> String {
-    match soon("a refusal", connector.connect(Arc::new(Heard::default()))).await {
+    match within_max_wait("a refusal", connector.connect(Arc::new(RecordingListener::default()))).await {
         Err(LinkError::Unreachable(why)) => why,
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("it started"),
@@ -66,7 +66,7 @@ async fn refusal(connector: &ChildConnector) -> String {
 }
 
 #[tokio::test]
-async fn a_server_gets_little_of_the_gateway() {
+async fn child_inherits_little_from_the_gateway() {
     let marker = marker();
     let mut config = config(&marker, &[]);
     set_env(&mut config, "TOKEN", "s3cret value");
@@ -84,7 +84,7 @@ async fn a_server_gets_little_of_the_gateway() {
     }
     let place = child.value("where", "{}").await;
     assert_eq!(place["env"]["TOKEN"], "s3cret value");
-    // The guard's own is not the server's.
+    // The guard's own variable is not passed to the server.
     assert!(place["env"].get("MIMALLOC_ARENA_RESERVE").is_none());
     assert_eq!(place["cwd"].as_str().unwrap(), child.data().join("servers/test").to_str().unwrap());
     assert_eq!(place["group"], place["pid"], "a group of its own");
@@ -109,7 +109,7 @@ async fn a_server_gets_little_of_the_gateway() {
     }
 }
 
-/// Pipes that this process had from its own parent: cargo's are inherited by everyone.
+/// Pipes that this process inherited from its own parent: children inherit cargo's as well.
 fn inheritable_pipes() -> Vec<String> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(|entry| {
         let info = std::path::Path::new("/proc/self/fdinfo").join(entry.file_name());
@@ -121,16 +121,16 @@ fn inheritable_pipes() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_dropped_call_is_cancelled_and_its_late_answer_dropped() {
+async fn dropped_call_is_cancelled_and_late_answer_ignored() {
     let child = Child::start(&[]).await;
-    let heard = Arc::new(Heard::default());
-    let hung = child.outgoing("never", "{}");
+    let heard = Arc::new(RecordingListener::default());
+    let hung = child.new_outgoing("never", "{}");
     let id = hung.id;
     {
         let mut call = child.link.request(&hung, heard.clone());
         tokio::select! {
             answer = &mut call => panic!("{answer:?}"),
-            () = until("progress", || !heard.methods().is_empty()) => {}
+            () = wait_until("progress", || !heard.methods().is_empty()) => {}
         }
     }
     let late = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"late":true}}}}"#);
@@ -145,11 +145,11 @@ async fn a_dropped_call_is_cancelled_and_its_late_answer_dropped() {
 }
 
 #[tokio::test]
-async fn garbage_wrong_ids_and_second_answers_harm_nobody() {
+async fn garbage_and_stray_answers_do_no_harm() {
     let child = Child::start(&["up"]).await;
-    until("what nobody asked for", || child.unsolicited.methods() == ["notifications/up"]).await;
-    let outgoing = child.outgoing("never", "{}");
-    let other = child.link.request(&outgoing, Arc::new(Heard::default()));
+    wait_until("what nobody asked for", || child.unsolicited.methods() == ["notifications/up"]).await;
+    let outgoing = child.new_outgoing("never", "{}");
+    let other = child.link.request(&outgoing, Arc::new(RecordingListener::default()));
     tokio::pin!(other);
     let lines = [
         "Server listening on stdio",
@@ -177,51 +177,51 @@ async fn garbage_wrong_ids_and_second_answers_harm_nobody() {
 }
 
 #[tokio::test]
-async fn progress_comes_first_and_questions_are_answered() {
+async fn progress_precedes_results_and_questions_are_answered() {
     let child = Child::start(&[]).await;
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(RecordingListener::default());
     let progress =
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":$ID,"progress":1.50}}"#;
     let lines = [progress, progress, r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#];
-    let outgoing = child.outgoing("raw", &json!({ "lines": lines }).to_string());
+    let outgoing = child.new_outgoing("raw", &json!({ "lines": lines }).to_string());
     let id = outgoing.id;
-    soon("an answer", child.link.request(&outgoing, heard.clone())).await.unwrap();
+    within_max_wait("an answer", child.link.request(&outgoing, heard.clone())).await.unwrap();
     let params = format!(r#"{{"progressToken":{id},"progress":1.50}}"#);
     let expected = ("notifications/progress".to_owned(), params);
     assert_eq!(*heard.notifications.lock(), [expected.clone(), expected]);
 
-    // From another thread: the child's tasks stay where they are.
-    let (link, outgoing) = (child.link.clone(), child.outgoing("ask", r#"{"ask":"elicitation/create"}"#));
-    let heard = Arc::new(Heard::default());
+    // From another thread: the child's tasks stay on theirs.
+    let (link, outgoing) = (child.link.clone(), child.new_outgoing("ask", r#"{"ask":"elicitation/create"}"#));
+    let heard = Arc::new(RecordingListener::default());
     let listener = heard.clone();
     let call = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(link.request(&outgoing, listener))
     });
-    until("a question", || !heard.requests.lock().is_empty()).await;
+    wait_until("a question", || !heard.requests.lock().is_empty()).await;
     let question = heard.requests.lock().pop().unwrap();
     assert_eq!((&*question.method, question.id.as_json()), ("elicitation/create", "\"q\""));
     let answer = r#"{"action":"accept","content":{"n":12345678901234567890123}}"#;
     question.reply.answer(Ok(RawValue::from_string(answer.to_owned()).unwrap()));
-    let Ok(Response::Result(result)) = soon("an answer", call).await.unwrap() else { panic!("no result") };
+    let Ok(Response::Result(result)) = within_max_wait("an answer", call).await.unwrap() else { panic!("no result") };
     let result: Value = serde_json::from_str(result.get()).unwrap();
     assert_eq!(result["answer"]["result"]["action"], "accept");
-    // Nobody there: declined. Ping: answered by the link.
+    // Without a client the question is declined; a ping is answered by the link.
     let answer = child.value("ask", r#"{"ask":"ping","as":7}"#).await;
     assert_eq!(answer, json!({ "answer": { "jsonrpc": "2.0", "id": 7, "result": {} } }));
 }
 
 #[tokio::test]
-async fn one_that_reads_nothing_stops_nobody_else() {
+async fn child_that_reads_nothing_stops_no_other() {
     let deaf = Child::start(&["ignore-term"]).await;
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(RecordingListener::default());
     let send = |method, params: &str| {
-        let (outgoing, link, heard) = (deaf.outgoing(method, params), Arc::clone(&deaf.link), heard.clone());
+        let (outgoing, link, heard) = (deaf.new_outgoing(method, params), Arc::clone(&deaf.link), heard.clone());
         Box::pin(async move { link.request(&outgoing, heard).await })
     };
     let mut calls = vec![send("deaf", "{}")];
     assert!(futures_util::poll!(&mut calls[0]).is_pending());
-    until("deaf", || !heard.methods().is_empty()).await;
+    wait_until("deaf", || !heard.methods().is_empty()).await;
     let large = json!({ "x": "x".repeat(5 << 20) }).to_string();
     let refused = loop {
         assert!(calls.len() < 100, "it takes everything");
@@ -234,17 +234,17 @@ async fn one_that_reads_nothing_stops_nobody_else() {
     assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{refused:?}");
     let other = Child::start(&[]).await;
     assert_eq!(other.value("echo", r#"{"n":1}"#).await, json!({ "n": 1 }));
-    // It gets nothing of the end either, and is killed. What it never got is told apart.
+    // It does not read that it should end either, so it is killed. Unsent requests are reported as such.
     deaf.link.close();
-    let answers = soon("the end", futures_util::future::join_all(calls)).await;
+    let answers = within_max_wait("the end", futures_util::future::join_all(calls)).await;
     assert!(matches!(&answers[0], Err(LinkError::Lost(_))), "{:?}", answers[0]);
     assert!(matches!(answers.last(), Some(Err(LinkError::Unreachable(_)))), "{:?}", answers.last());
-    deaf.gone().await;
+    deaf.wait_until_gone().await;
 }
 
 #[tokio::test]
 async fn stderr_is_logged_without_secrets() {
-    let written = Written::default();
+    let written = LogBuffer::default();
     let subscriber = tracing_subscriber::fmt().with_writer(written.clone()).with_ansi(false).finish();
     let _default = tracing::subscriber::set_default(subscriber);
     let marker = marker();
@@ -254,13 +254,13 @@ async fn stderr_is_logged_without_secrets() {
     let line = "token=hunter2 \u{1b}[2J\u{202e}";
     child.result("shout", &json!({ "lines": 1, "line": line }).to_string()).await;
     child.result("raw", r#"{"lines":["oops hunter2","{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":1}"]}"#).await;
-    until("a line", || written.text().contains(r"token=[secret] \u{1b}[2J\u{202e}")).await;
-    until("garbage", || written.text().contains("oops [secret]")).await;
+    wait_until("a line", || written.text().contains(r"token=[secret] \u{1b}[2J\u{202e}")).await;
+    wait_until("garbage", || written.text().contains("oops [secret]")).await;
     child.result("shout", &json!({ "lines": 5000, "line": "chatter" }).to_string()).await;
     child.result("shout", &json!({ "lines": 1, "line": "x".repeat(1 << 20) }).to_string()).await;
     child.link.close();
-    child.gone().await;
-    until("a count", || written.text().contains("lines were left out")).await;
+    child.wait_until_gone().await;
+    wait_until("a count", || written.text().contains("lines were left out")).await;
     let text = written.text();
     assert!(text.contains("countersign_upstream") && text.contains("upstream=test"), "{text}");
     assert!(!text.contains("hunter2") && text.len() < 100_000);
@@ -268,21 +268,21 @@ async fn stderr_is_logged_without_secrets() {
 }
 
 #[tokio::test]
-async fn a_hundred_mebibytes_end_it() {
+async fn child_that_writes_100_mib_is_ended() {
     let marker = marker();
     let config = config(&marker, &[]);
     let child = Child::start_with(&marker, |data| connector(config, data).max_message(1 << 20)).await;
-    // Just below is fine.
+    // Just below the limit is fine.
     child.result("huge", &json!({ "bytes": 15 << 16 }).to_string()).await;
-    let outgoing = child.outgoing("never", "{}");
-    let other = child.link.request(&outgoing, Arc::new(Heard::default()));
+    let outgoing = child.new_outgoing("never", "{}");
+    let other = child.link.request(&outgoing, Arc::new(RecordingListener::default()));
     tokio::pin!(other);
     assert!(futures_util::poll!(&mut other).is_pending());
     match child.call("huge", &json!({ "bytes": 100 << 20 }).to_string()).await {
         Err(LinkError::Protocol(why)) => assert!(why.contains("1048576 bytes"), "{why}"),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(soon("the other", other).await, Err(LinkError::Protocol(_))));
-    child.ended().await;
-    child.gone().await;
+    assert!(matches!(within_max_wait("the other", other).await, Err(LinkError::Protocol(_))));
+    child.wait_for_end().await;
+    child.wait_until_gone().await;
 }

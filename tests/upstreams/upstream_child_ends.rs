@@ -1,4 +1,4 @@
-//! How servers that are child processes end, and that nothing of them is left, whoever dies first.
+//! Tests of the end of child processes: nothing of them is left, whoever dies first.
 
 use std::{
     io::BufRead,
@@ -16,7 +16,7 @@ fn kill(pid: i32, signal: Signal) {
 }
 
 #[track_caller]
-fn lost(answer: Result<countersign_upstream::Response, LinkError>, why: &str) {
+fn assert_lost(answer: Result<countersign_upstream::Response, LinkError>, why: &str) {
     match answer {
         Err(LinkError::Lost(said)) if said.contains(why) => {}
         other => panic!("{other:?} instead of {why}"),
@@ -24,39 +24,39 @@ fn lost(answer: Result<countersign_upstream::Response, LinkError>, why: &str) {
 }
 
 #[tokio::test]
-async fn one_that_dies_in_mid_call_says_how() {
+async fn death_during_a_call_reports_the_cause() {
     for (method, params, why) in [
         ("suicide", "{}", "killed by signal 9"),
         ("exit", r#"{"status":3}"#, "exited unexpectedly with status 3"),
         ("exit", r#"{"status":0,"last":"{\"jsonrpc\":\"2.0\",\"id\":2,\"resu"}"#, "exited unexpectedly with status 0"),
     ] {
         let child = Child::start(&[]).await;
-        let outgoing = child.outgoing("never", "{}");
-        let other = child.link.request(&outgoing, Arc::new(Heard::default()));
+        let outgoing = child.new_outgoing("never", "{}");
+        let other = child.link.request(&outgoing, Arc::new(RecordingListener::default()));
         tokio::pin!(other);
         assert!(futures_util::poll!(&mut other).is_pending());
-        lost(child.call(method, params).await, why);
-        lost(soon("the other", other).await, why);
-        child.ended().await;
+        assert_lost(child.call(method, params).await, why);
+        assert_lost(within_max_wait("the other", other).await, why);
+        child.wait_for_end().await;
         match child.call("echo", "{}").await {
             Err(LinkError::Unreachable(said)) => assert!(said.contains(why), "{said}"),
             other => panic!("{other:?}"),
         }
-        child.gone().await;
+        child.wait_until_gone().await;
     }
 }
 
 #[tokio::test]
-async fn its_last_words_count() {
+async fn last_output_of_a_dying_child_counts() {
     let child = Child::start(&[]).await;
-    // With processes that keep its stdin and stdout, so that neither ends with it.
+    // Other processes keep its stdin and stdout open, so that neither ends with it.
     child.result("hold", "{}").await;
     let last = r#"{"jsonrpc":"2.0","id":2,"result":{"last":"words"}}"#;
     let answer = child.value("exit", &json!({ "status": 0, "last": format!("{last}\n") }).to_string()).await;
     assert_eq!(answer, json!({ "last": "words" }));
-    child.ended().await;
-    child.gone().await;
-    // Even without the end of the line.
+    child.wait_for_end().await;
+    child.wait_until_gone().await;
+    // Even without a final line break.
     let child = Child::start(&[]).await;
     let last = last.replace(":2,", ":1,");
     let answer = child.value("exit", &json!({ "status": 0, "last": last }).to_string()).await;
@@ -64,16 +64,16 @@ async fn its_last_words_count() {
 }
 
 #[tokio::test]
-async fn closing_stdout_is_the_end() {
+async fn closed_stdout_ends_the_child() {
     let child = Child::start(&["stay", "ignore-term"]).await;
     let answer = child.call("close-stdout", "{}").await;
-    lost(answer, "closed its stdout");
-    child.ended().await;
-    child.gone().await;
+    assert_lost(answer, "closed its stdout");
+    child.wait_for_end().await;
+    child.wait_until_gone().await;
 }
 
 #[tokio::test]
-async fn one_that_will_not_leave_is_killed_with_all_it_started() {
+async fn stubborn_child_is_killed_with_its_processes() {
     let all = [&[][..], &["stay"], &["stay", "ignore-term"], &["daemon"], &["daemon", "stay", "ignore-term"]];
     futures_util::future::join_all(all.into_iter().flat_map(|flags| [(flags, false), (flags, true)]).map(
         |(flags, dropped)| async move {
@@ -86,39 +86,39 @@ async fn one_that_will_not_leave_is_killed_with_all_it_started() {
                 drop(child);
             } else {
                 child.link.close();
-                child.ended().await;
+                child.wait_for_end().await;
             }
-            until("everything gone", || alive(&marker).is_empty()).await;
+            wait_until("everything gone", || alive(&marker).is_empty()).await;
         },
     ))
     .await;
 }
 
 #[tokio::test]
-async fn what_a_server_leaves_behind_is_ended() {
+async fn leftover_processes_are_ended() {
     let child = Child::start(&["daemon"]).await;
     child.result("daemon", "{}").await;
     assert_eq!(alive(&child.marker).len(), 4);
-    lost(child.call("exit", r#"{"status":1}"#).await, "status 1");
-    child.gone().await;
+    assert_lost(child.call("exit", r#"{"status":1}"#).await, "status 1");
+    child.wait_until_gone().await;
 }
 
 #[tokio::test]
-async fn one_that_flees_is_caught() {
+async fn daemonized_child_is_killed() {
     let child = Child::start(&[]).await;
     child.result("flee", "{}").await;
     let marker = child.marker.clone();
     assert!(alive(&marker).len() >= 2);
     drop(child);
-    until("all gone", || alive(&marker).is_empty()).await;
-    // Between two of its lives it could be missed once.
+    wait_until("all gone", || alive(&marker).is_empty()).await;
+    // It could be missed once between two of its forks.
     for _ in 0..100 {
         assert!(alive(&marker).is_empty());
     }
 }
 
 #[test]
-fn a_guard_that_nobody_needs_says_so() {
+fn unneeded_guard_explains_itself() {
     for args in [&["__guard"][..], &["__guard", "--"], &["__guard", "--", "true"]] {
         let out = Command::new(gateway()).args(args).stdin(Stdio::null()).output().unwrap();
         assert_eq!(out.status.code(), Some(2));
@@ -132,32 +132,32 @@ async fn stopped_processes_are_ended_too() {
     let server = child.value("where", "{}").await["pid"].as_i64().unwrap().try_into().unwrap();
     kill(server, Signal::STOP);
     child.link.close();
-    child.ended().await;
-    child.gone().await;
+    child.wait_for_end().await;
+    child.wait_until_gone().await;
 }
 
 #[tokio::test]
-async fn a_guard_that_is_terminated_ends_its_server() {
+async fn terminated_guard_ends_its_server() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let child = Child::start(&["daemon"]).await;
         child.result("echo", "{}").await;
         kill(guard(&child.marker), signal);
-        child.ended().await;
-        child.gone().await;
+        child.wait_for_end().await;
+        child.wait_until_gone().await;
     }
 }
 
 #[tokio::test]
-async fn a_guard_that_is_killed_takes_its_server_along() {
+async fn killed_guard_takes_its_server_along() {
     let child = Child::start(&["stay", "ignore-term"]).await;
     child.result("echo", "{}").await;
-    let outgoing = child.outgoing("never", "{}");
-    let call = child.link.request(&outgoing, Arc::new(Heard::default()));
+    let outgoing = child.new_outgoing("never", "{}");
+    let call = child.link.request(&outgoing, Arc::new(RecordingListener::default()));
     tokio::pin!(call);
     assert!(futures_util::poll!(&mut call).is_pending());
     kill(guard(&child.marker), Signal::KILL);
-    lost(soon("an error", call).await, "guard");
-    child.gone().await;
+    assert_lost(within_max_wait("an error", call).await, "guard");
+    child.wait_until_gone().await;
 }
 
 #[tokio::test]
@@ -169,22 +169,23 @@ async fn flapping_leaves_nothing() {
         let countersign_config::UpstreamTarget::Command { args, .. } = &mut config.target else { panic!("no command") };
         *args = vec!["-c".to_owned(), format!("import sys; sys.exit({status})"), marker.clone()];
         let connector = connector(config, data.path());
-        let link: Arc<dyn Link> = soon("a start", connector.connect(Arc::new(Heard::default()))).await.unwrap();
+        let link: Arc<dyn Link> =
+            within_max_wait("a start", connector.connect(Arc::new(RecordingListener::default()))).await.unwrap();
         let outgoing = countersign_upstream::Outgoing::new(1, "echo", None);
-        let answer = link.request(&outgoing, Arc::new(Heard::default()));
-        match soon("an end", answer).await {
+        let answer = link.request(&outgoing, Arc::new(RecordingListener::default()));
+        match within_max_wait("an end", answer).await {
             Err(LinkError::Lost(why) | LinkError::Unreachable(why)) => {
                 assert!(why.contains(&format!("status {status}")) || why.contains("ending it"), "{why}");
             }
             other => panic!("{other:?}"),
         }
-        soon("its end", link.closed().cancelled()).await;
+        within_max_wait("its end", link.closed().cancelled()).await;
     }
-    until("all gone", || alive(&marker).is_empty()).await;
+    wait_until("all gone", || alive(&marker).is_empty()).await;
 }
 
 #[test]
-fn a_thread_that_stops_leaves_nothing() {
+fn stopped_thread_leaves_no_process() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let (marker, link) = first.block_on(async {
@@ -194,13 +195,13 @@ fn a_thread_that_stops_leaves_nothing() {
     });
     drop(first);
     runtime().block_on(async {
-        soon("its end", link.closed().cancelled()).await;
-        until("all gone", || alive(&marker).is_empty()).await;
+        within_max_wait("its end", link.closed().cancelled()).await;
+        wait_until("all gone", || alive(&marker).is_empty()).await;
     });
 }
 
 #[test]
-fn a_server_may_tidy_up_although_the_gateway_is_gone() {
+fn orphaned_server_may_clean_up() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let child = runtime.block_on(async {
         let child = Child::start(&["tidy"]).await;
@@ -209,7 +210,7 @@ fn a_server_may_tidy_up_although_the_gateway_is_gone() {
     });
     drop(runtime);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(child.gone());
+    runtime.block_on(child.wait_until_gone());
     assert!(child.data().join("servers/test/tidied").exists());
 }
 
@@ -229,7 +230,7 @@ fn gateway_to_be_killed() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_is_killed_leaves_nothing() {
+async fn killed_gateway_leaves_no_process() {
     for signal in [Signal::KILL, Signal::TERM, Signal::ABORT] {
         let marker = marker();
         let mut gateway = Command::new(std::env::current_exe().unwrap())
@@ -244,6 +245,6 @@ async fn a_gateway_that_is_killed_leaves_nothing() {
         assert_eq!(alive(&marker).len(), 4, "guard, server, two daemons");
         kill(gateway.id().try_into().unwrap(), signal);
         gateway.wait().unwrap();
-        until("all gone", || alive(&marker).is_empty()).await;
+        wait_until("all gone", || alive(&marker).is_empty()).await;
     }
 }

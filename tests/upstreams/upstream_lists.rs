@@ -14,13 +14,13 @@ fn gateway(prefix: &str) -> Gateway {
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
     // Servers are connected in the background.
     eventually("the server's tools are listed", || {
-        let mut ws = opened(&gateway, "2025-11-25");
+        let mut ws = open_session(&gateway, "2025-11-25");
         names(&ws.call(1, "tools/list", json!({})), "tools").contains(&format!("{prefix}odd")).then_some(())
     });
     gateway
 }
 
-fn opened(gateway: &Gateway, version: &str) -> Ws {
+fn open_session(gateway: &Gateway, version: &str) -> Ws {
     let mut ws = Ws::open(gateway);
     ws.initialize(version);
     ws
@@ -36,7 +36,7 @@ fn tool(ws: &mut Ws, id: i64, name: &str, arguments: &Value) -> Value {
 }
 
 /// What a tool of the server says, as it is in its text.
-fn said(ws: &mut Ws, id: i64, name: &str) -> Value {
+fn tool_json(ws: &mut Ws, id: i64, name: &str) -> Value {
     let answer = tool(ws, id, name, &json!({}));
     serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"))).unwrap()
 }
@@ -49,7 +49,7 @@ fn told(ws: &mut Ws, id: i64, method: &str) -> usize {
 }
 
 #[test]
-fn requests_wait_for_an_unprefixed_server_that_is_starting() {
+fn requests_wait_for_a_starting_server() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
     let script = format!("until [ -e {} ]; do sleep 0.02; done; exec python3 {SERVER}", gate.display());
@@ -63,7 +63,7 @@ fn requests_wait_for_an_unprefixed_server_that_is_starting() {
     let mut stateless = Ws::open(&gateway);
     let listen = json!({ "notifications": { "resourceSubscriptions": ["note:///b"] } });
     stateless.send_json(&mcp::request(1, "subscriptions/listen", mcp::with_meta(listen)));
-    let mut ws = opened(&gateway, "2025-11-25");
+    let mut ws = open_session(&gateway, "2025-11-25");
     let requests = [
         ("tools/call", json!({ "name": "lists", "arguments": {} })),
         ("prompts/get", json!({ "name": "ask" })),
@@ -92,12 +92,12 @@ fn requests_wait_for_an_unprefixed_server_that_is_starting() {
 }
 
 #[test]
-fn lists_are_the_servers_own_bytes_in_every_revision() {
+fn lists_pass_byte_for_byte_in_every_revision() {
     for prefix in ["demo__", ""] {
         let gateway = gateway(prefix);
         let scheme = if prefix.is_empty() { "" } else { "demo+" };
         for version in mcp::LEGACY {
-            let mut ws = opened(&gateway, version);
+            let mut ws = open_session(&gateway, version);
             let mut raw = |method: &str| {
                 ws.send_json(&mcp::request(9, method, json!({})));
                 String::from_utf8(ws.frame().unwrap().payload).unwrap()
@@ -145,9 +145,9 @@ fn lists_are_the_servers_own_bytes_in_every_revision() {
 }
 
 #[test]
-fn a_changed_list_is_told_once_and_a_rumour_never() {
+fn list_change_is_reported_once_if_real() {
     let gateway = gateway("demo__");
-    let (mut ws, mut waiting) = (opened(&gateway, "2025-11-25"), opened(&gateway, "2025-06-18"));
+    let (mut ws, mut waiting) = (open_session(&gateway, "2025-11-25"), open_session(&gateway, "2025-06-18"));
     let mut uninitialized = Ws::open(&gateway);
     uninitialized.call(1, "initialize", mcp::initialize_params("2025-11-25"));
     let mut listen = gateway.modern_conn(
@@ -156,11 +156,11 @@ fn a_changed_list_is_told_once_and_a_rumour_never() {
         json!({"notifications": {"toolsListChanged": true, "promptsListChanged": true}}),
     );
     assert_eq!(listen.head().status, 200);
-    let acknowledged = listen.next().json();
+    let acknowledged = listen.expect_event().json();
     assert_eq!(acknowledged["params"]["notifications"], json!({"toolsListChanged": true, "promptsListChanged": true}));
-    let before = said(&mut ws, 1, "lists").as_u64().unwrap();
+    let before = tool_json(&mut ws, 1, "lists").as_u64().unwrap();
     tool(&mut ws, 2, "rumour", &json!({}));
-    eventually("the gateway has listed again", || (said(&mut ws, 3, "lists").as_u64()? > before).then_some(()));
+    eventually("the gateway has listed again", || (tool_json(&mut ws, 3, "lists").as_u64()? > before).then_some(()));
     tool(&mut ws, 4, "grow", &json!({}));
     let (mut id, mut changes) = (100, 0);
     eventually("the new tool is listed", || {
@@ -172,31 +172,31 @@ fn a_changed_list_is_told_once_and_a_rumour_never() {
     });
     changes += told(&mut waiting, 99, "notifications/tools/list_changed");
     assert_eq!(changes, 1, "of a list that is the same as before nothing is told");
-    let event = listen.next().json();
+    let event = listen.expect_event().json();
     assert_eq!(event["method"], "notifications/tools/list_changed");
     assert_eq!(event["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 5);
     assert_eq!(told(&mut uninitialized, 8, "notifications/tools/list_changed"), 0);
 }
 
 #[test]
-fn updates_of_resources_reach_who_subscribed_and_the_server_is_asked_once() {
+fn updates_reach_subscribers_with_one_subscription() {
     let gateway = gateway("demo__");
-    let (mut one, mut two) = (opened(&gateway, "2025-11-25"), opened(&gateway, "2024-11-05"));
+    let (mut one, mut two) = (open_session(&gateway, "2025-11-25"), open_session(&gateway, "2024-11-05"));
     let subscribe = |ws: &mut Ws, verb: &str, uri: &str| {
         let answer = ws.call(20, &format!("resources/{verb}"), json!({"uri": uri}));
         assert_eq!(answer["result"], json!({}), "{answer}");
     };
     subscribe(&mut one, "subscribe", "demo+note:///a");
     subscribe(&mut two, "subscribe", "demo+note:///a");
-    assert_eq!(said(&mut one, 2, "subscribed"), json!(["note:///a"]));
+    assert_eq!(tool_json(&mut one, 2, "subscribed"), json!(["note:///a"]));
     let asked = json!({"notifications": {"resourceSubscriptions": ["demo+note:///b", "nobody:///x"]}});
     let mut listen = gateway.modern_conn(6, "subscriptions/listen", asked);
     assert_eq!(listen.head().status, 200);
-    let acknowledged = listen.next().json();
+    let acknowledged = listen.expect_event().json();
     assert_eq!(acknowledged["params"]["notifications"], json!({"resourceSubscriptions": ["demo+note:///b"]}));
-    assert_eq!(said(&mut one, 3, "subscribed"), json!(["note:///a", "note:///b"]));
+    assert_eq!(tool_json(&mut one, 3, "subscribed"), json!(["note:///a", "note:///b"]));
 
-    let mut caller = opened(&gateway, "2025-11-25");
+    let mut caller = open_session(&gateway, "2025-11-25");
     tool(&mut caller, 4, "touch", &json!({"uri": "note:///a"}));
     tool(&mut caller, 5, "touch", &json!({"uri": "note:///b"}));
     for ws in [&mut one, &mut two] {
@@ -204,22 +204,24 @@ fn updates_of_resources_reach_who_subscribed_and_the_server_is_asked_once() {
         assert_eq!(update["method"], "notifications/resources/updated", "{update}");
         assert_eq!(update["params"], json!({"uri": "demo+note:///a"}));
     }
-    let update = listen.next().json();
+    let update = listen.expect_event().json();
     assert_eq!(update["params"]["uri"], "demo+note:///b");
     let updated = "notifications/resources/updated";
     assert_eq!([told(&mut one, 6, updated), told(&mut two, 6, updated), told(&mut caller, 6, updated)], [0, 0, 0]);
 
     subscribe(&mut one, "unsubscribe", "demo+note:///a");
     drop(listen);
-    eventually("only the other's is left", || (said(&mut one, 7, "subscribed") == json!(["note:///a"])).then_some(()));
+    eventually("only the other's is left", || {
+        (tool_json(&mut one, 7, "subscribed") == json!(["note:///a"])).then_some(())
+    });
     subscribe(&mut two, "unsubscribe", "demo+note:///a");
-    eventually("nothing is left", || (said(&mut one, 8, "subscribed") == json!([])).then_some(()));
+    eventually("nothing is left", || (tool_json(&mut one, 8, "subscribed") == json!([])).then_some(()));
 }
 
 #[test]
-fn completion_asks_the_server_for_its_own_prompt_and_no_more_than_clients_take() {
+fn completion_uses_own_names_and_is_cut() {
     let gateway = gateway("demo__");
-    let mut ws = opened(&gateway, "2025-11-25");
+    let mut ws = open_session(&gateway, "2025-11-25");
     for (reference, own) in [
         (json!({"type": "ref/prompt", "name": "demo__ask"}), json!({"type": "ref/prompt", "name": "ask"})),
         (
@@ -237,7 +239,7 @@ fn completion_asks_the_server_for_its_own_prompt_and_no_more_than_clients_take()
 }
 
 #[test]
-fn capabilities_that_both_sides_declare_pass_through() {
+fn common_capabilities_pass_through() {
     let gateway = gateway("demo__");
     let mut ws = Ws::open(&gateway);
     let mut params = mcp::initialize_params("2025-11-25");
@@ -254,7 +256,7 @@ fn capabilities_that_both_sides_declare_pass_through() {
 }
 
 #[test]
-fn what_the_server_says_of_itself_stands_under_its_name_in_both_eras() {
+fn server_instructions_appear_under_its_name() {
     let gateway = gateway("demo__");
     let ends = "\n\nThe server `demo` says of itself:\n  Lists only.";
     let told =

@@ -1,4 +1,4 @@
-//! The feed over both endpoints: every event once and in order, whoever comes back, and however slowly somebody reads.
+//! Tests of the feed over both endpoints: every event once and in order, across reconnects and slow readers.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ fn feed(gateway: &Gateway, path: &str, last: Option<u64>) -> Conn {
     conn
 }
 
-/// The next event that is numbered.
+/// Returns the next event with a number.
 #[track_caller]
-fn numbered(conn: &mut Conn) -> (u64, Event) {
+fn next_numbered(conn: &mut Conn) -> (u64, Event) {
     loop {
-        let event = conn.next();
+        let event = conn.expect_event();
         if let Some(id) = &event.id {
             return (id.parse().unwrap(), event);
         }
@@ -35,16 +35,16 @@ fn numbered(conn: &mut Conn) -> (u64, Event) {
 }
 
 #[test]
-fn a_change_is_told_edge_by_edge() {
+fn feed_reports_each_transition() {
     let gateway = Gateway::start();
     let mut conn = feed(&gateway, "/api/events", None);
-    let hello = conn.next();
+    let hello = conn.expect_event();
     assert_eq!(hello.event.as_deref(), Some("hello"));
     assert_eq!((hello.id.clone(), hello.json()["seq"].as_u64()), (None, Some(0)));
     let change = gateway.propose("Told");
     gateway.decide(&change, "approve");
     for (seq, kind) in (1..).zip(["change.created", "change.approved", "change.executing", "change.applied"]) {
-        let (id, event) = numbered(&mut conn);
+        let (id, event) = next_numbered(&mut conn);
         let data = event.json();
         assert_eq!((id, event.event.as_deref(), data["type"].as_str()), (seq, Some(kind), Some(kind)), "{data}");
         assert_eq!(data["change"]["id"], change.as_str());
@@ -53,7 +53,7 @@ fn a_change_is_told_edge_by_edge() {
 }
 
 #[test]
-fn who_comes_back_misses_nothing_and_sees_nothing_twice() {
+fn resumed_feed_has_no_loss_or_repeat() {
     let gateway = Gateway::start();
     let changes: Vec<String> = (0..5).map(|n| gateway.propose(&format!("Number {n}"))).collect();
     for change in &changes {
@@ -64,7 +64,7 @@ fn who_comes_back_misses_nothing_and_sees_nothing_twice() {
             let path = if by_header { "/api/events".into() } else { format!("/api/events?since={start}") };
             let mut conn = feed(&gateway, &path, by_header.then_some(start));
             for expected in start + 1..=10 {
-                assert_eq!(numbered(&mut conn).0, expected);
+                assert_eq!(next_numbered(&mut conn).0, expected);
             }
             assert!(
                 !matches!(conn.event_within(Duration::from_millis(50)), Some(Event { id: Some(_), .. })),
@@ -73,13 +73,13 @@ fn who_comes_back_misses_nothing_and_sees_nothing_twice() {
         }
     }
     let mut conn = feed(&gateway, "/api/events?since=9", None);
-    assert_eq!(numbered(&mut conn).0, 10);
+    assert_eq!(next_numbered(&mut conn).0, 10);
     gateway.propose("Live");
-    assert_eq!(numbered(&mut conn).0, 11, "and goes on live");
+    assert_eq!(next_numbered(&mut conn).0, 11, "and goes on live");
 }
 
 #[test]
-fn the_same_over_a_websocket() {
+fn websocket_feed_has_no_loss_or_repeat() {
     let gateway = Gateway::start();
     let bearer = format!("Bearer {}", gateway.reviewer());
     let refused = Ws::try_open(&gateway, "/events", &[]);
@@ -102,24 +102,24 @@ fn the_same_over_a_websocket() {
 }
 
 #[test]
-fn sessions_are_told_live_and_without_a_number() {
+fn session_events_have_no_number() {
     let gateway = Gateway::start();
     let mut conn = feed(&gateway, "/api/events", None);
-    conn.next();
+    conn.expect_event();
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
     let opened = loop {
-        let event = conn.next();
+        let event = conn.expect_event();
         if event.event.as_deref() == Some("session.opened") {
             break event;
         }
     };
     assert_eq!(opened.id, None);
     assert_eq!(opened.json()["session"]["transport"], "websocket");
-    // A close is final; a connection that is merely lost may come back for a while.
+    // A close is final; a lost connection may resume for a while.
     ws.send_frame(true, CLOSE, &1000u16.to_be_bytes());
     let closed = loop {
-        let event = conn.next();
+        let event = conn.expect_event();
         if event.event.as_deref() == Some("session.closed") {
             break event;
         }
@@ -128,7 +128,7 @@ fn sessions_are_told_live_and_without_a_number() {
 }
 
 #[test]
-fn a_dashboard_that_stops_reading_harms_nobody() {
+fn stalled_dashboard_harms_nobody() {
     let gateway = Gateway::with(&Options {
         env: vec![
             ("COUNTERSIGN_LIMITS__OUTBOX_MESSAGES", "64"),
@@ -146,7 +146,7 @@ fn a_dashboard_that_stops_reading_harms_nobody() {
         let title = expected.to_string();
         let arguments = json!({"projectId": project, "title": title, "type": "Story", "description": long});
         gateway.tool("create_issue", arguments);
-        assert_eq!(numbered(&mut reading).0, expected, "the one that reads gets everything");
+        assert_eq!(next_numbered(&mut reading).0, expected, "the one that reads gets everything");
     }
     assert_eq!(gateway.request("GET", "/health", &[], b"").status, 200);
     assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
@@ -154,7 +154,7 @@ fn a_dashboard_that_stops_reading_harms_nobody() {
 }
 
 #[test]
-fn a_revoked_key_ends_its_feed() {
+fn revoked_key_ends_its_feed() {
     let gateway = Gateway::start();
     let key = gateway.create_key("viewer", "vera");
     let bearer = format!("Bearer {key}");
@@ -179,16 +179,16 @@ fn a_revoked_key_ends_its_feed() {
     assert!(!seen.contains(&"change.created".to_owned()), "{seen:?}");
 }
 
-/// The id of the key of that name, out of the list: the first column that is neither name nor role.
+/// Returns the id of the key of that name from the list: the first column that is neither name nor role.
 fn key_id(list: &str, name: &str) -> String {
     let line = list.lines().find(|line| line.contains(name)).expect("the key is listed");
     line.split_whitespace().find(|word| *word != name && *word != "viewer").expect("an id").to_owned()
 }
 
 #[test]
-fn the_audit_trail_reads_back_in_order() {
+fn audit_trail_reads_back_in_order() {
     let gateway = Gateway::start();
-    // Her key stands in the trail too: before the change, so that the change's own entries follow one another.
+    // The key's entry precedes the change's, so the change's entries are contiguous.
     assert!(!gateway.reviewer().is_empty());
     let change = gateway.propose("Audited");
     gateway.decide(&change, "approve");

@@ -1,12 +1,12 @@
-//! The entry points of `tests/fuzz` on mutations of valid messages, for a bounded number of rounds and from a fixed
-//! seed, so that every run tries the same inputs. `COUNTERSIGN_FUZZ_ROUNDS` asks for more.
+//! Runs the entry points of `tests/fuzz` on mutations of valid messages, for a bounded number of rounds and from a
+//! fixed seed, so that every run tries the same inputs. `COUNTERSIGN_FUZZ_ROUNDS` sets more.
 
 #[path = "../fuzz/entry.rs"]
 mod entry;
 
 use std::{fs, panic, path::Path};
 
-/// xorshift64*: enough to pick mutations, and the same everywhere.
+/// The generator xorshift64*, which suffices for mutations and is the same everywhere.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.next() % n as u64).unwrap_or(0)
     }
@@ -37,7 +37,7 @@ const TOKENS: &[&[u8]] = &[
     b"[[[[[[[[[[[[[[[[", b"]]]]]]]]]]]]]]]]", b"{\"a\":{\"a\":{\"a\":", b"=?base64?", b"?=", b"mcp-name: x\n", b"mcp-method:\n",
 ];
 
-/// The seeds whose name starts so: one message, one POST with header lines, or one stream of lines in each file.
+/// Returns the seeds with this prefix: in each file one message, one POST with header lines, or one stream of lines.
 fn seeds(prefix: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
     let mut files: Vec<_> =
@@ -48,7 +48,7 @@ fn seeds(prefix: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).expect("a seed")).collect()
 }
 
-/// The `params` of all seeds that are messages.
+/// Returns the `params` of all seeds that are messages.
 fn seed_params() -> Vec<Vec<u8>> {
     let messages = seeds("").into_iter().filter_map(|seed| serde_json::from_slice::<serde_json::Value>(&seed).ok());
     let mut params: Vec<_> = messages.filter_map(|m| m.get("params").map(|p| p.to_string().into_bytes())).collect();
@@ -58,7 +58,7 @@ fn seed_params() -> Vec<Vec<u8>> {
 
 fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = seeds[random.below(seeds.len())].clone();
-    // No mutation now and then: the valid messages themselves.
+    // Sometimes no mutation: the valid messages themselves.
     for _ in 0..random.below(6) {
         let at = random.below(bytes.len() + 1);
         let end = at + random.below(bytes.len() - at + 1);
@@ -69,13 +69,13 @@ fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
             }
             1 => bytes.truncate(at),
             2 => drop(bytes.drain(at..end)),
-            // A member twice, as duplicate keys arise.
+            // Repeats a member, to make a duplicate key.
             3 => {
                 let piece = bytes[at..end].to_vec();
                 let to = random.below(bytes.len() + 1);
                 bytes.splice(to..to, piece);
             }
-            // A piece of another message.
+            // Inserts a piece of another message.
             4 => {
                 let other = &seeds[random.below(seeds.len())];
                 let from = random.below(other.len() + 1);
@@ -113,7 +113,7 @@ fn run(seed: u64, seeds: &[Vec<u8>], entry: fn(&[u8]) -> bool) {
             Err(_) => panic!("round {round} of seed {seed:#x} broke on \"{}\"", input.escape_ascii()),
         }
     }
-    // Mutations that are all refused, or all accepted, would try little.
+    // If all mutations are refused, or all accepted, little is tested.
     assert!(accepted > rounds / 10 && accepted < rounds - rounds / 10, "{accepted} of {rounds} accepted");
 }
 

@@ -1,4 +1,4 @@
-//! The other endpoints of the port and what keeps it safe: plain HTTP, credentials, foreign origins, hostile bytes.
+//! Tests of the port's other endpoints and its protection: plain HTTP, credentials, foreign origins, hostile bytes.
 
 use serde_json::json;
 use support::{Gateway, Options, eventually, http::Conn, mcp};
@@ -15,7 +15,7 @@ fn small_limits() -> Options<'static> {
 }
 
 #[test]
-fn one_shot_users_need_no_protocol() {
+fn plain_endpoint_needs_no_handshake() {
     let gateway = Gateway::start();
     let health = gateway.request("GET", "/health", &[], b"");
     assert_eq!(health.status, 200, "{}", health.text());
@@ -52,7 +52,7 @@ fn one_shot_users_need_no_protocol() {
 }
 
 #[test]
-fn metrics_have_what_an_operator_asks_for() {
+fn metrics_cover_operations() {
     let gateway = Gateway::start();
     gateway.project();
     let metrics = gateway.request("GET", "/metrics", &[], b"");
@@ -70,7 +70,7 @@ fn metrics_have_what_an_operator_asks_for() {
 }
 
 #[test]
-fn reaching_the_port_is_not_enough_to_decide() {
+fn deciding_needs_a_key() {
     let gateway = Gateway::start();
     let change = gateway.propose("Not to be approved by an agent");
     let path = format!("/api/changes/{change}/decision");
@@ -93,7 +93,7 @@ fn reaching_the_port_is_not_enough_to_decide() {
 }
 
 #[test]
-fn who_proposed_it_cannot_approve_it() {
+fn proposer_cannot_approve() {
     let gateway = Gateway::start();
     let key = gateway.create_key("admin", "root");
     let bearer = format!("Bearer {key}");
@@ -112,7 +112,7 @@ fn who_proposed_it_cannot_approve_it() {
 }
 
 #[test]
-fn an_old_version_decides_nothing() {
+fn outdated_version_decides_nothing() {
     let gateway = Gateway::start();
     let change = gateway.propose("Decided once");
     let path = format!("/api/changes/{change}/decision");
@@ -125,7 +125,7 @@ fn an_old_version_decides_nothing() {
 }
 
 #[test]
-fn with_keys_everybody_needs_one_and_guessing_is_limited() {
+fn keys_mode_needs_a_key_and_limits_guessing() {
     let gateway = Gateway::with(&Options { env: vec![("COUNTERSIGN_AUTH__MODE", "keys")], ..Options::default() });
     let ping = mcp::request(1, "ping", json!({})).to_string();
     let without = gateway.post(&[], &ping);
@@ -186,7 +186,7 @@ fn foreign_hosts_and_origins_are_refused_at_every_endpoint() {
 }
 
 #[test]
-fn bodies_are_compressed_where_the_client_wants_it() {
+fn bodies_are_compressed_on_request() {
     let gateway = Gateway::start();
     let body = mcp::request(1, "tools/list", json!({})).to_string();
     for encoding in ["gzip", "br"] {
@@ -196,9 +196,9 @@ fn bodies_are_compressed_where_the_client_wants_it() {
     assert_eq!(gateway.post(&[], &body).header("content-encoding"), None);
 }
 
-/// The second is taken up once the first is answered, before anything of its body is there.
+/// The second request is read once the first is answered, before any of its body arrives.
 #[test]
-fn the_body_of_a_request_behind_another_may_come_late_and_must_come() {
+fn pipelined_body_may_arrive_late() {
     let gateway = Gateway::with(&small_limits());
     let body = mcp::request(1, "ping", json!({})).to_string();
     let head = format!(
@@ -219,14 +219,14 @@ fn the_body_of_a_request_behind_another_may_come_late_and_must_come() {
 }
 
 #[test]
-fn slow_and_giant_requests_are_cut_off() {
+fn slow_and_huge_requests_are_cut_off() {
     let gateway = Gateway::with(&small_limits());
-    // A head that never ends.
+    // A head without an end.
     let mut slow = gateway.connect();
     slow.send(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ");
     let answer = slow.try_response();
     assert_eq!(answer.map(|answer| answer.status), Some(408));
-    // A body that never comes.
+    // A body that never arrives.
     let mut half = gateway.connect();
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\nAccept: */*\r\nContent-Length: 100\r\n\r\n{{",
@@ -235,13 +235,13 @@ fn slow_and_giant_requests_are_cut_off() {
     half.send(head.as_bytes());
     let answer = half.try_response();
     assert_eq!(answer.map(|answer| answer.status), Some(408));
-    // A giant header.
+    // A huge header.
     let giant = "x".repeat(1 << 20);
     let mut conn = gateway.connect();
     conn.request("GET", "/health", &[("X-Giant", &giant)], b"");
     let answer = conn.try_response();
     assert_eq!(answer.map(|answer| answer.status), Some(431));
-    // A body over the limit, announced and not.
+    // A body over the limit, announced or not.
     let big = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"pad":"{}"}}}}"#, "x".repeat(70 << 10));
     let refused = gateway.post(&[], &big);
     assert_eq!(refused.status, 413, "{}", refused.text());
@@ -254,12 +254,12 @@ fn slow_and_giant_requests_are_cut_off() {
     }
     chunked.send(b"0\r\n\r\n");
     assert_eq!(chunked.try_response().map(|answer| answer.status), Some(413));
-    // None of it has hurt anybody else.
+    // Nobody else was affected.
     assert_eq!(gateway.post(&[], &mcp::request(1, "ping", json!({})).to_string()).status, 200);
 }
 
 #[test]
-fn rubbish_is_answered_or_cut_off_and_hurts_nobody() {
+fn garbage_is_answered_or_cut_off() {
     let gateway = Gateway::with(&small_limits());
     let host = format!("127.0.0.1:{}", gateway.port);
     for (bytes, status) in [
@@ -313,14 +313,14 @@ fn deep_and_wide_json_is_bounded() {
 }
 
 #[test]
-fn connections_over_the_limit_are_told_so() {
+fn connections_over_the_limit_are_refused() {
     let gateway = Gateway::with(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__HTTP__MAX_CONNECTIONS", "8")],
         ..Options::default()
     });
     let change = gateway.propose("Waited for");
     let wait = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
-    // Each carries a call, so that none of them can make room.
+    // Each carries a call, so none of them can be evicted.
     let held: Vec<Conn> = (0..8).map(|id| gateway.modern_conn(id, "tools/call", wait.clone())).collect();
     eventually("eight calls in flight", || {
         (gateway.api("GET", "/api/sessions", None).1["inFlight"] == 8).then_some(())

@@ -1,4 +1,4 @@
-//! 2026-07-28 over raw HTTP: the header ladder in its order, listen streams, cancellation by going away.
+//! Tests of 2026-07-28 over raw HTTP: the order of header checks, listen streams, and cancellation by disconnecting.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// A `tools/list` by the book, with this done to it before it is sent.
-fn ladder(gateway: &Gateway, change: impl FnOnce(&mut Value, &mut Vec<(String, String)>)) -> Response {
+/// Sends a correct `tools/list` after this change to it.
+fn send_altered(gateway: &Gateway, change: impl FnOnce(&mut Value, &mut Vec<(String, String)>)) -> Response {
     let mut body = mcp::request(31, "tools/list", mcp::with_meta(json!({})));
     let mut headers = mcp::modern_headers("tools/list", &json!({}));
     change(&mut body, &mut headers);
@@ -28,8 +28,8 @@ fn set(headers: &mut Vec<(String, String)>, name: &str, value: Option<&str>) {
     }
 }
 
-/// The tool call `list_projects`, with this `Mcp-Name`.
-fn named(gateway: &Gateway, name: Option<&str>) -> Response {
+/// Calls `list_projects` with this `Mcp-Name`.
+fn call_with_name(gateway: &Gateway, name: Option<&str>) -> Response {
     let params = mcp::with_meta(json!({"name": "list_projects", "arguments": {}}));
     let mut headers = mcp::modern_headers("tools/call", &params);
     set(&mut headers, "Mcp-Name", name);
@@ -41,23 +41,23 @@ fn named(gateway: &Gateway, name: Option<&str>) -> Response {
     )
 }
 
-/// The first message of a listen stream must acknowledge it; gives the honoured filter.
+/// Reads the acknowledgment at the beginning of a listen stream; returns the accepted filter.
 #[track_caller]
-fn acknowledged(stream: &mut Conn, id: i64) -> Value {
+fn read_acknowledgment(stream: &mut Conn, id: i64) -> Value {
     let head = stream.head();
     assert_eq!(head.status, 200, "{head:?}");
     assert_eq!(head.header("x-accel-buffering"), Some("no"));
     assert!(head.header("mcp-session-id").is_none(), "no session is minted");
-    let first = stream.next().json();
+    let first = stream.expect_event().json();
     assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
     assert_eq!(first["params"]["_meta"][SUBSCRIPTION_KEY], id, "{first}");
     first["params"]["notifications"].clone()
 }
 
 #[test]
-fn the_ladder_stands_in_its_order() {
+fn header_checks_run_in_order() {
     let gateway = Gateway::start();
-    assert_eq!(ladder(&gateway, |_, _| {}).status, 200);
+    assert_eq!(send_altered(&gateway, |_, _| {}).status, 200);
 
     // Step 2: the body must be one request or notification.
     let no_request = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
@@ -67,20 +67,20 @@ fn the_ladder_stands_in_its_order() {
         assert_eq!((answer.status, answer.code()), (400, Some(code)), "{body}: {}", answer.text());
     }
 
-    // Step 3 before step 4: `_meta` is missing something and the headers are wrong too.
+    // Step 3 before step 4: `_meta` lacks a member and the headers are wrong, too.
     for key in [VERSION_KEY, CAPABILITIES_KEY] {
-        let answer = ladder(&gateway, |body, headers| {
+        let answer = send_altered(&gateway, |body, headers| {
             body["params"]["_meta"].as_object_mut().unwrap().remove(key);
             set(headers, "Mcp-Method", Some("prompts/list"));
         });
         assert_eq!((answer.status, answer.code()), (400, Some(-32602)), "{key}: {}", answer.text());
         assert_eq!(answer.json()["id"], 31, "errors carry the request's id");
     }
-    let no_meta = ladder(&gateway, |body, _| body["params"] = json!({}));
+    let no_meta = send_altered(&gateway, |body, _| body["params"] = json!({}));
     assert_eq!((no_meta.status, no_meta.code()), (400, Some(-32602)), "{}", no_meta.text());
 
-    // Step 4 before step 5: the header differs, and the version of the body is not served.
-    let mismatch = ladder(&gateway, |body, _| body["params"]["_meta"][VERSION_KEY] = json!("v999.0.0"));
+    // Step 4 before step 5: the header differs, and the body's version is not supported.
+    let mismatch = send_altered(&gateway, |body, _| body["params"]["_meta"][VERSION_KEY] = json!("v999.0.0"));
     assert_eq!((mismatch.status, mismatch.code()), (400, Some(-32020)), "{}", mismatch.text());
     for (name, value) in [
         ("MCP-Protocol-Version", None),
@@ -89,13 +89,13 @@ fn the_ladder_stands_in_its_order() {
         ("Mcp-Method", Some("prompts/list")),
         ("MCP-Protocol-Version", Some("2025-11-25")),
     ] {
-        let answer = ladder(&gateway, |_, headers| set(headers, name, value));
+        let answer = send_altered(&gateway, |_, headers| set(headers, name, value));
         assert_eq!((answer.status, answer.code()), (400, Some(-32020)), "{name}: {value:?}: {}", answer.text());
     }
 
-    // Step 5 before step 6: an unserved version and an unknown method.
+    // Step 5 before step 6: an unsupported version and an unknown method.
     for version in ["v999.0.0", "2027-01-01", "2025-11-25"] {
-        let answer = ladder(&gateway, |body, headers| {
+        let answer = send_altered(&gateway, |body, headers| {
             body["method"] = json!("no/such");
             body["params"]["_meta"][VERSION_KEY] = json!(version);
             set(headers, "Mcp-Method", Some("no/such"));
@@ -109,7 +109,7 @@ fn the_ladder_stands_in_its_order() {
         assert!(error["data"]["supported"].as_array().unwrap().iter().all(|v| served.contains(v)), "{error}");
     }
 
-    // Step 6: unknown methods, and those that the revision has dropped.
+    // Step 6: unknown methods, and those that the revision removed.
     for method in ["no/such", "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
     {
         let answer = gateway.modern(33, method, json!({}));
@@ -122,7 +122,7 @@ fn the_ladder_stands_in_its_order() {
 fn names_are_compared_after_decoding_and_trimming() {
     let gateway = Gateway::start();
     for good in ["list_projects", "  list_projects  ", "\tlist_projects", "=?base64?bGlzdF9wcm9qZWN0cw==?="] {
-        let answer = named(&gateway, Some(good));
+        let answer = call_with_name(&gateway, Some(good));
         assert_eq!(answer.status, 200, "{good}: {}", answer.text());
     }
     for bad in [
@@ -133,20 +133,20 @@ fn names_are_compared_after_decoding_and_trimming() {
         Some("=?base64?bGlzdF9wcm9qZWN0cw?="),
         Some("=?base64?!!!?="),
     ] {
-        let answer = named(&gateway, bad);
+        let answer = call_with_name(&gateway, bad);
         assert_eq!((answer.status, answer.code()), (400, Some(-32020)), "{bad:?}: {}", answer.text());
     }
-    let shouted = ladder(&gateway, |_, headers| {
+    let shouted = send_altered(&gateway, |_, headers| {
         set(headers, "Mcp-Method", None);
         headers.push(("MCP-METHOD".into(), "tools/list".into()));
     });
     assert_eq!(shouted.status, 200, "field names are case-insensitive: {}", shouted.text());
-    let twice = ladder(&gateway, |_, headers| headers.push(("Mcp-Method".into(), "prompts/list".into())));
+    let twice = send_altered(&gateway, |_, headers| headers.push(("Mcp-Method".into(), "prompts/list".into())));
     assert_eq!((twice.status, twice.code()), (400, Some(-32020)), "{}", twice.text());
 }
 
 #[test]
-fn a_legacy_opening_stays_legacy_whatever_the_method_header_says() {
+fn legacy_initialize_ignores_the_method_header() {
     let gateway = Gateway::start();
     let body = mcp::request(0, "initialize", mcp::initialize_params("2025-11-25")).to_string();
     let headers = [("MCP-Protocol-Version", "2025-11-25"), ("Mcp-Method", "initialize")];
@@ -164,7 +164,7 @@ fn there_are_no_sessions() {
         assert_eq!(answer.status, 405, "{method}: {}", answer.text());
         assert!(answer.header("allow").is_some_and(|allow| allow.contains("POST")), "{method}: {:?}", answer.headers);
     }
-    let answer = ladder(&gateway, |_, headers| {
+    let answer = send_altered(&gateway, |_, headers| {
         headers.push(("Mcp-Session-Id".into(), "nobody-knows-this-one".into()));
         headers.push(("Last-Event-ID".into(), "12".into()));
     });
@@ -173,7 +173,7 @@ fn there_are_no_sessions() {
 }
 
 #[test]
-fn results_say_what_they_are_and_how_long_they_hold() {
+fn results_have_type_and_ttl() {
     let gateway = Gateway::start();
     let discovered = gateway.modern(1, "server/discover", json!({})).json();
     assert_eq!(discovered["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "countersign");
@@ -197,7 +197,7 @@ fn results_say_what_they_are_and_how_long_they_hold() {
     let missing = gateway.modern(5, "resources/read", json!({"uri": "test://not/there"})).json();
     assert_eq!(missing["error"]["code"], -32602, "{missing}");
     assert_eq!(missing["error"]["data"]["uri"], "test://not/there");
-    let no_client_info = ladder(&gateway, |body, _| {
+    let no_client_info = send_altered(&gateway, |body, _| {
         body["params"]["_meta"].as_object_mut().unwrap().remove("io.modelcontextprotocol/clientInfo");
     });
     assert_eq!(no_client_info.status, 200, "clientInfo is optional: {}", no_client_info.text());
@@ -210,20 +210,20 @@ fn results_say_what_they_are_and_how_long_they_hold() {
 }
 
 #[test]
-fn a_listener_hears_what_it_asked_for_and_nothing_else() {
+fn listener_gets_only_requested_events() {
     let gateway = Gateway::start();
     let (watched, other) = (gateway.propose("Listened to"), gateway.propose("Not listened to"));
     let uri = format!("change://{watched}");
     let mut stream =
         gateway.modern_conn(77, "subscriptions/listen", json!({"notifications": {"resourceSubscriptions": [uri]}}));
-    let honoured = acknowledged(&mut stream, 77);
+    let honoured = read_acknowledgment(&mut stream, 77);
     assert_eq!(honoured["resourceSubscriptions"], json!([uri]));
     let mut lists =
         gateway.modern_conn(78, "subscriptions/listen", json!({"notifications": {"promptsListChanged": true}}));
-    acknowledged(&mut lists, 78);
+    read_acknowledgment(&mut lists, 78);
     gateway.decide(&other, "reject");
     gateway.decide(&watched, "reject");
-    let update = stream.next().json();
+    let update = stream.expect_event().json();
     assert_eq!(update["method"], "notifications/resources/updated");
     assert_eq!(update["params"]["uri"], uri);
     assert_eq!(update["params"]["_meta"][SUBSCRIPTION_KEY], 77);
@@ -232,13 +232,13 @@ fn a_listener_hears_what_it_asked_for_and_nothing_else() {
 }
 
 #[test]
-fn a_listener_gets_a_last_word_when_the_gateway_stops() {
+fn listener_gets_a_final_event_at_shutdown() {
     let gateway = Gateway::start();
     let params = json!({"notifications": {"resourcesListChanged": true}});
     let mut stream = gateway.modern_conn(5, "subscriptions/listen", params);
-    acknowledged(&mut stream, 5);
+    read_acknowledgment(&mut stream, 5);
     gateway.process.terminate();
-    let last = stream.next().json();
+    let last = stream.expect_event().json();
     assert_eq!(last["id"], 5, "{last}");
     assert_eq!(last["result"]["resultType"], "complete", "{last}");
     assert!(stream.event().is_none());
@@ -255,7 +255,7 @@ fn going_away_cancels() {
     });
     let mut stream = gateway.modern_conn(6, "tools/call", params);
     assert_eq!(stream.head().status, 200);
-    assert_eq!(stream.next().json()["method"], "notifications/progress");
+    assert_eq!(stream.expect_event().json()["method"], "notifications/progress");
     let in_flight = |gateway: &Gateway| {
         let (_, listed) = gateway.api("GET", "/api/sessions", None);
         let sessions = listed["sessions"].as_array().unwrap().clone();
@@ -268,11 +268,11 @@ fn going_away_cancels() {
 }
 
 #[test]
-fn an_answer_is_json_where_there_is_nothing_to_stream() {
+fn answer_is_json_without_stream_events() {
     let gateway = Gateway::start();
     let answer = gateway.modern(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
     assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("application/json")));
-    // A wait without a progress token may be answered either way, and is answered.
+    // A wait without a progress token may be answered in either form.
     let change = gateway.propose("Waited for without a token");
     gateway.decide(&change, "reject");
     let waited = gateway.modern(2, "tools/call", json!({"name": "wait_for_change", "arguments": {"changeId": change}}));

@@ -1,9 +1,9 @@
-//! JSON-RPC over raw HTTP, as the handshake revisions speak it: ids, errors, batches, negotiation. Bytes in, bytes out.
+//! Tests of JSON-RPC over raw HTTP in the handshake revisions: ids, errors, batches, negotiation.
 
 use serde_json::{Value, json};
 use support::{Gateway, Options, mcp};
 
-/// The raw text of the answer's `id`, as it stands on the wire.
+/// Returns the raw text of the answer's `id`.
 fn raw_id(body: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Answer {
@@ -54,7 +54,7 @@ fn ids_of_other_types_are_refused() {
             let body = answer.json();
             assert_eq!(answer.code(), Some(-32600), "{version} {id}: {body}");
             assert_eq!(body["error"]["data"]["code"], "INVALID_REQUEST");
-            // An id that could not be read is null up to 2025-06-18 and absent later.
+            // An unreadable id is null up to 2025-06-18 and absent later.
             let expected = if version < "2025-11-25" { Some(&Value::Null) } else { None };
             assert_eq!(body.get("id"), expected, "{version} {id}");
         }
@@ -62,7 +62,7 @@ fn ids_of_other_types_are_refused() {
 }
 
 #[test]
-fn what_is_no_json_is_a_parse_error() {
+fn invalid_json_is_a_parse_error() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let deep = "[".repeat(100_000);
@@ -94,7 +94,7 @@ fn what_is_no_json_is_a_parse_error() {
 }
 
 #[test]
-fn what_is_no_request_is_invalid() {
+fn non_request_is_invalid() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     for body in [
@@ -116,13 +116,13 @@ fn what_is_no_request_is_invalid() {
         let answer = session.post(body);
         assert_eq!((answer.status, answer.code()), (400, Some(-32600)), "{body}: {}", answer.text());
     }
-    // An array is well-formed JSON-RPC; the others are not even that.
+    // An array is well-formed JSON-RPC; the others are not.
     for (params, code) in [("5", -32600), ("\"x\"", -32600), ("[1]", -32602)] {
         let answer = session.post(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#));
         assert_eq!((answer.status, answer.code()), (400, Some(code)), "{params}: {}", answer.text());
         assert_eq!(answer.json()["id"], 1);
     }
-    // A byte order mark and lone surrogates, wherever they stand: a clear error, never a broken connection.
+    // A byte order mark and lone surrogates anywhere cause a clear error, never a broken connection.
     for body in [
         "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}",
         r#"{"jsonrpc":"2.0","id":"\ud800","method":"ping"}"#,
@@ -134,7 +134,7 @@ fn what_is_no_request_is_invalid() {
 }
 
 #[test]
-fn methods_and_params_have_their_codes() {
+fn method_and_param_errors_have_codes() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     for (method, params, code, stable) in [
@@ -159,7 +159,7 @@ fn methods_and_params_have_their_codes() {
 }
 
 #[test]
-fn bad_arguments_are_an_error_of_the_revision() {
+fn bad_arguments_follow_the_revision() {
     let gateway = Gateway::start();
     for version in mcp::LEGACY {
         let session = gateway.session(version);
@@ -179,7 +179,7 @@ fn bad_arguments_are_an_error_of_the_revision() {
 }
 
 #[test]
-fn a_notification_is_never_answered() {
+fn notification_is_never_answered() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     for body in [
@@ -195,7 +195,7 @@ fn a_notification_is_never_answered() {
 }
 
 #[test]
-fn batches_exist_where_the_revision_has_them() {
+fn batches_work_in_revisions_that_have_them() {
     let gateway = Gateway::start();
     for version in ["2025-06-18", "2025-11-25"] {
         let session = gateway.session(version);
@@ -255,7 +255,7 @@ fn writes_in_one_batch_are_not_shared() {
 }
 
 #[test]
-fn a_known_revision_is_negotiated_and_any_other_offered_the_newest_handshake_one() {
+fn unknown_revision_gets_the_newest_handshake_one() {
     let gateway = Gateway::start();
     for version in mcp::LEGACY {
         let session = gateway.opened(version);

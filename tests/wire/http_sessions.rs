@@ -1,11 +1,12 @@
-//! Streamable HTTP of the handshake revisions: session ids, streams, resume, cancellation, and the 2024-11-05 pair.
+//! Tests of Streamable HTTP in the handshake revisions: session ids, streams, resumption, cancellation, and the
+//! 2024-11-05 pair.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{Gateway, eventually, http::Conn, mcp};
 
-/// A `wait_for_change` that reports progress under that token.
+/// Returns a `wait_for_change` that reports progress under that token.
 fn wait_call(id: i64, change: &str, token: &str) -> Value {
     let params = json!({
         "name": "wait_for_change", "arguments": {"changeId": change}, "_meta": {"progressToken": token},
@@ -13,12 +14,12 @@ fn wait_call(id: i64, change: &str, token: &str) -> Value {
     mcp::request(id, "tools/call", params)
 }
 
-/// Reads events up to the answer to `id`; gives it and the notifications before it.
+/// Reads events up to the answer to `id`; returns it with the notifications before it.
 #[track_caller]
 fn answer(conn: &mut Conn, id: i64) -> (Value, Vec<Value>) {
     let mut before = Vec::new();
     loop {
-        let event = conn.next();
+        let event = conn.expect_event();
         if event.data.as_deref().is_none_or(str::is_empty) {
             continue;
         }
@@ -31,7 +32,7 @@ fn answer(conn: &mut Conn, id: i64) -> (Value, Vec<Value>) {
 }
 
 #[test]
-fn ping_and_tools_list_need_no_session_and_calls_need_an_initialized_one() {
+fn only_calls_need_an_initialized_session() {
     let gateway = Gateway::start();
     for method in ["ping", "tools/list"] {
         let answer = gateway.post(&[], &mcp::request(1, method, json!({})).to_string());
@@ -46,7 +47,7 @@ fn ping_and_tools_list_need_no_session_and_calls_need_an_initialized_one() {
 }
 
 #[test]
-fn an_ended_session_is_not_found() {
+fn ended_session_is_not_found() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let ended = session.delete();
@@ -64,7 +65,7 @@ fn an_ended_session_is_not_found() {
 }
 
 #[test]
-fn a_session_belongs_to_its_principal() {
+fn session_belongs_to_its_principal() {
     let gateway = Gateway::start();
     let key = format!("Bearer {}", gateway.create_key("agent", "bot-1"));
     let other = format!("Bearer {}", gateway.create_key("agent", "bot-2"));
@@ -85,7 +86,7 @@ fn a_session_belongs_to_its_principal() {
 }
 
 #[test]
-fn the_version_header_must_be_the_sessions() {
+fn version_header_must_match_the_session() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let ping = mcp::request(1, "ping", json!({})).to_string();
@@ -93,7 +94,7 @@ fn the_version_header_must_be_the_sessions() {
         let answer = gateway.post(&[("Mcp-Session-Id", &session.id), ("MCP-Protocol-Version", wrong)], &ping);
         assert_eq!(answer.status, 400, "{wrong}: {}", answer.text());
     }
-    // The session knows its revision, so the header may be left out.
+    // The session knows its revision, so the header is optional.
     assert_eq!(gateway.post(&[("Mcp-Session-Id", &session.id)], &ping).status, 200);
 }
 
@@ -117,7 +118,7 @@ fn accept_and_content_type_are_checked() {
 }
 
 #[test]
-fn a_call_with_progress_is_a_stream_that_begins_with_a_priming_event() {
+fn progress_stream_begins_with_a_priming_event() {
     let gateway = Gateway::start();
     for version in ["2025-06-18", "2025-11-25"] {
         let session = gateway.session(version);
@@ -126,7 +127,7 @@ fn a_call_with_progress_is_a_stream_that_begins_with_a_priming_event() {
         let head = conn.head();
         assert_eq!(head.header("content-type").map(|kind| kind.split(';').next().unwrap()), Some("text/event-stream"));
         assert_eq!(head.header("content-encoding"), None, "never compressed: {head:?}");
-        let first = conn.next();
+        let first = conn.expect_event();
         let primed = first.id.is_some() && first.data.as_deref() == Some("");
         assert_eq!(primed, version == "2025-11-25", "{first:?}");
         if !primed {
@@ -145,28 +146,28 @@ fn a_call_with_progress_is_a_stream_that_begins_with_a_priming_event() {
 }
 
 #[test]
-fn a_cut_call_goes_on_and_its_stream_is_resumed() {
+fn interrupted_call_continues_and_resumes() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let change = gateway.propose("Cut");
     let mut conn = session.start(&wait_call(4, &change, "cut"));
     assert_eq!(conn.head().status, 200);
-    let last = conn.next().id.expect("an id to resume from");
-    // Going away is no cancellation in the handshake revisions.
+    let last = conn.expect_event().id.expect("an id to resume from");
+    // Disconnecting is not a cancellation in the handshake revisions.
     drop(conn);
     gateway.decide(&change, "reject");
     let mut resumed = session.stream(Some(&last));
     let (message, _) = answer(&mut resumed, 4);
     assert_eq!(message["result"]["structuredContent"]["status"], "rejected", "{message}");
     assert!(resumed.event().is_none(), "a resumed stream of a call ends with the answer");
-    // It was delivered once; the same point can be replayed, and only that stream comes back.
+    // It was delivered once; resuming from the same point replays only that stream.
     let mut again = session.stream(Some(&last));
     let (second, _) = answer(&mut again, 4);
     assert_eq!(second, message);
 }
 
 #[test]
-fn the_standalone_stream_carries_updates_and_is_resumed_without_loss_or_repeat() {
+fn standalone_stream_resumes_without_loss() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let changes: Vec<String> = (0..3).map(|n| gateway.propose(&format!("Watched {n}"))).collect();
@@ -175,10 +176,10 @@ fn the_standalone_stream_carries_updates_and_is_resumed_without_loss_or_repeat()
         assert_eq!(answer["result"], json!({}), "{answer}");
     }
     let mut stream = session.stream(None);
-    let priming = stream.next();
+    let priming = stream.expect_event();
     assert!(priming.id.is_some() && priming.data.as_deref() == Some(""), "{priming:?}");
     gateway.decide(&changes[0], "reject");
-    let first = stream.next();
+    let first = stream.expect_event();
     assert_eq!(first.json()["method"], "notifications/resources/updated");
     assert_eq!(first.json()["params"]["uri"], format!("change://{}", changes[0]));
     let last = first.id.expect("an id");
@@ -186,25 +187,25 @@ fn the_standalone_stream_carries_updates_and_is_resumed_without_loss_or_repeat()
     gateway.decide(&changes[1], "reject");
     let mut resumed = session.stream(Some(&last));
     let seen = eventually("the missed update", || {
-        let event = resumed.next();
+        let event = resumed.expect_event();
         event.data.as_deref().is_some_and(|data| !data.is_empty()).then(|| event.json())
     });
     assert_eq!(seen["params"]["uri"], format!("change://{}", changes[1]), "neither lost nor repeated");
     gateway.decide(&changes[2], "reject");
-    let live = resumed.next().json();
+    let live = resumed.expect_event().json();
     assert_eq!(live["params"]["uri"], format!("change://{}", changes[2]), "and then live");
     let unsubscribed = session.call(9, "resources/unsubscribe", json!({"uri": format!("change://{}", changes[2])}));
     assert_eq!(unsubscribed["result"], json!({}));
 }
 
 #[test]
-fn a_cancelled_call_is_not_answered() {
+fn cancelled_call_is_not_answered() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let change = gateway.propose("Cancelled wait");
     let mut conn = session.start(&wait_call(11, &change, "c"));
     assert_eq!(conn.head().status, 200);
-    conn.next();
+    conn.expect_event();
     let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 11}});
     assert_eq!(session.post(&cancelled.to_string()).status, 202);
     while let Some(event) = conn.event_within(Duration::from_secs(5)) {
@@ -216,7 +217,7 @@ fn a_cancelled_call_is_not_answered() {
     // Another session's notification cancels nothing of ours.
     let mut second = session.start(&wait_call(12, &change, "d"));
     second.head();
-    second.next();
+    second.expect_event();
     let stranger = gateway.session("2025-11-25");
     stranger
         .post(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 12}}).to_string());
@@ -225,12 +226,12 @@ fn a_cancelled_call_is_not_answered() {
 }
 
 #[test]
-fn the_pair_of_2024_11_05_works() {
+fn sse_pair_of_2024_11_05_works() {
     let gateway = Gateway::start();
     let mut stream = gateway.connect();
     stream.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
     assert_eq!(stream.head().status, 200);
-    let endpoint = stream.next();
+    let endpoint = stream.expect_event();
     assert_eq!(endpoint.event.as_deref(), Some("endpoint"));
     let path = endpoint.data.expect("a path");
     assert!(path.starts_with("/messages"), "{path}");
@@ -239,12 +240,12 @@ fn the_pair_of_2024_11_05_works() {
         assert_eq!(accepted.status, 202, "{}", accepted.text());
     };
     post(&mcp::request(1, "initialize", mcp::initialize_params("2024-11-05")));
-    let opened = stream.next();
+    let opened = stream.expect_event();
     assert_eq!(opened.event.as_deref(), Some("message"));
     assert_eq!(opened.json()["result"]["protocolVersion"], "2024-11-05");
     post(&mcp::notification("notifications/initialized"));
     post(&mcp::request(2, "tools/call", json!({"name": "list_projects", "arguments": {}})));
-    let called = stream.next().json();
+    let called = stream.expect_event().json();
     assert_eq!(called["id"], 2);
     assert!(called["result"]["content"].is_array(), "{called}");
     let unknown = gateway.request("POST", "/messages?sessionId=none", &[mcp::JSON], b"{}");
@@ -252,7 +253,7 @@ fn the_pair_of_2024_11_05_works() {
 }
 
 #[test]
-fn sessions_are_shown_while_they_live() {
+fn sessions_are_listed_while_open() {
     let gateway = Gateway::start();
     let session = gateway.session("2025-11-25");
     let (status, listed) = gateway.api("GET", "/api/sessions", None);

@@ -1,4 +1,4 @@
-//! What goes over the wire: HTTP of every revision, WebSocket, stdio, the feed, and bytes that nobody should send.
+//! Tests of the wire: HTTP of every revision, WebSocket, stdio, the feed, and hostile bytes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 

@@ -1,4 +1,4 @@
-//! stdio as a desktop agent uses it: lines in, lines out, in one process and attached to a shared gateway.
+//! Tests of stdio as a desktop agent uses it, in one process and attached to a shared gateway.
 
 use std::{
     os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 use support::{Gateway, LISTEN, eventually, mcp, signal, stdio::Agent};
 use tempfile::TempDir;
 
-/// `--standalone` on a free port with data of its own.
-fn standalone() -> (TempDir, Agent) {
+/// Starts an agent with `--standalone` on a free port with its own data.
+fn start_standalone() -> (TempDir, Agent) {
     let home = tempfile::tempdir().unwrap();
     let agent = Agent::start(home.path(), &["--standalone", "--listen", LISTEN], &[]);
     (home, agent)
 }
 
 #[test]
-fn lines_in_lines_out() {
-    let (_home, mut agent) = standalone();
+fn stdio_answers_lines() {
+    let (_home, mut agent) = start_standalone();
     assert_eq!(agent.initialize("2025-11-25")["result"]["protocolVersion"], "2025-11-25");
     assert_eq!(agent.call(1, "ping", json!({}))["result"], json!({}));
     let tools = agent.call(2, "tools/list", json!({}));
     assert!(tools["result"]["tools"].as_array().unwrap().len() > 10, "{tools}");
-    // CRLF, blank lines and spaces around a message are forgiven.
+    // CRLF, blank lines and spaces around a message are accepted.
     agent.send_bytes(b"\r\n\n  {\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\t\r\n");
     assert_eq!(agent.answer(&json!(3))["result"], json!({}));
     for (line, code) in [("{", -32700), ("5", -32600), ("[]", -32600), ("\u{feff}5", -32700)] {
@@ -44,7 +44,7 @@ fn lines_in_lines_out() {
 
 #[test]
 fn the_modern_era_needs_no_handshake() {
-    let (_home, mut agent) = standalone();
+    let (_home, mut agent) = start_standalone();
     let discovered = agent.call(1, "server/discover", mcp::with_meta(json!({})));
     assert_eq!(discovered["result"]["resultType"], "complete", "{discovered}");
     let called = agent.call(2, "tools/call", mcp::with_meta(json!({"name": "list_projects", "arguments": {}})));
@@ -53,10 +53,10 @@ fn the_modern_era_needs_no_handshake() {
 
 #[test]
 fn long_messages_go_both_ways() {
-    let (_home, mut agent) = standalone();
+    let (_home, mut agent) = start_standalone();
     agent.initialize("2025-11-25");
     for size in [64 << 10, (8 << 20) - 100] {
-        // The id comes back byte for byte, so the answer is as long as the question.
+        // The id is echoed byte for byte, so the answer is as long as the question.
         let id = "x".repeat(size - 40);
         agent.send(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"ping"}}"#));
         let line = agent.line();
@@ -69,8 +69,8 @@ fn long_messages_go_both_ways() {
 }
 
 #[test]
-fn requests_run_at_the_same_time() {
-    let (home, mut agent) = standalone();
+fn stdio_requests_run_concurrently() {
+    let (home, mut agent) = start_standalone();
     agent.initialize("2025-11-25");
     let project = agent.call(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
     let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
@@ -106,17 +106,17 @@ fn requests_run_at_the_same_time() {
     assert!(home.path().join("data").is_dir());
 }
 
-/// Ends in time, with exit code 0. The promise is a second; the bound leaves room for a loaded machine.
+/// Checks the exit code 0 within the time limit. The promise is a second; the limit leaves room for a loaded machine.
 #[track_caller]
-fn ends_well(agent: &mut Agent, since: Instant) {
+fn check_clean_exit(agent: &mut Agent, since: Instant) {
     let status = agent.process.ended();
     assert_eq!(status.code(), Some(0), "{status:?}");
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
 }
 
 #[test]
-fn eof_ends_it_after_the_finished_answers_are_flushed() {
-    let (_home, mut agent) = standalone();
+fn eof_flushes_finished_answers() {
+    let (_home, mut agent) = start_standalone();
     agent.initialize("2025-11-25");
     let proposed = {
         let project = agent.call(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
@@ -125,7 +125,7 @@ fn eof_ends_it_after_the_finished_answers_are_flushed() {
         agent.call(2, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
     };
     let change = proposed["result"]["structuredContent"]["changeId"].clone();
-    // One that is held, and many that can be answered.
+    // One held call, and many that can be answered.
     agent.send_json(&mcp::request(
         3,
         "tools/call",
@@ -139,7 +139,7 @@ fn eof_ends_it_after_the_finished_answers_are_flushed() {
     let since = Instant::now();
     agent.close();
     let rest = agent.rest();
-    ends_well(&mut agent, since);
+    check_clean_exit(&mut agent, since);
     let ids: Vec<Value> = rest.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
     for id in 100..300 {
         assert!(ids.contains(&json!(id)), "the answer to {id} was flushed");
@@ -148,20 +148,20 @@ fn eof_ends_it_after_the_finished_answers_are_flushed() {
 }
 
 #[test]
-fn eof_before_anything_ends_it_too() {
-    let (_home, mut agent) = standalone();
+fn immediate_eof_ends_the_process() {
+    let (_home, mut agent) = start_standalone();
     let since = Instant::now();
     agent.close();
-    ends_well(&mut agent, since);
+    check_clean_exit(&mut agent, since);
 }
 
 #[test]
-fn sigterm_ends_it_with_exit_code_0() {
-    let (_home, mut agent) = standalone();
+fn sigterm_exits_with_0() {
+    let (_home, mut agent) = start_standalone();
     agent.initialize("2025-11-25");
     let since = Instant::now();
     agent.process.terminate();
-    ends_well(&mut agent, since);
+    check_clean_exit(&mut agent, since);
 }
 
 #[test]
@@ -183,10 +183,10 @@ fn attached_agents_share_one_gateway_with_the_dashboard() {
     assert_eq!(gateway.change(&change)["proposer"]["transport"], "stdio");
     let seen = second.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
     assert!(seen["result"]["content"][0]["text"].as_str().unwrap().contains("pending"), "{seen}");
-    // One that ends takes neither the other nor the gateway down.
+    // The end of one agent affects neither the other nor the gateway.
     let since = Instant::now();
     first.close();
-    ends_well(&mut first, since);
+    check_clean_exit(&mut first, since);
     gateway.decide(&change, "approve");
     let after = second.call(2, "tools/call", json!({"name": "wait_for_change", "arguments": {"changeId": change}}));
     assert!(after["result"].is_object(), "{after}");
@@ -196,7 +196,7 @@ fn attached_agents_share_one_gateway_with_the_dashboard() {
 }
 
 #[test]
-fn an_attached_agent_ends_when_the_gateway_does() {
+fn attached_agent_ends_with_the_gateway() {
     let gateway = Gateway::start();
     let mut agent = Agent::start(gateway.home.path(), &[], &[]);
     agent.initialize("2025-11-25");
@@ -206,8 +206,8 @@ fn an_attached_agent_ends_when_the_gateway_does() {
     assert!(agent.rest().iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "nothing but JSON on stdout");
 }
 
-/// The processes that serve that data directory and are no children of ours.
-fn detached(data: &Path) -> Vec<u32> {
+/// Returns the processes that serve that data directory and are not our children.
+fn detached_gateways(data: &Path) -> Vec<u32> {
     let data = data.to_str().unwrap().as_bytes().to_vec();
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     processes
@@ -221,7 +221,7 @@ fn detached(data: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn without_a_gateway_one_is_started_shared_and_ends_by_itself() {
+fn missing_gateway_is_started_and_ends_by_itself() {
     let home = tempfile::tempdir().unwrap();
     let env = [("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "1s")];
     let mut agents: Vec<Agent> = (0..3).map(|_| Agent::start(home.path(), &["--listen", LISTEN], &env)).collect();
@@ -229,7 +229,7 @@ fn without_a_gateway_one_is_started_shared_and_ends_by_itself() {
         agent.initialize("2025-11-25");
     }
     let data = home.path().join("data");
-    let serving = detached(&data);
+    let serving = detached_gateways(&data);
     assert_eq!(serving.len(), 1, "three agents that start at once share one gateway: {serving:?}");
     let project = agents[0].call(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
     let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
@@ -243,9 +243,10 @@ fn without_a_gateway_one_is_started_shared_and_ends_by_itself() {
         agent.close();
         agent.process.ended();
     }
-    let ended =
-        std::panic::catch_unwind(|| eventually("it ends by itself", || detached(&data).is_empty().then_some(())));
-    for pid in detached(&data) {
+    let ended = std::panic::catch_unwind(|| {
+        eventually("it ends by itself", || detached_gateways(&data).is_empty().then_some(()))
+    });
+    for pid in detached_gateways(&data) {
         signal(pid, rustix::process::Signal::KILL);
     }
     assert!(ended.is_ok(), "the gateway that was started ends after its last user");

@@ -1,4 +1,4 @@
-//! `/ws` over a raw socket: the upgrade, frames of every kind, both eras, resume, and readers that stop reading.
+//! Tests of `/ws` over a raw socket: the upgrade, frames of every kind, both eras, resumption, and stalled readers.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -14,7 +14,7 @@ use support::{
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 
 #[test]
-fn the_upgrade_echoes_the_subprotocol_and_names_the_session() {
+fn upgrade_names_subprotocol_and_session() {
     let gateway = Gateway::start();
     let ws = Ws::open(&gateway);
     assert_eq!(ws.head.header("sec-websocket-protocol"), Some("mcp"));
@@ -74,7 +74,7 @@ fn the_modern_era_over_a_socket() {
 }
 
 #[test]
-fn frames_that_are_no_message_close_with_their_code() {
+fn invalid_frames_close_with_their_code() {
     let gateway = Gateway::with(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__MAX_MESSAGE_SIZE", "64KiB")],
         ..Options::default()
@@ -105,7 +105,7 @@ fn frames_that_are_no_message_close_with_their_code() {
 }
 
 #[test]
-fn bad_messages_get_errors_and_the_socket_goes_on() {
+fn bad_messages_get_errors_on_an_open_socket() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
@@ -129,7 +129,7 @@ fn bad_messages_get_errors_and_the_socket_goes_on() {
 }
 
 #[test]
-fn fragments_are_joined_and_control_frames_go_in_between() {
+fn fragments_are_joined_around_control_frames() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     let text = mcp::request(1, "ping", json!({"pad": "é".repeat(1000)})).to_string();
@@ -153,7 +153,7 @@ fn fragments_are_joined_and_control_frames_go_in_between() {
 }
 
 #[test]
-fn requests_run_at_the_same_time_and_can_be_cancelled() {
+fn concurrent_requests_can_be_cancelled() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
@@ -173,7 +173,7 @@ fn requests_run_at_the_same_time_and_can_be_cancelled() {
 }
 
 #[test]
-fn the_dead_are_pinged_and_evicted() {
+fn dead_sockets_are_evicted_after_pings() {
     let gateway = Gateway::with(&Options {
         env: vec![
             ("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "200ms"),
@@ -185,7 +185,7 @@ fn the_dead_are_pinged_and_evicted() {
     let mut dead = Ws::open(&gateway);
     let evicted = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // `call` answers the pings on its way.
+        // `call` answers pings while it waits.
         let alive = scope.spawn(|| {
             let mut alive = Ws::open(&gateway);
             for id in 0.. {
@@ -211,14 +211,14 @@ fn the_dead_are_pinged_and_evicted() {
 }
 
 #[test]
-fn over_the_limit_is_told_so() {
+fn socket_over_the_limit_is_refused() {
     let gateway = Gateway::with(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__MAX_CONNECTIONS", "3")],
         ..Options::default()
     });
     let change = gateway.propose("Waited for");
     let wait = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
-    // Each has a call in flight, so that none of them can make room.
+    // Each has a call in flight, so none of them can be evicted.
     let held: Vec<Ws> = (0..3)
         .map(|_| {
             let mut ws = Ws::open(&gateway);
@@ -235,7 +235,7 @@ fn over_the_limit_is_told_so() {
 }
 
 /// Opens a session, subscribes to two changes, and receives the first update.
-fn subscribed(gateway: &Gateway) -> (Ws, [String; 2]) {
+fn open_subscribed(gateway: &Gateway) -> (Ws, [String; 2]) {
     let changes = [gateway.propose("First"), gateway.propose("Second")];
     let mut ws = Ws::open(gateway);
     ws.initialize("2025-11-25");
@@ -249,9 +249,9 @@ fn subscribed(gateway: &Gateway) -> (Ws, [String; 2]) {
 }
 
 #[test]
-fn a_client_that_comes_back_gets_the_rest() {
+fn resuming_client_gets_missed_messages() {
     let gateway = Gateway::start();
-    let (ws, changes) = subscribed(&gateway);
+    let (ws, changes) = open_subscribed(&gateway);
     let path = format!("/ws?session={}&received={}", ws.session().unwrap(), ws.received);
     drop(ws);
     gateway.decide(&changes[1], "reject");
@@ -265,10 +265,10 @@ fn a_client_that_comes_back_gets_the_rest() {
 }
 
 #[test]
-fn a_frame_lost_on_the_way_is_sent_again() {
+fn lost_frame_is_resent_on_resume() {
     let gateway = Gateway::start();
-    let (ws, changes) = subscribed(&gateway);
-    // The client says that it has not got the last frame.
+    let (ws, changes) = open_subscribed(&gateway);
+    // The client reports that it has not received the last frame.
     let path = format!("/ws?session={}&received={}", ws.session().unwrap(), ws.received - 1);
     drop(ws);
     let mut resumed = eventually("resumed", || {
@@ -279,7 +279,7 @@ fn a_frame_lost_on_the_way_is_sent_again() {
 }
 
 #[test]
-fn who_comes_too_late_or_is_somebody_else_is_told_so() {
+fn late_or_foreign_resume_is_refused() {
     let gateway = Gateway::with(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__REPLAY_FRAMES", "4")],
         ..Options::default()
@@ -303,7 +303,7 @@ fn who_comes_too_late_or_is_somebody_else_is_told_so() {
 }
 
 #[test]
-fn a_reader_that_stops_reading_is_dropped_and_harms_nobody() {
+fn stalled_reader_is_dropped() {
     let gateway = Gateway::with(&Options {
         env: vec![
             ("COUNTERSIGN_LIMITS__OUTBOX_MESSAGES", "64"),
@@ -318,13 +318,13 @@ fn a_reader_that_stops_reading_is_dropped_and_harms_nobody() {
     });
     let mut stalled = Ws::open(&gateway);
     stalled.initialize("2025-11-25");
-    // Answers of many KiB each, of which it reads none.
+    // Answers of many KiB each, none of which it reads.
     for id in 0..3_000 {
         stalled.send_json(&mcp::request(id, "tools/list", json!({})));
     }
     let mut other = Ws::open(&gateway);
     assert_eq!(other.call(1, "ping", json!({}))["result"], json!({}), "others are served meanwhile");
-    // It reads nothing until it is gone, so that nothing can save it.
+    // It reads nothing until it is dropped, so nothing can save it.
     eventually("it is dropped", || {
         let (_, listed) = gateway.api("GET", "/api/sessions", None);
         (listed["sessions"].as_array().unwrap().len() == 1).then_some(())
@@ -343,7 +343,7 @@ fn a_reader_that_stops_reading_is_dropped_and_harms_nobody() {
     assert!(rss_mib(gateway.process.0.id()) < 300, "what it did not read was not kept");
 }
 
-/// Resident memory of a process.
+/// Returns the resident memory of a process.
 fn rss_mib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -351,7 +351,7 @@ fn rss_mib(pid: u32) -> u64 {
 }
 
 #[test]
-fn sockets_are_shown_while_they_live_and_closed_at_the_end() {
+fn sockets_are_listed_and_closed_at_shutdown() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");

@@ -54,7 +54,7 @@ pub async fn revoked_by(store: &dyn Store, server: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_domain::policy::pins::Pin;
+    use countersign_domain::policy::pins::ToolPin;
 
     fn pins(of: &[(&str, Option<(&str, i64)>)]) -> Pins {
         let pin = |(tool, accepted): &(&str, Option<(&str, i64)>)| {
@@ -64,7 +64,7 @@ mod tests {
                 at: jiff::Timestamp::from_second(second).unwrap(),
                 target: None,
             });
-            ((*tool).to_owned(), Pin { seen: Some("h".into()), accepted, text: None })
+            ((*tool).to_owned(), ToolPin { seen: Some("h".into()), accepted, text: None })
         };
         Pins { servers: [("fs".to_owned(), of.iter().map(pin).collect())].into() }
     }

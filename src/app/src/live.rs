@@ -7,10 +7,10 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
-use countersign_domain::policy::{People, Policy, PolicyConfig};
-use countersign_reload::apply::Applies;
+use countersign_domain::policy::{ConfiguredReviewers, Policy, PolicyConfig};
+use countersign_reload::apply::Reconfigurable;
 use countersign_routing::{
-    Router, Target,
+    RouteTarget, Router,
     actor::{PublishProviders, Reconfigure},
     table::Aliases,
 };
@@ -23,11 +23,11 @@ use countersign_webhooks::Webhooks;
 pub struct LiveGateway {
     pub router: Addr<Router>,
     /// Providers that are compiled in: they come before the servers.
-    pub built_in: Vec<Target>,
+    pub built_in: Vec<RouteTarget>,
     pub upstreams: Arc<Upstreams>,
     pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
-    pub people: Arc<People>,
+    pub people: Arc<ConfiguredReviewers>,
     pub webhooks: Arc<Webhooks>,
 }
 
@@ -51,25 +51,29 @@ impl LiveGateway {
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         check_acceptances(&self.pins, servers).await;
         let mut providers = self.built_in.clone();
-        providers.extend(self.upstreams.apply(servers).into_iter().map(Target::Upstream));
+        providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
         let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
         done.map_err(|error| error.to_string())
     }
 }
 
-impl Applies for LiveGateway {
-    fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+impl Reconfigurable for LiveGateway {
+    fn apply_routing<'a>(
+        &'a self,
+        policy: &'a PolicyConfig,
+        routes: &'a RoutesConfig,
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
             let message = Reconfigure { policy: Policy::new(policy), aliases };
             let done = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
             done.map_err(|error| error.to_string())?;
-            self.people.set(&policy.groups);
+            self.people.set_groups(&policy.groups);
             Ok(())
         })
     }
 
-    fn servers<'a>(
+    fn apply_servers<'a>(
         &'a self,
         before: &'a [UpstreamConfig],
         now: &'a [UpstreamConfig],
@@ -85,20 +89,20 @@ impl Applies for LiveGateway {
         })
     }
 
-    fn webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move { self.webhooks.apply(now).await.map_err(|error| error.to_string()) })
     }
 
-    fn log_filter(&self, filter: &str) -> Result<(), String> {
+    fn apply_log_filter(&self, filter: &str) -> Result<(), String> {
         logs::set_filter(filter).map_err(|error| error.to_string())
     }
 
-    fn save(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
+    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
         let saved = self.store.save_policy(snapshot, by_consent);
         Box::pin(async move { saved.await.map_err(|error| error.to_string()) })
     }
 
-    fn newest(&self) -> BoxFuture<'static, Option<String>> {
+    fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
         let known = self.store.policies();
         Box::pin(async move { known.await.ok()?.newest.map(|newest| newest.digest) })
     }

@@ -12,11 +12,11 @@ use countersign_config::Config;
 use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_feed::Feed;
-use countersign_reload::Reloads;
-use countersign_routing::table::{Published, RouteTable};
+use countersign_reload::Reloader;
+use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_rulings::{
     standing_rules::StandingRules,
-    tool_acceptance::{self, Rebuild},
+    tool_acceptance::{self, RebuildRoutes},
 };
 use countersign_store::{
     AuditSearch, Nodes, PinStore, Store, StoreError,
@@ -45,23 +45,23 @@ pub fn fingerprint(config: &Config) -> String {
         ..config.clone()
     };
     let mut hasher = PartHasher::new("countersign.configuration.1");
-    hasher.part(format!("{shared:?}").as_bytes());
+    hasher.add_part(format!("{shared:?}").as_bytes());
     hasher.finish()
 }
 
 /// The key by which states of requests are sealed, at whichever node.
 pub fn state_key(secret: &[u8; 32]) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.state.1");
-    hasher.part(secret);
-    hasher.bytes()
+    hasher.add_part(secret);
+    hasher.finish_bytes()
 }
 
 /// What digests of configurations that wait for consent are salted with, at whichever node and after a restart.
 pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     let mut hasher = PartHasher::new("countersign.consent.1");
-    hasher.part(secret);
+    hasher.add_part(secret);
     let mut salt = [0; 16];
-    salt.copy_from_slice(&hasher.bytes()[..16]);
+    salt.copy_from_slice(&hasher.finish_bytes()[..16]);
     salt
 }
 
@@ -110,12 +110,12 @@ fn reach(table: &RouteTable) -> Reach {
 pub struct Follower {
     pub nodes: Arc<dyn Nodes>,
     pub store: Arc<dyn Store>,
-    pub routes: Arc<Published>,
+    pub routes: Arc<PublishedTable>,
     pub pins: Arc<PinStore>,
     pub standing: Arc<StandingRules>,
-    pub rebuild: Rebuild,
+    pub rebuild: RebuildRoutes,
     pub feed: Feed,
-    pub reloads: Arc<Reloads>,
+    pub reloads: Arc<Reloader>,
     pub url: String,
     /// Of the certificate that it shows there.
     pub certificate: String,
@@ -141,7 +141,7 @@ impl Follower {
     /// Sessions end with the lease, and so does what standing rules allow, however long the store takes to answer anything else.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
-            if self.standing.board().set_cut_off(!self.nodes.holds(None)) {
+            if self.standing.cache().set_cut_off(!self.nodes.holds(None)) {
                 tracing::warn!(
                     holds = self.nodes.holds(None),
                     "standing rules allow as long as this node holds its lease"
@@ -212,7 +212,7 @@ impl Follower {
                 table.providers().iter().find(|one| one.name() == server).and_then(|one| one.upstream())
             {
                 tracing::info!(server, "another node does not reach this server: one call is tried before others");
-                upstream.doubt(*address);
+                upstream.require_trial_call(*address);
             }
         }
         *doubted = open;
@@ -233,7 +233,7 @@ impl Follower {
         for entry in made.iter().rev() {
             let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
             let digest = details["digest"].as_str().unwrap_or_default();
-            self.reloads.decided_elsewhere(digest, entry.event == DECISIONS[0], &entry.actor).await;
+            self.reloads.apply_remote_decision(digest, entry.event == DECISIONS[0], &entry.actor).await;
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Follower {
                     None => ("revoked", acceptances::revoked_by(&*self.store, &server).await),
                 };
                 let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
-                self.feed.publish_session(&tool_acceptance::moved(&server, what, &tools, by.as_deref()));
+                self.feed.publish_session(&tool_acceptance::acceptance_event(&server, what, &tools, by.as_deref()));
             }
         }
         self.standing.reload().await

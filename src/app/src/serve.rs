@@ -21,19 +21,20 @@ use crate::{
     live::{LiveGateway, check_acceptances},
     nodes::{self, Follower},
 };
-use countersign_attach::{GatewayFile, Users, gateway_file, hello, proof::Secret, socket, start as attach};
+use countersign_attach::{GatewayFile, Users, gateway_file, hello, proof::ProofSecret, socket, start as attach};
 use countersign_auth::{
-    Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
+    Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::FailedAttempts, codes,
+    stored_credentials::StoredCredentials,
 };
 use countersign_bridge::{
     Bridge,
     carried::{Carrier, key_of},
 };
 use countersign_cluster::StoreNodes;
-use countersign_config::{Config, Environment, Flags, Loaded};
+use countersign_config::{Config, Environment, Flags, LoadedConfig};
 use countersign_docs::{Docs, DocsError};
 use countersign_domain::{
-    policy::{People, Policy},
+    policy::{ConfiguredReviewers, Policy},
     principal::{Identity, Principal},
 };
 use countersign_exchange::{memory::Memory, slots::StreamSlots};
@@ -45,7 +46,7 @@ use countersign_http::{
     server, tls as http_tls,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_reload::{Opening, Reloads, Source, watch};
+use countersign_reload::{ConfigSource, InitialConfig, Reloader, watch};
 use countersign_rest::{
     Accounts, Admission, FeedAccess, ProvidersView, RestData, RoutedProviders, SessionsView, dashboard,
 };
@@ -54,13 +55,13 @@ use countersign_review::{
     gateway_tools::{GatewayTools, pending_output_schema},
 };
 use countersign_routing::{
-    Directory, Published, RouteTable, Router, Target,
-    actor::{PublishProviders, RuleAnew},
+    PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router,
+    actor::{PublishProviders, RefreshRulings},
     table::{Aliases, RouteError},
 };
 use countersign_rulings::{
     standing_rules::{self, StandingRuleCache, StandingRules},
-    tool_acceptance::{Definitions, Rebuild},
+    tool_acceptance::{RebuildRoutes, ToolAcceptances},
 };
 use countersign_session::{
     McpServer, Registry, Sessions,
@@ -145,7 +146,7 @@ pub struct Running {
     endpoint: Arc<McpEndpoint>,
     /// The address that is really bound.
     pub address: SocketAddr,
-    keys: Arc<Stored>,
+    keys: Arc<StoredCredentials>,
     standing: Arc<StandingRules>,
     users: Users,
     options: Options,
@@ -154,7 +155,7 @@ pub struct Running {
     core: Vec<Arbiter>,
     webhooks: Arc<Webhooks>,
     // In this order: what others find us by goes before the lock that says we are there.
-    file: Option<gateway_file::Published>,
+    file: Option<gateway_file::PublishedFile>,
     _lock: DataLock,
 }
 
@@ -162,7 +163,12 @@ pub struct Running {
 ///
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
-pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+pub async fn start(
+    loaded: LoadedConfig,
+    source: ConfigSource,
+    options: Options,
+    metrics: Metrics,
+) -> Result<Running, ServeError> {
     let config = &loaded.config;
     // Proved before anything is opened.
     let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
@@ -173,8 +179,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let place = Place::configured(&config.data, config.store_server())?;
     let patience = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
     let store = open_store(&place, patience).await?;
-    place.claim_directory(loaded.file_of("store.url"))?;
-    let keys = Arc::new(Stored::open(&place)?);
+    place.claim_directory(loaded.source_file("store.url"))?;
+    let keys = Arc::new(StoredCredentials::open(&place)?);
     let (salt, carrier) = match store.nodes().secret() {
         Some(secret) => (nodes::consent_salt(&secret), Carrier::new(nodes::state_key(&secret))),
         None => {
@@ -183,16 +189,18 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         }
     };
     let carrier = carrier.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
-    let opening = Opening::new(loaded, salt, store.policies().await?, options.accept_policy);
+    let opening = InitialConfig::new(loaded, salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(opening.config().clone());
     let shutdown = CancellationToken::new();
     let users = Users::default();
 
-    let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
+    let routes: Arc<PublishedTable> = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
     let registry = Arc::new(Registry::default());
-    let directory = Arc::new(Directory(Arc::clone(&routes)));
+    let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
-    let people = Arc::new(People::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&keys) as _))));
+    let people = Arc::new(
+        ConfiguredReviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&keys) as _))),
+    );
     let nodes = store.nodes();
     let pending = PendingConfig {
         people: Arc::clone(&people) as _,
@@ -213,9 +221,9 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
     check_acceptances(&pins, &config.upstreams).await;
     let mut all = built_in.clone();
-    all.extend(upstreams.apply(&config.upstreams).into_iter().map(Target::Upstream));
+    all.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
-    let webhooks = Arc::new(Webhooks::none(changes.feed().clone()));
+    let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
     let live = LiveGateway {
         router: router.clone(),
         built_in,
@@ -227,8 +235,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
-    let reloads = Arc::new(Reloads::new(source, opening, Box::new(live), tell));
-    reloads.begin().await.map_err(ServeError::Policy)?;
+    let reloads = Arc::new(Reloader::new(source, opening, Box::new(live), tell));
+    reloads.record_start().await.map_err(ServeError::Policy)?;
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
     let started = Instant::now();
@@ -268,16 +276,16 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let inflow = Arc::clone(&sessions.server.status.inflow);
     let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
     let endpoint = McpEndpoint::new(&config.transports, Arc::clone(&sessions), Arc::clone(&connections));
-    let (endpoint, secret) = (Arc::new(endpoint), Secret::new());
+    let (endpoint, secret) = (Arc::new(endpoint), ProofSecret::new());
 
     let feed = changes.feed().clone();
     let definitions =
-        Arc::new(Definitions::new(Arc::clone(&routes), Arc::clone(&pins), rebuild(&router), feed.clone()));
+        Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), rebuild(&router), feed.clone()));
     let followed = Arc::clone(&store);
-    let standing = Arc::new(StandingRules::new(standing_rules::Parts {
+    let standing = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
         store,
-        board,
-        people: Arc::clone(&people) as _,
+        cache: board,
+        reviewers: Arc::clone(&people) as _,
         routes: Arc::clone(&routes),
         rebuild: rebuild(&router),
         feed: feed.clone(),
@@ -290,7 +298,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     // Before the endpoints open, so that nobody is told of none; links need the port.
     let dashboard = gateway_address.dashboard();
     webhooks
-        .begin(
+        .start(
             (place.deliveries()?, Arc::clone(&nodes)),
             &config.webhooks,
             &dashboard,
@@ -330,7 +338,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         accounts: web::Data::new(Accounts {
             authentication: Arc::clone(&authentication),
             codes: Arc::clone(&keys) as _,
-            attempts: Attempts::default(),
+            attempts: FailedAttempts::default(),
             people,
             request_timeout: config.transports.http.request_timeout,
         }),
@@ -361,7 +369,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone());
-    let said = GatewayFile::of_process(&config, address, options.detached, secret);
+    let said = GatewayFile::from_process(&config, address, options.detached, secret);
     actix::spawn(follower.run(shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
         tracing::debug!(%error, "the lock's note was not written");
@@ -428,7 +436,7 @@ async fn open_store(place: &Place, patience: Duration) -> Result<Arc<dyn Store>,
 fn start_router(
     thread: &Arbiter,
     config: &Config,
-    routes: &Arc<Published>,
+    routes: &Arc<PublishedTable>,
     registry: &Arc<Registry>,
     policy: Policy,
 ) -> Result<Addr<Router>, ServeError> {
@@ -441,18 +449,18 @@ fn providers(
     config: &Config,
     place: &Place,
     changes: &Changes,
-    routes: &Arc<Published>,
-) -> Result<Vec<Target>, ServeError> {
-    let mut all: Vec<Target> = Vec::new();
+    routes: &Arc<PublishedTable>,
+) -> Result<Vec<RouteTarget>, ServeError> {
+    let mut all: Vec<RouteTarget> = Vec::new();
     if config.modules.tracker.enabled {
-        all.push(Target::Module(Tracker::open(&place.room()?, &config.modules.tracker)?));
+        all.push(RouteTarget::Module(Tracker::open(&place.room()?, &config.modules.tracker)?));
     }
     if config.modules.docs.enabled {
-        all.push(Target::Module(Docs::open(&config.data, &config.modules.docs)?));
+        all.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));
     }
     let routes = Arc::clone(routes);
     let count = move || routes.load().providers().len();
-    all.push(Target::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, count)));
+    all.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, count)));
     for provider in &all {
         // What is compiled in cannot be away: its breaker is closed for good.
         countersign_telemetry::metrics::breaker(provider.name(), Breaker::Closed);
@@ -461,10 +469,10 @@ fn providers(
 }
 
 /// Rules upon all tools anew.
-fn rebuild(router: &Addr<Router>) -> Rebuild {
+fn rebuild(router: &Addr<Router>) -> RebuildRoutes {
     let router = router.clone();
     Box::new(move || -> BoxFuture<'static, ()> {
-        let sent = router.send(RuleAnew);
+        let sent = router.send(RefreshRulings);
         Box::pin(async move {
             match sent.await {
                 Ok(Ok(())) => {}
@@ -535,7 +543,7 @@ fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: socket::
                 }
             };
             let endpoint = Arc::clone(&endpoint);
-            let user = users.enter();
+            let user = users.add_user();
             actix::spawn(async move {
                 let (reader, mut writer) = stream.into_split();
                 let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
@@ -559,14 +567,14 @@ fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: socket::
 /// could decide, and what it proposes would be its reviewer's own.
 fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Result<Identity, McpError> {
     let identity = match key {
-        Some(key) => authenticator.key(key, None)?,
-        None => authenticator.same_user()?,
+        Some(key) => authenticator.identify_key(key, None)?,
+        None => authenticator.identify_local_process()?,
     };
     let Principal { name, role, .. } = &*identity.principal;
     if !role.may_decide() {
         return Ok(identity);
     }
-    let without = match authenticator.same_user() {
+    let without = match authenticator.identify_local_process() {
         Ok(_) => ", or start it without COUNTERSIGN_KEY: here an agent needs no key",
         Err(_) => "",
     };
@@ -585,7 +593,7 @@ impl Running {
     /// The store cannot be written.
     pub fn sign_in_link(&self) -> Result<String, McpError> {
         let code = codes::create(self.keys.keys(), Timestamp::now())?;
-        Ok(codes::link(&self.config, self.address, &code))
+        Ok(codes::sign_in_link(&self.config, self.address, &code))
     }
 
     /// Serves until something ends it, then ends in order.
@@ -606,7 +614,7 @@ impl Running {
                 return std::future::pending().await;
             }
             let unreadable = |name| ServeError::Agent(format!("environment variable {name} is not Unicode"));
-            let key = hello::agent_key(&Environment::of_process()).map_err(unreadable)?;
+            let key = hello::agent_key(&Environment::from_process()).map_err(unreadable)?;
             let identity = stdio_identity(&endpoint.server.long_requests.authenticator, key.as_deref())
                 .map_err(|error| ServeError::Agent(error.message.to_string()))?;
             lines::serve(Arc::clone(&endpoint), identity, tokio::io::stdin(), tokio::io::stdout()).await;
@@ -623,7 +631,7 @@ impl Running {
         tokio::select! {
             signal = signal() => tracing::info!(signal, "ending"),
             served = stdio => served.map(|()| tracing::info!("stdin has ended"))?,
-            () = self.users.gone_for(linger), if self.options.detached => tracing::info!("nobody uses this gateway"),
+            () = self.users.wait_until_idle(linger), if self.options.detached => tracing::info!("nobody uses this gateway"),
             () = endpoint.shutdown.cancelled() => {}
             _ = &mut self.serving => tracing::error!("the HTTP server ended"),
             // Supervision does not survive a panic: the process ends, and the store recovers at the next start.
@@ -639,7 +647,7 @@ impl Running {
         self.file = None;
         // First: what is running may take long, and another node does meanwhile what this one led. Before that, receivers
         // answer what is on its way to them, so that nothing overtakes it.
-        self.webhooks.finish().await;
+        self.webhooks.drain().await;
         server.reviews.changes.nodes().resign();
         self.endpoint.shutdown.cancel();
         let quiet = async {
@@ -682,10 +690,10 @@ async fn signal() -> &'static str {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn run(loaded: Loaded, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
+pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
     let system = actix::System::new();
     let ended = system.block_on(async move {
-        let running = start(loaded, Source::of_process(flags), options, metrics).await?;
+        let running = start(loaded, ConfigSource::from_process(flags), options, metrics).await?;
         let attended = !options.stdio && !options.detached;
         if attended && std::io::stderr().is_terminal() {
             match running.sign_in_link() {

@@ -15,10 +15,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use countersign_domain::policy::standing::Standing;
+use countersign_domain::policy::standing::DefinitionStatus;
 use countersign_feed::Feed;
-use countersign_protocol::redact::redacted;
-use countersign_routing::table::{Published, RouteTable};
+use countersign_protocol::redact::redact;
+use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::server::Phase;
 
@@ -130,7 +130,7 @@ fn servers(table: &RouteTable) -> BTreeMap<String, Seen> {
     let seen = upstreams.map(|upstream| {
         let phase = upstream.phase();
         let error = match &phase {
-            Phase::Down(error) => Some(redacted(&error.to_string()).chars().take(500).collect()),
+            Phase::Down(error) => Some(redact(&error.to_string()).chars().take(500).collect()),
             _ => None,
         };
         let up = match phase {
@@ -152,8 +152,8 @@ fn waiting(table: &RouteTable) -> BTreeMap<String, Waiting> {
     let mut all: BTreeMap<String, Waiting> = BTreeMap::new();
     for route in table.tools() {
         let (new, changed) = match route.standing {
-            Standing::New => (true, false),
-            Standing::Changed => (false, true),
+            DefinitionStatus::New => (true, false),
+            DefinitionStatus::Changed => (false, true),
             _ => continue,
         };
         let of = all.entry(route.provider.name().to_owned()).or_default();
@@ -168,7 +168,7 @@ fn waiting(table: &RouteTable) -> BTreeMap<String, Waiting> {
 }
 
 /// Looks until the gateway ends.
-pub async fn run(routes: Arc<Published>, feed: Feed, shutdown: CancellationToken) {
+pub async fn run(routes: Arc<PublishedTable>, feed: Feed, shutdown: CancellationToken) {
     let mut news = News::default();
     let mut looked_at: Option<Arc<RouteTable>> = None;
     loop {

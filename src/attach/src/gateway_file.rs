@@ -1,5 +1,5 @@
-//! `<data>/gateway.json`: where the gateway of a data directory listens. Written by the gateway when its ports are
-//! open, read by `open` and `changes`; it may be out of date, so whoever reads it must be ready for nobody there.
+//! `<data>/gateway.json`: the addresses of the gateway of a data directory. The gateway writes it when its ports are open,
+//! and `open` and `changes` read it. It may be out of date, so readers must expect that nobody listens there.
 
 use std::{
     fs,
@@ -11,36 +11,36 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::proof::Secret;
+use super::proof::ProofSecret;
 use countersign_config::Config;
 use countersign_store::lock::DataLock;
 
 /// The file in the data directory.
 pub const GATEWAY_FILE: &str = "gateway.json";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayFile {
     pub pid: u32,
     pub version: String,
-    /// How this machine reaches it: `http://127.0.0.1:8080`.
+    /// The URL for programs on this machine: `http://127.0.0.1:8080`.
     pub url: String,
-    /// How people reach it, where that is configured.
+    /// The URL for people, if it is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_url: Option<String>,
-    /// Started by `countersign stdio`.
+    /// The gateway was started by `countersign stdio`.
     #[serde(default)]
     pub detached: bool,
-    /// What it proves by that it is this gateway. Older versions had none.
+    /// The secret by which the gateway proves its identity. Older versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proof: Option<Secret>,
+    pub proof: Option<ProofSecret>,
 }
 
 impl GatewayFile {
-    /// What this process, listening on `address`, says of itself.
+    /// Describes this process, which listens on `checked_url`.
     #[must_use]
-    pub fn of_process(config: &Config, address: SocketAddr, detached: bool, proof: Option<Secret>) -> Self {
+    pub fn from_process(config: &Config, address: SocketAddr, detached: bool, proof: Option<ProofSecret>) -> Self {
         Self {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -51,27 +51,27 @@ impl GatewayFile {
         }
     }
 
-    /// For links that people open.
+    /// Returns the base URL of links that people open.
     #[must_use]
     pub fn link_base(&self) -> &str {
         self.public_url.as_deref().unwrap_or(&self.url)
     }
 
-    /// Reads the file of a data directory; `None` where there is none or it is unreadable.
+    /// Reads the file of a data directory. Returns `None` if it is missing or unreadable.
     #[must_use]
     pub fn read(data: &Path) -> Option<Self> {
         let text = fs::read_to_string(data.join(GATEWAY_FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Writes the file; it is removed when the guard is dropped. Only the lock's holder may.
+    /// Writes the file, which is removed when the returned guard is dropped. Requires the lock of the data directory.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub fn publish(&self, data: &Path, _lock: &DataLock) -> io::Result<Published> {
+    /// Errors of the file system.
+    pub fn publish(&self, data: &Path, _lock: &DataLock) -> io::Result<PublishedFile> {
         let path = data.join(GATEWAY_FILE);
         let new = data.join("gateway.json.new");
-        // Made anew, so that nobody who could reach one that was left there reads what it proves itself by.
+        // A leftover file might be readable by others, so it is never reused for the proof secret.
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -79,24 +79,24 @@ impl GatewayFile {
         let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec_pretty(self)?)?;
         fs::rename(&new, &path)?;
-        Ok(Published { path })
+        Ok(PublishedFile { path })
     }
 }
 
-/// The file is there as long as this is.
+/// Removes the file when it is dropped.
 #[must_use]
 #[derive(Debug)]
-pub struct Published {
+pub struct PublishedFile {
     path: PathBuf,
 }
 
-impl Drop for Published {
+impl Drop for PublishedFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// How this machine reaches an address that is listened on: one that stands for all becomes loopback.
+/// Returns the URL at which this machine reaches a listen address; an unspecified address becomes loopback.
 #[must_use]
 pub fn local_url(config: &Config, address: SocketAddr) -> String {
     let ip = match address.ip() {
@@ -113,12 +113,12 @@ mod tests {
     use countersign_store::lock_data_dir;
 
     #[test]
-    fn written_read_and_removed() {
+    fn file_is_written_read_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(GatewayFile::read(dir.path()), None);
         let lock = lock_data_dir(dir.path()).unwrap();
         let config = Config { public_url: Some("https://g.example/".into()), ..Config::default() };
-        let file = GatewayFile::of_process(&config, "0.0.0.0:81".parse().unwrap(), true, Secret::new());
+        let file = GatewayFile::from_process(&config, "0.0.0.0:81".parse().unwrap(), true, ProofSecret::new());
         assert_eq!(file.url, "http://127.0.0.1:81");
         assert_eq!(file.link_base(), "https://g.example");
         let published = file.publish(dir.path(), &lock).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn unspecified_address_becomes_loopback() {
         let url = |address: &str| local_url(&Config::default(), address.parse().unwrap());
         assert_eq!(url("[::]:8080"), "http://[::1]:8080");
         assert_eq!(url("127.0.0.1:1"), "http://127.0.0.1:1");

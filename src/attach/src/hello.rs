@@ -1,5 +1,5 @@
-//! The first line each way on the socket: the process says who it is (with its key, if it has one), the gateway says
-//! welcome or why not. After that, lines are MCP messages.
+//! The handshake on the socket: the process sends one line with its version and optional key, and the gateway answers
+//! with a welcome or a refusal. All further lines are MCP messages.
 
 use std::{io, time::Duration};
 
@@ -7,19 +7,19 @@ use countersign_config::Environment;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes of a first line.
-const MAX_LINE: u64 = 8192;
-/// How long the gateway waits for the first line.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum bytes of a handshake line.
+const MAX_LINE_BYTES: u64 = 8192;
+/// The time that the gateway waits for the first line.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The variables that an agent's key is read from. The second is that of people who decide; before the first was there, it
-/// was the agents' too.
+/// The variables with an agent's key, in order. The second is meant for reviewers, but was also used for agents before
+/// the first existed.
 pub const KEY_VARIABLES: [&str; 2] = ["COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_KEY"];
 
-/// The key that an agent on stdin presents, if it has one.
+/// Returns the key of an agent on stdin, if it has one.
 ///
 /// # Errors
-/// The name of a variable that is not Unicode.
+/// The name of a variable whose value is not Unicode.
 pub fn agent_key(env: &Environment) -> Result<Option<String>, &'static str> {
     for name in KEY_VARIABLES {
         let key = env.var(name).map_err(|_| name)?.map(str::trim).filter(|key| !key.is_empty());
@@ -30,16 +30,16 @@ pub fn agent_key(env: &Environment) -> Result<Option<String>, &'static str> {
     Ok(None)
 }
 
-/// What `countersign stdio` says first.
+/// The first line of `countersign stdio`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hello {
-    /// Of this exchange: 1.
+    /// The version of this handshake: 1.
     pub attach: u32,
     /// The program's version.
     pub version: String,
     pub pid: u32,
-    /// From the first of [`KEY_VARIABLES`] that is set.
+    /// The key from the first of [`KEY_VARIABLES`] that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -52,29 +52,29 @@ impl std::fmt::Debug for Hello {
 }
 
 impl Hello {
-    /// That of this process.
+    /// Creates the hello of this process.
     #[must_use]
-    pub fn of_process(key: Option<String>) -> Self {
+    pub fn from_process(key: Option<String>) -> Self {
         Self { attach: 1, version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), key }
     }
 }
 
-/// What the gateway answers.
+/// The answer of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HelloAnswer {
-    /// From here on, lines are MCP messages. With the gateway's version.
+    /// MCP messages follow. Contains the version of the gateway.
     Welcome(String),
-    /// The connection is closed; the text is for a person.
+    /// The connection is closed. Contains the reason for people.
     Refused(String),
 }
 
-/// The gateway's side: reads the hello, asks `admit` about it, and answers.
+/// Performs the gateway's side of the handshake: reads the hello, lets `admit` decide, and answers.
 ///
-/// `Ok(None)` where the connection is over: refused, silent, or closed before it said anything.
+/// Returns `Ok(None)` if the connection was refused, sent nothing in time, or was closed.
 ///
 /// # Errors
-/// The connection failed.
+/// Errors of the connection.
 pub async fn receive<R, W, T>(
     reader: &mut R,
     writer: &mut W,
@@ -84,7 +84,7 @@ where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let Ok(line) = tokio::time::timeout(PATIENCE, read_line(reader)).await else { return Ok(None) };
+    let Ok(line) = tokio::time::timeout(HELLO_TIMEOUT, read_line(reader)).await else { return Ok(None) };
     let Some(line) = line? else { return Ok(None) };
     let admitted = match serde_json::from_slice::<Hello>(&line) {
         Ok(hello) if hello.attach == 1 => admit(hello),
@@ -101,10 +101,11 @@ where
     Ok(admitted.ok())
 }
 
-/// This process's side. `None` where the gateway closed without a word, as one that is just ending does.
+/// Performs the process's side of the handshake. Returns `None` if the gateway closed the connection without an answer,
+/// as it does while it is ending.
 ///
 /// # Errors
-/// The connection failed, or what answers is no gateway.
+/// Errors of the connection, or an answer that is not from a gateway.
 pub async fn send<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<HelloAnswer>>
 where
     R: AsyncBufRead + Unpin,
@@ -115,10 +116,10 @@ where
     serde_json::from_slice(&line).map(Some).map_err(|_| io::Error::other("what answers on the socket is no gateway"))
 }
 
-/// A line without its end; `None` at the end of the stream.
+/// Reads a line without its terminator. Returns `None` if the stream ended before one.
 async fn read_line<R: AsyncBufRead + Unpin>(reader: &mut R) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    reader.take(MAX_LINE).read_until(b'\n', &mut line).await?;
+    reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await?;
     Ok(line.strip_suffix(b"\n").map(<[u8]>::to_vec))
 }
 
@@ -153,8 +154,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn welcome_and_refusal() {
-        let mut line = serde_json::to_vec(&Hello::of_process(Some("csk_x".into()))).unwrap();
+    async fn hello_is_welcomed_or_refused() {
+        let mut line = serde_json::to_vec(&Hello::from_process(Some("csk_x".into()))).unwrap();
         line.push(b'\n');
         let (hello, answer) = exchange(&line).await;
         assert_eq!(hello.unwrap().key.as_deref(), Some("csk_x"));
@@ -169,12 +170,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_hello_is_refused_in_bounded_memory() {
+    async fn malformed_hello_is_refused_in_bounded_memory() {
         for first in [&b"GET / HTTP/1.1\r\n"[..], b"{}\n", b"\n", b"\xff\xfe\n"] {
             let (hello, answer) = exchange(first).await;
             assert!(hello.is_none() && answer.contains("first line"), "{answer}");
         }
-        // No line at all, and one without an end.
+        // An empty stream, and a line without an end.
         for first in [&b""[..], b"{\"attach\":1", &[b'x'; 20_000]] {
             let (hello, answer) = exchange(first).await;
             assert!(hello.is_none() && answer.is_empty(), "{answer}");
@@ -182,11 +183,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_other_side() {
+    async fn client_reads_welcome_refusal_or_closed_connection() {
         let (near, far) = duplex(1 << 16);
         let (near_read, mut near_write) = split(near);
         let (far_read, mut far_write) = split(far);
-        let hello = Hello::of_process(None);
+        let hello = Hello::from_process(None);
         let mut near_reader = BufReader::new(near_read);
         let mut far_reader = BufReader::new(far_read);
         let (sent, received) = tokio::join!(
@@ -195,6 +196,6 @@ mod tests {
         );
         assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome(_))));
         assert_eq!(received.unwrap(), Some(std::process::id()));
-        assert!(!format!("{:?}", Hello::of_process(Some("csk_secret".into()))).contains("secret"));
+        assert!(!format!("{:?}", Hello::from_process(Some("csk_secret".into()))).contains("secret"));
     }
 }

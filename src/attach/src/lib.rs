@@ -1,11 +1,11 @@
-//! How programs of this machine find and share the one gateway of a data directory, `countersign stdio` above all.
+//! Lets programs on this machine, above all `countersign stdio`, find and share the one gateway of a data directory.
 //!
-//! Nothing here reads or writes MCP: a line goes through untouched, and stdout carries the gateway's lines only.
+//! Never interprets MCP: lines pass through unchanged, and stdout carries only lines of the gateway.
 //!
 //! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way ([`hello`])
-//! and then carries messages ([`proxy`]). Where no gateway runs, [`start`] starts a detached one under a lock; it ends
-//! some time after its last user ([`users`]). [`gateway_file`] says where it listens and what it proves itself by
-//! ([`proof`]).
+//! and then carries messages ([`proxy`]). If no gateway runs, [`start`] starts a detached one under a lock; it ends some
+//! time after its last user ([`users`]). [`gateway_file`] publishes its addresses and the secret with which it proves its
+//! identity ([`proof`]).
 
 pub mod gateway_file;
 pub mod hello;
@@ -17,10 +17,10 @@ pub mod users;
 
 use std::{path::PathBuf, time::Duration};
 
-pub use self::{gateway_file::GatewayFile, proxy::Ended, users::Users};
+pub use self::{gateway_file::GatewayFile, proxy::ProxyOutcome, users::Users};
 use countersign_store::StoreError;
 
-/// Why `countersign stdio` could not attach. The texts are for a person at a terminal or in an agent's log.
+/// The reason why `countersign stdio` could not attach. The texts are for a person at a terminal or in an agent's log.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     #[error("{0}")]
@@ -30,16 +30,16 @@ pub enum AttachError {
     #[error("the gateway refused this connection: {0}")]
     Refused(String),
     #[error("the gateway at {socket} took the connection and did not answer within {}s; is it stopped or overloaded?", within.as_secs())]
-    Silent { socket: PathBuf, within: Duration },
+    NoAnswer { socket: PathBuf, within: Duration },
     #[error("the lock {path} cannot be used: {source}")]
     Lock { path: PathBuf, source: std::io::Error },
     #[error("another `countersign stdio` has been starting the gateway for {}s; look at {log}", within.as_secs())]
-    Waited { within: Duration, log: PathBuf },
+    StartTimeout { within: Duration, log: PathBuf },
     #[error("the gateway could not be started: {0}")]
     Spawn(std::io::Error),
-    /// It ended, or did not open its socket in time; with what it said.
-    #[error("the gateway did not start ({how}){}", if said.is_empty() { format!("; look at {}", log.display()) } else { format!(":\n{said}") })]
-    Failed { how: String, said: String, log: PathBuf },
+    /// The gateway ended or did not open its socket in time. Contains the end of its log.
+    #[error("the gateway did not start ({reason}){}", if log_tail.is_empty() { format!("; look at {}", log.display()) } else { format!(":\n{log_tail}") })]
+    StartFailed { reason: String, log_tail: String, log: PathBuf },
     #[error("standard input or output failed: {0}")]
     Io(#[from] std::io::Error),
 }

@@ -1,8 +1,8 @@
-//! How a gateway proves that it is the one that a data directory names: it answers a challenge with a secret that stands
-//! in the directory's file, which only the directory's user may read.
+//! Proves that a gateway is the one of a data directory: it answers a challenge with a secret from a file in the directory,
+//! which only the directory's user can read.
 //!
-//! Whoever finds the port free, because the gateway has ended or another one was meant, gets a challenge and nothing else:
-//! no key is sent to who has not answered it.
+//! Another program that took over the port therefore receives only a challenge. A key is sent only after the challenge was
+//! answered.
 
 use std::fmt;
 
@@ -11,58 +11,61 @@ use serde::{Deserialize, Serialize};
 
 use countersign_auth::secret;
 
-/// Where a gateway answers challenges: `GET /proof?challenge=…`.
-pub const PATH: &str = "/proof";
-/// What a secret begins with, and a challenge.
-const SECRET: &str = "csp_";
-const CHALLENGE: &str = "csq_";
-/// So that no answer can be taken for something else that is made with the same secret.
-const PURPOSE: &[u8] = b"countersign gateway proof 1\n";
+/// The path at which a gateway answers challenges: `GET /proof?challenge=…`.
+pub const PROOF_PATH: &str = "/proof";
+/// The prefixes of a secret and of a challenge.
+const SECRET_PREFIX: &str = "csp_";
+const CHALLENGE_PREFIX: &str = "csq_";
+/// Prevents an answer from being used as any other signature with the same secret.
+const SIGNATURE_CONTEXT: &[u8] = b"countersign gateway proof 1\n";
 
-/// What one gateway and its data directory know; another at each start.
+/// The secret that one gateway shares with its data directory. Each start creates a new one.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Secret(String);
+pub struct ProofSecret(String);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ProofSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[secret]")
     }
 }
 
-impl Secret {
-    /// `None` where the operating system gives no randomness.
+impl ProofSecret {
+    /// Generates a secret. Returns `None` if the operating system provides no randomness.
     #[must_use]
     pub fn new() -> Option<Self> {
-        secret::generate(SECRET).ok().map(Self)
+        secret::generate(SECRET_PREFIX).ok().map(Self)
     }
 
-    /// The answer to a challenge; `None` for what is none.
+    /// Returns the answer to a challenge, or `None` if it is malformed.
     #[must_use]
-    pub fn answer(&self, challenge: &str) -> Option<String> {
-        secret::well_formed(CHALLENGE, challenge)
+    pub fn answer_challenge(&self, challenge: &str) -> Option<String> {
+        secret::is_well_formed(CHALLENGE_PREFIX, challenge)
             .then(|| countersign_domain::changes::digest::hex(self.sign(challenge).as_ref()))
     }
 
-    /// Whether whoever answered knows the secret. Says nothing if the secret itself has not the form of one.
+    /// Returns `true` if the answer proves knowledge of the secret. A malformed secret proves nothing.
     #[must_use]
-    pub fn is_answered(&self, challenge: &str, answer: &str) -> bool {
-        let Some(right) = self.answer(challenge).filter(|_| secret::well_formed(SECRET, &self.0)) else { return false };
-        secret::same(&secret::hash(right.as_bytes()), &secret::hash(answer.trim().as_bytes()))
+    pub fn is_valid_answer(&self, challenge: &str, answer: &str) -> bool {
+        let Some(right) = self.answer_challenge(challenge).filter(|_| secret::is_well_formed(SECRET_PREFIX, &self.0))
+        else {
+            return false;
+        };
+        secret::is_same_hash(&secret::hash(right.as_bytes()), &secret::hash(answer.trim().as_bytes()))
     }
 
     fn sign(&self, challenge: &str) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes()));
-        context.update(PURPOSE);
+        context.update(SIGNATURE_CONTEXT);
         context.update(challenge.as_bytes());
         context.sign()
     }
 }
 
-/// A new challenge. `None` where the operating system gives no randomness.
+/// Generates a challenge. Returns `None` if the operating system provides no randomness.
 #[must_use]
-pub fn challenge() -> Option<String> {
-    secret::generate(CHALLENGE).ok()
+pub fn new_challenge() -> Option<String> {
+    secret::generate(CHALLENGE_PREFIX).ok()
 }
 
 #[cfg(test)]
@@ -70,16 +73,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_has_the_secret_answers_and_an_answer_is_for_one_challenge() {
-        let (ours, theirs) = (Secret::new().unwrap(), Secret::new().unwrap());
-        let (first, second) = (challenge().unwrap(), challenge().unwrap());
-        let answer = ours.answer(&first).unwrap();
-        assert!(ours.is_answered(&first, &answer));
-        assert!(!ours.is_answered(&second, &answer));
-        assert!(!theirs.is_answered(&first, &answer));
-        assert!(!ours.is_answered(&first, "") && !ours.is_answered("", "") && ours.answer("x").is_none());
-        let empty = Secret(String::new());
-        assert!(!empty.is_answered(&first, &empty.answer(&first).unwrap()), "a file without a secret proves nothing");
+    fn answer_needs_secret_and_fits_one_challenge() {
+        let (ours, theirs) = (ProofSecret::new().unwrap(), ProofSecret::new().unwrap());
+        let (first, second) = (new_challenge().unwrap(), new_challenge().unwrap());
+        let answer = ours.answer_challenge(&first).unwrap();
+        assert!(ours.is_valid_answer(&first, &answer));
+        assert!(!ours.is_valid_answer(&second, &answer));
+        assert!(!theirs.is_valid_answer(&first, &answer));
+        assert!(
+            !ours.is_valid_answer(&first, "") && !ours.is_valid_answer("", "") && ours.answer_challenge("x").is_none()
+        );
+        let empty = ProofSecret(String::new());
+        assert!(
+            !empty.is_valid_answer(&first, &empty.answer_challenge(&first).unwrap()),
+            "a file without a secret proves nothing"
+        );
         assert!(!format!("{ours:?}").contains("csp_"));
     }
 }

@@ -1,5 +1,5 @@
-//! Carries bytes between an agent and the gateway. Towards stdout only whole lines go, so that a gateway that dies
-//! in mid-message leaves no half of one.
+//! Carries bytes between an agent and the gateway. Only whole lines are written to stdout, so that a gateway that dies in
+//! the middle of a message leaves no partial line.
 
 use std::{future::Future, io, time::Duration};
 
@@ -8,37 +8,37 @@ use tokio::{
     time::timeout,
 };
 
-/// How long finished answers may take to arrive and be written once stdin has ended: a client that is gone is owed
-/// an end within a second.
-pub const GRACE: Duration = Duration::from_millis(700);
+/// The time within which answers are still forwarded after the end of stdin, so that the process ends within a second
+/// after its client.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// The longest line from the gateway. Far above any limit on messages: what is longer is a fault.
-const MAX_LINE: u64 = 256 << 20;
+/// Maximum bytes of a line from the gateway. It is far above all limits on messages, so a longer line is a fault.
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
-/// How a connection came to its end.
+/// The reason why a connection ended.
 #[derive(Debug)]
-pub enum Ended {
-    /// stdin ended, or we were told to end; finished answers are written.
+pub enum ProxyOutcome {
+    /// stdin ended or `terminate` was ready, and finished answers were written.
     Done,
-    /// Whoever read stdout is gone.
+    /// The reader of stdout is gone.
     OutputClosed,
-    /// The gateway closed while the agent was still there.
+    /// The gateway closed the connection before the agent did.
     GatewayGone,
-    /// Reading stdin or writing stdout failed otherwise.
+    /// Reading stdin or writing stdout failed.
     Failed(io::Error),
 }
 
-/// Carries lines until one side ends or `terminate` is ready.
+/// Forwards lines until one side ends or `terminate` is ready.
 ///
-/// On the end of stdin, and on `terminate`, the gateway sees the end of its input, and what it still sends within
-/// [`GRACE`] is written.
+/// At the end of stdin, and on `terminate`, the gateway's input is closed, and everything that it still sends within
+/// [`DRAIN_TIMEOUT`] is written.
 pub async fn run<I, O, R, W>(
     input: I,
     output: O,
     gateway_read: R,
     gateway_write: W,
     terminate: impl Future<Output = ()>,
-) -> Ended
+) -> ProxyOutcome
 where
     I: AsyncRead + Unpin,
     O: AsyncWrite + Unpin,
@@ -53,12 +53,12 @@ where
         ended = &mut download => return ended,
         (writer, result) = &mut upload => match result {
             Ok(()) => Some(writer),
-            Err(Upload::Input(error)) => return Ended::Failed(error),
-            // The gateway does not read any more; what it has said is still ours to pass on.
-            Err(Upload::Gateway) => {
-                return match timeout(GRACE, &mut download).await {
+            Err(UploadError::Input(error)) => return ProxyOutcome::Failed(error),
+            // The gateway stopped reading; its remaining output is still forwarded.
+            Err(UploadError::Gateway) => {
+                return match timeout(DRAIN_TIMEOUT, &mut download).await {
                     Ok(ended) => ended,
-                    Err(_) => Ended::GatewayGone,
+                    Err(_) => ProxyOutcome::GatewayGone,
                 };
             }
         },
@@ -67,29 +67,29 @@ where
     match writer {
         Some(mut writer) => {
             let _ = writer.shutdown().await;
-            match timeout(GRACE, download).await {
-                Ok(Ended::Failed(error)) => Ended::Failed(error),
-                Ok(Ended::OutputClosed) => Ended::OutputClosed,
-                // The gateway closes when it has answered; an answer that is still being made is abandoned.
-                Ok(Ended::Done | Ended::GatewayGone) | Err(_) => Ended::Done,
+            match timeout(DRAIN_TIMEOUT, download).await {
+                Ok(ProxyOutcome::Failed(error)) => ProxyOutcome::Failed(error),
+                Ok(ProxyOutcome::OutputClosed) => ProxyOutcome::OutputClosed,
+                // The gateway closes after its answers; unfinished answers are abandoned.
+                Ok(ProxyOutcome::Done | ProxyOutcome::GatewayGone) | Err(_) => ProxyOutcome::Done,
             }
         }
-        // Told to end: the agent may go on writing, but nobody listens any more.
-        // Dropping the writer's half ends the gateway's input.
+        // Terminated: further input of the agent is ignored.
+        // Dropping the write half closes the gateway's input.
         None => {
             drop(upload);
-            let _ = timeout(GRACE, download).await;
-            Ended::Done
+            let _ = timeout(DRAIN_TIMEOUT, download).await;
+            ProxyOutcome::Done
         }
     }
 }
 
-enum Upload {
+enum UploadError {
     Input(io::Error),
     Gateway,
 }
 
-async fn upload<I, W>(mut input: I, mut gateway: W) -> (W, Result<(), Upload>)
+async fn upload<I, W>(mut input: I, mut gateway: W) -> (W, Result<(), UploadError>)
 where
     I: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -101,17 +101,17 @@ where
             Ok(count) => {
                 let sent = gateway.write_all(buffer.get(..count).unwrap_or_default()).await;
                 if sent.is_err() {
-                    break Err(Upload::Gateway);
+                    break Err(UploadError::Gateway);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(Upload::Input(error)),
+            Err(error) => break Err(UploadError::Input(error)),
         }
     };
     (gateway, result)
 }
 
-async fn download<R, O>(mut gateway: R, mut output: O) -> Ended
+async fn download<R, O>(mut gateway: R, mut output: O) -> ProxyOutcome
 where
     R: AsyncBufRead + Unpin,
     O: AsyncWrite + Unpin,
@@ -119,11 +119,11 @@ where
     let mut line = Vec::new();
     loop {
         line.clear();
-        // Large lines must not keep their memory for the life of the session.
+        // Large lines must not keep their memory for the lifetime of the session.
         line.shrink_to(1 << 20);
-        let read = (&mut gateway).take(MAX_LINE).read_until(b'\n', &mut line).await;
+        let read = (&mut gateway).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
         if read.is_err() || line.last() != Some(&b'\n') {
-            return Ended::GatewayGone;
+            return ProxyOutcome::GatewayGone;
         }
         let written = async {
             output.write_all(&line).await?;
@@ -131,8 +131,8 @@ where
         };
         match written.await {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ended::OutputClosed,
-            Err(error) => return Ended::Failed(error),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ProxyOutcome::OutputClosed,
+            Err(error) => return ProxyOutcome::Failed(error),
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A gateway that answers each line with itself, and closes at the end of its input.
+    /// A gateway that echoes each line, and closes at the end of its input.
     async fn echo(gateway: DuplexStream) {
         let (read, mut write) = split(gateway);
         let mut read = BufReader::new(read);
@@ -157,7 +157,7 @@ mod tests {
         write.shutdown().await.unwrap();
     }
 
-    async fn through(input: &[u8]) -> (Ended, Vec<u8>) {
+    async fn run_proxy(input: &[u8]) -> (ProxyOutcome, Vec<u8>) {
         let (near, far) = duplex(4096);
         let (read, write) = split(near);
         let mut output = Vec::new();
@@ -166,21 +166,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_of_all_sizes_pass_and_the_end_is_clean() {
+    async fn lines_of_all_sizes_pass_through() {
         for size in [0, 1, 64 << 10, 8 << 20] {
             let mut input = Vec::new();
             for _ in 0..3 {
                 input.extend(std::iter::repeat_n(b'x', size));
                 input.push(b'\n');
             }
-            let (ended, output) = through(&input).await;
-            assert!(matches!(ended, Ended::Done), "{ended:?}");
+            let (ended, output) = run_proxy(&input).await;
+            assert!(matches!(ended, ProxyOutcome::Done), "{ended:?}");
             assert!(output == input, "{} of {} bytes", output.len(), input.len());
         }
     }
 
     #[tokio::test]
-    async fn half_a_line_never_reaches_stdout() {
+    async fn partial_line_never_reaches_stdout() {
         let (near, mut far) = duplex(4096);
         let (read, write) = split(near);
         let mut output = Vec::new();
@@ -188,27 +188,27 @@ mod tests {
         drop(far);
         let (input, _open) = duplex(64);
         let ended = run(input, &mut output, BufReader::new(read), write, pending()).await;
-        assert!(matches!(ended, Ended::GatewayGone), "{ended:?}");
+        assert!(matches!(ended, ProxyOutcome::GatewayGone), "{ended:?}");
         assert_eq!(output, b"{\"whole\":1}\n");
     }
 
     #[tokio::test]
-    async fn told_to_end_it_ends_the_gateways_input() {
+    async fn terminate_closes_gateway_input() {
         let (near, mut far) = duplex(4096);
         let (read, write) = split(near);
         let mut output = Vec::new();
         far.write_all(b"answer\n").await.unwrap();
         let (input, _open) = duplex(64);
-        let told = async {};
-        let ended = run(input, &mut output, BufReader::new(read), write, told).await;
-        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        let terminate = async {};
+        let ended = run(input, &mut output, BufReader::new(read), write, terminate).await;
+        assert!(matches!(ended, ProxyOutcome::Done), "{ended:?}");
         assert_eq!(output, b"answer\n", "what was finished is flushed");
         let mut rest = Vec::new();
         assert_eq!(far.read_to_end(&mut rest).await.unwrap(), 0);
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_gone_ends_it_quietly() {
+    async fn closed_stdout_ends_proxy() {
         let (near, mut far) = duplex(4096);
         let (read, write) = split(near);
         far.write_all(b"answer\n").await.unwrap();
@@ -216,6 +216,6 @@ mod tests {
         drop(gone);
         let (input, _open) = duplex(64);
         let ended = run(input, output, BufReader::new(read), write, pending()).await;
-        assert!(matches!(ended, Ended::OutputClosed), "{ended:?}");
+        assert!(matches!(ended, ProxyOutcome::OutputClosed), "{ended:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! The Unix socket of a data directory: its path, how it is bound without a moment in which it is open to others,
-//! and who may connect.
+//! The Unix socket of a data directory: its path, a bind that never exposes it to other users, and the check of peers.
 
 use std::{
     fs,
@@ -17,18 +16,19 @@ use countersign_store::lock::DataLock;
 
 /// The file in the data directory.
 pub const SOCKET_FILE: &str = "gateway.sock";
-/// What it is bound as before it gets its mode and its name. As long as the name, so one length limit holds for both.
-const NEW_FILE: &str = "gateway.new_";
-/// `sun_path` holds 108 bytes with its closing NUL.
-const MAX_PATH: usize = 107;
+/// The name under which the socket is bound before it gets its mode and its final name. Both names have the same length,
+/// so that one limit on the path applies.
+const TEMPORARY_FILE: &str = "gateway.new_";
+/// `sun_path` holds 108 bytes including the final NUL.
+const MAX_PATH_BYTES: usize = 107;
 
-/// What is wrong with the socket or its peer.
+/// Errors of the socket or its peer.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("{0} exists and is not a socket; move it away")]
     NotASocket(PathBuf),
     #[error(
-        "the path {0} is longer than the {MAX_PATH} bytes that the system allows for a socket, and /proc is not there to \
+        "the path {0} is longer than the {MAX_PATH_BYTES} bytes that the system allows for a socket, and /proc is not there to \
          shorten it; choose a data directory with a shorter path (--data DIR)"
     )]
     PathTooLong(PathBuf),
@@ -38,24 +38,24 @@ pub enum SocketError {
     OtherUser { path: PathBuf, theirs: u32, ours: u32 },
 }
 
-/// A path that fits into `sun_path`, and what must stay open while it is used.
+/// A path that fits into `sun_path`, with the directory that must stay open while it is used.
 struct ShortPath {
     path: PathBuf,
     _dir: Option<OwnedFd>,
 }
 
-/// The socket's path, for people.
+/// Returns the path of the socket for people.
 #[must_use]
 pub fn path(data: &Path) -> PathBuf {
     data.join(SOCKET_FILE)
 }
 
-fn short(data: &Path, file: &str) -> Result<ShortPath, SocketError> {
+fn short_path(data: &Path, file: &str) -> Result<ShortPath, SocketError> {
     let direct = data.join(file);
-    if direct.as_os_str().len() <= MAX_PATH {
+    if direct.as_os_str().len() <= MAX_PATH_BYTES {
         return Ok(ShortPath { path: direct, _dir: None });
     }
-    // The directory's descriptor stands for it, at a path of fixed length.
+    // `/proc/self/fd` gives the directory a path of fixed length.
     let dir: OwnedFd =
         fs::File::open(data).map_err(|source| SocketError::Io { what: "reach", path: direct.clone(), source })?.into();
     let path = PathBuf::from(format!("/proc/self/fd/{}/{file}", std::os::fd::AsRawFd::as_raw_fd(&dir)));
@@ -66,22 +66,23 @@ fn short(data: &Path, file: &str) -> Result<ShortPath, SocketError> {
     }
 }
 
-/// The listening socket; its file is removed when this is dropped.
+/// The listening socket. Its file is removed when it is dropped.
 pub struct Listener {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl Listener {
-    /// Binds `<data>/gateway.sock` with mode 0600, in place of one that a gateway left behind. Needs a tokio runtime.
+    /// Binds `<data>/gateway.sock` with mode 0600, and replaces a socket left behind by an earlier gateway. Needs a tokio
+    /// runtime.
     ///
-    /// Holding the data directory's lock is what makes it certain that nobody serves the old one.
+    /// The lock of the data directory guarantees that nobody serves the old socket.
     ///
     /// # Errors
-    /// Something else than a socket has that name, or the file system's.
+    /// The name belongs to something other than a socket, or the file system failed.
     pub fn bind(data: &Path, _lock: &DataLock) -> Result<Self, SocketError> {
         let path = path(data);
-        for stale in [&path, &data.join(NEW_FILE)] {
+        for stale in [&path, &data.join(TEMPORARY_FILE)] {
             match fs::symlink_metadata(stale) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Ok(meta) if meta.file_type().is_socket() => {
@@ -93,20 +94,20 @@ impl Listener {
             }
         }
         let fail = |source| SocketError::Io { what: "bind", path: path.clone(), source };
-        let new = short(data, NEW_FILE)?;
+        let new = short_path(data, TEMPORARY_FILE)?;
         let listener = UnixListener::bind(&new.path).map_err(fail)?;
-        // It gets its name only when its mode is right.
+        // The final name is given only after the mode is set.
         fs::set_permissions(&new.path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
-        fs::rename(data.join(NEW_FILE), &path).map_err(fail)?;
+        fs::rename(data.join(TEMPORARY_FILE), &path).map_err(fail)?;
         Ok(Self { listener, path })
     }
 
-    /// The next connection of this user; others are logged and closed.
+    /// Returns the next connection of this user. Connections of other users are logged and closed.
     ///
-    /// Cancel-safe. Running out of descriptors is waited out, not returned.
+    /// Cancel-safe. Waits while no file descriptors are free.
     ///
     /// # Errors
-    /// The socket is unusable for good.
+    /// The socket is permanently unusable.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         loop {
             match self.listener.accept().await {
@@ -131,7 +132,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The data directory's lock is still held, so this is ours.
+        // The lock of the data directory is still held, so the file is ours.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -142,10 +143,10 @@ fn is_temporary(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::CONNABORTED | Errno::INTR))
 }
 
-/// Refuses a peer that runs as another user (`SO_PEERCRED`).
+/// Rejects a peer that runs as another user (`SO_PEERCRED`).
 ///
 /// # Errors
-/// [`SocketError::OtherUser`], or the system does not tell.
+/// [`SocketError::OtherUser`], or an error of the system call.
 pub fn check_peer(stream: &UnixStream, path: &Path) -> Result<(), SocketError> {
     let fail = |source| SocketError::Io { what: "check the peer of", path: path.to_owned(), source };
     let theirs = stream.peer_cred().map_err(fail)?.uid();
@@ -153,16 +154,16 @@ pub fn check_peer(stream: &UnixStream, path: &Path) -> Result<(), SocketError> {
     if theirs == ours { Ok(()) } else { Err(SocketError::OtherUser { path: path.to_owned(), theirs, ours }) }
 }
 
-/// Connects, if anybody listens.
+/// Connects to the socket. Returns `None` if nobody listens.
 ///
 /// # Errors
-/// Anything but nobody listening.
+/// All errors except that nobody listens.
 pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
     let path = path(data);
     if !path.exists() {
         return Ok(None);
     }
-    let short = short(data, SOCKET_FILE)?;
+    let short = short_path(data, SOCKET_FILE)?;
     match UnixStream::connect(&short.path).await {
         Ok(stream) => check_peer(&stream, &path).map(|()| Some(stream)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
@@ -179,7 +180,7 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
 
-    async fn meet(data: &Path) {
+    async fn connect_both_ends(data: &Path) {
         let lock = lock_data_dir(data).unwrap();
         assert!(connect(data).await.unwrap().is_none(), "nobody listens yet");
         let listener = Listener::bind(data, &lock).unwrap();
@@ -192,23 +193,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bound_private_and_removed() {
+    async fn socket_is_private_and_removed_on_drop() {
         let dir = tempfile::tempdir().unwrap();
-        meet(dir.path()).await;
+        connect_both_ends(dir.path()).await;
     }
 
     #[tokio::test]
-    async fn a_path_beyond_the_limit_works_too() {
+    async fn overlong_path_is_bound_through_proc() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(120)).join("e".repeat(120));
-        meet(&deep).await;
+        connect_both_ends(&deep).await;
     }
 
     #[tokio::test]
-    async fn what_a_dead_gateway_left_is_replaced_and_other_files_are_not() {
+    async fn stale_socket_is_replaced_but_other_file_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let lock = lock_data_dir(dir.path()).unwrap();
-        // A std listener does not remove its file.
+        // A listener of `std` does not remove its file.
         drop(std::os::unix::net::UnixListener::bind(path(dir.path())).unwrap());
         assert!(path(dir.path()).exists());
         assert!(connect(dir.path()).await.unwrap().is_none(), "a left socket is nobody");

@@ -1,5 +1,5 @@
-//! Finds the gateway of a data directory, or starts a detached one. Two that start at once get the same gateway:
-//! whoever has the start lock starts, the other waits and connects.
+//! Connects to the gateway of a data directory, or starts a detached one. Of two concurrent starters, the holder of the
+//! start lock starts the gateway, and the other waits and connects to it.
 
 use std::{
     ffi::OsString,
@@ -26,75 +26,75 @@ use super::{
 use countersign_store::lock::ensure_data_dir;
 use countersign_telemetry::logs::open_log;
 
-/// The lock file of whoever starts a gateway; the gateway's own lock is another.
-const START_LOCK: &str = "start.lock";
-/// The detached gateway's stderr.
+/// The lock file of a starter. It is not the lock of the gateway.
+const START_LOCK_FILE: &str = "start.lock";
+/// The file for stderr of the detached gateway.
 pub const LOG_FILE: &str = "gateway.log";
-/// How long a gateway may take from its start to its first answer.
-const START: Duration = Duration::from_secs(30);
-/// How long a gateway that listens may take to say welcome.
-const WELCOME: Duration = Duration::from_secs(10);
-/// How often to look again.
-const POLL: Duration = Duration::from_millis(15);
-/// How much of a failed gateway's log is repeated.
-const SAID: u64 = 4096;
-/// The exit code of a gateway that found its data directory taken: somebody else was faster, which is fine.
-pub const TAKEN: u8 = 75;
+/// The time that a gateway may take from its start to its first answer.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time that a listening gateway may take for its welcome.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between attempts.
+const POLL_INTERVAL: Duration = Duration::from_millis(15);
+/// Bytes of a failed gateway's log that are reported.
+const MAX_LOG_TAIL_BYTES: u64 = 4096;
+/// The exit code of a gateway whose data directory is already served. Another starter was faster, which is no failure.
+pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 
-/// An open connection, after the welcome.
+/// An open connection after the handshake.
 #[derive(Debug)]
 pub struct Connection {
     pub reader: BufReader<OwnedReadHalf>,
     pub writer: OwnedWriteHalf,
 }
 
-/// How to start a gateway.
+/// The command that starts a gateway.
 #[derive(Clone, Debug)]
-pub struct Starter {
-    /// This program.
+pub struct GatewayCommand {
+    /// The path of this program.
     pub program: PathBuf,
-    /// `serve` with what makes it the same gateway: its configuration and data directory, as absolute paths.
+    /// `serve` with the configuration and the data directory as absolute paths, so that it is the same gateway.
     pub arguments: Vec<OsString>,
 }
 
-/// Connects to the gateway of the data directory; starts one if there is none.
+/// Connects to the gateway of the data directory, and starts one if there is none.
 ///
 /// # Errors
-/// See [`AttachError`]: each says what to do or where to look.
-pub async fn connect_or_start(data: &Path, hello: &Hello, starter: &Starter) -> Result<Connection, AttachError> {
+/// See [`AttachError`]; each error names a remedy or a log.
+pub async fn connect_or_start(data: &Path, hello: &Hello, starter: &GatewayCommand) -> Result<Connection, AttachError> {
     ensure_data_dir(data)?;
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         if let Some(connection) = connect(data, hello).await? {
             return Ok(connection);
         }
         let Some(_lock) = try_start_lock(data)? else {
             if Instant::now() > deadline {
-                return Err(AttachError::Waited { within: START, log: data.join(LOG_FILE) });
+                return Err(AttachError::StartTimeout { within: START_TIMEOUT, log: data.join(LOG_FILE) });
             }
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
             continue;
         };
-        // Somebody may have started one between the look and the lock.
+        // Another process may have started one before the lock was taken.
         if let Some(connection) = connect(data, hello).await? {
             return Ok(connection);
         }
-        return start(data, hello, starter, deadline).await;
+        return start_gateway(data, hello, starter, deadline).await;
     }
 }
 
-/// `None` where nobody listens (any more).
+/// Connects and performs the handshake. Returns `None` if nobody listens.
 async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
-    let silent = || AttachError::Silent { socket: socket::path(data), within: WELCOME };
-    let stream = timeout(WELCOME, socket::connect(data)).await.map_err(|_| silent())??;
+    let silent = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
+    let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| silent())??;
     let Some(stream) = stream else { return Ok(None) };
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(64 << 10, reader);
-    match timeout(WELCOME, hello::send(&mut reader, &mut writer, hello)).await {
+    match timeout(WELCOME_TIMEOUT, hello::send(&mut reader, &mut writer, hello)).await {
         Err(_) => Err(silent()),
         Ok(Ok(Some(HelloAnswer::Welcome(_)))) => Ok(Some(Connection { reader, writer })),
         Ok(Ok(Some(HelloAnswer::Refused(why)))) => Err(AttachError::Refused(why)),
-        // It was ending just then.
+        // The gateway was just ending.
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
             if matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset) =>
@@ -106,7 +106,7 @@ async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, Attac
 }
 
 fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
-    let path = data.join(START_LOCK);
+    let path = data.join(START_LOCK_FILE);
     let fail = |source| AttachError::Lock { path: path.clone(), source };
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(fail)?;
     match file.try_lock() {
@@ -116,7 +116,12 @@ fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
     }
 }
 
-async fn start(data: &Path, hello: &Hello, starter: &Starter, deadline: Instant) -> Result<Connection, AttachError> {
+async fn start_gateway(
+    data: &Path,
+    hello: &Hello,
+    starter: &GatewayCommand,
+    deadline: Instant,
+) -> Result<Connection, AttachError> {
     let log = data.join(LOG_FILE);
     let stderr = open_log(&log).map_err(AttachError::Spawn)?;
     let begin = stderr.metadata().map_or(0, |meta| meta.len());
@@ -126,29 +131,33 @@ async fn start(data: &Path, hello: &Hello, starter: &Starter, deadline: Instant)
         if let Some(connection) = connect(data, hello).await? {
             return Ok(connection);
         }
-        let failed = |how: String| AttachError::Failed { how, said: said(&log, begin), log: log.clone() };
+        let failed = |how: String| AttachError::StartFailed {
+            reason: how,
+            log_tail: read_log_tail(&log, begin),
+            log: log.clone(),
+        };
         if ended.is_none() {
             ended = child.try_wait().map_err(AttachError::Spawn)?;
         }
         if let Some(status) = ended
-            && status.code() != Some(i32::from(TAKEN))
+            && status.code() != Some(i32::from(DATA_DIR_TAKEN_EXIT_CODE))
         {
             return Err(failed(status.to_string()));
         }
-        // One whose directory was taken ended because another gateway is starting: that one is waited for.
+        // If the data directory is taken, another gateway is starting, and the loop waits for it.
         if Instant::now() > deadline {
             return Err(failed(match ended {
                 Some(_) => "another gateway has the data directory and does not open its socket".to_owned(),
-                None => format!("it did not open its socket within {}s", START.as_secs()),
+                None => format!("it did not open its socket within {}s", START_TIMEOUT.as_secs()),
             }));
         }
-        sleep(POLL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-fn spawn(starter: &Starter, stderr: File) -> Result<Child, AttachError> {
+fn spawn(starter: &GatewayCommand, stderr: File) -> Result<Child, AttachError> {
     let mut command = Command::new(&starter.program);
-    // The key is this process's identity, not the gateway's.
+    // The key identifies this process, not the gateway.
     for name in hello::KEY_VARIABLES {
         command.env_remove(name);
     }
@@ -161,35 +170,35 @@ fn spawn(starter: &Starter, stderr: File) -> Result<Child, AttachError> {
         .map_err(AttachError::Spawn)
 }
 
-/// What the gateway wrote since `begin`, at most its end.
-fn said(log: &Path, begin: u64) -> String {
+/// Returns the end of what the gateway has logged after the offset `begin`.
+fn read_log_tail(log: &Path, begin: u64) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
         let end = file.metadata()?.len();
-        file.seek(SeekFrom::Start(begin.max(end.saturating_sub(SAID))))?;
+        file.seek(SeekFrom::Start(begin.max(end.saturating_sub(MAX_LOG_TAIL_BYTES))))?;
         let mut bytes = Vec::new();
-        file.take(SAID).read_to_end(&mut bytes)?;
+        file.take(MAX_LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).trim().to_owned()
 }
 
-/// What a detached gateway does first: it leaves the session and the process group of whoever started it, so that
-/// neither a closed terminal nor an agent that ends its children takes it down.
+/// Moves a detached gateway out of the session and process group of its starter, so that neither a closed terminal nor an
+/// agent that kills its children ends it.
 pub fn detach() {
-    // Fails only for a group's leader, which then has a group of its own already.
+    // Fails only for a group leader, which already has its own group.
     let _ = rustix::process::setsid();
 }
 
-/// Opens the port of the configuration; with `any`, where it is taken, a free one of the same address. A detached
-/// gateway serves its socket whoever has the port.
+/// Binds the configured port. With `allow_other_port`, binds a free port of the same address if it is taken, because a
+/// detached gateway is reached through its socket.
 ///
 /// # Errors
-/// As binding any port.
-pub fn bind_port(listen: SocketAddr, any: bool) -> std::io::Result<std::net::TcpListener> {
+/// Errors of binding the port.
+pub fn bind_port(listen: SocketAddr, allow_other_port: bool) -> std::io::Result<std::net::TcpListener> {
     let bind = |address: SocketAddr| -> std::io::Result<std::net::TcpListener> {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-        // A gateway that starts again must not wait for the old one's connections to time out.
+        // A restarted gateway must not wait until connections of the old one time out.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
@@ -197,7 +206,7 @@ pub fn bind_port(listen: SocketAddr, any: bool) -> std::io::Result<std::net::Tcp
         Ok(socket.into())
     };
     match bind(listen) {
-        Err(error) if any && error.kind() == std::io::ErrorKind::AddrInUse => {
+        Err(error) if allow_other_port && error.kind() == std::io::ErrorKind::AddrInUse => {
             let listener = bind(SocketAddr::new(listen.ip(), 0))?;
             tracing::warn!(%listen, instead = ?listener.local_addr(), "the port is taken; listening on a free one");
             Ok(listener)
@@ -211,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_port_is_an_error_or_another_port() {
+    fn taken_port_fails_or_uses_free_port() {
         let first = bind_port("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let taken = first.local_addr().unwrap();
         assert_eq!(bind_port(taken, false).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
@@ -221,22 +230,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gateway_that_fails_tells_why() {
+    async fn failed_start_reports_log() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(LOG_FILE), "old words\n").unwrap();
-        let starter =
-            Starter { program: "/bin/sh".into(), arguments: vec!["-c".into(), "echo it is broken >&2; exit 3".into()] };
-        let error = connect_or_start(dir.path(), &Hello::of_process(None), &starter).await.unwrap_err().to_string();
+        let starter = GatewayCommand {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), "echo it is broken >&2; exit 3".into()],
+        };
+        let error = connect_or_start(dir.path(), &Hello::from_process(None), &starter).await.unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.ends_with("it is broken"), "{error}");
         assert!(!error.contains("old words"));
-        let starter = Starter { program: "/nonexistent".into(), arguments: vec![] };
-        let error = connect_or_start(dir.path(), &Hello::of_process(None), &starter).await.unwrap_err();
+        let starter = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
+        let error = connect_or_start(dir.path(), &Hello::from_process(None), &starter).await.unwrap_err();
         assert!(matches!(error, AttachError::Spawn(_)), "{error}");
     }
 
-    /// A gateway in this process: says welcome, or refuses, to whoever comes.
+    /// Runs a gateway in this process that welcomes or refuses clients.
     #[tokio::test]
-    async fn one_that_runs_is_used_and_its_refusal_is_told() {
+    async fn running_gateway_is_used_and_may_refuse() {
         let dir = tempfile::tempdir().unwrap();
         let lock = countersign_store::lock_data_dir(dir.path()).unwrap();
         let listener = socket::Listener::bind(dir.path(), &lock).unwrap();
@@ -247,8 +258,8 @@ mod tests {
                 hello::receive(&mut BufReader::new(reader), &mut writer, admit).await.unwrap();
             }
         };
-        let starter = Starter { program: "/nonexistent".into(), arguments: vec![] };
-        let hello = Hello::of_process(None);
+        let starter = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
+        let hello = Hello::from_process(None);
         let ask = async {
             connect_or_start(dir.path(), &hello, &starter).await.unwrap();
             connect_or_start(dir.path(), &hello, &starter).await.unwrap_err()

@@ -1,4 +1,4 @@
-//! Who still uses a detached gateway: it ends some time after the last of them.
+//! Counts the users of a detached gateway, which ends some time after the last of them.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -7,10 +7,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// How long a gateway waits for its first user, however short its linger is: whoever started it is on the way.
-const FIRST: Duration = Duration::from_secs(30);
+/// The minimum time that a gateway waits for its first user, whatever its linger time: its starter is about to connect.
+const FIRST_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Counts users: attached processes, sessions, feed subscribers. Cheap to clone.
+/// The number of users: attached processes, sessions and feed subscribers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Users {
     state: Arc<(Mutex<State>, Notify)>,
@@ -19,73 +19,78 @@ pub struct Users {
 #[derive(Debug)]
 struct State {
     present: usize,
-    /// There was one.
-    ever: bool,
-    /// When the last one left, or something was last asked for.
-    last: Instant,
+    /// There has been a user.
+    had_user: bool,
+    /// The time at which the last user left, or of the last request.
+    last_activity: Instant,
 }
 
-/// A user, until it is dropped.
+/// Counts as a user until it is dropped.
 #[must_use]
 #[derive(Debug)]
 pub struct UserGuard(Users);
 
 impl Default for Users {
     fn default() -> Self {
-        Self { state: Arc::new((Mutex::new(State { present: 0, ever: false, last: Instant::now() }), Notify::new())) }
+        Self {
+            state: Arc::new((
+                Mutex::new(State { present: 0, had_user: false, last_activity: Instant::now() }),
+                Notify::new(),
+            )),
+        }
     }
 }
 
 impl Users {
-    /// Somebody is there.
-    pub fn enter(&self) -> UserGuard {
-        self.with(|state| {
+    /// Adds a user until the guard is dropped.
+    pub fn add_user(&self) -> UserGuard {
+        self.with_state(|state| {
             state.present += 1;
-            state.ever = true;
+            state.had_user = true;
         });
         UserGuard(self.clone())
     }
 
-    /// Somebody was there for a moment: a request without a session.
-    pub fn touch(&self) {
-        self.with(|state| state.last = Instant::now());
+    /// Records a request without a session as activity.
+    pub fn record_activity(&self) {
+        self.with_state(|state| state.last_activity = Instant::now());
     }
 
-    /// Since when nobody is there; `None` while somebody is.
+    /// Returns the time since which there are no users, or `None` if there are any.
     #[must_use]
-    pub fn absent_since(&self) -> Option<Instant> {
-        self.with(|state| (state.present == 0).then_some(state.last))
+    pub fn idle_since(&self) -> Option<Instant> {
+        self.with_state(|state| (state.present == 0).then_some(state.last_activity))
     }
 
-    /// Returns once nobody was there for `linger` (at first, for 30 s if that is longer). Cancel-safe.
-    pub async fn gone_for(&self, linger: Duration) {
+    /// Waits until there were no users for `linger`, and before the first user for at least 30 s. Cancel-safe.
+    pub async fn wait_until_idle(&self, linger: Duration) {
         loop {
             let now = Instant::now();
-            // While somebody is there, the end is at least `linger` away.
-            let (end, absent) = self.with(|state| {
-                let wait = if state.ever { linger } else { linger.max(FIRST) };
+            // While there are users, the end is at least `linger` away.
+            let (end, absent) = self.with_state(|state| {
+                let wait = if state.had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
                 let absent = state.present == 0;
-                (if absent { state.last } else { now } + wait, absent)
+                (if absent { state.last_activity } else { now } + wait, absent)
             });
             if absent && end <= now {
                 return;
             }
             let wake = end.max(now + Duration::from_millis(1));
-            // Whoever leaves leaves a permit behind, so that no leaving is missed.
+            // A leaving user stores a permit, so no notification is missed.
             let _ = tokio::time::timeout_at(wake.into(), self.state.1.notified()).await;
         }
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    fn with_state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         f(&mut self.state.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Drop for UserGuard {
     fn drop(&mut self) {
-        self.0.with(|state| {
+        self.0.with_state(|state| {
             state.present = state.present.saturating_sub(1);
-            state.last = Instant::now();
+            state.last_activity = Instant::now();
         });
         self.0.state.1.notify_one();
     }
@@ -98,26 +103,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_over_only_when_nobody_is_there() {
+    async fn gateway_is_idle_only_without_users() {
         let users = Users::default();
-        assert!(users.gone_for(Duration::ZERO).now_or_never().is_none(), "the first is still on the way");
-        let (first, second) = (users.enter(), users.enter());
-        assert!(users.absent_since().is_none());
-        assert!(users.gone_for(Duration::ZERO).now_or_never().is_none());
+        assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none(), "the first is still on the way");
+        let (first, second) = (users.add_user(), users.add_user());
+        assert!(users.idle_since().is_none());
+        assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none());
         drop(first);
-        assert!(users.absent_since().is_none());
+        assert!(users.idle_since().is_none());
         let before = Instant::now();
         drop(second);
-        assert!(users.absent_since().unwrap() >= before);
-        assert!(users.gone_for(Duration::from_secs(3600)).now_or_never().is_none());
-        // Somebody who waits before the first has come sees him go.
+        assert!(users.idle_since().unwrap() >= before);
+        assert!(users.wait_until_idle(Duration::from_secs(3600)).now_or_never().is_none());
+        // A waiter that started before the first user notices that it leaves.
         let users = Users::default();
-        let gone = users.gone_for(Duration::ZERO);
+        let gone = users.wait_until_idle(Duration::ZERO);
         tokio::pin!(gone);
         assert!(gone.as_mut().now_or_never().is_none());
-        drop(users.enter());
+        drop(users.add_user());
         gone.await;
-        users.touch();
-        users.gone_for(Duration::ZERO).await;
+        users.record_activity();
+        users.wait_until_idle(Duration::ZERO).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Who is behind a request: from an `Authorization` header and a peer address to a [`Principal`].
+//! Authenticates requests: turns an `Authorization` header and a peer address into a [`Principal`].
 //!
-//! Shared by all endpoints and threads. A key that another process made works at once, and one that it revoked stops
-//! within [`FRESH`]. Nothing here ever logs or returns a secret.
+//! Shared by all endpoints and threads. A key created by another process works at once, and a revoked key stops working
+//! within [`MAX_KEY_AGE`]. Never logs or returns a secret.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use std::{
 use dashmap::DashMap;
 
 use super::{
-    attempts::{Attempts, Subject},
+    attempts::{FailedAttempts, Subject},
     bearer,
     keys::{KeyStore, PREFIX},
     secret,
@@ -25,23 +25,23 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::{Cache, CacheMetrics};
 
 /// How long a key is believed without asking the store: revocation takes effect within this.
-pub const FRESH: Duration = Duration::from_millis(750);
+pub const MAX_KEY_AGE: Duration = Duration::from_millis(750);
 /// How often it is asked whether the key behind something that stays open still holds.
 pub const RECHECK: Duration = Duration::from_secs(1);
 /// Keys remembered at a time; more only cost a look-up each.
-const MAX_CACHED: usize = 10_000;
+const MAX_CACHED_KEYS: usize = 10_000;
 /// Wrong keys remembered at a time, twice.
-const MAX_WRONG: usize = 2048;
+const MAX_WRONG_KEYS: usize = 2048;
 
-struct Cached {
+struct CachedKey {
     principal: Arc<Principal>,
-    checked: Instant,
+    checked_at: Instant,
 }
 
-/// SHA-256 is uniform already: eight of its bytes are a hash.
+/// A hasher that takes eight bytes of the SHA-256, which is uniformly distributed already.
 #[derive(Default)]
-struct FirstBytes(u64);
-impl Hasher for FirstBytes {
+struct FirstBytesHasher(u64);
+impl Hasher for FirstBytesHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -53,54 +53,55 @@ impl Hasher for FirstBytes {
     fn write_usize(&mut self, _: usize) {}
 }
 
+/// Hashes of recently refused keys, in two generations.
 #[derive(Default)]
-struct Wrong {
+struct WrongKeys {
     current: HashSet<SecretHash>,
     previous: HashSet<SecretHash>,
 }
 
-/// Authenticates requests by API keys and, in `auth.mode: local`, by their coming from loopback.
+/// Authenticates requests by API key and, in `auth.mode: local`, by a loopback address.
 pub struct Authenticator {
     mode: AuthMode,
-    /// Whether a peer on loopback needs no key.
-    open_to_loopback: bool,
+    /// A peer on loopback needs no key.
+    admits_loopback: bool,
     store: Arc<dyn KeyStore>,
-    cache: DashMap<SecretHash, Cached, BuildHasherDefault<FirstBytes>>,
-    wrong: Mutex<Wrong>,
-    attempts: Attempts,
+    cache: DashMap<SecretHash, CachedKey, BuildHasherDefault<FirstBytesHasher>>,
+    wrong_keys: Mutex<WrongKeys>,
+    attempts: FailedAttempts,
     local_agent: Arc<Principal>,
 }
 
 impl Authenticator {
-    /// Behind a proxy every peer looks like loopback, so `behind_tls_proxy` closes `auth.mode: local` to those
-    /// without a key.
+    /// Creates an authenticator. With `behind_tls_proxy` every peer may look like loopback, so `auth.mode: local` then
+    /// requires a key too.
     #[must_use]
     pub fn new(config: &Config, store: Arc<dyn KeyStore>) -> Self {
         Self {
             mode: config.auth.mode,
-            open_to_loopback: config.auth.mode == AuthMode::Local && !config.behind_tls_proxy,
+            admits_loopback: config.auth.mode == AuthMode::Local && !config.behind_tls_proxy,
             store,
             cache: DashMap::default(),
-            wrong: Mutex::default(),
-            attempts: Attempts::default(),
+            wrong_keys: Mutex::default(),
+            attempts: FailedAttempts::default(),
             local_agent: Arc::new(Principal::local_agent()),
         }
     }
 
-    /// Who asks. `authorization` is the value of the one `Authorization` header ([`bearer::header`]); `peer` the
-    /// socket's address, `None` where there is none (which is not loopback).
+    /// Returns the principal of a request. `authorization` is the value of the only `Authorization` header
+    /// ([`bearer::authorization_header`]), and `peer` is the address of the socket; `None` does not count as loopback.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` for no, a malformed, an unknown or a revoked key; `RATE_LIMITED` after too many failures;
-    /// `STORE_UNAVAILABLE` where the key could not be looked up.
+    /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key; `RATE_LIMITED` after too many failures;
+    /// `STORE_UNAVAILABLE` if the key could not be looked up.
     pub fn authenticate(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Arc<Principal>, McpError> {
         self.identify(authorization, peer).map(|identity| identity.principal)
     }
 
-    /// As [`Self::authenticate`], with the credential to ask about later ([`Self::recheck`]).
+    /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later.
     ///
     /// # Errors
-    /// As [`Self::authenticate`].
+    /// The same as [`Self::authenticate`].
     pub fn identify(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Identity, McpError> {
         self.identify_at(authorization, peer, Instant::now)
     }
@@ -112,19 +113,20 @@ impl Authenticator {
         now: impl FnOnce() -> Instant,
     ) -> Result<Identity, McpError> {
         match authorization {
-            Some(value) => self.key_at(bearer::token(value)?, peer, now()),
-            None if self.open_to_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
+            Some(value) => self.identify_key_at(bearer::parse_token(value)?, peer, now()),
+            None if self.admits_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
             }
             None => Err(McpError::new(ErrorKind::Unauthorized, "a key is needed: Authorization: Bearer <key>")),
         }
     }
 
-    /// Who a process of this user is that has no key: on its own stdin, or on the socket that only this user opens.
+    /// Returns the identity of a local process without a key: the parent on stdin, or a process on the Unix socket, which
+    /// only this user can open.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` in `auth.mode: keys`.
-    pub fn same_user(&self) -> Result<Identity, McpError> {
+    /// `UNAUTHORIZED` if `auth.mode` is `keys`.
+    pub fn identify_local_process(&self) -> Result<Identity, McpError> {
         match self.mode {
             AuthMode::Local => {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
@@ -133,61 +135,61 @@ impl Authenticator {
         }
     }
 
-    /// Who holds this key, wherever it came from (a header, the sign-in page).
+    /// Returns the identity of the holder of a key from any source, such as a header or the sign-in page.
     ///
     /// # Errors
-    /// As [`Self::authenticate`].
-    pub fn key(&self, key: &str, peer: Option<IpAddr>) -> Result<Identity, McpError> {
-        self.key_at(key, peer, Instant::now())
+    /// The same as [`Self::authenticate`].
+    pub fn identify_key(&self, key: &str, peer: Option<IpAddr>) -> Result<Identity, McpError> {
+        self.identify_key_at(key, peer, Instant::now())
     }
 
-    fn key_at(&self, key: &str, peer: Option<IpAddr>, now: Instant) -> Result<Identity, McpError> {
+    fn identify_key_at(&self, key: &str, peer: Option<IpAddr>, now: Instant) -> Result<Identity, McpError> {
         let hash = secret::hash(key.as_bytes());
-        let known = self.cache.get(&hash).map(|hit| (Arc::clone(&hit.principal), hit.checked));
+        let known = self.cache.get(&hash).map(|hit| (Arc::clone(&hit.principal), hit.checked_at));
         if let Some((principal, checked)) = &known
-            && now.saturating_duration_since(*checked) < FRESH
+            && now.saturating_duration_since(*checked) < MAX_KEY_AGE
         {
             CacheMetrics::of(Cache::Keys).hit();
             return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
         }
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
-        // A random secret that was nobody's a moment ago does not become somebody's: that need not be looked up again.
-        if known.is_none() && self.is_wrong(&hash) {
-            return Err(self.attempts.failed(Subject::repeat(peer, first_bytes(&hash)), now, refused()));
+        // A random key that did not exist a moment ago will not come into existence, so no look-up is needed.
+        if known.is_none() && self.is_known_wrong_key(&hash) {
+            return Err(self.attempts.record_failure(Subject::for_wrong_key(peer, hash_prefix(&hash)), now, refused()));
         }
-        // Every other one is looked up, whatever others did: who has a right key is never held back by their failures.
-        let found = if secret::well_formed(PREFIX, key) { self.look_up(&hash)? } else { None };
+        // All other keys are looked up: a valid key is never held back by failures of others.
+        let found = if secret::is_well_formed(PREFIX, key) { self.look_up(&hash)? } else { None };
         if let Some(principal) = found {
-            if self.cache.len() >= MAX_CACHED {
-                self.cache.retain(|_, hit| now.saturating_duration_since(hit.checked) < FRESH);
+            if self.cache.len() >= MAX_CACHED_KEYS {
+                self.cache.retain(|_, hit| now.saturating_duration_since(hit.checked_at) < MAX_KEY_AGE);
             }
-            if self.cache.len() < MAX_CACHED || known.is_some() {
-                self.cache.insert(hash, Cached { principal: Arc::clone(&principal), checked: now });
+            if self.cache.len() < MAX_CACHED_KEYS || known.is_some() {
+                self.cache.insert(hash, CachedKey { principal: Arc::clone(&principal), checked_at: now });
             }
             return Ok(Identity { principal, credential: Credential::Key(hash) });
         }
         self.cache.remove(&hash);
-        self.note_wrong(hash);
-        Err(self.attempts.failed(Subject::peer(peer), now, refused()))
+        self.remember_wrong_key(hash);
+        Err(self.attempts.record_failure(Subject::for_peer(peer), now, refused()))
     }
 
-    /// Whether a key still holds: for what outlives a request, such as streams and sign-ins.
+    /// Returns the principal of a key that is still valid, for streams and sign-ins that outlive a request.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` when it was revoked; `STORE_UNAVAILABLE` when that cannot be known.
+    /// `UNAUTHORIZED` if it was revoked; `STORE_UNAVAILABLE` if that cannot be determined.
     pub fn recheck(&self, key: &SecretHash) -> Result<Arc<Principal>, McpError> {
         self.recheck_at(key, Instant::now())
     }
 
     fn recheck_at(&self, key: &SecretHash, now: Instant) -> Result<Arc<Principal>, McpError> {
         if let Some(hit) = self.cache.get(key)
-            && now.saturating_duration_since(hit.checked) < FRESH
+            && now.saturating_duration_since(hit.checked_at) < MAX_KEY_AGE
         {
             CacheMetrics::of(Cache::Keys).hit();
             return Ok(Arc::clone(&hit.principal));
         }
         if let Some(principal) = self.look_up(key)? {
-            self.cache.insert(*key, Cached { principal: Arc::clone(&principal), checked: now });
+            self.cache.insert(*key, CachedKey { principal: Arc::clone(&principal), checked_at: now });
             return Ok(principal);
         }
         self.cache.remove(key);
@@ -220,33 +222,33 @@ impl Authenticator {
     }
 
     /// Makes the next use of a key ask the store.
-    pub fn forget(&self, key: &SecretHash) {
+    pub fn forget_key(&self, key: &SecretHash) {
         self.cache.remove(key);
     }
 
     fn look_up(&self, hash: &SecretHash) -> Result<Option<Arc<Principal>>, McpError> {
         CacheMetrics::of(Cache::Keys).miss();
         let record = self.store.find_key(hash)?;
-        // The index compared the hashes too, but not in constant time.
-        let live = record.filter(|record| record.key.revoked_at.is_none() && secret::same(&record.hash, hash));
+        // The index has compared the hashes, but not in constant time.
+        let live = record.filter(|record| record.key.revoked_at.is_none() && secret::is_same_hash(&record.hash, hash));
         Ok(live.map(|record| Arc::new(record.principal())))
     }
 
-    fn is_wrong(&self, hash: &SecretHash) -> bool {
-        let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_known_wrong_key(&self, hash: &SecretHash) -> bool {
+        let wrong = self.wrong_keys.lock().unwrap_or_else(PoisonError::into_inner);
         wrong.current.contains(hash) || wrong.previous.contains(hash)
     }
 
-    fn note_wrong(&self, hash: SecretHash) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        if wrong.current.len() >= MAX_WRONG {
+    fn remember_wrong_key(&self, hash: SecretHash) {
+        let mut wrong = self.wrong_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if wrong.current.len() >= MAX_WRONG_KEYS {
             wrong.previous = std::mem::take(&mut wrong.current);
         }
         wrong.current.insert(hash);
     }
 }
 
-fn first_bytes(hash: &SecretHash) -> u64 {
+fn hash_prefix(hash: &SecretHash) -> u64 {
     hash.first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
@@ -263,12 +265,12 @@ pub(crate) mod tests {
     use crate::keys::{self, StoredKey};
     use countersign_domain::principal::Role;
 
-    /// Keys in memory, as another process would write them.
+    /// A key store in memory.
     #[derive(Default)]
     pub(crate) struct MemoryKeys {
         pub keys: Mutex<HashMap<SecretHash, StoredKey>>,
-        pub looked_up: AtomicUsize,
-        pub broken: std::sync::atomic::AtomicBool,
+        pub lookups: AtomicUsize,
+        pub is_broken: std::sync::atomic::AtomicBool,
     }
 
     impl MemoryKeys {
@@ -285,8 +287,8 @@ pub(crate) mod tests {
 
     impl KeyStore for MemoryKeys {
         fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-            self.looked_up.fetch_add(1, Ordering::Relaxed);
-            if self.broken.load(Ordering::Relaxed) {
+            self.lookups.fetch_add(1, Ordering::Relaxed);
+            if self.is_broken.load(Ordering::Relaxed) {
                 return Err(McpError::new(ErrorKind::StoreUnavailable, "broken"));
             }
             Ok(self.keys.lock().unwrap().get(hash).cloned())
@@ -299,7 +301,7 @@ pub(crate) mod tests {
         Some(IpAddr::from([203, 0, 113, 9]))
     }
 
-    fn make(mode: AuthMode) -> (Authenticator, Arc<MemoryKeys>) {
+    fn new_authenticator(mode: AuthMode) -> (Authenticator, Arc<MemoryKeys>) {
         let store = Arc::new(MemoryKeys::default());
         let config = Config { auth: countersign_config::AuthConfig { mode }, ..Config::default() };
         (Authenticator::new(&config, Arc::clone(&store) as Arc<dyn KeyStore>), store)
@@ -310,8 +312,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn local_mode_lets_loopback_in_without_a_key_and_tells_keys_apart() {
-        let (auth, store) = make(AuthMode::Local);
+    fn local_mode_admits_loopback_without_key() {
+        let (auth, store) = new_authenticator(AuthMode::Local);
         let key = store.add("ci", Role::Agent);
         assert_eq!(*auth.authenticate(None, LOOPBACK).unwrap(), Principal::local_agent());
         assert_eq!(*auth.authenticate(None, "::1".parse().ok()).unwrap(), Principal::local_agent());
@@ -323,8 +325,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_refused_even_where_none_is_needed() {
-        let (auth, _) = make(AuthMode::Local);
+    fn wrong_key_is_refused_even_if_none_is_needed() {
+        let (auth, _) = new_authenticator(AuthMode::Local);
         for bad in ["Bearer csk_wrong", "Bearer ", "Basic YTpi", ""] {
             let error = auth.authenticate(Some(bad.as_bytes()), LOOPBACK).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unauthorized, "{bad:?}");
@@ -332,51 +334,51 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn keys_mode_needs_a_key_also_on_loopback_and_so_does_local_mode_behind_a_proxy() {
-        let (auth, store) = make(AuthMode::Keys);
+    fn loopback_needs_key_in_keys_mode_and_behind_proxy() {
+        let (auth, store) = new_authenticator(AuthMode::Keys);
         auth.authenticate(None, LOOPBACK).unwrap_err();
         let key = store.add("ci", Role::Agent);
         auth.authenticate(Some(&bearer(&key)), remote()).unwrap();
         let config = Config { behind_tls_proxy: true, ..Config::default() };
         let proxied = Authenticator::new(&config, store);
         proxied.authenticate(None, LOOPBACK).unwrap_err();
-        assert_eq!(*proxied.same_user().unwrap().principal, Principal::local_agent());
-        assert_eq!(auth.same_user().unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(*proxied.identify_local_process().unwrap().principal, Principal::local_agent());
+        assert_eq!(auth.identify_local_process().unwrap_err().kind, ErrorKind::Unauthorized);
     }
 
     #[test]
-    fn a_key_is_looked_up_once_while_fresh_and_dies_within_a_second() {
-        let (auth, store) = make(AuthMode::Keys);
+    fn cached_key_is_rechecked_after_max_age() {
+        let (auth, store) = new_authenticator(AuthMode::Keys);
         let key = store.add("ci", Role::Agent);
         let now = Instant::now();
         let ask = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, || at);
         for _ in 0..100 {
             ask(now).unwrap();
         }
-        assert_eq!(store.looked_up.load(Ordering::Relaxed), 1);
+        assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
         store.revoke(&key);
-        ask(now + FRESH / 2).unwrap();
-        assert_eq!(ask(now + FRESH).unwrap_err().kind, ErrorKind::Unauthorized);
-        // Not even the cache of before brings it back.
+        ask(now + MAX_KEY_AGE / 2).unwrap();
+        assert_eq!(ask(now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
+        // The earlier cache entry must not revive it.
         assert_eq!(ask(now).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 
     #[test]
-    fn a_store_that_cannot_be_read_lets_nobody_in() {
-        let (auth, store) = make(AuthMode::Keys);
+    fn unreadable_store_admits_nobody() {
+        let (auth, store) = new_authenticator(AuthMode::Keys);
         let key = store.add("ci", Role::Agent);
         let now = Instant::now();
         auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now).unwrap();
-        store.broken.store(true, Ordering::Relaxed);
-        let late = auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + FRESH);
+        store.is_broken.store(true, Ordering::Relaxed);
+        let late = auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + MAX_KEY_AGE);
         assert_eq!(late.unwrap_err().kind, ErrorKind::StoreUnavailable);
-        store.broken.store(false, Ordering::Relaxed);
-        auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + FRESH).unwrap();
+        store.is_broken.store(false, Ordering::Relaxed);
+        auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + MAX_KEY_AGE).unwrap();
     }
 
     #[test]
-    fn guessing_is_limited_and_a_right_key_goes_through_whoever_fails() {
-        let (auth, store) = make(AuthMode::Keys);
+    fn guessing_is_limited_but_valid_keys_still_pass() {
+        let (auth, store) = new_authenticator(AuthMode::Keys);
         let known = store.add("alice", Role::Reviewer);
         let now = Instant::now();
         auth.identify_at(Some(&bearer(&known)), remote(), || now).unwrap();
@@ -387,34 +389,34 @@ pub(crate) mod tests {
         }
         assert_eq!(kinds[..10], [ErrorKind::Unauthorized; 10]);
         assert_eq!(kinds[10..], [ErrorKind::RateLimited; 2]);
-        // One that nobody has used yet, from where all the failures came.
+        // An unused key works from the address with all the failures.
         let unused = store.add("bob", Role::Reviewer);
         auth.identify_at(Some(&bearer(&unused)), remote(), || now).unwrap();
-        auth.identify_at(Some(&bearer(&known)), remote(), || now + FRESH).unwrap();
+        auth.identify_at(Some(&bearer(&known)), remote(), || now + MAX_KEY_AGE).unwrap();
         auth.identify_at(Some(&bearer(&known)), LOOPBACK, || now).unwrap();
     }
 
     #[test]
-    fn a_client_with_an_old_key_is_limited_and_its_neighbours_are_not() {
-        let (auth, store) = make(AuthMode::Local);
+    fn stale_key_is_limited_without_affecting_same_host() {
+        let (auth, store) = new_authenticator(AuthMode::Local);
         let now = Instant::now();
         let stale = bearer(&format!("csk_{:043}", 7));
         let last = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, || now).unwrap_err().kind).last();
         assert_eq!(last, Some(ErrorKind::RateLimited));
-        assert_eq!(store.looked_up.load(Ordering::Relaxed), 1);
+        assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
         let fresh = store.add("alice", Role::Reviewer);
         auth.identify_at(Some(&bearer(&fresh)), LOOPBACK, || now).unwrap();
     }
 
     #[test]
     fn recheck_follows_the_store() {
-        let (auth, store) = make(AuthMode::Keys);
+        let (auth, store) = new_authenticator(AuthMode::Keys);
         let key = store.add("alice", Role::Reviewer);
         let now = Instant::now();
         let hash = secret::hash(key.as_bytes());
         assert_eq!(auth.recheck_at(&hash, now).unwrap().name, "alice");
         store.revoke(&key);
         auth.recheck_at(&hash, now).unwrap();
-        assert_eq!(auth.recheck_at(&hash, now + FRESH).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(auth.recheck_at(&hash, now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 }

@@ -1,17 +1,17 @@
-//! Reading the `Authorization` header: one header, scheme `Bearer` in any case, one token (RFC 6750, RFC 9110).
+//! Parses the `Authorization` header: one header, scheme `Bearer` in any case, one token (RFC 6750, RFC 9110).
 
 use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Longer headers are refused unread; a key has 47 characters.
-const MAX_HEADER: usize = 512;
+/// Maximum bytes of a header; a key has 47 characters.
+const MAX_HEADER_LEN: usize = 512;
 
-/// The one `Authorization` header of a request, if there is one.
+/// Returns the only `Authorization` header of a request, if any.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for two of them: which one counts must not depend on who reads it.
-pub fn header(headers: &HeaderMap) -> Result<Option<&[u8]>, McpError> {
+/// `UNAUTHORIZED` for several headers, since different readers might pick different ones.
+pub fn authorization_header(headers: &HeaderMap) -> Result<Option<&[u8]>, McpError> {
     let mut all = headers.get_all(AUTHORIZATION);
     let first = all.next();
     if all.next().is_some() {
@@ -20,13 +20,13 @@ pub fn header(headers: &HeaderMap) -> Result<Option<&[u8]>, McpError> {
     Ok(first.map(actix_web::http::header::HeaderValue::as_bytes))
 }
 
-/// The token in an `Authorization` header's value.
+/// Returns the token in the value of an `Authorization` header.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for another scheme and for anything that is not one token.
-pub fn token(value: &[u8]) -> Result<&str, McpError> {
+/// `UNAUTHORIZED` for another scheme, or for anything but one token.
+pub fn parse_token(value: &[u8]) -> Result<&str, McpError> {
     let refuse = |why| McpError::new(ErrorKind::Unauthorized, why);
-    if value.len() > MAX_HEADER {
+    if value.len() > MAX_HEADER_LEN {
         return Err(refuse("the Authorization header is too long"));
     }
     let text = std::str::from_utf8(value).map_err(|_| refuse("the Authorization header is not text"))?;
@@ -48,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_token_in_any_case_of_the_scheme() {
+    fn bearer_scheme_is_case_insensitive() {
         for good in ["Bearer abc", "bearer abc", "BEARER abc", "Bearer    abc", "Bearer abc  ", "Bearer abc\t"] {
-            assert_eq!(token(good.as_bytes()).unwrap(), "abc", "{good:?}");
+            assert_eq!(parse_token(good.as_bytes()).unwrap(), "abc", "{good:?}");
         }
     }
 
     #[test]
-    fn anything_else_is_unauthorized() {
+    fn malformed_header_is_unauthorized() {
         let long = format!("Bearer {}", "a".repeat(600));
         let bad: [&[u8]; 12] = [
             b"",
@@ -72,17 +72,17 @@ mod tests {
             long.as_bytes(),
         ];
         for value in bad {
-            assert_eq!(token(value).unwrap_err().kind, ErrorKind::Unauthorized, "{value:?}");
+            assert_eq!(parse_token(value).unwrap_err().kind, ErrorKind::Unauthorized, "{value:?}");
         }
     }
 
     #[test]
     fn two_headers_are_refused() {
         let mut headers = HeaderMap::new();
-        assert_eq!(header(&headers).unwrap(), None);
+        assert_eq!(authorization_header(&headers).unwrap(), None);
         headers.append(AUTHORIZATION, "Bearer a".parse().unwrap());
-        assert_eq!(header(&headers).unwrap(), Some(b"Bearer a".as_slice()));
+        assert_eq!(authorization_header(&headers).unwrap(), Some(b"Bearer a".as_slice()));
         headers.append(AUTHORIZATION, "Bearer a".parse().unwrap());
-        assert_eq!(header(&headers).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(authorization_header(&headers).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 }

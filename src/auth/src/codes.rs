@@ -1,7 +1,7 @@
-//! One-time codes that sign a person in to the dashboard, carried in a link's fragment.
+//! One-time codes that sign a person in to the dashboard. They are passed in the fragment of a link.
 //!
-//! `countersign open` (another process) and the first start make them; whoever can write the data directory may.
-//! A code is stored as a hash, works once, and for ten minutes. It never reaches a log.
+//! `countersign open` (another process) and the first start create codes; so can anybody who can write the data
+//! directory. A code is stored as a hash, works once, and expires after ten minutes. It is never logged.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,31 +14,31 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::{CodeOutcome, Credentials};
 
 pub const PREFIX: &str = "csc_";
-/// How long a code may wait for its use.
-pub const LIFE: SignedDuration = SignedDuration::from_mins(10);
+/// The time within which a code must be used.
+pub const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 
-/// Where codes are used up.
+/// The store of sign-in codes.
 pub trait CodeStore: Send + Sync + 'static {
-    /// Whether there is such a code, used or not. One read.
+    /// Returns `true` if the code exists, used or not. Costs one read.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    fn knows_code(&self, hash: &SecretHash) -> Result<bool, McpError>;
+    fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError>;
 
-    /// Uses a code up. Blocks for a durable write.
+    /// Redeems a code. Blocks for a durable write.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError>;
 }
 
-/// Makes a code and stores its hash. Blocks for a durable write.
+/// Creates a code and stores its hash. Blocks for a durable write.
 ///
 /// # Errors
 /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
 pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
     let code = secret::generate(PREFIX)?;
-    let expires_at = now.checked_add(LIFE).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
+    let expires_at = now.checked_add(LIFETIME).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
     keys.put_code(&secret::hash(code.as_bytes()), now, expires_at).map_err(|error| {
         tracing::error!(%error, "cannot store a sign-in code");
         error.to_mcp()
@@ -46,24 +46,24 @@ pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError
     Ok(code)
 }
 
-/// Whether a code may be one of ours at all. Cheap, so that wrong ones never wait for a durable write, nor anyone behind
-/// them; what it costs says nothing of how near a guess is, since hashes are looked up.
+/// Checks cheaply that a code exists, so that wrong codes never wait for a durable write and delay nobody else. The
+/// timing reveals nothing about a guess, because hashes are looked up.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for one that was never made; `STORE_UNAVAILABLE`.
-pub fn look_up(store: &dyn CodeStore, code: &str) -> Result<(), McpError> {
-    if secret::well_formed(PREFIX, code) && store.knows_code(&secret::hash(code.as_bytes()))? {
+/// `UNAUTHORIZED` for a code that does not exist; `STORE_UNAVAILABLE`.
+pub fn check_exists(store: &dyn CodeStore, code: &str) -> Result<(), McpError> {
+    if secret::is_well_formed(PREFIX, code) && store.has_code(&secret::hash(code.as_bytes()))? {
         return Ok(());
     }
-    Err(refused(CodeOutcome::Unknown))
+    Err(refuse(CodeOutcome::Unknown))
 }
 
-/// Uses a code up and says who signs in with it. Blocks for a durable write.
+/// Redeems a code, and returns the principal who signs in with it. Blocks for a durable write.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that is unknown, used or too old, without saying which: the log does.
+/// `UNAUTHORIZED` for a code that is unknown, used or expired. Only the log says which.
 pub fn redeem(store: &dyn CodeStore, code: &str, now: Timestamp) -> Result<Principal, McpError> {
-    let outcome = if secret::well_formed(PREFIX, code) {
+    let outcome = if secret::is_well_formed(PREFIX, code) {
         store.take_code(&secret::hash(code.as_bytes()), now)?
     } else {
         CodeOutcome::Unknown
@@ -71,11 +71,11 @@ pub fn redeem(store: &dyn CodeStore, code: &str, now: Timestamp) -> Result<Princ
     if outcome == CodeOutcome::Taken {
         return Ok(Principal { name: local_reviewer(), role: Role::Reviewer, key_id: None, owner: None });
     }
-    Err(refused(outcome))
+    Err(refuse(outcome))
 }
 
-fn refused(outcome: CodeOutcome) -> McpError {
-    // Of guesses there may be thousands a second; of used and old ones as many as were made.
+fn refuse(outcome: CodeOutcome) -> McpError {
+    // There may be thousands of guesses per second, but at most as many used and expired codes as were created.
     if outcome == CodeOutcome::Unknown {
         tracing::debug!(?outcome, "a sign-in code was refused");
     } else {
@@ -84,11 +84,11 @@ fn refused(outcome: CodeOutcome) -> McpError {
     McpError::new(ErrorKind::Unauthorized, "the sign-in code is unknown, used or too old; `countersign open` makes one")
 }
 
-/// The link that signs in: the code stands in the fragment, which browsers send to nobody.
+/// Returns the link that signs in. The code is in the fragment, which browsers never send.
 ///
-/// `listening` is the address that is really bound (its port may have been 0 in the configuration).
+/// `listening` is the bound address, since the configured port may have been 0.
 #[must_use]
-pub fn link(config: &Config, listening: SocketAddr, code: &str) -> String {
+pub fn sign_in_link(config: &Config, listening: SocketAddr, code: &str) -> String {
     if let Some(url) = &config.public_url {
         return format!("{}/#code={code}", url.trim_end_matches('/'));
     }
@@ -101,18 +101,18 @@ pub fn link(config: &Config, listening: SocketAddr, code: &str) -> String {
     format!("{scheme}://{}/#code={code}", SocketAddr::new(ip, listening.port()))
 }
 
-/// What the reviewer at this machine is called: the operating system's user, as far as that is a principal's name.
+/// Returns the name of the local reviewer: that of the operating system's user, adapted to the rules for names.
 #[must_use]
 pub fn local_reviewer() -> String {
     let from_system = std::fs::read_to_string("/etc/passwd").ok().and_then(|text| {
         let uid = rustix::process::getuid().as_raw().to_string();
-        user_of(&text, &uid).map(str::to_owned)
+        name_of_uid(&text, &uid).map(str::to_owned)
     });
     let from_environment = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
     reviewer_name(&from_system.or_else(from_environment).unwrap_or_default())
 }
 
-fn user_of<'a>(passwd: &'a str, uid: &str) -> Option<&'a str> {
+fn name_of_uid<'a>(passwd: &'a str, uid: &str) -> Option<&'a str> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
@@ -137,25 +137,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_signs_in_once_and_not_after_ten_minutes() {
+    fn code_works_once_and_expires_after_ten_minutes() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = super::super::stored::Stored::in_directory(dir.path()).unwrap();
+        let stored = super::super::stored_credentials::StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.keys(), now).unwrap();
-        let name = redeem(&stored, &code, now + LIFE - SignedDuration::from_secs(1)).unwrap().name;
+        let name = redeem(&stored, &code, now + LIFETIME - SignedDuration::from_secs(1)).unwrap().name;
         assert_eq!(name, local_reviewer());
         redeem(&stored, &code, now).unwrap_err();
         let late = create(stored.keys(), now).unwrap();
-        redeem(&stored, &late, now + LIFE).unwrap_err();
+        redeem(&stored, &late, now + LIFETIME).unwrap_err();
         for wrong in ["", "csc_", "csc_nothing", &secret::generate(PREFIX).unwrap(), &"x".repeat(100_000)] {
-            assert_eq!(look_up(&stored, wrong).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(check_exists(&stored, wrong).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, wrong, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
-        look_up(&stored, &late).unwrap();
+        check_exists(&stored, &late).unwrap();
     }
 
     #[test]
-    fn the_reviewer_is_never_mistaken_for_an_agent() {
+    fn local_reviewer_name_differs_from_agent_name() {
         assert_eq!(reviewer_name("alice"), "alice");
         assert_eq!(reviewer_name("local-agent"), "local-agent-reviewer");
         assert_eq!(reviewer_name("System"), "System-reviewer");
@@ -164,18 +164,18 @@ mod tests {
         for odd in ["local-agent", "", "\u{202e}x", &"x".repeat(300)] {
             keys::check_name(&reviewer_name(odd)).unwrap();
         }
-        assert_eq!(user_of("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh", "1000"), Some("alice"));
-        assert_eq!(user_of("bad\nroot:x", "0"), None);
+        assert_eq!(name_of_uid("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh", "1000"), Some("alice"));
+        assert_eq!(name_of_uid("bad\nroot:x", "0"), None);
     }
 
     #[test]
-    fn links_lead_to_where_a_browser_can_go() {
+    fn link_uses_address_reachable_by_browser() {
         let mut config = Config::default();
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        assert_eq!(link(&config, at("127.0.0.1:8123"), "c"), "http://127.0.0.1:8123/#code=c");
-        assert_eq!(link(&config, at("0.0.0.0:80"), "c"), "http://127.0.0.1:80/#code=c");
-        assert_eq!(link(&config, at("[::]:80"), "c"), "http://[::1]:80/#code=c");
+        assert_eq!(sign_in_link(&config, at("127.0.0.1:8123"), "c"), "http://127.0.0.1:8123/#code=c");
+        assert_eq!(sign_in_link(&config, at("0.0.0.0:80"), "c"), "http://127.0.0.1:80/#code=c");
+        assert_eq!(sign_in_link(&config, at("[::]:80"), "c"), "http://[::1]:80/#code=c");
         config.public_url = Some("https://gw.example/".into());
-        assert_eq!(link(&config, at("127.0.0.1:80"), "c"), "https://gw.example/#code=c");
+        assert_eq!(sign_in_link(&config, at("127.0.0.1:80"), "c"), "https://gw.example/#code=c");
     }
 }

@@ -1,8 +1,8 @@
-//! Signed-in browsers. A sign-in is two secrets: a cookie that scripts cannot read, and one that only the page has.
+//! Sign-ins of browsers. A sign-in has two secrets: a cookie that scripts cannot read, and one that only the page has.
 //!
-//! The cookie authorizes nothing alone, so that no other site (nor another port of this host, which shares the
-//! cookie) can act for the person. Stored as hashes, and bounded; one that somebody else ended counts no more within
-//! [`FRESH`].
+//! The cookie alone authorizes nothing, so that no other site, and no other port of this host, which shares the cookie,
+//! can act for the person. Both are stored as hashes, and their number is bounded. A sign-in that another process ended
+//! is refused within [`MAX_KEY_AGE`].
 
 use std::{
     collections::HashMap,
@@ -13,98 +13,99 @@ use std::{
 use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Authenticator, OriginRules, OriginVerdict, authenticator::FRESH, secret};
+use super::{Authenticator, OriginRules, OriginVerdict, authenticator::MAX_KEY_AGE, secret};
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::SignIn;
 
 pub const COOKIE: &str = "countersign_session";
-/// The header that carries the page's own secret.
+/// The header with the secret of the page.
 pub const SECRET_HEADER: &str = "x-countersign-secret";
-/// A sign-in that is not used for this long ends.
-pub const IDLE: SignedDuration = SignedDuration::from_hours(12);
-/// Sign-ins at a time, of all and of one principal; the one unused for longest makes room.
+/// The idle time after which a sign-in ends.
+pub const MAX_IDLE: SignedDuration = SignedDuration::from_hours(12);
+/// Maximum sign-ins of all principals, and of one. The least recently used sign-in is evicted.
 const MAX_SIGN_INS: usize = 4096;
-const MAX_OF_ONE: usize = 64;
-/// Cookies of our name that are looked at: other ports of the host may have set some.
+const MAX_SIGN_INS_PER_PRINCIPAL: usize = 64;
+/// Maximum cookies of our name that are checked, since other ports of the host may set some.
 const MAX_COOKIES: usize = 8;
 
-/// A use is stored when the one that is stored is so old: it is a durable write.
-const NOTED: SignedDuration = SignedDuration::from_mins(10);
+/// The interval between stored uses of a sign-in, each of which is a durable write.
+const MIN_STORE_INTERVAL: SignedDuration = SignedDuration::from_mins(10);
 
-/// Where sign-ins are stored.
+/// The store of sign-ins.
 pub trait SignInStore: Send + Sync {
-    /// Stores one, and forgets those others. Blocks for a durable write.
+    /// Stores a sign-in and deletes the others named. Blocks for a durable write.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), McpError>;
+    fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError>;
 
-    /// Looks one up.
+    /// Returns the sign-in with this id.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError>;
 
-    /// All of them.
+    /// Returns all sign-ins.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
     fn sign_ins(&self) -> Result<Vec<SignIn>, McpError>;
 
-    /// Notes a use in the background.
-    fn note_sign_in(&self, id: SecretHash, at: Timestamp);
+    /// Records a use in the background.
+    fn record_use(&self, id: SecretHash, at: Timestamp);
 
-    /// Ends these. Blocks for a durable write.
+    /// Ends these sign-ins. Blocks for a durable write.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), McpError>;
+    fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError>;
 }
 
-/// A sign-in as it was when it was looked up.
-struct Known {
+/// A cached sign-in.
+struct CachedSignIn {
     sign_in: SignIn,
-    /// The use that is stored.
-    noted: Timestamp,
-    checked: Instant,
+    /// The time of the last use in the store.
+    use_stored_at: Timestamp,
+    checked_at: Instant,
 }
 
-/// What a browser gets when it signs in.
+/// The secrets of a new sign-in for the browser.
 pub struct NewSignIn {
     pub cookie: Cookie<'static>,
-    /// For the page, which keeps it in `sessionStorage`.
+    /// The secret for the page, which keeps it in `sessionStorage`.
     pub secret: String,
     pub principal: Arc<Principal>,
     pub expires_at: Timestamp,
 }
 
-/// All sign-ins of this gateway.
+/// The sign-ins of this gateway.
 pub struct DashboardSignIns {
     authenticator: Arc<Authenticator>,
     store: Arc<dyn SignInStore>,
-    /// By the hash of the page's secret.
-    known: Mutex<HashMap<SecretHash, Known>>,
-    secure: bool,
+    /// Sign-ins by the hash of the page's secret.
+    cached: Mutex<HashMap<SecretHash, CachedSignIn>>,
+    secure_cookies: bool,
 }
 
 impl DashboardSignIns {
-    /// With those that are stored, where they can be read.
+    /// Creates the sign-ins with those in the store, as far as it can be read.
     #[must_use]
     pub fn new(authenticator: Arc<Authenticator>, store: Arc<dyn SignInStore>, rules: &OriginRules) -> Self {
         let all = store.sign_ins().unwrap_or_default();
-        let known = all.into_iter().map(|sign_in| (sign_in.id, Known::new(sign_in))).collect();
-        Self { authenticator, store, known: Mutex::new(known), secure: rules.browsers_use_https() }
+        let cached = all.into_iter().map(|sign_in| (sign_in.id, CachedSignIn::new(sign_in))).collect();
+        Self { authenticator, store, cached: Mutex::new(cached), secure_cookies: rules.browsers_use_https() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, CachedSignIn>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sign-in with that id, if it is live: from memory, or from the store where what is known is older than [`FRESH`].
-    fn find(&self, id: &SecretHash, now: Timestamp) -> Result<Option<SignIn>, McpError> {
-        if let Some(known) = self.lock().get(id).filter(|known| known.checked.elapsed() < FRESH) {
-            return Ok(Some(known.sign_in.clone()).filter(|sign_in| is_live(sign_in, now)));
+    /// Returns the live sign-in with this id, from the cache or, if the cached one is older than [`MAX_KEY_AGE`], from the
+    /// store.
+    fn find_live(&self, id: &SecretHash, now: Timestamp) -> Result<Option<SignIn>, McpError> {
+        if let Some(cached) = self.lock().get(id).filter(|cached| cached.checked_at.elapsed() < MAX_KEY_AGE) {
+            return Ok(Some(cached.sign_in.clone()).filter(|sign_in| is_live(sign_in, now)));
         }
         let stored = self.store.sign_in(id)?;
         let mut all = self.lock();
@@ -112,7 +113,7 @@ impl DashboardSignIns {
             all.remove(id);
             return Ok(None);
         };
-        let mut fresh = Known::new(stored);
+        let mut fresh = CachedSignIn::new(stored);
         if let Some(before) = all.get(id) {
             fresh.sign_in.last_used = fresh.sign_in.last_used.max(before.sign_in.last_used);
         }
@@ -123,7 +124,7 @@ impl DashboardSignIns {
         Ok(found)
     }
 
-    /// Signs a principal in. A browser that is signed in as the same principal keeps its cookie, so that its other
+    /// Signs in a principal. A browser that is already signed in as the same principal keeps its cookie, so that its other
     /// tabs stay signed in.
     ///
     /// # Errors
@@ -140,46 +141,46 @@ impl DashboardSignIns {
         }
         let page = secret::generate("")?;
         let fresh_cookie = secret::generate("")?;
-        // As they are stored: another process may have signed somebody in or out.
+        // Read from the store: another process may have signed somebody in or out.
         let mut all: HashMap<SecretHash, SignIn> =
             self.store.sign_ins()?.into_iter().map(|sign_in| (sign_in.id, sign_in)).collect();
-        let mut gone: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
+        let mut removed: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
         all.retain(|_, s| is_live(s, now));
-        let kept = cookies.iter().take(MAX_COOKIES).find(|value| {
+        let kept_cookie = cookies.iter().take(MAX_COOKIES).find(|value| {
             let hash = secret::hash(value.as_bytes());
-            all.values().any(|s| s.principal == principal && s.key == key && secret::same(&s.cookie, &hash))
+            all.values().any(|s| s.principal == principal && s.key == key && secret::is_same_hash(&s.cookie, &hash))
         });
-        let cookie = kept.cloned().unwrap_or(fresh_cookie);
-        while all.values().filter(|s| s.principal.name == principal.name).count() >= MAX_OF_ONE {
-            gone.extend(evict(&mut all, Some(&principal.name)));
+        let cookie = kept_cookie.cloned().unwrap_or(fresh_cookie);
+        while all.values().filter(|s| s.principal.name == principal.name).count() >= MAX_SIGN_INS_PER_PRINCIPAL {
+            removed.extend(evict(&mut all, Some(&principal.name)));
         }
         while all.len() >= MAX_SIGN_INS {
-            gone.extend(evict(&mut all, None));
+            removed.extend(evict(&mut all, None));
         }
         let id = secret::hash(page.as_bytes());
         let cookie_hash = secret::hash(cookie.as_bytes());
         let sign_in = SignIn { id, cookie: cookie_hash, principal: Arc::clone(&principal), key, last_used: now };
-        self.store.put_sign_in(&sign_in, &gone)?;
-        let mut known = self.lock();
-        gone.iter().for_each(|id| drop(known.remove(id)));
-        known.insert(id, Known::new(sign_in));
-        drop(known);
-        Ok(NewSignIn { cookie: self.cookie(cookie), secret: page, principal, expires_at: later(now) })
+        self.store.put_sign_in(&sign_in, &removed)?;
+        let mut cached = self.lock();
+        removed.iter().for_each(|id| drop(cached.remove(id)));
+        cached.insert(id, CachedSignIn::new(sign_in));
+        drop(cached);
+        Ok(NewSignIn { cookie: self.build_cookie(cookie), secret: page, principal, expires_at: expiry_after(now) })
     }
 
-    /// Who asks, by both secrets. Both are needed, and both must be of the same sign-in.
+    /// Returns the identity of a request with both secrets of one sign-in.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` otherwise, also when the key that the sign-in was made from is revoked.
+    /// `UNAUTHORIZED` if a secret is missing or wrong, or if the key behind the sign-in was revoked.
     pub fn authenticate(&self, cookies: &[String], page: Option<&[u8]>, now: Timestamp) -> Result<Identity, McpError> {
         let refused = || McpError::new(ErrorKind::Unauthorized, "not signed in");
         let page = page.filter(|page| page.len() <= 128).ok_or_else(refused)?;
         let id = secret::hash(page);
-        let sign_in = self.find(&id, now)?.ok_or_else(refused)?;
+        let sign_in = self.find_live(&id, now)?.ok_or_else(refused)?;
         let matches = cookies
             .iter()
             .take(MAX_COOKIES)
-            .fold(false, |found, value| found | secret::same(&sign_in.cookie, &secret::hash(value.as_bytes())));
+            .fold(false, |found, value| found | secret::is_same_hash(&sign_in.cookie, &secret::hash(value.as_bytes())));
         if !matches {
             return Err(refused());
         }
@@ -190,23 +191,23 @@ impl DashboardSignIns {
 
     fn note_use(&self, id: &SecretHash, now: Timestamp) {
         let mut all = self.lock();
-        let Some(known) = all.get_mut(id) else { return };
-        known.sign_in.last_used = known.sign_in.last_used.max(now);
-        if now.duration_since(known.noted) >= NOTED {
-            known.noted = now;
-            self.store.note_sign_in(*id, now);
+        let Some(cached) = all.get_mut(id) else { return };
+        cached.sign_in.last_used = cached.sign_in.last_used.max(now);
+        if now.duration_since(cached.use_stored_at) >= MIN_STORE_INTERVAL {
+            cached.use_stored_at = now;
+            self.store.record_use(*id, now);
         }
     }
 
-    /// Whether one of the cookies is that of somebody who is signed in. It authorizes nothing.
+    /// Returns `true` if one of the cookies belongs to a sign-in. This authorizes nothing.
     #[must_use]
-    pub fn knows(&self, cookies: &[String], now: Timestamp) -> bool {
+    pub fn is_signed_in(&self, cookies: &[String], now: Timestamp) -> bool {
         let hashes: Vec<SecretHash> =
             cookies.iter().take(MAX_COOKIES).map(|value| secret::hash(value.as_bytes())).collect();
-        let known = self.lock();
-        let live = known.values().map(|known| &known.sign_in).filter(|sign_in| is_live(sign_in, now));
+        let cached = self.lock();
+        let live = cached.values().map(|cached| &cached.sign_in).filter(|sign_in| is_live(sign_in, now));
         live.fold(false, |found, sign_in| {
-            hashes.iter().fold(found, |found, hash| found | secret::same(&sign_in.cookie, hash))
+            hashes.iter().fold(found, |found, hash| found | secret::is_same_hash(&sign_in.cookie, hash))
         })
     }
 
@@ -215,66 +216,72 @@ impl DashboardSignIns {
         self.authenticator.recheck(&key).map(drop).inspect_err(|error| {
             if error.kind == ErrorKind::Unauthorized {
                 self.lock().remove(id);
-                // It is refused as long as it is there.
+                // If this fails, the sign-in is still refused at each use.
                 let _ = self.store.forget_sign_ins(&[*id]);
             }
         })
     }
 
-    /// Whether what a stream was opened with still holds.
+    /// Checks that the credential of an open stream is still valid.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` when it was revoked, signed out or idle for too long; `STORE_UNAVAILABLE` when it cannot be known.
-    pub fn still_valid(&self, credential: &Credential, now: Timestamp) -> Result<(), McpError> {
+    /// `UNAUTHORIZED` if it was revoked, signed out or idle for too long; `STORE_UNAVAILABLE` if that cannot be determined.
+    pub fn check_credential(&self, credential: &Credential, now: Timestamp) -> Result<(), McpError> {
         match credential {
             Credential::Loopback => Ok(()),
             Credential::Key(key) => self.authenticator.recheck(key).map(drop),
             Credential::SignIn(id) => {
                 let sign_in =
-                    self.find(id, now)?.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
+                    self.find_live(id, now)?.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
                 self.check_key(id, sign_in.key)
             }
         }
     }
 
-    /// When a sign-in that is used now would end for idleness.
+    /// Returns the time at which a sign-in that is used now would expire.
     #[must_use]
-    pub fn expires_at(now: Timestamp) -> Timestamp {
-        later(now)
+    pub fn idle_expiry(now: Timestamp) -> Timestamp {
+        expiry_after(now)
     }
 
-    /// Signs the whole browser out: every tab with the cookie of this sign-in. Gives the cookie that clears it.
+    /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE`; then it is signed in still.
+    /// `STORE_UNAVAILABLE`; the browser is then still signed in.
     pub fn sign_out(&self, credential: &Credential) -> Result<Cookie<'static>, McpError> {
         if let Credential::SignIn(id) = credential
             && let Some(sign_in) = self.store.sign_in(id)?
         {
-            let of_browser = self.store.sign_ins()?.into_iter().filter(|s| secret::same(&s.cookie, &sign_in.cookie));
-            let gone: Vec<SecretHash> = of_browser.map(|s| s.id).collect();
-            self.store.forget_sign_ins(&gone)?;
-            let mut known = self.lock();
-            gone.iter().for_each(|id| drop(known.remove(id)));
+            let of_browser =
+                self.store.sign_ins()?.into_iter().filter(|s| secret::is_same_hash(&s.cookie, &sign_in.cookie));
+            let removed: Vec<SecretHash> = of_browser.map(|s| s.id).collect();
+            self.store.forget_sign_ins(&removed)?;
+            let mut cached = self.lock();
+            removed.iter().for_each(|id| drop(cached.remove(id)));
         }
-        let mut cookie = self.cookie(String::new());
+        let mut cookie = self.build_cookie(String::new());
         cookie.set_max_age(CookieDuration::ZERO);
         Ok(cookie)
     }
 
-    /// No `Max-Age`: it ends with the browser, as the page's half does with the tab.
-    fn cookie(&self, value: String) -> Cookie<'static> {
-        Cookie::build(COOKIE, value).http_only(true).same_site(SameSite::Strict).path("/").secure(self.secure).finish()
+    /// Builds a cookie without `Max-Age`, which ends with the browser, as the page's secret ends with the tab.
+    fn build_cookie(&self, value: String) -> Cookie<'static> {
+        Cookie::build(COOKIE, value)
+            .http_only(true)
+            .same_site(SameSite::Strict)
+            .path("/")
+            .secure(self.secure_cookies)
+            .finish()
     }
 }
 
-/// The rule for requests that a dashboard sign-in authorizes: a page of ours asks, on this very host and port.
+/// Checks that a request authorized by a sign-in comes from a page of this gateway on the same host and port.
 ///
-/// Browsers send no `Origin` with a plain same-origin GET; with everything else they do, so there it must be.
+/// Browsers omit `Origin` only for a plain same-origin GET, so all other requests must have it.
 ///
 /// # Errors
-/// `FORBIDDEN` otherwise.
-pub fn check_page(verdict: OriginVerdict, is_get: bool) -> Result<(), McpError> {
+/// `FORBIDDEN` for other origins.
+pub fn check_page_origin(verdict: OriginVerdict, is_get: bool) -> Result<(), McpError> {
     match verdict {
         OriginVerdict::SameOrigin => Ok(()),
         OriginVerdict::Absent if is_get => Ok(()),
@@ -283,24 +290,24 @@ pub fn check_page(verdict: OriginVerdict, is_get: bool) -> Result<(), McpError> 
 }
 
 fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
-    now.duration_since(sign_in.last_used) < IDLE
+    now.duration_since(sign_in.last_used) < MAX_IDLE
 }
 
-fn later(now: Timestamp) -> Timestamp {
-    now.saturating_add(IDLE).unwrap_or(now)
+fn expiry_after(now: Timestamp) -> Timestamp {
+    now.saturating_add(MAX_IDLE).unwrap_or(now)
 }
 
-impl Known {
+impl CachedSignIn {
     fn new(sign_in: SignIn) -> Self {
-        Self { noted: sign_in.last_used, sign_in, checked: Instant::now() }
+        Self { use_stored_at: sign_in.last_used, sign_in, checked_at: Instant::now() }
     }
 }
 
-/// Takes the one out that was not used for longest.
-fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, of: Option<&str>) -> Option<SecretHash> {
+/// Removes the least recently used sign-in.
+fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, principal: Option<&str>) -> Option<SecretHash> {
     let oldest = sign_ins
         .values()
-        .filter(|s| of.is_none_or(|name| s.principal.name == name))
+        .filter(|s| principal.is_none_or(|name| s.principal.name == name))
         .min_by_key(|s| s.last_used)
         .map(|s| s.id)?;
     sign_ins.remove(&oldest).map(|s| s.id)
@@ -309,11 +316,11 @@ fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, of: Option<&str>) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{authenticator::tests::MemoryKeys, stored::Stored};
+    use crate::{authenticator::tests::MemoryKeys, stored_credentials::StoredCredentials};
     use countersign_config::Config;
     use countersign_domain::principal::Role;
 
-    fn make() -> (DashboardSignIns, Arc<Authenticator>, Arc<MemoryKeys>) {
+    fn new_sign_ins() -> (DashboardSignIns, Arc<Authenticator>, Arc<MemoryKeys>) {
         let store = Arc::new(MemoryKeys::default());
         let config = Config::default();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&store) as _));
@@ -326,8 +333,8 @@ mod tests {
     struct MemorySignIns(Mutex<HashMap<SecretHash, SignIn>>);
 
     impl SignInStore for MemorySignIns {
-        fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), McpError> {
-            self.forget_sign_ins(gone)?;
+        fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
+            self.forget_sign_ins(removed)?;
             self.0.lock().unwrap().insert(sign_in.id, sign_in.clone());
             Ok(())
         }
@@ -340,34 +347,35 @@ mod tests {
             Ok(self.0.lock().unwrap().values().cloned().collect())
         }
 
-        fn note_sign_in(&self, id: SecretHash, at: Timestamp) {
+        fn record_use(&self, id: SecretHash, at: Timestamp) {
             self.0.lock().unwrap().get_mut(&id).unwrap().last_used = at;
         }
 
-        fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), McpError> {
-            self.0.lock().unwrap().retain(|id, _| !gone.contains(id));
+        fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
+            self.0.lock().unwrap().retain(|id, _| !removed.contains(id));
             Ok(())
         }
     }
 
     #[tokio::test]
-    async fn a_sign_in_outlives_the_process_and_ends_for_all_of_them_at_once() {
+    async fn sign_in_survives_restart_and_ends_in_all_processes() {
         let dir = tempfile::tempdir().unwrap();
         let gateway = || {
-            let stored = Arc::new(Stored::in_directory(dir.path()).unwrap());
+            let stored = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
             let config = Config::default();
             let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as _));
             DashboardSignIns::new(authenticator, stored, &OriginRules::new(&config))
         };
         let first = gateway();
         let new = first.sign_in(alice(), None, &[], now()).unwrap();
-        let ask = |gateway: &DashboardSignIns, at| gateway.authenticate(&jar(&new), Some(new.secret.as_bytes()), at);
+        let ask =
+            |gateway: &DashboardSignIns, at| gateway.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), at);
         let second = gateway();
-        assert!(second.knows(&jar(&new), now()));
+        assert!(second.is_signed_in(&cookies_of(&new), now()));
         let later = now() + SignedDuration::from_hours(11);
         let who = ask(&second, later).unwrap();
         assert_eq!(who.principal, alice());
-        // Its use is stored, so that it does not end twelve hours after it was made.
+        // A stored use keeps it alive beyond twelve hours after its creation.
         let third = gateway();
         while ask(&third, now() + SignedDuration::from_hours(20)).is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -387,123 +395,123 @@ mod tests {
         Timestamp::from_second(1_800_000_000).unwrap()
     }
 
-    fn jar(new: &NewSignIn) -> Vec<String> {
+    fn cookies_of(new: &NewSignIn) -> Vec<String> {
         vec![new.cookie.value().to_owned()]
     }
 
     #[test]
-    fn both_halves_of_one_sign_in_are_needed() {
-        let (dashboard, _, _) = make();
+    fn both_secrets_of_a_sign_in_are_required() {
+        let (dashboard, _, _) = new_sign_ins();
         let a = dashboard.sign_in(alice(), None, &[], now()).unwrap();
         let b = dashboard.sign_in(alice(), None, &[], now()).unwrap();
         let ask = |cookies: &[String], page: Option<&str>| {
             dashboard.authenticate(cookies, page.map(str::as_bytes), now()).map(|i| i.principal.name.clone())
         };
-        assert_eq!(ask(&jar(&a), Some(&a.secret)).unwrap(), "alice");
+        assert_eq!(ask(&cookies_of(&a), Some(&a.secret)).unwrap(), "alice");
         for (cookies, page) in [
-            (jar(&a), None),
-            (jar(&a), Some("")),
-            (jar(&a), Some(b.secret.as_str())),
-            (jar(&b), Some(a.secret.as_str())),
+            (cookies_of(&a), None),
+            (cookies_of(&a), Some("")),
+            (cookies_of(&a), Some(b.secret.as_str())),
+            (cookies_of(&b), Some(a.secret.as_str())),
             (vec![], Some(a.secret.as_str())),
             (vec![String::new()], Some(a.secret.as_str())),
             (vec![a.secret.clone()], Some(a.cookie.value())),
-            (jar(&a), Some(a.cookie.value())),
+            (cookies_of(&a), Some(a.cookie.value())),
         ] {
             assert_eq!(ask(&cookies, page).unwrap_err().kind, ErrorKind::Unauthorized, "{cookies:?} {page:?}");
         }
-        // Another port of the host may have set a cookie of the same name.
+        // Another port of the host may set a cookie of the same name.
         assert_eq!(ask(&["other".into(), a.cookie.value().into()], Some(&a.secret)).unwrap(), "alice");
     }
 
     #[test]
-    fn the_cookie_is_out_of_reach_of_scripts_and_other_sites() {
-        let (dashboard, _, _) = make();
+    fn cookie_is_http_only_and_same_site() {
+        let (dashboard, _, _) = new_sign_ins();
         let cookie = dashboard.sign_in(alice(), None, &[], now()).unwrap().cookie;
         assert_eq!(
             cookie.to_string(),
             format!("countersign_session={}; HttpOnly; SameSite=Strict; Path=/", cookie.value())
         );
         let rules = OriginRules::new(&Config { public_url: Some("https://gw.example".into()), ..Config::default() });
-        let (_, authenticator, _) = make();
+        let (_, authenticator, _) = new_sign_ins();
         let sign_ins = DashboardSignIns::new(authenticator, Arc::new(MemorySignIns::default()), &rules);
         let secure = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
         assert_eq!(secure.cookie.secure(), Some(true));
     }
 
     #[test]
-    fn it_ends_after_twelve_idle_hours() {
-        let (dashboard, _, _) = make();
+    fn sign_in_ends_after_twelve_idle_hours() {
+        let (dashboard, _, _) = new_sign_ins();
         let new = dashboard.sign_in(alice(), None, &[], now()).unwrap();
-        assert_eq!(new.expires_at, now() + IDLE);
+        assert_eq!(new.expires_at, now() + MAX_IDLE);
         let at = |hours: i64| {
             let now = now() + SignedDuration::from_hours(hours);
-            dashboard.authenticate(&jar(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential)
+            dashboard.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential)
         };
         at(11).unwrap();
         let credential = at(22).unwrap();
-        dashboard.still_valid(&credential, now() + SignedDuration::from_hours(33)).unwrap();
-        dashboard.still_valid(&credential, now() + SignedDuration::from_hours(34)).unwrap_err();
+        dashboard.check_credential(&credential, now() + SignedDuration::from_hours(33)).unwrap();
+        dashboard.check_credential(&credential, now() + SignedDuration::from_hours(34)).unwrap_err();
         at(34).unwrap_err();
     }
 
     #[test]
-    fn a_sign_in_dies_with_the_key_it_was_made_from() {
-        let (dashboard, auth, store) = make();
+    fn sign_in_ends_when_its_key_is_revoked() {
+        let (dashboard, auth, store) = new_sign_ins();
         let secret = store.add("alice", Role::Reviewer);
-        let who = auth.key(&secret, None).unwrap();
+        let who = auth.identify_key(&secret, None).unwrap();
         let Credential::Key(key) = who.credential else { panic!("not by key") };
-        // The cache still believes the key; a store that says otherwise counts as soon as it is asked.
+        // The key is still cached; the revocation counts as soon as the store is asked.
         let new = dashboard.sign_in(who.principal, Some(key), &[], now()).unwrap();
-        dashboard.authenticate(&jar(&new), Some(new.secret.as_bytes()), now()).unwrap();
+        dashboard.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap();
         store.revoke(&secret);
-        auth.forget(&key);
-        let error = dashboard.authenticate(&jar(&new), Some(new.secret.as_bytes()), now()).unwrap_err();
+        auth.forget_key(&key);
+        let error = dashboard.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unauthorized);
         assert!(dashboard.lock().is_empty());
     }
 
     #[test]
     fn tabs_share_a_cookie_and_sign_out_together() {
-        let (dashboard, _, _) = make();
+        let (dashboard, _, _) = new_sign_ins();
         let one = dashboard.sign_in(alice(), None, &[], now()).unwrap();
-        let two = dashboard.sign_in(alice(), None, &jar(&one), now()).unwrap();
+        let two = dashboard.sign_in(alice(), None, &cookies_of(&one), now()).unwrap();
         assert_eq!(one.cookie.value(), two.cookie.value());
         let bob = Arc::new(Principal { name: "bob".into(), ..(*alice()).clone() });
-        let other = dashboard.sign_in(bob, None, &jar(&one), now()).unwrap();
+        let other = dashboard.sign_in(bob, None, &cookies_of(&one), now()).unwrap();
         assert_ne!(other.cookie.value(), one.cookie.value(), "another person gets another cookie");
         let planted = dashboard.sign_in(alice(), None, &["planted".into()], now()).unwrap();
         assert_ne!(planted.cookie.value(), "planted");
-        let who = dashboard.authenticate(&jar(&one), Some(one.secret.as_bytes()), now()).unwrap();
+        let who = dashboard.authenticate(&cookies_of(&one), Some(one.secret.as_bytes()), now()).unwrap();
         let cleared = dashboard.sign_out(&who.credential).unwrap();
         assert_eq!((cleared.value(), cleared.max_age()), ("", Some(CookieDuration::ZERO)));
-        dashboard.authenticate(&jar(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
-        dashboard.still_valid(&who.credential, now()).unwrap_err();
-        dashboard.authenticate(&jar(&other), Some(other.secret.as_bytes()), now()).unwrap();
+        dashboard.authenticate(&cookies_of(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
+        dashboard.check_credential(&who.credential, now()).unwrap_err();
+        dashboard.authenticate(&cookies_of(&other), Some(other.secret.as_bytes()), now()).unwrap();
     }
 
     #[test]
     fn agents_cannot_sign_in_and_sign_ins_are_bounded() {
-        let (dashboard, _, _) = make();
+        let (dashboard, _, _) = new_sign_ins();
         let agent = Arc::new(Principal::local_agent());
         assert_eq!(dashboard.sign_in(agent, None, &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
         let first = dashboard.sign_in(alice(), None, &[], now()).unwrap();
         for n in 1..200 {
             dashboard.sign_in(alice(), None, &[], now() + SignedDuration::from_secs(n)).unwrap();
         }
-        assert_eq!(dashboard.lock().len(), MAX_OF_ONE);
-        dashboard.authenticate(&jar(&first), Some(first.secret.as_bytes()), now()).unwrap_err();
+        assert_eq!(dashboard.lock().len(), MAX_SIGN_INS_PER_PRINCIPAL);
+        dashboard.authenticate(&cookies_of(&first), Some(first.secret.as_bytes()), now()).unwrap_err();
     }
 
     #[test]
-    fn only_our_own_pages_may_use_a_sign_in() {
+    fn only_own_pages_may_use_sign_in() {
         use OriginVerdict::{Absent, CorsAllowed, Forbidden, SameOrigin};
-        check_page(SameOrigin, false).unwrap();
-        check_page(Absent, true).unwrap();
+        check_page_origin(SameOrigin, false).unwrap();
+        check_page_origin(Absent, true).unwrap();
         for (verdict, get) in
             [(Absent, false), (CorsAllowed, true), (CorsAllowed, false), (Forbidden, true), (Forbidden, false)]
         {
-            assert_eq!(check_page(verdict, get).unwrap_err().kind, ErrorKind::Forbidden, "{verdict:?} {get}");
+            assert_eq!(check_page_origin(verdict, get).unwrap_err().kind, ErrorKind::Forbidden, "{verdict:?} {get}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Says which keys are valid now, by their ids: a vote or a standing rule counts only while the key that gave it is.
+//! Tells which keys are valid now, by their ids. A vote or a standing rule counts only while its key is valid.
 
 use std::{
     collections::HashMap,
@@ -9,67 +9,69 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::authenticator::FRESH;
+use super::authenticator::MAX_KEY_AGE;
 use countersign_domain::{policy::KeyRoles, principal::Role};
 use countersign_protocol::McpError;
 use countersign_store::StoreError;
 
-/// The roles of all keys that are not revoked.
-pub type Held = HashMap<String, Role>;
+/// The roles of all keys that are not revoked, by key id.
+pub type ValidKeys = HashMap<String, Role>;
 
-/// Where they are read. Must see what another process has committed a moment ago.
-pub trait HeldKeys: Send + Sync + 'static {
+/// The source of valid keys. It must see what other processes have just committed.
+pub trait ValidKeySource: Send + Sync + 'static {
+    /// Reads all keys that are not revoked.
+    ///
     /// # Errors
-    /// Those of the store.
-    fn held(&self) -> Result<Held, StoreError>;
+    /// Errors of the store.
+    fn valid_keys(&self) -> Result<ValidKeys, StoreError>;
 }
 
-/// See the module's page. Read at most once within [`FRESH`], as keys themselves are.
+/// The valid keys, read at most once per [`MAX_KEY_AGE`].
 pub struct Keyring {
-    source: Arc<dyn HeldKeys>,
-    known: Mutex<Option<(Instant, Arc<Held>)>>,
-    losses: AtomicU64,
+    source: Arc<dyn ValidKeySource>,
+    cached: Mutex<Option<(Instant, Arc<ValidKeys>)>>,
+    loss_count: AtomicU64,
 }
 
 impl Keyring {
     #[must_use]
-    pub fn new(source: Arc<dyn HeldKeys>) -> Self {
-        Self { source, known: Mutex::new(None), losses: AtomicU64::new(0) }
+    pub fn new(source: Arc<dyn ValidKeySource>) -> Self {
+        Self { source, cached: Mutex::new(None), loss_count: AtomicU64::new(0) }
     }
 
-    /// As it was read within that time.
-    fn held(&self, now: Instant, within: Duration) -> Result<Arc<Held>, McpError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((read, held)) = &*known
-            && now.saturating_duration_since(*read) < within
+    /// Returns the keys from the cache if they were read max_age this time, otherwise from the source.
+    fn read_keys(&self, now: Instant, max_age: Duration) -> Result<Arc<ValidKeys>, McpError> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read_at, valid_keys)) = &*cached
+            && now.saturating_duration_since(*read_at) < max_age
         {
-            return Ok(Arc::clone(held));
+            return Ok(Arc::clone(valid_keys));
         }
-        let held = Arc::new(self.source.held().map_err(|error| {
-            tracing::error!(%error, "cannot read which keys hold");
+        let valid_keys = Arc::new(self.source.valid_keys().map_err(|error| {
+            tracing::error!(%error, "cannot read the valid keys");
             error.to_mcp()
         })?);
-        if known.as_ref().is_some_and(|(_, before)| before.iter().any(|(id, role)| held.get(id) != Some(role))) {
-            self.losses.fetch_add(1, Ordering::AcqRel);
+        if cached.as_ref().is_some_and(|(_, before)| before.iter().any(|(id, role)| valid_keys.get(id) != Some(role))) {
+            self.loss_count.fetch_add(1, Ordering::AcqRel);
         }
-        *known = Some((now, Arc::clone(&held)));
-        Ok(held)
+        *cached = Some((now, Arc::clone(&valid_keys)));
+        Ok(valid_keys)
     }
 }
 
 impl KeyRoles for Keyring {
     fn role(&self, key_id: &str) -> Result<Option<Role>, McpError> {
         let now = Instant::now();
-        if let Some(role) = self.held(now, FRESH)?.get(key_id) {
+        if let Some(role) = self.read_keys(now, MAX_KEY_AGE)?.get(key_id) {
             return Ok(Some(*role));
         }
-        // It may be newer than what was read.
-        Ok(self.held(now, Duration::ZERO)?.get(key_id).copied())
+        // The key may be newer than the cache.
+        Ok(self.read_keys(now, Duration::ZERO)?.get(key_id).copied())
     }
 
-    fn losses(&self) -> Result<u64, McpError> {
-        self.held(Instant::now(), FRESH)?;
-        Ok(self.losses.load(Ordering::Acquire))
+    fn revocations(&self) -> Result<u64, McpError> {
+        self.read_keys(Instant::now(), MAX_KEY_AGE)?;
+        Ok(self.loss_count.load(Ordering::Acquire))
     }
 }
 
@@ -79,24 +81,25 @@ mod tests {
     use countersign_protocol::ErrorKind;
 
     #[derive(Default)]
-    struct Given(Mutex<Option<Held>>);
-    impl HeldKeys for Given {
-        fn held(&self) -> Result<Held, StoreError> {
+    struct FakeSource(Mutex<Option<ValidKeys>>);
+    impl ValidKeySource for FakeSource {
+        fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
             self.0.lock().unwrap().clone().ok_or(StoreError::Locked)
         }
     }
 
     #[test]
-    fn a_key_holds_until_it_is_seen_to_be_revoked_and_what_cannot_be_known_is_no_yes() {
-        let given = Arc::new(Given::default());
+    fn key_is_valid_until_revocation_is_read() {
+        let given = Arc::new(FakeSource::default());
         let ring = Keyring::new(Arc::clone(&given) as _);
         assert_eq!(ring.role("a").unwrap_err().kind, ErrorKind::StoreUnavailable);
         let set = |keys: &[(&str, Role)]| {
             *given.0.lock().unwrap() = Some(keys.iter().map(|(id, role)| ((*id).into(), *role)).collect());
         };
         let began = Instant::now();
-        let role = |id: &str, after: u32| ring.held(began + FRESH * after, FRESH).unwrap().get(id).copied();
-        let losses = || ring.losses.load(Ordering::Acquire);
+        let role =
+            |id: &str, after: u32| ring.read_keys(began + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap().get(id).copied();
+        let losses = || ring.loss_count.load(Ordering::Acquire);
         set(&[("a", Role::Reviewer)]);
         assert_eq!((role("a", 1), role("b", 1)), (Some(Role::Reviewer), None));
         set(&[("a", Role::Reviewer), ("b", Role::Admin)]);
@@ -106,7 +109,7 @@ mod tests {
         set(&[]);
         assert_eq!((role("b", 4), losses()), (None, 2));
         *given.0.lock().unwrap() = None;
-        assert!(ring.held(began + FRESH * 5, FRESH).is_err(), "what was known is too old");
+        assert!(ring.read_keys(began + MAX_KEY_AGE * 5, MAX_KEY_AGE).is_err(), "the cached keys are too old");
 
         let ring = Keyring::new(Arc::clone(&given) as _);
         set(&[("a", Role::Reviewer)]);

@@ -1,6 +1,6 @@
-//! API keys: what they look like, how they are made, and what the store must offer to look one up.
+//! API keys: their format, their creation, and the interface to look them up.
 //!
-//! A key is shown once, when it is made; only its SHA-256 is kept.
+//! A key is shown once, when it is created. Only its SHA-256 is stored.
 
 use jiff::Timestamp;
 
@@ -8,29 +8,29 @@ use super::secret;
 use countersign_domain::{
     changes::{
         machine::{GATEWAY, OPERATOR, SYSTEM, TERMINAL},
-        people::same_name,
-        visible::visible,
+        person::names_match,
+        visible::escape_hidden,
     },
     principal::{Principal, Role, SecretHash},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::ApiKey;
 
-/// Every key begins with this, so that scanners for leaked secrets can find it.
+/// The prefix of every key, by which scanners for leaked secrets recognise it.
 pub const PREFIX: &str = "csk_";
-/// Names that keys, their owners and reviewers must not have: the gateway itself uses them in decisions and in its trail.
+/// Names that keys, owners and reviewers must not have, because decisions and the audit trail use them for the gateway.
 pub const RESERVED_NAMES: [&str; 5] = ["local-agent", SYSTEM, GATEWAY, OPERATOR, TERMINAL];
 
-/// A key that was just made.
+/// A newly created key.
 pub struct NewKey {
-    /// For [`countersign_store::keys::Credentials::insert`], with `hash`.
+    /// The key to store with `hash` ([`countersign_store::keys::Credentials::insert`]).
     pub key: ApiKey,
     pub hash: SecretHash,
-    /// Shown once and nowhere kept: `csk_` and 43 characters.
+    /// The secret, `csk_` and 43 characters. It is shown once and not stored.
     pub secret: String,
 }
 
-/// A stored key with the hash it is stored under.
+/// A key from the store with its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredKey {
     pub key: ApiKey,
@@ -38,7 +38,7 @@ pub struct StoredKey {
 }
 
 impl StoredKey {
-    /// Who presents this key.
+    /// Returns the principal who presents this key.
     #[must_use]
     pub fn principal(&self) -> Principal {
         Principal {
@@ -50,20 +50,19 @@ impl StoredKey {
     }
 }
 
-/// Where keys are looked up. The call must see what another process has committed a moment ago,
-/// and must not wait for a writer.
+/// The store of keys. A look-up must see what other processes have just committed, and must not wait for a writer.
 pub trait KeyStore: Send + Sync + 'static {
-    /// The key with that hash, revoked or not.
+    /// Returns the key with this hash, revoked or not.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE` where it could not be read; the request is then refused.
+    /// `STORE_UNAVAILABLE` if it could not be read; the request is then refused.
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError>;
 }
 
-/// Makes a key. Nothing is stored yet.
+/// Creates a key without storing it.
 ///
 /// # Errors
-/// `INVALID_PARAMS` for a name that [`check_name`] refuses; `INTERNAL_ERROR` without randomness.
+/// `INVALID_PARAMS` for a name that [`check_name`] rejects; `INTERNAL_ERROR` without randomness.
 pub fn create(name: &str, role: Role, now: Timestamp) -> Result<NewKey, McpError> {
     check_name(name)?;
     let secret = secret::generate(PREFIX)?;
@@ -75,10 +74,10 @@ pub fn create(name: &str, role: Role, now: Timestamp) -> Result<NewKey, McpError
 }
 
 impl NewKey {
-    /// A key of that owner, which is the one of its name where the two are the same.
+    /// Sets the owner, unless it equals the name of the key.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for an owner that [`check_owner`] refuses.
+    /// `INVALID_PARAMS` for an owner that [`check_owner`] rejects.
     pub fn owned_by(mut self, owner: Option<&str>) -> Result<Self, McpError> {
         if let Some(owner) = owner {
             check_owner(owner)?;
@@ -88,38 +87,38 @@ impl NewKey {
     }
 }
 
-/// Owners are 1 to 64 characters that can be seen, with single spaces within, and none of [`RESERVED_NAMES`]. Case
-/// counts.
+/// Checks an owner: 1 to 64 visible characters with single spaces between them, and none of [`RESERVED_NAMES`]. Case is
+/// significant.
 ///
 /// # Errors
-/// `INVALID_PARAMS` that says what is wrong.
+/// `INVALID_PARAMS` with the reason.
 pub fn check_owner(owner: &str) -> Result<(), McpError> {
     let refuse = |why: &str| Err(McpError::new(ErrorKind::InvalidParams, why.to_owned()));
     if !(1..=64).contains(&owner.chars().count()) {
         return refuse("an owner must have 1 to 64 characters");
     }
     let spaced = owner.starts_with(' ') || owner.ends_with(' ') || owner.contains("  ");
-    let visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *visible(owner) == *owner;
+    let visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *escape_hidden(owner) == *owner;
     if spaced || !visible {
         return refuse("an owner may contain only visible characters, with single spaces between them");
     }
-    if let Some(reserved) = reserved(owner) {
+    if let Some(reserved) = find_reserved_name(owner) {
         return refuse(&format!("the gateway itself is called {reserved:?} in the audit trail; choose another owner"));
     }
     Ok(())
 }
 
-/// The reserved name that this is another spelling of.
-fn reserved(name: &str) -> Option<&'static str> {
-    RESERVED_NAMES.into_iter().find(|reserved| same_name(name, reserved))
+/// Returns the reserved name that this name is a spelling of.
+fn find_reserved_name(name: &str) -> Option<&'static str> {
+    RESERVED_NAMES.into_iter().find(|reserved| names_match(name, reserved))
 }
 
-/// Names are 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
+/// Checks a name: 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
 ///
-/// They stand in the audit trail, in logs and on the dashboard, so nothing in them may look like something else.
+/// Names appear in the audit trail, in logs and on the dashboard, so no character may be mistaken for another.
 ///
 /// # Errors
-/// `INVALID_PARAMS` that says what is wrong.
+/// `INVALID_PARAMS` with the reason.
 pub fn check_name(name: &str) -> Result<(), McpError> {
     let refuse = |why: String| Err(McpError::new(ErrorKind::InvalidParams, why));
     if name.is_empty() || name.len() > 64 {
@@ -131,7 +130,7 @@ pub fn check_name(name: &str) -> Result<(), McpError> {
             c.escape_default().to_string()
         ));
     }
-    if let Some(reserved) = reserved(name) {
+    if let Some(reserved) = find_reserved_name(name) {
         return refuse(format!("the gateway itself is called {reserved:?} in the audit trail; choose another name"));
     }
     Ok(())
@@ -142,11 +141,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_key_is_known_by_its_hash() {
+    fn new_key_matches_its_hash() {
         let new = create("ci", Role::Agent, Timestamp::UNIX_EPOCH).unwrap();
-        assert!(secret::well_formed(PREFIX, &new.secret));
+        assert!(secret::is_well_formed(PREFIX, &new.secret));
         assert_eq!(new.hash, secret::hash(new.secret.as_bytes()));
-        // An id that begins with a hyphen would be an option to `countersign keys revoke`.
+        // `countersign keys revoke` would read an id with a leading hyphen as an option.
         assert!(new.key.id.strip_prefix("key_").unwrap().bytes().all(|b| b.is_ascii_alphanumeric()), "{}", new.key.id);
         let id = new.key.id.clone();
         let principal = StoredKey { key: new.key, hash: new.hash }.principal();
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_belong_to_somebody_whose_name_it_does_not_bear() {
+    fn key_may_have_owner_with_other_name() {
         let key = |owner| create("laptop", Role::Agent, Timestamp::UNIX_EPOCH).unwrap().owned_by(owner);
         let owner = |owner| {
             let NewKey { key, hash, .. } = key(owner).unwrap();
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_pass_for_another_are_refused() {
+    fn ambiguous_names_are_refused() {
         for good in ["alice", "a", "ci-bot_2", "alice@example.com", &"x".repeat(64)] {
             check_name(good).unwrap();
         }

@@ -1,22 +1,22 @@
-//! Who is asking: API keys, sign-in codes, sign-ins of browsers, and which `Host` and `Origin` headers are ours.
+//! Authentication: API keys, sign-in codes, sign-ins of browsers, and checks of the `Host` and `Origin` headers.
 //!
-//! Never logs or returns a secret, and stores hashes only. Decides who somebody is, never what becomes of a call.
+//! Never logs or returns a secret, and stores only hashes. It identifies the caller, and never decides about a call.
 //!
-//! [`authenticator`] makes an [`Identity`](countersign_domain::principal::Identity) of a header and an address,
-//! [`attempts`] slows guessing down, [`keyring`] says which keys hold now, [`stored`] reads the keys and codes of the data
-//! directory, [`dashboard`] knows signed-in browsers, and [`origin`] holds off foreign pages and DNS rebinding.
+//! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
+//! [`attempts`] slows down guessing, [`keyring`] knows which keys are valid, [`stored_credentials`] reads keys and codes
+//! from the store, [`dashboard`] manages sign-ins of browsers, and [`origin`] rejects foreign pages and DNS rebinding.
 
-pub mod alike;
 pub mod attempts;
 pub mod authenticator;
 pub mod bearer;
 pub mod codes;
+pub mod confusable_names;
 pub mod dashboard;
 pub mod keyring;
 pub mod keys;
 pub mod origin;
 pub mod secret;
-pub mod stored;
+pub mod stored_credentials;
 
 pub use authenticator::Authenticator;
 pub use dashboard::DashboardSignIns;

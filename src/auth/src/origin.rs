@@ -1,22 +1,22 @@
-//! Which `Host` and `Origin` headers are ours: the defence against DNS rebinding and cross-site requests.
+//! Checks of `Host` and `Origin` headers, which defend against DNS rebinding and cross-site requests.
 //!
-//! Pure: computed once from the configuration, asked by `countersign_http::guard` for every request. Host names are compared
-//! as names, never as text, and whatever a URL parser might read in two ways is refused.
+//! Pure rules, computed once from the configuration and applied by `countersign_http::guard` to every request. Hosts are
+//! compared as parsed names, never as text, and everything that URL parsers might read differently is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use countersign_config::Config;
 
-/// What an `Origin` header means here.
+/// The meaning of an `Origin` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginVerdict {
-    /// No header: not a browser, or a plain navigation.
+    /// No header: the client is not a browser, or navigates to a page.
     Absent,
-    /// A page that this gateway served itself, on the very port that is asked.
+    /// A page served by this gateway from the requested port.
     SameOrigin,
-    /// One of `transports.http.cors_origins`.
+    /// An origin in `transports.http.cors_origins`.
     CorsAllowed,
-    /// Anything else, `null` included.
+    /// Any other origin, including `null`.
     Forbidden,
 }
 
@@ -36,7 +36,7 @@ impl Host {
     }
 }
 
-/// An origin: scheme, host and port, where the scheme has them; else the text in lower case.
+/// An origin: scheme, host and port for http and https, otherwise the text in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(OriginKind);
 
@@ -47,8 +47,8 @@ enum OriginKind {
 }
 
 impl Origin {
-    /// Parses an origin as a browser writes it (RFC 6454): `scheme://host[:port]`, nothing after it.
-    /// `None` for `null`, user info, paths, trailing dots, and everything that is not an origin.
+    /// Parses an origin as browsers write it (RFC 6454): `scheme://host[:port]` with nothing after it.
+    /// Returns `None` for `null`, user info, paths, trailing dots, and anything else that is not an origin.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
@@ -71,9 +71,9 @@ impl Origin {
         Some(Self(OriginKind::Web { https, host, port: port.unwrap_or(default_port(https)) }))
     }
 
-    /// The origin of an http(s) URL, whatever path follows.
+    /// Returns the origin of an http or https URL with any path.
     #[must_use]
-    pub fn of_url(url: &str) -> Option<Self> {
+    pub fn from_url(url: &str) -> Option<Self> {
         let after_scheme = url.find("://")? + 3;
         let end = url.get(after_scheme..)?.find(['/', '?', '#']).map_or(url.len(), |at| after_scheme + at);
         Self::parse(url.get(..end)?).filter(|origin| matches!(origin.0, OriginKind::Web { .. }))
@@ -84,8 +84,8 @@ const fn default_port(https: bool) -> u16 {
     if https { 443 } else { 80 }
 }
 
-/// `host[:port]` as RFC 9112 has it in `Host`, more strictly: no user info, no escapes, no empty port, no address
-/// written in a form that only some parsers take for one.
+/// Parses `host[:port]` as in a `Host` header (RFC 9112), but more strictly: without user info, escapes, an empty port,
+/// or notations of addresses that only some parsers accept.
 fn parse_authority(text: &[u8]) -> Option<(Host, Option<u16>)> {
     if text.len() > 261 || !text.is_ascii() {
         return None;
@@ -114,7 +114,7 @@ fn parse_authority(text: &[u8]) -> Option<(Host, Option<u16>)> {
 }
 
 fn parse_name(text: &str) -> Option<Host> {
-    // One trailing dot only says that the name is complete (RFC 1034 3.1).
+    // A trailing dot only marks the name as complete (RFC 1034 3.1).
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let label = |l: &str| {
         (1..=63).contains(&l.len()) && l.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
@@ -126,35 +126,35 @@ fn parse_name(text: &str) -> Option<Host> {
     let numeric = last.bytes().all(|b| b.is_ascii_digit())
         || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
     if numeric {
-        // URL parsers take `127.1` and `0x7f.1` for addresses; only the plain form is one here.
+        // URL parsers read `127.1` and `0x7f.1` as addresses; only the plain form is accepted here.
         return name.parse::<Ipv4Addr>().ok().map(|ip| Host::Ip(IpAddr::V4(ip)));
     }
     Some(Host::Name(name))
 }
 
-/// A host that is served, on one port or on all.
+/// A host that is served on one port or on all ports.
 #[derive(Clone, Debug)]
 struct HostRule {
     host: Host,
     port: Option<u16>,
 }
 
-/// What the configuration allows, computed once.
+/// The hosts and origins that the configuration allows.
 #[derive(Clone, Debug)]
 pub struct OriginRules {
     hosts: Vec<HostRule>,
-    /// The spellings that nearly all requests have, compared before anything is parsed.
-    usual: Vec<String>,
-    /// Listening on all addresses: any address literal is ours, since no name was resolved to get here.
-    any_address: bool,
-    public: Option<Origin>,
-    cors: Vec<Origin>,
-    tls: bool,
+    /// The spellings of nearly all requests, compared before parsing.
+    common_hosts: Vec<String>,
+    /// The gateway listens on all addresses, so every address literal is its own: no name was resolved.
+    listens_on_all_addresses: bool,
+    public_origin: Option<Origin>,
+    cors_origins: Vec<Origin>,
+    uses_tls: bool,
     behind_tls_proxy: bool,
 }
 
 impl OriginRules {
-    /// Entries of the configuration that are no host or origin are left out; `config check` names them.
+    /// Computes the rules. Invalid hosts and origins are skipped here; `config check` reports them.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let loopback = [
@@ -162,8 +162,8 @@ impl OriginRules {
             Host::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Host::Ip(IpAddr::V6(Ipv6Addr::LOCALHOST)),
         ];
-        // The port is not compared for these: a forwarded port (containers, ssh) is still this machine's own name,
-        // and rebinding needs a foreign one.
+        // Their ports are not compared: a forwarded port (containers, ssh) still has a name of this machine, and DNS
+        // rebinding needs a foreign name.
         let mut hosts: Vec<_> = loopback.into_iter().map(|host| HostRule { host, port: None }).collect();
         let listen = config.listen.ip();
         if !listen.is_unspecified() {
@@ -172,29 +172,29 @@ impl OriginRules {
         for text in &config.allowed_hosts {
             hosts.extend(parse_authority(text.as_bytes()).map(|(host, port)| HostRule { host, port }));
         }
-        let public = config.public_url.as_deref().and_then(Origin::of_url);
+        let public = config.public_url.as_deref().and_then(Origin::from_url);
         if let Some(Origin(OriginKind::Web { host, port, .. })) = &public {
             hosts.push(HostRule { host: host.clone(), port: Some(*port) });
         }
-        if let Some(Origin(OriginKind::Web { host, port, .. })) = config.node_url().and_then(Origin::of_url) {
+        if let Some(Origin(OriginKind::Web { host, port, .. })) = config.node_url().and_then(Origin::from_url) {
             hosts.push(HostRule { host, port: Some(port) });
         }
         let port = config.listen.port();
         Self {
             hosts,
-            usual: vec![format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")],
-            any_address: listen.is_unspecified(),
-            public,
-            cors: config.transports.http.cors_origins.iter().filter_map(|text| Origin::parse(text)).collect(),
-            tls: config.tls.is_some(),
+            common_hosts: vec![format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")],
+            listens_on_all_addresses: listen.is_unspecified(),
+            public_origin: public,
+            cors_origins: config.transports.http.cors_origins.iter().filter_map(|text| Origin::parse(text)).collect(),
+            uses_tls: config.tls.is_some(),
             behind_tls_proxy: config.behind_tls_proxy,
         }
     }
 
-    /// Whether a `Host` header (or the authority of a request target) names this gateway.
+    /// Returns `true` if a `Host` header (or the authority of a request target) names this gateway.
     #[must_use]
-    pub fn check_host(&self, host: &[u8]) -> bool {
-        if self.usual.iter().any(|usual| usual.as_bytes() == host) {
+    pub fn is_own_host(&self, host: &[u8]) -> bool {
+        if self.common_hosts.iter().any(|usual| usual.as_bytes() == host) {
             return true;
         }
         parse_authority(host).is_some_and(|(host, port)| self.serves(&host, port))
@@ -203,19 +203,19 @@ impl OriginRules {
     fn serves(&self, host: &Host, port: Option<u16>) -> bool {
         let fits = |wanted: u16| port.map_or(matches!(wanted, 80 | 443), |port| port == wanted);
         self.hosts.iter().any(|rule| rule.host == *host && rule.port.is_none_or(fits))
-            || (self.any_address && matches!(host, Host::Ip(_)))
+            || (self.listens_on_all_addresses && matches!(host, Host::Ip(_)))
     }
 
-    /// What the `Origin` header of a request to `host` (its `Host` header) means.
+    /// Classifies the `Origin` header of a request whose `Host` header is `host`.
     #[must_use]
     pub fn check_origin(&self, origin: Option<&[u8]>, host: &[u8]) -> OriginVerdict {
         let Some(origin) = origin else { return OriginVerdict::Absent };
         let Some(origin) = std::str::from_utf8(origin).ok().and_then(Origin::parse) else {
             return OriginVerdict::Forbidden;
         };
-        if Some(&origin) == self.public.as_ref() || self.is_own(&origin, host) {
+        if Some(&origin) == self.public_origin.as_ref() || self.is_own(&origin, host) {
             OriginVerdict::SameOrigin
-        } else if self.cors.contains(&origin) {
+        } else if self.cors_origins.contains(&origin) {
             OriginVerdict::CorsAllowed
         } else {
             OriginVerdict::Forbidden
@@ -224,10 +224,10 @@ impl OriginRules {
 
     fn is_own(&self, origin: &Origin, asked: &[u8]) -> bool {
         let OriginKind::Web { https, host, port } = &origin.0 else { return false };
-        let scheme_fits = if self.tls {
+        let scheme_fits = if self.uses_tls {
             *https
         } else if self.behind_tls_proxy {
-            // Past the proxy a page without TLS may be anybody's; on this machine it is ours.
+            // Beyond the proxy a page without TLS may be anybody's; on loopback it is ours.
             *https || host.is_loopback()
         } else {
             !*https
@@ -239,17 +239,17 @@ impl OriginRules {
             && self.serves(&asked_host, asked_port)
     }
 
-    /// Whether any page of another origin may call: then every answer depends on `Origin`.
+    /// Returns `true` if other origins may call, so that every response depends on `Origin`.
     #[must_use]
     pub fn has_cors(&self) -> bool {
-        !self.cors.is_empty()
+        !self.cors_origins.is_empty()
     }
 
-    /// Whether browsers reach the gateway by https, so that its cookies can be `Secure`.
+    /// Returns `true` if browsers use https, so that cookies can be `Secure`.
     #[must_use]
     pub fn browsers_use_https(&self) -> bool {
-        let public = self.public.as_ref().map(|o| matches!(o.0, OriginKind::Web { https: true, .. }));
-        public.unwrap_or(self.tls || self.behind_tls_proxy)
+        let public = self.public_origin.as_ref().map(|o| matches!(o.0, OriginKind::Web { https: true, .. }));
+        public.unwrap_or(self.uses_tls || self.behind_tls_proxy)
     }
 }
 

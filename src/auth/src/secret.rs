@@ -1,6 +1,6 @@
-//! Random secrets and how they are compared. Only hashes of secrets are ever stored.
+//! Generation and comparison of random secrets. Only hashes of secrets are ever stored.
 //!
-//! Secrets are 256 bits from the operating system, so one round of SHA-256 is enough: there is nothing to guess.
+//! Secrets have 256 bits from the operating system and cannot be guessed, so one round of SHA-256 is enough.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
@@ -9,10 +9,10 @@ use subtle::ConstantTimeEq as _;
 use countersign_domain::principal::SecretHash;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// A new secret: `prefix` and 43 characters of base64url (256 bits).
+/// Generates a secret: `prefix` and 43 characters of base64url (256 bits).
 ///
 /// # Errors
-/// `INTERNAL_ERROR` where the operating system has no randomness to give.
+/// `INTERNAL_ERROR` if the operating system provides no randomness.
 pub fn generate(prefix: &str) -> Result<String, McpError> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|error| {
@@ -25,21 +25,21 @@ pub fn generate(prefix: &str) -> Result<String, McpError> {
     Ok(text)
 }
 
-/// The hash that stands for a secret.
+/// Returns the hash under which a secret is stored.
 #[must_use]
 pub fn hash(secret: &[u8]) -> SecretHash {
     Sha256::digest(secret).into()
 }
 
-/// Whether two hashes are the same, in time that does not depend on where they differ.
+/// Compares two hashes in constant time.
 #[must_use]
-pub fn same(a: &SecretHash, b: &SecretHash) -> bool {
+pub fn is_same_hash(a: &SecretHash, b: &SecretHash) -> bool {
     a.ct_eq(b).into()
 }
 
-/// Whether a text has the form of [`generate`]`(prefix)`. Says nothing of whether it is known.
+/// Returns `true` if a text has the format of [`generate`]`(prefix)`, whether or not it exists.
 #[must_use]
-pub fn well_formed(prefix: &str, text: &str) -> bool {
+pub fn is_well_formed(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix).is_some_and(|rest| {
         rest.len() == 43 && rest.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
     })
@@ -50,14 +50,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_have_their_form_and_differ() {
+    fn secrets_are_well_formed_and_unique() {
         let (a, b) = (generate("csk_").unwrap(), generate("csk_").unwrap());
-        assert!(well_formed("csk_", &a) && well_formed("csk_", &b));
+        assert!(is_well_formed("csk_", &a) && is_well_formed("csk_", &b));
         assert_ne!(a, b);
         assert_eq!(a.len(), 47);
-        assert!(!well_formed("csc_", &a));
-        assert!(!well_formed("csk_", &a[..46]));
-        assert!(!well_formed("csk_", &format!("csk_{}", "ä".repeat(21) + "x")));
+        assert!(!is_well_formed("csc_", &a));
+        assert!(!is_well_formed("csk_", &a[..46]));
+        assert!(!is_well_formed("csk_", &format!("csk_{}", "ä".repeat(21) + "x")));
     }
 
     #[test]
@@ -65,7 +65,7 @@ mod tests {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let hex: String = hash(b"abc").iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, expected);
-        assert!(same(&hash(b"abc"), &hash(b"abc")));
-        assert!(!same(&hash(b"abc"), &hash(b"abd")));
+        assert!(is_same_hash(&hash(b"abc"), &hash(b"abc")));
+        assert!(!is_same_hash(&hash(b"abc"), &hash(b"abd")));
     }
 }

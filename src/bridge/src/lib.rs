@@ -3,7 +3,7 @@
 //! Never asks the policy: a [`Call`] is one that was allowed. No payload passes through a tree of values, and what an
 //! upstream sends meanwhile reaches exactly the client whose call it is.
 //!
-//! Each part uses only those before it. `translation`: what one era has and the other lacks, in [`request`], [`result`],
+//! Each part uses only those before it. `translation`: what one era has and the other lacks, in [`parse_request`], [`result`],
 //! errors and tasks; nothing else is changed. [`questions`]: what upstreams ask clients. `request_state`: what clients carry
 //! to their next request ([`carried`]). `parked`: calls that wait for their clients' answers. [`tasks`] takes tasks across.
 //! `calls` is the way of a [`call`]: its client is asked, the call parked, or made again with the answers. [`extension`]

@@ -206,7 +206,9 @@ impl RunningCall {
 
     fn take(&mut self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
-        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params.as_deref().map(RawValue::get)) {
+        if let Err(refused) =
+            questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
+        {
             self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
@@ -216,7 +218,8 @@ impl RunningCall {
             return reply.answer(Ok(answer));
         }
         let params = params.as_deref().map(RawValue::get);
-        let params = questions::asked_by(&self.server, &method, params, countersign_protocol::Revision::MODERN, None);
+        let params =
+            questions::params_for_client(&self.server, &method, params, countersign_protocol::Revision::MODERN, None);
         self.open.push(Open { asked: Asked { key, method, params }, reply, cancelled });
     }
 

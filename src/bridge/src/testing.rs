@@ -14,7 +14,7 @@ use countersign_exchange::{
 use countersign_protocol::{Era, McpError, RequestId, envelope::Response};
 use countersign_upstream::{
     LinkKind, Upstream,
-    testing::{fake::Fake, reached},
+    testing::{connected_upstream, fake::FakeServer},
 };
 
 /// Can be asked by forms and pages.
@@ -24,7 +24,7 @@ pub const ASKED: &str = r#"{"elicitation":{"form":{},"url":{}}}"#;
 pub struct Fixture {
     pub bench: Bench,
     pub bridge: Arc<Bridge>,
-    pub server: Arc<Fake>,
+    pub server: Arc<FakeServer>,
     pub upstream: Arc<Upstream>,
 }
 
@@ -33,13 +33,13 @@ pub async fn serve(
     era: Era,
     capabilities: &Value,
     adjust: impl FnOnce(&mut UpstreamConfig),
-) -> (Arc<Fake>, Arc<Upstream>) {
-    let server = Fake::new(era, if era == Era::Legacy { LinkKind::Streams } else { LinkKind::Stateless });
+) -> (Arc<FakeServer>, Arc<Upstream>) {
+    let server = FakeServer::new(era, if era == Era::Legacy { LinkKind::Streams } else { LinkKind::Stateless });
     *server.capabilities.lock() = capabilities.clone();
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
     let mut config = UpstreamConfig::new("s", target);
     adjust(&mut config);
-    let upstream = reached(config, &server).await;
+    let upstream = connected_upstream(config, &server).await;
     (server, upstream)
 }
 
@@ -74,7 +74,7 @@ impl Fixture {
 
     /// How often the server was called.
     pub fn calls(&self) -> usize {
-        self.server.asked("tools/call")
+        self.server.request_count("tools/call")
     }
 }
 

@@ -15,11 +15,11 @@ use countersign_exchange::{context::Exchange, testing::sent};
 use countersign_protocol::{Era, ErrorKind, Revision, rpc_error::RpcError};
 use countersign_upstream::{
     Response,
-    testing::fake::{Asked, FakeReply, ok, question},
+    testing::fake::{FakeReply, ReceivedRequest, ok, question},
 };
 
 /// The server asks for something during the call, and says in its result what it heard.
-fn asks(request: Asked) -> FakeReply {
+fn asks(request: ReceivedRequest) -> FakeReply {
     Box::pin(async move {
         let (question, heard) = question();
         request.listener.request(question);
@@ -32,7 +32,7 @@ fn asks(request: Asked) -> FakeReply {
 }
 
 /// The server needs input by its result, until it has some.
-fn needs_input(request: &Asked) -> Value {
+fn needs_input(request: &ReceivedRequest) -> Value {
     match request.params.get("inputResponses") {
         Some(responses) => {
             json!({ "resultType": "complete", "content": [], "heard": responses, "state": request.params["requestState"] })
@@ -305,7 +305,7 @@ async fn pages_to_open_first_are_input_for_stateless_clients_and_an_error_for_ot
     let error = fixture.call(&modern(&fixture, r#"{"elicitation":{}}"#), &params).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::MissingCapability, "it opens no pages");
     let error = fixture.call(&legacy(&fixture, ASKED), &params).await.unwrap_err();
-    let foreign = error.foreign.as_ref().unwrap();
+    let foreign = error.passthrough.as_ref().unwrap();
     assert!(foreign.data.as_ref().unwrap().contains("asks you to open a page at a.example"));
     urls("https://user@a.example/");
     let failed =

@@ -20,7 +20,7 @@ use url::Url;
 pub use catalog::{Check, Group, Level, all as checks};
 pub use report::{Checked, Report, Status};
 pub use run::{Progress, check};
-pub use wire::Trouble;
+pub use wire::ProbeError;
 
 /// The stateless revision, and those of the handshake era from the newest.
 pub const MODERN: &str = "2026-07-28";

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::{
     MODERN, Options, Target,
     redact::Redactor,
-    wire::{Answer, Budget, Http, MAX_WEIGHT, Received, Trouble, Wire, parse, weight},
+    wire::{Answer, Budget, Http, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, parse, weight},
 };
 
 /// Characters of a message that a report repeats.
@@ -44,7 +44,7 @@ fn keep(list: &mut Vec<String>, text: &str) {
 /// What the server said of itself when it was opened.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// The result of `initialize` or `server/discover`.
+    /// The result of `handshake_revision` or `server/discover`.
     pub opening: Value,
     pub tools: Vec<Value>,
     pub resources: Vec<Value>,
@@ -121,7 +121,7 @@ impl Probe {
     }
 
     /// A connection on which nothing was said.
-    pub async fn connect(&self) -> Result<Conn, Trouble> {
+    pub async fn connect(&self) -> Result<Conn, ProbeError> {
         let mut wire = Wire::open(&self.target, self.limit(), &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
@@ -133,7 +133,7 @@ impl Probe {
     }
 
     /// A connection on which anything may be asked.
-    pub async fn open(&self) -> Result<Conn, Trouble> {
+    pub async fn open(&self) -> Result<Conn, ProbeError> {
         let mut conn = self.connect().await?;
         if !self.is_modern() {
             conn.initialize(&self.revision).await?;
@@ -205,10 +205,10 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn push(&mut self, text: &str, message: Option<Value>) -> Result<(), Trouble> {
+    fn push(&mut self, text: &str, message: Option<Value>) -> Result<(), ProbeError> {
         self.taken += weight(text);
         if self.taken > MAX_WEIGHT {
-            return Err(Trouble::Garbled("more comes to one request than is read of it".to_owned()));
+            return Err(ProbeError::InvalidData("more comes to one request than is read of it".to_owned()));
         }
         self.messages.extend(message);
         Ok(())
@@ -237,21 +237,21 @@ impl Conn {
     }
 
     /// Sends text as it is.
-    pub async fn send(&mut self, text: &str) -> Result<(), Trouble> {
+    pub async fn send(&mut self, text: &str) -> Result<(), ProbeError> {
         self.send_bytes(text.as_bytes()).await
     }
 
-    pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+    pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
         self.probe.note_sent(&String::from_utf8_lossy(bytes));
         let limit = self.probe.limit();
         // One that reads nothing is waited for as long as one that says nothing.
         match tokio::time::timeout(limit * 4, self.wire.send(bytes)).await {
             Ok(sent) => sent,
-            Err(_) => Err(Trouble::Silent(limit)),
+            Err(_) => Err(ProbeError::Timeout(limit)),
         }
     }
 
-    pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+    pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let received = self.wire.receive(limit).await?;
         if let Some(received) = &received {
             let status = received.status.map(|status| format!("HTTP {status} ")).unwrap_or_default();
@@ -261,7 +261,7 @@ impl Conn {
     }
 
     /// What comes until then; nothing after it, even if there was no end of it before.
-    async fn receive_by(&mut self, end: Instant) -> Result<Option<Received>, Trouble> {
+    async fn receive_by(&mut self, end: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
         match end.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Ok(None),
             left => self.receive(left).await,
@@ -269,19 +269,19 @@ impl Conn {
     }
 
     /// Sends a message and gives the response with its id, whatever comes before.
-    pub async fn exchange(&mut self, message: &Value) -> Result<Received, Trouble> {
+    pub async fn exchange(&mut self, message: &Value) -> Result<ReceivedMessage, ProbeError> {
         self.send(&message.to_string()).await?;
         self.response(&message["id"]).await
     }
 
     /// The response with that id.
-    pub async fn response(&mut self, id: &Value) -> Result<Received, Trouble> {
+    pub async fn response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
         let limit = self.probe.limit();
         let end = Instant::now() + limit;
         let mut other = None;
         loop {
             let Some(received) = self.receive_by(end).await? else {
-                return Err(other.unwrap_or(Trouble::Silent(limit)));
+                return Err(other.unwrap_or(ProbeError::Timeout(limit)));
             };
             let Some(json) = received.json() else {
                 // An HTTP answer without a message is the answer.
@@ -296,7 +296,7 @@ impl Conn {
                 // Over HTTP an answer belongs to its request, whatever it says.
                 return Ok(received);
             } else if is_response(&json) {
-                other.get_or_insert_with(|| Trouble::OtherId {
+                other.get_or_insert_with(|| ProbeError::WrongId {
                     sent: id.to_string(),
                     id: json.get("id").map_or_else(|| "missing".to_owned(), |id| shown(&id.to_string())),
                     received: shown(&self.probe.redactor.redact(&received.text)),
@@ -306,7 +306,7 @@ impl Conn {
     }
 
     /// What comes next that is no request or notification of the server's own: those are nobody's answer.
-    pub async fn next_answer(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+    pub async fn next_answer(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let end = Instant::now() + limit;
         while let Some(received) = self.receive_by(end).await? {
             match received.json().filter(|message| message.get("method").is_some()) {
@@ -318,7 +318,7 @@ impl Conn {
     }
 
     /// What a server asks is declined, but for a ping.
-    async fn decline(&mut self, message: &Value) -> Result<(), Trouble> {
+    async fn decline(&mut self, message: &Value) -> Result<(), ProbeError> {
         let Some(id) = message.get("id") else { return Ok(()) };
         let answer = match message["method"].as_str() {
             Some("ping") => json!({ "jsonrpc": "2.0", "id": id, "result": {} }),
@@ -328,23 +328,24 @@ impl Conn {
     }
 
     /// A request by the book, and its response.
-    pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, Trouble> {
+    pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, ProbeError> {
         self.weighed(method, params).await.map(|(response, _)| response)
     }
 
     /// The same, and what the response takes.
-    async fn weighed(&mut self, method: &str, params: Value) -> Result<(Value, usize), Trouble> {
+    async fn weighed(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
         let id = self.id();
         let message = self.probe.message(Some(&id), method, params);
         let received = self.exchange(&message).await?;
         let status = received.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
-        let response =
-            received.json().ok_or_else(|| Trouble::Garbled(format!("no JSON: {status} {}", shown(&received.text))))?;
+        let response = received
+            .json()
+            .ok_or_else(|| ProbeError::InvalidData(format!("no JSON: {status} {}", shown(&received.text))))?;
         Ok((response, weight(&received.text)))
     }
 
     /// Sends a message, and gives everything that comes within that time, to its response at most.
-    pub async fn gather(&mut self, message: &Value, limit: Duration) -> Result<Vec<Value>, Trouble> {
+    pub async fn gather(&mut self, message: &Value, limit: Duration) -> Result<Vec<Value>, ProbeError> {
         let text = message.to_string();
         if let Wire::Http(http) = &self.wire {
             self.probe.note_sent(&text);
@@ -371,7 +372,7 @@ impl Conn {
         Ok(all.messages)
     }
 
-    pub async fn notify(&mut self, method: &str) -> Result<(), Trouble> {
+    pub async fn notify(&mut self, method: &str) -> Result<(), ProbeError> {
         let message = self.probe.message(None, method, Value::Null);
         self.send(&message.to_string()).await?;
         // Over HTTP its answer is there already, and is nobody's.
@@ -382,14 +383,14 @@ impl Conn {
     }
 
     /// The handshake's first half; its result.
-    pub async fn initialize(&mut self, version: &str) -> Result<Value, Trouble> {
+    pub async fn initialize(&mut self, version: &str) -> Result<Value, ProbeError> {
         let params = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": client() });
         let id = self.id();
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": "initialize", "params": params });
         let received = self.exchange(&message).await?;
         let response = received.json().unwrap_or_default();
         let Some(result) = response.get("result") else {
-            return Err(Trouble::Garbled(format!("initialize is answered with {}", shown(&received.text))));
+            return Err(ProbeError::InvalidData(format!("initialize is answered with {}", shown(&received.text))));
         };
         let negotiated = result["protocolVersion"].as_str().unwrap_or(version).to_owned();
         if let Wire::Http(http) = &mut self.wire
@@ -401,7 +402,7 @@ impl Conn {
     }
 
     /// Every entry of a list.
-    pub async fn list(&mut self, method: &str, of: &str) -> Result<Vec<Value>, Trouble> {
+    pub async fn list(&mut self, method: &str, of: &str) -> Result<Vec<Value>, ProbeError> {
         let mut all = Vec::new();
         let mut cursor: Option<Value> = None;
         let mut taken = 0;
@@ -410,7 +411,7 @@ impl Conn {
             let (response, weight) = self.weighed(method, params).await?;
             taken += weight;
             if taken > MAX_WEIGHT {
-                return Err(Trouble::Garbled(format!("more in {method} than is read of a list")));
+                return Err(ProbeError::InvalidData(format!("more in {method} than is read of a list")));
             }
             let Some(page) = response["result"][of].as_array() else { break };
             all.extend(page.iter().cloned());
@@ -423,39 +424,39 @@ impl Conn {
     }
 
     /// Whether it still answers.
-    pub async fn lives(&mut self) -> Result<(), Trouble> {
+    pub async fn lives(&mut self) -> Result<(), ProbeError> {
         let method = if self.probe.is_modern() { "server/discover" } else { "ping" };
         let response = self.ask(method, json!({})).await?;
         match response.get("result") {
             Some(_) => Ok(()),
-            None => Err(Trouble::Garbled(format!("{method} is answered with {}", shown(&response.to_string())))),
+            None => Err(ProbeError::InvalidData(format!("{method} is answered with {}", shown(&response.to_string())))),
         }
     }
 
     /// Whether it still says anything to a request, an error too.
-    pub async fn answers(&mut self) -> Result<(), Trouble> {
+    pub async fn answers(&mut self) -> Result<(), ProbeError> {
         let method = if self.probe.is_modern() { "server/discover" } else { "ping" };
         self.ask(method, json!({})).await.map(drop)
     }
 
     /// One HTTP request with these headers in place of the usual ones.
-    pub async fn post(&mut self, method: &str, headers: &[(String, String)], body: &str) -> Result<Answer, Trouble> {
+    pub async fn post(&mut self, method: &str, headers: &[(String, String)], body: &str) -> Result<Answer, ProbeError> {
         let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         self.probe.note_sent(&format!("{method}\n{}\n\n{body}", told.join("\n")));
-        let Wire::Http(http) = &self.wire else { return Err(Trouble::Garbled("this is no HTTP".to_owned())) };
+        let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
         let answer = http.request(method, headers, body.as_bytes()).await?;
         self.probe.note_received(&format!("HTTP {} {}", answer.status, answer.body));
         Ok(answer)
     }
 
     /// A stream that GET opens, heard for that long; a server that says nothing for the whole time has none.
-    pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<Answer, Trouble> {
+    pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<Answer, ProbeError> {
         let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         self.probe.note_sent(&format!("GET\n{}", told.join("\n")));
-        let Wire::Http(http) = &self.wire else { return Err(Trouble::Garbled("this is no HTTP".to_owned())) };
+        let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
         let answer = match http.request_for("GET", headers, b"", limit).await {
             // Some servers send the head with the first event.
-            Err(Trouble::Silent(_)) => http.request("GET", headers, b"").await?,
+            Err(ProbeError::Timeout(_)) => http.request("GET", headers, b"").await?,
             answer => answer?,
         };
         self.probe.note_received(&format!("HTTP {} {}", answer.status, answer.body));

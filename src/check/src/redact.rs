@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_however_they_are_written() {
+    fn secrets_are_masked_in_every_spelling() {
         let of = redactor(&[
             ("Authorization", "Bearer tok-en-1"),
             ("Proxy-Authorization", "Basic bWU6aHVudGVyMg=="),

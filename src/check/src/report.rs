@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_hold_fails_a_run() {
+    fn only_must_checks_fail_a_run() {
         assert!(!report(Status::Failed, Level::Must).complies());
         assert!(report(Status::Failed, Level::Should).complies());
         assert!(report(Status::Skipped, Level::Must).complies());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn junit_is_well_formed_whatever_a_server_says() {
+    fn junit_escapes_server_text() {
         let xml = report(Status::Failed, Level::Must).to_junit();
         assert!(
             xml.contains("failures=\"1\"")

@@ -13,7 +13,7 @@ use crate::{
     catalog::{self, Check, Verdict},
     probe::{Facts, Probe, Transcript},
     report::{Checked, Report, Status, page},
-    wire::Trouble,
+    wire::ProbeError,
 };
 
 /// What one check may take, beyond the time for one answer.
@@ -25,15 +25,15 @@ const AT_ONCE: usize = 4;
 
 /// Hears of each check as it ends.
 pub trait Progress: Send {
-    fn begun(&mut self, server: &str, revision: &str, checks: usize);
-    fn ended(&mut self, checked: &Checked);
+    fn run_started(&mut self, server: &str, revision: &str, checks: usize);
+    fn check_finished(&mut self, checked: &Checked);
 }
 
 /// Checks a server.
 ///
 /// # Errors
 /// A server that cannot be reached, or that speaks no revision that was asked for.
-pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, Trouble> {
+pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
     let began = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
     let probe = Probe::new(target, options);
@@ -48,16 +48,16 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     };
     let late = || format!("it took longer than {} s", options.run_limit.as_secs());
     let opened = tokio::time::timeout_at(deadline, opened(&probe)).await;
-    let probe = match opened.unwrap_or_else(|_| Err(Trouble::Ended(late()))) {
+    let probe = match opened.unwrap_or_else(|_| Err(ProbeError::RunEnded(late()))) {
         Ok(probe) => probe,
         // It answers, and no other check can tell its answers apart.
-        Err(trouble @ Trouble::OtherId { .. }) => {
+        Err(trouble @ ProbeError::WrongId { .. }) => {
             let finding = other_id(&probe, trouble);
-            progress.begun("", LEGACY[0], 1);
-            progress.ended(&finding);
+            progress.run_started("", LEGACY[0], 1);
+            progress.check_finished(&finding);
             return Ok(report(LEGACY[0], String::new(), vec![finding], None));
         }
-        Err(trouble) => return Err(trouble.redacted(&probe.redactor)),
+        Err(trouble) => return Err(trouble.redact(&probe.redactor)),
     };
     let server = &probe.facts.opening;
     let info =
@@ -68,9 +68,9 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     };
     let server = format!("{} {}", text("name"), text("version")).trim().to_owned();
     let chosen: Vec<&Check> = catalog::all()
-        .filter(|check| check.concerns(&probe) && (options.only.is_empty() || options.only.contains(&check.group)))
+        .filter(|check| check.applies_to(&probe) && (options.only.is_empty() || options.only.contains(&check.group)))
         .collect();
-    progress.begun(&server, &probe.revision, chosen.len());
+    progress.run_started(&server, &probe.revision, chosen.len());
     let at_once = match target {
         Target::Command { .. } => AT_ONCE,
         Target::Http { .. } | Target::WebSocket { .. } => 1,
@@ -81,7 +81,7 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     while stopped.is_none() {
         match tokio::time::timeout_at(deadline, running.next()).await {
             Ok(Some(checked)) => {
-                progress.ended(&checked);
+                progress.check_finished(&checked);
                 checks.push(checked);
                 stopped = probe.budget.spent();
             }
@@ -94,18 +94,18 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         let why = stopped.as_deref().unwrap_or_default();
         let verdict = Verdict::Skipped(format!("the run was ended: {why}"));
         let checked = checked(&probe, check, verdict, Transcript::default(), Duration::ZERO);
-        progress.ended(&checked);
+        progress.check_finished(&checked);
         checks.push(checked);
     }
     Ok(report(&probe.revision, server, checks, stopped))
 }
 
 /// What is said of a server that answers, but with other ids than those of the requests.
-fn other_id(probe: &Probe, trouble: Trouble) -> Checked {
-    let check = catalog::other_id();
+fn other_id(probe: &Probe, trouble: ProbeError) -> Checked {
+    let check = catalog::wrong_id_check();
     let why = trouble.to_string();
     let received = match trouble {
-        Trouble::OtherId { received, .. } => vec![received],
+        ProbeError::WrongId { received, .. } => vec![received],
         _ => Vec::new(),
     };
     let said = Transcript { received, ..Transcript::default() };
@@ -151,7 +151,7 @@ fn checked(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript, tim
 }
 
 /// Finds out what the server speaks, and what it has.
-async fn opened(probe: &Probe) -> Result<Probe, Trouble> {
+async fn opened(probe: &Probe) -> Result<Probe, ProbeError> {
     let wanted = probe.options.revision.as_deref();
     let mut refused = None;
     for revision in std::iter::once(MODERN).chain(LEGACY) {
@@ -173,16 +173,18 @@ async fn opened(probe: &Probe) -> Result<Probe, Trouble> {
                 probe.take_transcript();
                 return Ok(probe);
             }
-            Err(trouble @ (Trouble::Unreachable(_) | Trouble::Ended(_))) => return Err(trouble),
+            Err(trouble @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(trouble),
             // Whoever does not even answer the handshake has none of its revisions: one time-out is enough.
-            Err(trouble @ (Trouble::Silent(_) | Trouble::OtherId { .. })) if revision != MODERN => return Err(trouble),
+            Err(trouble @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN => {
+                return Err(trouble);
+            }
             Err(trouble) => refused = Some(trouble),
         }
     }
-    Err(refused.unwrap_or_else(|| Trouble::Garbled("there is no such revision".to_owned())))
+    Err(refused.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))
 }
 
-async fn opening(probe: &Probe) -> Result<Value, Trouble> {
+async fn opening(probe: &Probe) -> Result<Value, ProbeError> {
     let mut conn = probe.connect().await?;
     if !probe.is_modern() {
         return conn.initialize(&probe.revision).await;
@@ -191,7 +193,7 @@ async fn opening(probe: &Probe) -> Result<Value, Trouble> {
     let result = &response["result"];
     match result["supportedVersions"].as_array() {
         Some(versions) if versions.iter().any(|version| version == MODERN) => Ok(result.clone()),
-        _ => Err(Trouble::Garbled("server/discover names no revision that is known here".to_owned())),
+        _ => Err(ProbeError::InvalidData("server/discover names no revision that is known here".to_owned())),
     }
 }
 

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_survive_the_socket() {
+    fn reports_round_trip_as_lines() {
         for report in [
             Report::Started { pid: 12, since: 99 },
             Report::Failed { errno: 2 },
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_somebody_else_are_refused() {
+    fn unexpected_guard_arguments_are_refused() {
         for args in [vec![], vec!["--"], vec!["x", "y"]] {
             assert!(main(args.into_iter().map(OsString::from)).is_err());
         }

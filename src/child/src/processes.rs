@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_look_like_the_fields() {
+    fn stat_is_parsed_with_any_program_name() {
         let rest = "S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1000 10";
         for name in ["sh", "a) R 1", "x ) (", ""] {
             let stat = parse(format!("123 ({name}) {rest}\n").as_bytes()).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn children_and_their_children_are_found() {
+    fn descendants_include_grandchildren() {
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let below = loop {

@@ -1,4 +1,4 @@
-//! What can be typed, and the help for it. No behaviour.
+//! The commands and flags, with their help texts. No behaviour.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use clap_complete::Shell;
 use jiff::Timestamp;
 
-use super::when::{self, Since};
+use super::moment::{self, Since};
 use countersign_config::Flags;
 use countersign_domain::principal::Role;
 
@@ -95,9 +95,9 @@ pub enum Command {
     /// List and revoke standing rules, which let calls through or deny them until they end
     #[command(after_long_help = RULES_HELP)]
     Rules(RulesArgs),
-    /// Ask what the policy says of a call
+    /// Ask how the policy decides on a call
     Policy(PolicyArgs),
-    /// List webhooks and their deliveries, try them again, test them
+    /// List, retry and test webhooks and their deliveries
     Webhooks(WebhooksArgs),
     /// List the gateways that serve one store side by side
     Nodes(NodesArgs),
@@ -119,11 +119,11 @@ pub enum Command {
     /// Validate or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Check whether an MCP server keeps the protocol
+    /// Check whether an MCP server complies with the protocol
     ///
-    /// Speaks raw bytes to any server, over stdio, HTTP or WebSocket, in any revision, and says of each rule of the
-    /// specification whether it is kept, what was sent, what came back, and how to mend it. Only tools that say that they
-    /// only read are called.
+    /// Speaks raw bytes to any server, over stdio, HTTP or WebSocket, in any revision, and reports for each rule of the
+    /// specification whether it is kept, what was sent, what came back, and how to fix it. Only tools that declare
+    /// themselves read-only are called.
     #[command(after_long_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Print a completion script for a shell
@@ -162,10 +162,10 @@ pub struct CheckArgs {
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Write a JUnit report, too
+    /// Also write a JUnit report
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
-    /// Call tools too that do not say that they only read
+    /// Also call tools that do not declare themselves read-only
     #[arg(long)]
     pub allow_writes: bool,
     /// Sent with each request, as 'Name: value'; may be repeated
@@ -177,7 +177,7 @@ pub struct CheckArgs {
     /// Seconds that the whole run may take
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub max_time: u64,
-    /// A variable of this environment that the command gets too; may be repeated
+    /// A variable of this environment to pass to the command; may be repeated
     #[arg(long, value_name = "NAME")]
     pub env: Vec<String>,
     #[command(flatten)]
@@ -187,7 +187,7 @@ pub struct CheckArgs {
     pub command: Vec<String>,
 }
 
-/// Where the configuration comes from, and what overrides it.
+/// The configuration file, and the flags that override it.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ServeArgs {
     /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
@@ -236,7 +236,7 @@ impl StdioArgs {
     }
 }
 
-/// Which data directory.
+/// The data directory, given directly or by its configuration.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DataArgs {
     /// The data directory [default: that of the configuration]
@@ -284,7 +284,7 @@ with 4 if the change did not run because it has moved on, and with 0 if it was a
 
 Without a terminal, decisions on several changes and an approval without a preview need --yes.";
 
-/// Which gateway to talk to, and how to print what it says.
+/// The gateway to talk to, and the form of the output.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
     /// The gateway [default: COUNTERSIGN_URL, or the one that serves the data directory]
@@ -324,18 +324,18 @@ pub struct WebhooksArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum WebhooksCommand {
-    /// List webhooks: where they lead, what waits, and what was wrong last (also without a command)
+    /// List webhooks with their targets, pending deliveries and last errors (also without a command)
     List,
-    /// List what went out and what waits, newest first
+    /// List sent and pending deliveries, newest first
     Deliveries {
         name: String,
-        /// How many
+        /// The number of deliveries
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=200))]
         limit: u8,
     },
-    /// Send what waits at once, and try again what was given up
+    /// Send pending deliveries at once, and retry those that were given up
     Retry { name: String },
-    /// Send an event that says that it is a test
+    /// Send a test event
     Test { name: String },
 }
 
@@ -382,7 +382,7 @@ pub enum ServersCommand {
     Accept(AcceptArgs),
     /// Let tools run without review, until the rule is revoked; they are shown first, and on a terminal you are asked
     Allow(AllowArgs),
-    /// Take acceptances back
+    /// Revoke acceptances
     Revoke {
         name: String,
         /// This tool, or what the pattern matches; may be given many times
@@ -391,7 +391,7 @@ pub enum ServersCommand {
     },
 }
 
-/// How long to wait for a server that is still connecting.
+/// The time to wait for a server that is still connecting.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     /// Wait until the server is connected, at most so many seconds [default with --wait: 120]
@@ -419,7 +419,7 @@ pub struct AcceptArgs {
     /// Its tools, whatever they say of themselves: names as `countersign servers show` has them, and patterns
     #[arg(value_name = "TOOL", required_unless_present_any = ["all_reads", "tools"])]
     pub names: Vec<String>,
-    /// The same as naming it
+    /// The same as a positional name
     #[arg(long = "tool", value_name = "TOOL", hide = true)]
     pub tools: Vec<String>,
     /// All tools that say that they only read
@@ -479,7 +479,7 @@ pub enum RulesCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Take a rule back
+    /// Revoke a rule
     Revoke {
         id: String,
         /// Why; the audit trail keeps it
@@ -489,7 +489,7 @@ pub enum RulesCommand {
 }
 
 #[derive(Debug, Args)]
-pub struct GiveRuleArgs {
+pub struct CreateRuleArgs {
     pub id: String,
     /// Let such calls through for this time (at most 30 days), as 1h or 2 days
     #[arg(long, value_name = "TIME", required_unless_present = "deny", conflicts_with = "deny")]
@@ -521,7 +521,7 @@ pub struct PolicyArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// What would become of a call, which rule decides, and what a review asks for
+    /// Show the verdict on a call, the rule that decides, and the terms of a review
     ///
     /// Asks the gateway that runs, if one does: it knows the tools of its servers as they are now. Else the configuration
     /// and the store answer, without a key, and say what they could not know. Nothing is called or proposed.
@@ -548,13 +548,13 @@ pub struct PolicyTestArgs {
     /// The arguments, as JSON; - reads them from stdin
     #[arg(long, value_name = "JSON")]
     pub arguments: Option<String>,
-    /// Who calls: the name of a key
+    /// The caller: the name of a key
     #[arg(long, value_name = "NAME", default_value = "local-agent")]
     pub principal: String,
     /// The role of that key
     #[arg(long, value_name = "ROLE", default_value = "agent")]
     pub role: RoleArg,
-    /// Whom the key belongs to
+    /// The owner of the key
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
     /// http, websocket, stdio or sse
@@ -563,7 +563,7 @@ pub struct PolicyTestArgs {
     /// The revision of the protocol, as 2025-11-25
     #[arg(long, value_name = "DATE")]
     pub revision: Option<String>,
-    /// What the client calls itself
+    /// The name that the client gives itself
     #[arg(long, value_name = "NAME")]
     pub client: Option<String>,
 }
@@ -590,8 +590,8 @@ pub enum ChangesCommand {
         #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = PossibleValuesParser::new(STATES))]
         status: Vec<String>,
         #[command(flatten)]
-        narrow: NarrowArgs,
-        /// How many at most
+        narrow: FilterArgs,
+        /// The maximum number of changes
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },
@@ -604,25 +604,25 @@ pub enum ChangesCommand {
     Approve(ApproveArgs),
     /// Reject changes
     Reject(DecideArgs),
-    /// Create a standing rule from a change: what becomes of calls like it from now on
-    Rule(GiveRuleArgs),
+    /// Create a standing rule from a change, which decides on similar calls from now on
+    Rule(CreateRuleArgs),
     /// Edit the arguments of a change, in $VISUAL or $EDITOR or as given; it is previewed again and needs a new decision
     Edit(EditArgs),
     /// Take your approval back, while the change has not run yet
     Undo { id: String },
     /// Preview a change again, and show what has changed since
     Refresh { id: String },
-    /// Say how a change with an unknown outcome ended
+    /// Settle the outcome of a change whose outcome is unknown
     Settle {
         id: String,
-        /// How it ended, as you found out
+        /// The outcome that you found
         #[arg(long, value_name = "OUTCOME")]
-        outcome: Settled,
-        /// How you know
+        outcome: SettledOutcome,
+        /// Your evidence
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },
-    /// Look at what agents propose, and decide, in a full-screen inbox
+    /// Review and decide on proposals in a full-screen inbox
     ///
     /// ? shows its keys. When stdout is no terminal, or with --json, --plain, --since or --after: a line for each event of
     /// the feed, until interrupted; reconnects by itself.
@@ -632,7 +632,7 @@ pub enum ChangesCommand {
         plain: bool,
         /// Begin with what happened since then instead of now: a time, or how long ago (2h, 3d)
         // The number of an event is taken too, as it was before --after was there.
-        #[arg(long, value_name = "WHEN", value_parser = when::since)]
+        #[arg(long, value_name = "WHEN", value_parser = moment::parse_since)]
         since: Option<Since>,
         /// Begin after the event of this number (`seq`); 0 is the beginning
         #[arg(long, value_name = "SEQ", conflicts_with = "since")]
@@ -640,9 +640,9 @@ pub enum ChangesCommand {
     },
 }
 
-/// Which changes to list.
+/// Filters of the listed changes.
 #[derive(Debug, Default, Args)]
-pub struct NarrowArgs {
+pub struct FilterArgs {
     /// Only those that these principals proposed, separated by commas
     #[arg(long, value_name = "NAMES")]
     pub principal: Option<String>,
@@ -656,10 +656,10 @@ pub struct NarrowArgs {
     #[arg(long, value_name = "TEXT")]
     pub search: Option<String>,
     /// Only those proposed since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
-    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
     pub since: Option<Timestamp>,
     /// Only those proposed before then
-    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
     pub until: Option<Timestamp>,
 }
 
@@ -705,7 +705,7 @@ pub struct ApproveArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Settled {
+pub enum SettledOutcome {
     Applied,
     Failed,
 }
@@ -722,18 +722,17 @@ pub struct KeysArgs {
 pub enum KeysCommand {
     /// Make a key and print it, alone, on stdout; only its hash is kept, so it is shown this once
     Create {
-        /// What it may do
+        /// The role, which determines what it may do
         #[arg(long, value_name = "ROLE")]
         role: RoleArg,
         /// The name that changes and decisions carry
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// Who it belongs to, where that is not the name: a person who has several keys decides once, and never on
-        /// what one of them proposed
+        /// The owner, if it is not the name: a person with several keys decides once, and never on a proposal of their own
         #[arg(long, value_name = "OWNER")]
         owner: Option<String>,
     },
-    /// List keys, the revoked ones too
+    /// List keys, including revoked ones
     List {
         /// Print JSON instead of text
         #[arg(long)]
@@ -745,7 +744,7 @@ pub enum KeysCommand {
     SignOut,
 }
 
-/// The roles, with what they may do.
+/// The role of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
     /// Speaks MCP: reads, and proposes changes
@@ -754,7 +753,7 @@ pub enum RoleArg {
     Reviewer,
     /// Sees all changes and cannot act
     Viewer,
-    /// All of it
+    /// All of the above
     Admin,
 }
 
@@ -773,9 +772,9 @@ impl From<RoleArg> for Role {
 pub struct BackupArgs {
     #[command(flatten)]
     pub data: DataArgs,
-    /// Where the copy goes; outside of the data directory
+    /// The file to write, outside of the data directory
     pub file: PathBuf,
-    /// Replace what is there
+    /// Replace an existing file
     #[arg(long)]
     pub force: bool,
 }
@@ -831,19 +830,19 @@ pub enum AuditCommand {
     /// JSON lines hold everything that the hashes are of. In CSV, a cell that a spreadsheet would run as a formula begins
     /// with an apostrophe.
     Export {
-        #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
-        format: ExportFormat,
+        #[arg(long, value_enum, default_value_t = AuditFormat::Jsonl)]
+        format: AuditFormat,
         /// Only what happened since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
-        #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+        #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
         since: Option<Timestamp>,
         /// Only what happened before then
-        #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+        #[arg(long, value_name = "WHEN", value_parser = moment::parse_moment)]
         until: Option<Timestamp>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
+pub enum AuditFormat {
     Jsonl,
     Csv,
 }

@@ -1,7 +1,7 @@
-//! `audit verify` and `audit export`: read the trail from outside, also while the gateway runs.
+//! `audit verify` and `audit export`: read the audit trail without a gateway, also while one runs.
 
 use super::{
-    args::{AuditArgs, AuditCommand, ExportFormat},
+    args::{AuditArgs, AuditCommand, AuditFormat},
     exit::{Exit, Failure},
     output::{Output, harmless_json, one_line},
     store_place,
@@ -9,7 +9,7 @@ use super::{
 use countersign_domain::{
     changes::{
         audit::AuditHead,
-        export::{Format, Span},
+        export::{ExportFormat, TimeRange},
     },
     text::{plural, plurals},
 };
@@ -19,8 +19,8 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
         AuditCommand::Verify { head } => head,
         AuditCommand::Export { format, since, until } => {
-            let format = if *format == ExportFormat::Csv { Format::Csv } else { Format::Jsonl };
-            return export(args, format, Span { since: *since, until: *until }, out);
+            let format = if *format == AuditFormat::Csv { ExportFormat::Csv } else { ExportFormat::Jsonl };
+            return export(args, format, TimeRange { since: *since, until: *until }, out);
         }
     };
     let expected = match head {
@@ -37,10 +37,10 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             out.line(&verified.head.export())?;
             out.finish()?;
             let policy = if verified.covered.policy { ", and so is the recorded policy in force" } else { "" };
-            let told = if expected.is_some() { ", and it contains the given head" } else { "" };
+            let head_note = if expected.is_some() { ", and it contains the given head" } else { "" };
             super::output::remark(&format!(
                 "The trail holds: {}, {}, {}, {} and {} are as they were \
-                 written{policy}{told}. The line above is its head; keep it elsewhere and give it to --head later.",
+                 written{policy}{head_note}. The line above is its head; keep it elsewhere and give it to --head later.",
                 plurals(verified.entries, "entry", "entries"),
                 plural(verified.changes, "change"),
                 plural(verified.covered.keys, "key"),
@@ -63,20 +63,21 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
 }
 
-fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Result<Exit, Failure> {
+fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Output) -> Result<Exit, Failure> {
     let place = store_place(&args.data)?;
-    // A file keeps every character, since the hashes are of them; a terminal obeys none, however narrow it is.
+    // A file gets every character, because the hashes cover them. On a terminal, control characters are escaped,
+    // however narrow it is.
     let terminal = out.is_terminal();
-    out.text(&format.head())?;
+    out.text(&format.header())?;
     let mut text = String::new();
     place.read_audit(|entry| -> Result<(), Failure> {
-        if span.holds(entry) {
+        if span.contains(entry) {
             text.clear();
-            format.entry(entry, &mut text);
+            format.write_entry(entry, &mut text);
             match format {
                 _ if !terminal => out.text(&text)?,
-                Format::Jsonl => out.text(&harmless_json(&text))?,
-                Format::Csv => out.line(&one_line(text.trim_end()))?,
+                ExportFormat::Jsonl => out.text(&harmless_json(&text))?,
+                ExportFormat::Csv => out.line(&one_line(text.trim_end()))?,
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, Style, columns, cut, one_line, remark},
 };
-use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, Progress, Status, Target, Trouble};
+use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, ProbeError, Progress, Status, Target};
 use countersign_child::environment::Inherited;
 use countersign_config::{Secret, UpstreamTarget};
 use countersign_domain::text::plural;
@@ -22,21 +22,21 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
-    let mut table = Table { out, quiet: args.json, failed: None };
+    let mut table = Table { out, quiet: args.json, write_error: None };
     let checked = runtime.block_on(async {
         tokio::select! {
             checked = countersign_check::check(&target, &options, &mut table) => Some(checked),
-            // Dropped, what it has started is killed: a terminal's signal does not reach other process groups.
+            // Dropping this kills the processes it started: a terminal's signal does not reach other process groups.
             _ = tokio::signal::ctrl_c() => None,
         }
     });
-    if let Some(error) = table.failed.take() {
+    if let Some(error) = table.write_error.take() {
         return Err(error.into());
     }
     let checked = checked.ok_or_else(|| Failure::new(Exit::Interrupted, "stopped before all checks were run"))?;
     let report = checked.map_err(|trouble| {
         let message = match trouble {
-            Trouble::Unreachable(_) => format!("{}: {trouble}", target.label()),
+            ProbeError::Unreachable(_) => format!("{}: {trouble}", target.label()),
             other => format!("{} does not answer as an MCP server: {other}", target.label()),
         };
         Failure::new(Exit::Unavailable, one_line(&message))
@@ -53,7 +53,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(if report.complies() { Exit::Ok } else { Exit::Failed })
 }
 
-fn wrong(message: impl Into<String>) -> Failure {
+fn usage_error(message: impl Into<String>) -> Failure {
     Failure::new(Exit::CheckUsage, message)
 }
 
@@ -62,11 +62,11 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
         && revision != MODERN
         && !LEGACY.contains(&revision.as_str())
     {
-        return Err(wrong(format!("there is no revision {revision}; there are {MODERN}, {}", LEGACY.join(", "))));
+        return Err(usage_error(format!("there is no revision {revision}; there are {MODERN}, {}", LEGACY.join(", "))));
     }
     let group = |name: &String| {
         let all = Group::ALL.map(Group::as_str).join(", ");
-        Group::parse(name).ok_or_else(|| wrong(format!("there is no group {name}; there are {all}")))
+        Group::parse(name).ok_or_else(|| usage_error(format!("there is no group {name}; there are {all}")))
     };
     Ok(Options {
         revision: args.revision.clone(),
@@ -80,33 +80,34 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
 fn target(args: &CheckArgs) -> Result<Target, Failure> {
     let given = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
     if given.iter().filter(|given| **given).count() != 1 {
-        return Err(wrong("name one server: --url URL, --server NAME, or -- COMMAND ARGS"));
+        return Err(usage_error("name one server: --url URL, --server NAME, or -- COMMAND ARGS"));
     }
     let mut headers = Vec::new();
     for header in &args.header {
-        let (name, value) =
-            header.split_once(':').ok_or_else(|| wrong(format!("{header:?} is no header: write 'Name: value'")))?;
+        let (name, value) = header
+            .split_once(':')
+            .ok_or_else(|| usage_error(format!("{header:?} is no header: write 'Name: value'")))?;
         headers.push((name.trim().to_owned(), value.trim().to_owned()));
     }
     if let Some(url) = &args.url {
-        let url = Url::parse(url).map_err(|error| wrong(format!("{url}: {error}")))?;
-        return of_url(url, headers);
+        let url = Url::parse(url).map_err(|error| usage_error(format!("{url}: {error}")))?;
+        return target_from_url(url, headers);
     }
     if let Some(name) = &args.server {
-        return configured(args, name, headers);
+        return target_from_config(args, name, headers);
     }
     let mut words = args.command.iter().cloned();
     let program = words.next().unwrap_or_default();
-    Ok(Target::Command { program, arguments: words.collect(), env: named_variables(args)?, cwd: None })
+    Ok(Target::Command { program, arguments: words.collect(), env: forwarded_variables(args)?, cwd: None })
 }
 
-/// The variables of `--env`, as this process has them.
-fn named_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failure> {
-    let named = |name: &String| match std::env::var(name) {
+/// Reads the variables named by `--env` from this process's environment.
+fn forwarded_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failure> {
+    let variable = |name: &String| match std::env::var(name) {
         Ok(value) => Ok((name.clone(), value)),
-        Err(_) => Err(wrong(format!("--env {name}: there is no such variable, or it is no text"))),
+        Err(_) => Err(usage_error(format!("--env {name}: there is no such variable, or it is no text"))),
     };
-    let named: Vec<_> = args.env.iter().map(named).collect::<Result<_, _>>()?;
+    let named: Vec<_> = args.env.iter().map(variable).collect::<Result<_, _>>()?;
     let withheld = Inherited::from_process().withheld.into_iter();
     for name in withheld.filter(|name| !args.env.contains(name)) {
         remark(&format!(
@@ -116,43 +117,43 @@ fn named_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failure> {
     Ok(named)
 }
 
-fn of_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, Failure> {
+fn target_from_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, Failure> {
     match url.scheme() {
         "http" | "https" => Ok(Target::Http { url, headers }),
         "ws" | "wss" => Ok(Target::WebSocket { url, headers }),
-        other => Err(wrong(format!("{other}: is none of http:, https:, ws: and wss:"))),
+        other => Err(usage_error(format!("{other}: is none of http:, https:, ws: and wss:"))),
     }
 }
 
-fn configured(args: &CheckArgs, name: &str, more: Vec<(String, String)>) -> Result<Target, Failure> {
+fn target_from_config(args: &CheckArgs, name: &str, more: Vec<(String, String)>) -> Result<Target, Failure> {
     let config = configuration(&args.data.flags())?.config;
     let found = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
         let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
-        wrong(format!("there is no server {name} in mcpServers; there are: {}", all.join(", ")))
+        usage_error(format!("there is no server {name} in mcpServers; there are: {}", all.join(", ")))
     })?;
     let plain = |(name, Secret(value)): (&String, &Secret)| (name.clone(), value.clone());
     match &found.target {
         UpstreamTarget::Command { command, args: arguments, env, cwd } => Ok(Target::Command {
             program: command.clone(),
             arguments: arguments.clone(),
-            env: named_variables(args)?.into_iter().chain(env.iter().map(plain)).collect(),
+            env: forwarded_variables(args)?.into_iter().chain(env.iter().map(plain)).collect(),
             cwd: cwd.clone(),
         }),
         UpstreamTarget::Url { urls, headers, .. } => {
-            let url = urls.first().cloned().ok_or_else(|| wrong(format!("{name} has no address")))?;
+            let url = urls.first().cloned().ok_or_else(|| usage_error(format!("{name} has no address")))?;
             let mut all: Vec<_> = headers.iter().map(|(name, value)| plain((name, value))).collect();
             all.extend(more);
-            of_url(url, all)
+            target_from_url(url, all)
         }
     }
 }
 
-/// One line for each check, as it ends.
+/// Prints one line for each check as it ends.
 struct Table<'a> {
     out: &'a mut Output,
     quiet: bool,
-    /// Output that could not be written.
-    failed: Option<std::io::Error>,
+    /// The first error of writing the output.
+    write_error: Option<std::io::Error>,
 }
 
 impl Table<'_> {
@@ -188,22 +189,22 @@ impl Table<'_> {
 }
 
 impl Progress for Table<'_> {
-    fn begun(&mut self, server: &str, revision: &str, checks: usize) {
+    fn run_started(&mut self, server: &str, revision: &str, checks: usize) {
         if !self.quiet {
             let line = format!(
                 "{} speaks {revision}; {}",
                 one_line(if server.is_empty() { "The server" } else { server }),
                 plural(checks, "check")
             );
-            let told = self.out.line(&line).and_then(|()| self.out.finish());
-            self.failed = self.failed.take().or(told.err());
+            let written = self.out.line(&line).and_then(|()| self.out.finish());
+            self.write_error = self.write_error.take().or(written.err());
         }
     }
 
-    fn ended(&mut self, checked: &Checked) {
+    fn check_finished(&mut self, checked: &Checked) {
         if !self.quiet {
-            let told = self.row(checked);
-            self.failed = self.failed.take().or(told.err());
+            let written = self.row(checked);
+            self.write_error = self.write_error.take().or(written.err());
         }
     }
 }
@@ -230,7 +231,7 @@ fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), F
     Ok(())
 }
 
-/// `1 required check failed`.
+/// Formats a count of failed checks, as in `1 required check failed`.
 fn failed_checks(count: usize, kind: &str) -> String {
     format!("{count} {kind} {} failed", if count == 1 { "check" } else { "checks" })
 }
@@ -268,7 +269,7 @@ mod tests {
         };
         let mut out = Output::memory(false);
         summary(&mut out, &report).unwrap();
-        out.taken()
+        out.contents()
     }
 
     #[test]

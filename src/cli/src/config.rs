@@ -1,5 +1,5 @@
 //! `config check|show|pending|consent`: what the file says, what the running gateway has in force, and a reviewer's
-//! consent to what loosens its policy.
+//! consent to changes that loosen its policy.
 
 use std::io::IsTerminal as _;
 
@@ -11,13 +11,13 @@ use super::{
     client::{self, Client},
     configuration, data_dir,
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark, yes_or_no},
+    output::{Output, Style, confirm, one_line, remark},
     recipes,
 };
 use countersign_attach::GatewayFile;
 use countersign_config::{
-    Loaded,
-    show::{self, Shown},
+    LoadedConfig,
+    show::{self, ListedSetting},
 };
 
 pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -35,13 +35,15 @@ pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let mut said = None;
+    let mut note = None;
     if !args.file {
-        match running(args) {
-            Ok(Running::Says(config)) => return in_force(&config, args.json, out),
-            Ok(Running::Nowhere(data)) => said = Some(format!("No gateway serves {data}: this is what the file says.")),
-            Ok(Running::Unclear) => {}
-            Err(why) => said = Some(format!("This is what the file says; what is in force is not known: {why}.")),
+        match fetch_running_config(args) {
+            Ok(RunningConfig::Active(config)) => return print_active(&config, args.json, out),
+            Ok(RunningConfig::NoGateway(data)) => {
+                note = Some(format!("No gateway serves {data}: this is what the file says."))
+            }
+            Ok(RunningConfig::InvalidFile) => {}
+            Err(why) => note = Some(format!("This is what the file says; what is in force is not known: {why}.")),
         }
     }
     let loaded = configuration(&args.serve.flags())?;
@@ -52,8 +54,8 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
     } else {
         out.text(&show::yaml(&loaded.settings))?;
     }
-    match said {
-        // In YAML it is a comment, and goes where the rest goes.
+    match note {
+        // In YAML the note is a comment in the output itself.
         Some(said) if !args.json => out.line(&format!("# {}", one_line(&said)))?,
         Some(said) => remark(&said),
         None => {}
@@ -61,7 +63,7 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn warn(loaded: &Loaded) {
+fn warn(loaded: &LoadedConfig) {
     for warning in &loaded.warnings {
         remark(&format!("warning: {warning}"));
     }
@@ -69,10 +71,10 @@ fn warn(loaded: &Loaded) {
 
 /// `GET /api/config`
 #[derive(Deserialize)]
-struct InForce {
+struct ActiveConfig {
     file: Option<String>,
     settings: Vec<Setting>,
-    waiting: Option<Waiting>,
+    waiting: Option<PendingPolicy>,
 }
 
 #[derive(Deserialize)]
@@ -94,15 +96,15 @@ struct Loosening {
 }
 
 #[derive(Deserialize)]
-struct Waiting {
+struct PendingPolicy {
     digest: String,
     since: jiff::Timestamp,
     loosens: Vec<Loosening>,
-    content: Vec<Content>,
+    content: Vec<ValueDiff>,
 }
 
 #[derive(Deserialize)]
-struct Content {
+struct ValueDiff {
     key: String,
     lines: Vec<Line>,
     cut: bool,
@@ -114,39 +116,39 @@ struct Line {
     text: String,
 }
 
-/// What came of asking the gateway.
-enum Running {
-    Says(Box<InForce>),
-    /// None runs on this directory, and nobody named one.
-    Nowhere(String),
-    /// The file is wrong, which whoever reads it for good will tell.
-    Unclear,
+/// The result of asking for the configuration in force.
+enum RunningConfig {
+    Active(Box<ActiveConfig>),
+    /// No gateway runs on this data directory, and no URL was given.
+    NoGateway(String),
+    /// The file is invalid; reading it again reports the error.
+    InvalidFile,
 }
 
-/// Asks the gateway what it has in force, of which the file may know nothing.
-fn running(args: &ShowArgs) -> Result<Running, String> {
+/// Asks the gateway which configuration it has in force; the file may differ from it.
+fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
     let data = DataArgs { data: args.serve.data.clone(), config: args.serve.config.clone() };
-    let named = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
-    if !named {
-        let Ok(dir) = data_dir(&data) else { return Ok(Running::Unclear) };
+    let is_url_set = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
+    if !is_url_set {
+        let Ok(dir) = data_dir(&data) else { return Ok(RunningConfig::InvalidFile) };
         if GatewayFile::read(&dir).is_none() {
-            return Ok(Running::Nowhere(dir.display().to_string()));
+            return Ok(RunningConfig::NoGateway(dir.display().to_string()));
         }
     }
     if std::env::var_os("COUNTERSIGN_KEY").is_none_or(|key| key.is_empty()) {
         return Err("a gateway runs, and is asked with a reviewer's or viewer's key in COUNTERSIGN_KEY".to_owned());
     }
     let connect = ConnectArgs { url: None, json: args.json, ca: args.ca.clone(), data };
-    let asked = client::target(&connect).and_then(|target| {
+    let response = client::target(&connect).and_then(|target| {
         actix_web::rt::System::new().block_on(async {
             let client = Client::new(target)?;
-            client.get(&["config"], &[]).await?.read::<InForce>()
+            client.get(&["config"], &[]).await?.read::<ActiveConfig>()
         })
     });
-    asked.map(|config| Running::Says(Box::new(config))).map_err(|failure| failure.message)
+    response.map(|config| RunningConfig::Active(Box::new(config))).map_err(|failure| failure.message)
 }
 
-fn in_force(config: &InForce, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     if json {
         let entry = |setting: &Setting| {
             let value = json!({
@@ -162,8 +164,8 @@ fn in_force(config: &InForce, json: bool, out: &mut Output) -> Result<Exit, Fail
         out.json(&serde_json::to_string(&all).unwrap_or_default())?;
         return Ok(Exit::Ok);
     }
-    let shown: Vec<Shown> = config.settings.iter().map(listed).collect();
-    // Line by line: what the gateway sends is not ours.
+    let shown: Vec<ListedSetting> = config.settings.iter().map(to_shown).collect();
+    // Escaped line by line, because the gateway's text is not trusted.
     for line in show::listing(&shown).lines() {
         out.line(&one_line(line))?;
     }
@@ -180,7 +182,7 @@ fn in_force(config: &InForce, json: bool, out: &mut Output) -> Result<Exit, Fail
     Ok(Exit::Ok)
 }
 
-fn listed(setting: &Setting) -> Shown {
+fn to_shown(setting: &Setting) -> ListedSetting {
     let mut notes: Vec<String> = Vec::new();
     for Loosening { key, from, to } in &setting.waiting {
         notes.push(format!("waits for consent: {key}: {from} is in force, the file says {to}"));
@@ -191,13 +193,13 @@ fn listed(setting: &Setting) -> Shown {
     if setting.needs_restart {
         notes.push("the file says something else, which is read at the next start".to_owned());
     }
-    Shown { key: setting.key.clone(), value: setting.value.clone(), remark: setting.source.clone(), notes }
+    ListedSetting { key: setting.key.clone(), value: setting.value.clone(), remark: setting.source.clone(), notes }
 }
 
 /// `GET /api/reload`
 #[derive(Deserialize)]
 struct Status {
-    waiting: Option<Waiting>,
+    waiting: Option<PendingPolicy>,
 }
 
 pub fn pending(args: &PendingArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -210,21 +212,21 @@ pub fn pending(args: &PendingArgs, out: &mut Output) -> Result<Exit, Failure> {
             return Ok(Exit::Ok);
         }
         match answer.read::<Status>()?.waiting {
-            Some(waiting) => content(&waiting, out)?,
+            Some(waiting) => print_values(&waiting, out)?,
             None => out.line("Nothing of the configuration waits for consent.")?,
         }
         Ok(Exit::Ok)
     })
 }
 
-/// What waits, value by value.
-fn content(waiting: &Waiting, out: &mut Output) -> Result<(), Failure> {
+/// Prints the pending changes, value by value.
+fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
     out.styled(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
     out.line("")?;
     for Loosening { key, from, to } in &waiting.loosens {
         out.line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
     }
-    for Content { key, lines, cut } in &waiting.content {
+    for ValueDiff { key, lines, cut } in &waiting.content {
         out.line("")?;
         out.styled(Style::Bold, &one_line(key))?;
         out.line("")?;
@@ -263,7 +265,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
         let word = if args.refuse { "refuse" } else { "accept" };
         if !args.connect.json {
             // The consent carries the digest of what is shown here.
-            content(&waiting, out)?;
+            print_values(&waiting, out)?;
             out.finish()?;
         }
         if !args.yes {
@@ -273,7 +275,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
                 return Err(Failure::new(Exit::Usage, message));
             }
             let what = if args.refuse { "Refuse this" } else { "Put this into force" };
-            if !yes_or_no(&format!("\n{what}?"), "decide")? {
+            if !confirm(&format!("\n{what}?"), "decide")? {
                 remark("Nothing was decided.");
                 return Ok(Exit::Failed);
             }

@@ -1,4 +1,4 @@
-//! Exit codes that scripts can rely on: small ones for the outcome of a command, those of sysexits.h for the rest.
+//! Exit codes that scripts can rely on: small numbers for outcomes of a command, those of sysexits.h for the rest.
 
 use std::{fmt, process::ExitCode};
 
@@ -6,28 +6,29 @@ use countersign_config::ConfigError;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{LockError, StoreError};
 
-/// How the process ends.
+/// The exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Ok = 0,
-    /// What was asked for was refused or failed.
+    /// The request was refused, or it failed.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
     /// There is no such change or key.
     NotFound = 3,
-    /// The change is not as it was when it was looked at: decided, stale, expired, another version.
+    /// The change has moved on since it was looked at: decided, stale, expired, or at another version.
     Conflict = 4,
-    /// No key, a wrong one, or one that may not do this.
+    /// The key is missing, invalid, or lacks the right.
     NotAuthorized = 5,
-    /// A wrong command line of `check` (`EX_USAGE`): its own codes 0 and 1 say what it found, and 2 is nearly 1.
+    /// The command line of `check` is wrong (`EX_USAGE`). Its codes 0 and 1 are verdicts, and 2 would be easy to
+    /// mistake for one.
     CheckUsage = 64,
     /// No gateway answers, or a port or file cannot be used (`EX_UNAVAILABLE`).
     Unavailable = 69,
-    /// A mistake in the program (`EX_SOFTWARE`).
+    /// An internal error (`EX_SOFTWARE`).
     Internal = 70,
     /// Another gateway serves the data directory (`EX_TEMPFAIL`).
-    Taken = countersign_attach::start::TAKEN as isize,
+    DataDirInUse = countersign_attach::start::DATA_DIR_TAKEN_EXIT_CODE as isize,
     /// The configuration cannot be used, or the data directory belongs to another store (`EX_CONFIG`).
     Config = 78,
     /// Ctrl-C (128 and the signal's number).
@@ -36,17 +37,17 @@ pub enum Exit {
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        // All are far below 256.
+        // All values are far below 256.
         Self::from(u8::try_from(exit as isize).unwrap_or(70))
     }
 }
 
-/// Why a command failed: one paragraph for stderr and the exit code.
+/// Why a command failed: one paragraph for stderr, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
-    /// Nobody reads our output any more; that is no failure.
+    /// The reader of our output has closed it, which is not a failure.
     pub output_closed: bool,
 }
 
@@ -89,7 +90,7 @@ impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         match error {
             LockError::Held(_) => Self::new(
-                Exit::Taken,
+                Exit::DataDirInUse,
                 format!("{error}; use that one, stop it, or choose another directory with --data DIR"),
             ),
             LockError::Store(error) => error.into(),

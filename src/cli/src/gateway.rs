@@ -1,5 +1,5 @@
-//! `serve` and `stdio`: sets the process up (logs, metrics, allocator is in `main.rs`) and hands over to the gateway,
-//! or attaches to the one that runs.
+//! `serve` and `stdio`: set up logs and metrics, then run the gateway or attach to one that runs. (`main.rs` sets the
+//! allocator.)
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,14 +15,14 @@ use super::{
 };
 use countersign_app::serve::{self, Options, ServeError};
 use countersign_attach::{
-    AttachError, Ended, GatewayFile,
+    AttachError, GatewayFile, ProxyOutcome,
     hello::{Hello, agent_key},
     proxy,
-    start::{self, Connection, Starter},
+    start::{self, Connection, GatewayCommand},
 };
 use countersign_config::{
-    Environment, Flags, Loaded,
-    load::{config_file, data_dir, log_config},
+    Environment, Flags, LoadedConfig,
+    load::{data_dir, find_config_file, log_config},
 };
 use countersign_store::{LockError, StoreError};
 use countersign_telemetry::{
@@ -43,7 +43,7 @@ pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
 }
 
 pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
-    let (flags, env) = (args.flags(), Environment::of_process());
+    let (flags, env) = (args.flags(), Environment::from_process());
     if args.standalone {
         let loaded = configuration(&flags)?;
         let (_logs, metrics) = set_up(&loaded, None)?;
@@ -52,27 +52,27 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
     }
     let data = data_dir(&flags, &env)?;
     if GatewayFile::read(&data).is_none() {
-        // The gateway that is started would refuse what this refuses, and say so in its log only.
+        // The gateway started in the background would refuse the same configuration, but say so only in its log.
         configuration(&flags)?;
     }
-    let _logs = logging(&log_config(&flags, &env), None)?;
+    let _logs = start_logging(&log_config(&flags, &env), None)?;
     let unreadable = |name| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode"));
-    let hello = Hello::of_process(agent_key(&env).map_err(unreadable)?);
-    let starter = starter(&flags, &data, config_file(&flags, &env).as_deref())?;
-    // One thread carries one agent's lines.
+    let hello = Hello::from_process(agent_key(&env).map_err(unreadable)?);
+    let starter = starter(&flags, &data, find_config_file(&flags, &env).as_deref())?;
+    // One thread is enough for one agent's lines.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("the runtime could not be started: {error}")))?;
     let ended = runtime.block_on(attach(&data, &hello, &starter));
-    // A read of stdin may still be under way in a thread of its own; nobody waits for it.
+    // A read of stdin may still block a thread of its own; it is not waited for.
     runtime.shutdown_background();
     ended
 }
 
-/// Logging, panics and metrics of a process that serves; warnings about the configuration go to the log.
-fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
-    let guard = logging(&loaded.config.log, rotate)?;
+/// Sets up logging, the panic hook and metrics of a serving process; warnings about the configuration are logged.
+fn set_up(loaded: &LoadedConfig, rotate: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
+    let guard = start_logging(&loaded.config.log, rotate)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -80,13 +80,13 @@ fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<(logs::
     Ok((guard, metrics))
 }
 
-fn logging(config: &LogConfig, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
+fn start_logging(config: &LogConfig, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
     logs::init(config, rotate)
         .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))
 }
 
-/// How to start the gateway of this data directory, with everything that is relative made absolute.
-fn starter(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<Starter, Failure> {
+/// Builds the command that starts the gateway of this data directory, with all paths made absolute.
+fn starter(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<GatewayCommand, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}")))?;
     let mut arguments: Vec<OsString> = vec!["serve".into(), "--detached".into()];
@@ -98,11 +98,11 @@ fn starter(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<Starter, F
     if let Some(listen) = &flags.listen {
         flag("--listen", listen.as_ref());
     }
-    Ok(Starter { program, arguments })
+    Ok(GatewayCommand { program, arguments })
 }
 
-async fn attach(data: &Path, hello: &Hello, starter: &Starter) -> Result<Exit, Failure> {
-    let mut terminate = signals()?;
+async fn attach(data: &Path, hello: &Hello, starter: &GatewayCommand) -> Result<Exit, Failure> {
+    let mut terminate = listen_for_signals()?;
     let connected = tokio::select! {
         connected = start::connect_or_start(data, hello, starter) => connected?,
         () = terminate.wait() => return Ok(Exit::Ok),
@@ -110,18 +110,18 @@ async fn attach(data: &Path, hello: &Hello, starter: &Starter) -> Result<Exit, F
     let Connection { reader, writer } = connected;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
     match proxy::run(stdin, stdout, reader, writer, terminate.wait()).await {
-        Ended::Done | Ended::OutputClosed => Ok(Exit::Ok),
-        Ended::GatewayGone => Err(Failure::new(
+        ProxyOutcome::Done | ProxyOutcome::OutputClosed => Ok(Exit::Ok),
+        ProxyOutcome::GatewayGone => Err(Failure::new(
             Exit::Unavailable,
             format!("the gateway of {} has ended; start this agent's server again", data.display()),
         )),
-        Ended::Failed(error) => Err(AttachError::Io(error).into()),
+        ProxyOutcome::Failed(error) => Err(AttachError::Io(error).into()),
     }
 }
 
 struct Signals([tokio::signal::unix::Signal; 3]);
 
-fn signals() -> Result<Signals, Failure> {
+fn listen_for_signals() -> Result<Signals, Failure> {
     let open = |kind| {
         signal(kind).map_err(|error| Failure::new(Exit::Unavailable, format!("signals cannot be received: {error}")))
     };
@@ -129,7 +129,7 @@ fn signals() -> Result<Signals, Failure> {
 }
 
 impl Signals {
-    /// Returns when the process is told to end.
+    /// Returns when the process is told to terminate.
     async fn wait(&mut self) {
         let [terminate, interrupt, hangup] = &mut self.0;
         tokio::select! {
@@ -154,7 +154,7 @@ impl From<AttachError> for Failure {
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         let exit = match &error {
-            ServeError::Lock(LockError::Held(_)) => Exit::Taken,
+            ServeError::Lock(LockError::Held(_)) => Exit::DataDirInUse,
             ServeError::Routes(_) | ServeError::Tls(_) | ServeError::Store(StoreError::OtherStore { .. }) => {
                 Exit::Config
             }

@@ -1,4 +1,4 @@
-//! `keys create|list|revoke`: works on the data directory, also while its gateway runs.
+//! `keys create|list|revoke`: works directly on the data directory, also while its gateway runs.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use countersign_config::{
     Environment, Flags,
-    load::{StoreLocation, group_members},
+    load::{StoreSettings, group_members},
 };
 use countersign_store::keys::{ApiKey, Credentials};
 
@@ -22,9 +22,9 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             let new =
                 countersign_auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
             let keys = place.credentials()?;
-            let known = known(&location, &*keys)?;
+            let principals = load_principals(&location, &*keys)?;
             for given in std::iter::once(name).chain(owner) {
-                countersign_auth::alike::check(given, known.iter().map(String::as_str))?;
+                countersign_auth::confusable_names::check_name(given, principals.iter().map(String::as_str))?;
             }
             keys.insert(&new.key, &new.hash)?;
             out.line(&new.secret)?;
@@ -37,17 +37,17 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
         KeysCommand::List { json } => {
             let keys = place.credentials()?.list()?;
             if *json {
-                as_json(&keys, out)?
+                print_json(&keys, out)?
             } else {
-                as_table(&keys, out)?
+                print_table(&keys, out)?
             }
             Ok(Exit::Ok)
         }
         KeysCommand::SignOut => {
             let keys = place.credentials()?;
-            let gone: Vec<_> = keys.sign_ins()?.into_iter().map(|sign_in| sign_in.id).collect();
-            keys.forget_sign_ins(&gone)?;
-            out.line(&format!("Browser tabs that were signed in: {}. They are signed out.", gone.len()))?;
+            let sign_in_ids: Vec<_> = keys.sign_ins()?.into_iter().map(|sign_in| sign_in.id).collect();
+            keys.forget_sign_ins(&sign_in_ids)?;
+            out.line(&format!("Browser tabs that were signed in: {}. They are signed out.", sign_in_ids.len()))?;
             Ok(Exit::Ok)
         }
         KeysCommand::Revoke { id } => {
@@ -56,8 +56,8 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
                 out.line(&format!("{id} is revoked."))?;
                 return Ok(Exit::Ok);
             }
-            let known = keys.list()?.into_iter().any(|key| key.id == *id);
-            if known {
+            let exists = keys.list()?.into_iter().any(|key| key.id == *id);
+            if exists {
                 return Err(Failure::new(Exit::Conflict, format!("{id} was revoked already")));
             }
             Err(Failure::new(
@@ -68,16 +68,16 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
 }
 
-/// The names and owners of all keys, also of those that were revoked, which stand in the audit trail, and the members of
-/// groups.
-fn known(location: &StoreLocation, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
+/// Returns the names and owners of all keys and the members of all groups. Revoked keys count, since the audit trail
+/// names them.
+fn load_principals(location: &StoreSettings, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
     let flags = Flags { config: location.file.clone(), ..Flags::default() };
-    let members = group_members(&flags, &Environment::of_process())?;
-    let of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
-    Ok(keys.list()?.into_iter().flat_map(of).chain(members).collect())
+    let members = group_members(&flags, &Environment::from_process())?;
+    let names_of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
+    Ok(keys.list()?.into_iter().flat_map(names_of).chain(members).collect())
 }
 
-fn as_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
+fn print_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
     let entry = |key: &ApiKey| {
         serde_json::json!({
             "id": key.id,
@@ -93,7 +93,7 @@ fn as_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
     Ok(out.line(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
 }
 
-fn as_table(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
+fn print_table(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
     if keys.is_empty() {
         remark("No keys yet. `countersign keys create --role reviewer --name NAME` makes one.");
         return Ok(());
@@ -104,7 +104,7 @@ fn as_table(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         let state = key.revoked_at.map_or("active".to_owned(), |at| format!("revoked {}", date(at)));
         let used = key.last_used_at.map_or("never".to_owned(), date);
         let role = format!("{:?}", key.role).to_lowercase();
-        // Names are checked when keys are made, but the database may be anybody's.
+        // Names are validated when keys are created, but the database may have been edited.
         let name = super::output::one_line(&key.name).into_owned();
         let owner = key.owner.as_deref().map_or_else(|| name.clone(), |o| super::output::one_line(o).into_owned());
         rows.push([key.id.clone(), name, owner, role, date(key.created_at), used, state]);

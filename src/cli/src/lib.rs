@@ -1,11 +1,11 @@
-//! The command line: what a person or a script types.
+//! The command line, for people and scripts.
 //!
-//! Results go to stdout and everything else to stderr, but for `stdio`, whose stdout belongs to the protocol. Each
-//! failure is one clear paragraph and one exit code ([`exit`]). Nothing here decides on a change: commands ask a
-//! running gateway over REST, or work on the data directory of one that does not run (`offline.rs`).
+//! Results go to stdout and everything else to stderr, except for `stdio`, whose stdout belongs to the protocol. Each
+//! failure is one clear paragraph and one exit code ([`exit`]). No command decides on a change by itself: commands ask
+//! a running gateway over REST, or work on the data directory if none runs (`offline.rs`).
 //!
-//! `args.rs` defines the commands, `gateway.rs` runs the gateway, `client` finds and asks one that runs, `changes` is the
-//! inbox of the terminal, and each other command has a file of its name.
+//! `args.rs` defines the commands, `gateway.rs` runs the gateway, `client` talks to a running one, `changes` is the
+//! inbox in the terminal, and each other command has a file of its name.
 
 mod args;
 mod audit;
@@ -17,6 +17,7 @@ mod config;
 pub mod exit;
 mod gateway;
 mod keys;
+mod moment;
 mod nodes;
 mod offline;
 mod open;
@@ -27,7 +28,6 @@ mod recipes;
 mod rules;
 mod store;
 mod webhooks;
-mod when;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -40,15 +40,15 @@ use self::{
 };
 use countersign_child::guard;
 use countersign_config::{
-    Environment, Flags, Loaded, StoreServer,
-    load::{self, StoreLocation, load},
+    Environment, Flags, LoadedConfig, StoreServer,
+    load::{self, StoreSettings, load},
 };
 use countersign_store::{Place, StoreIdentity};
 
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Before anything else, since one of these stands beside every stdio server: it must stay small.
+    // First of all, because one guard process runs beside every stdio server and must stay small.
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == guard::SUBCOMMAND) {
         return guard::main(args).unwrap_or_else(|why| {
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let checks = std::env::args_os().nth(1).is_some_and(|first| first == "check");
-            // clap itself answers --help, --version and wrong usage (exit code 2).
+            // clap itself prints --help, --version and usage errors (exit code 2).
             let exit = if checks && error.use_stderr() {
                 Exit::CheckUsage.into()
             } else {
@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<Exit, Failure> {
     let command = cli.command.unwrap_or(Command::Serve(cli.serve));
     let mut out = Output::stdout();
-    let done = match command {
+    let result = match command {
         Command::Serve(args) => return gateway::serve(&args),
         Command::Stdio(args) => return gateway::stdio(&args),
         Command::Open(args) => open::run(&args, &mut out),
@@ -107,40 +107,41 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             out.text(&String::from_utf8_lossy(&text)).map(|()| Exit::Ok).map_err(Failure::from)
         }
     };
-    match done.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
-        // Whoever read our output has seen enough: `countersign changes list | head -1`.
+    match result.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
+        // The reader has closed our output because it has seen enough: `countersign changes list
+        // head -1`.
         Err(failure) if failure.output_closed => Ok(Exit::Ok),
         done => done,
     }
 }
 
-/// Loads and proves the configuration, for what needs all of it.
-fn configuration(flags: &Flags) -> Result<Loaded, Failure> {
-    Ok(load(flags, &Environment::of_process())?)
+/// Loads and validates the whole configuration.
+fn configuration(flags: &Flags) -> Result<LoadedConfig, Failure> {
+    Ok(load(flags, &Environment::from_process())?)
 }
 
-/// Finds the data directory, and with it the gateway that serves it.
+/// Returns the data directory, which leads to the gateway that serves it.
 fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
-    Ok(load::data_dir(&args.flags(), &Environment::of_process())?)
+    Ok(load::data_dir(&args.flags(), &Environment::from_process())?)
 }
 
-/// Finds the store: by the configuration that a flag or a variable names, else by that of the gateway which served the
-/// data directory last, else by the one in its default place.
-fn store_location(args: &DataArgs) -> Result<StoreLocation, Failure> {
-    let env = Environment::of_process();
-    let found = load::store_location(&args.flags(), &env)?;
+/// Locates the store: by the configuration that a flag or a variable names, else by that of the gateway that last
+/// served the data directory, else at the default place.
+fn store_location(args: &DataArgs) -> Result<StoreSettings, Failure> {
+    let env = Environment::from_process();
+    let located = load::store_settings(&args.flags(), &env)?;
     if load::is_store_named(&args.flags(), &env) {
-        return Ok(found);
+        return Ok(located);
     }
-    let Some(config) = StoreIdentity::read(&found.data)?.and_then(|known| known.config) else { return Ok(found) };
+    let Some(config) = StoreIdentity::read(&located.data)?.and_then(|known| known.config) else { return Ok(located) };
     match std::fs::File::open(&config) {
         Ok(_) => {
-            let flags = Flags { config: Some(config), listen: None, data: Some(found.data) };
-            Ok(load::store_location(&flags, &env)?)
+            let flags = Flags { config: Some(config), listen: None, data: Some(located.data) };
+            Ok(load::store_settings(&flags, &env)?)
         }
-        Err(_) if found.server.is_some() => Ok(found),
+        Err(_) if located.server.is_some() => Ok(located),
         Err(error) => {
-            let (data, config) = (found.data.display(), config.display());
+            let (data, config) = (located.data.display(), config.display());
             let message = format!(
                 "the data directory {data} names {config} as the configuration with the address of its store, which cannot \
                  be read: {error}. Name the configuration with --config FILE, or the database with COUNTERSIGN_STORE__URL"
@@ -150,11 +151,11 @@ fn store_location(args: &DataArgs) -> Result<StoreLocation, Failure> {
     }
 }
 
-/// As [`store_location`], to be opened.
+/// Locates the store, as [`store_settings`] does, for opening it.
 fn store_place(args: &DataArgs) -> Result<Place, Failure> {
     place_at(&store_location(args)?)
 }
 
-fn place_at(location: &StoreLocation) -> Result<Place, Failure> {
+fn place_at(location: &StoreSettings) -> Result<Place, Failure> {
     Ok(Place::configured(&location.data, location.server.as_ref().map(StoreServer::address))?)
 }

@@ -1,4 +1,4 @@
-//! `nodes`, through a gateway's REST endpoint.
+//! `nodes`: lists the gateways of one store, over REST.
 
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 #[derive(Deserialize)]
-struct All {
+struct NodeList {
     nodes: Vec<Node>,
 }
 
@@ -45,7 +45,7 @@ pub fn run(args: &NodesArgs, out: &mut Output) -> Result<Exit, Failure> {
             out.json(&answer.json_line()?)?;
             return Ok(Exit::Ok);
         }
-        let All { nodes } = answer.read()?;
+        let NodeList { nodes } = answer.read()?;
         for node in &nodes {
             print(node, out)?;
         }

@@ -1,6 +1,6 @@
-//! What the policy says of a call while no gateway runs: its configuration, the modules that are compiled in, and what
-//! the store keeps of servers' tools and of reviewers' words. The rules are asked as a gateway asks them, through a route
-//! table; what only the servers could tell is said to be unknown.
+//! Tests the policy while no gateway runs. The answer rests on the configuration, the built-in modules, and the tool
+//! definitions and reviewers' decisions in the store. The rules are evaluated through a route table, as in a gateway;
+//! facts that only a running server could provide are reported as unknown.
 
 use std::sync::Arc;
 
@@ -11,36 +11,36 @@ use serde_json::{json, value::RawValue};
 use super::exit::{Exit, Failure};
 use countersign_auth::{
     Keyring,
-    keyring::{Held, HeldKeys},
+    keyring::{ValidKeySource, ValidKeys},
 };
 use countersign_config::{Config, UpstreamConfig};
 use countersign_docs::Docs;
 use countersign_domain::{
     changes::Preview,
     policy::{
-        People, PinSource, Pins, Policy, StandingRule, StandingSource,
-        pins::{Definition, Pin},
+        ConfiguredReviewers, PinSource, Pins, Policy, StandingRule, StandingSource,
+        pins::{Definition, ToolPin},
     },
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
 use countersign_rest::policy::{TestBody, Tested};
 use countersign_review::gateway_tools::GatewayTools;
-use countersign_routing::{RouteTable, Target, table::Aliases};
+use countersign_routing::{RouteTable, RouteTarget, table::Aliases};
 use countersign_store::{Place, Said, StoreError};
 use countersign_tracker::Tracker;
-use countersign_upstream::{Names, is_let_through};
+use countersign_upstream::{Names, is_tool_allowed};
 
-/// The answer as a gateway gives it, with what could not be known.
+/// A decision of the policy, as a gateway returns it, with what could not be known.
 #[derive(Serialize)]
-struct TestedOffline {
+struct OfflineDecision {
     #[serde(flatten)]
-    tested: Tested,
+    decision: Tested,
     unknown: Vec<String>,
 }
 
-/// `body` is that of `POST /api/policy/test`; the answer is JSON.
-pub fn answer(config: &Config, body: &str) -> Result<String, Failure> {
+/// Answers a `POST /api/policy/test` whose body is `format.render_body`, as JSON.
+pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
     let place = Place::configured(&config.data, config.store_server())?;
@@ -48,84 +48,85 @@ pub fn answer(config: &Config, body: &str) -> Result<String, Failure> {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         Said::default()
     });
-    let offline = Offline::new(config, said);
+    let offline = OfflinePolicy::new(config, said);
     let Some(tool) = body.tool() else {
         let message = "only a gateway that runs can say what becomes of resources, prompts and methods: start it";
         return Err(Failure::new(Exit::Usage, message.to_owned()));
     };
     let table = offline.table(tool, &mut unknown)?;
     let tested = body.ask(&table)?;
-    serde_json::to_string(&TestedOffline { tested, unknown })
+    serde_json::to_string(&OfflineDecision { decision: tested, unknown })
         .map_err(|error| Failure::new(Exit::Internal, error.to_string()))
 }
 
-struct Offline<'a> {
+struct OfflinePolicy<'a> {
     config: &'a Config,
     pins: Arc<Pins>,
     policy: Policy,
 }
 
-impl<'a> Offline<'a> {
+impl<'a> OfflinePolicy<'a> {
     fn new(config: &'a Config, said: Said) -> Self {
         let Said { pins, rules, keys } = said;
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
-        let rules = rules.into_iter().map(|rule| Arc::new(rule.timed(now))).collect();
-        let people = People::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(Kept(keys)))));
+        let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
+        let people = ConfiguredReviewers::new(&config.policy.groups)
+            .with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(keys)))));
         let policy = Policy::new(&config.policy)
-            .with_pins(Arc::new(Kept(Arc::clone(&pins))))
-            .with_standing_rules(Arc::new(Kept::<Rules>(rules)), Arc::new(people));
+            .with_pins(Arc::new(StoredSource(Arc::clone(&pins))))
+            .with_standing_rules(Arc::new(StoredSource::<Rules>(rules)), Arc::new(people));
         Self { config, pins, policy }
     }
 
-    /// The tools that are known, and this one, if it may be some server's.
+    /// Builds the route table of all known tools, and of this one if it may belong to a server.
     fn table(&self, tool: &str, unknown: &mut Vec<String>) -> Result<RouteTable, Failure> {
-        let wrong = |error: &dyn std::fmt::Display| Failure::new(Exit::Config, error.to_string());
-        let aliases = Aliases::new(&self.config.routes).map_err(|error| wrong(&error))?;
+        let config_error = |error: &dyn std::fmt::Display| Failure::new(Exit::Config, error.to_string());
+        let aliases = Aliases::new(&self.config.routes).map_err(|error| config_error(&error))?;
         let mut servers = Vec::new();
         if self.config.modules.tracker.enabled {
-            let tools = Tracker::offers(&self.config.modules.tracker).map_err(|error| wrong(&error))?;
-            servers.push(Remembered::module("tracker", tools));
+            let tools = Tracker::offers(&self.config.modules.tracker).map_err(|error| config_error(&error))?;
+            servers.push(PinnedProvider::module("tracker", tools));
         }
         if self.config.modules.docs.enabled {
-            servers.push(Remembered::module("docs", Docs::offers()));
+            servers.push(PinnedProvider::module("docs", Docs::tool_definitions()));
         }
-        servers.push(Remembered::module("gateway", GatewayTools::offers(self.config.limits.max_wait)));
+        servers.push(PinnedProvider::module("gateway", GatewayTools::tool_definitions(self.config.limits.max_wait)));
         let modules = servers.len();
-        servers.extend(self.config.upstreams.iter().map(|server| Remembered::server(server, &self.pins)));
-        let build = |servers: &[Remembered]| {
-            let providers: Vec<Target> =
-                servers.iter().map(|server| Target::Module(Arc::new(server.clone()))).collect();
-            RouteTable::build(1, &providers, &self.policy, &aliases, &json!({})).map_err(|error| wrong(&error))
+        servers.extend(self.config.upstreams.iter().map(|server| PinnedProvider::server(server, &self.pins)));
+        let build = |servers: &[PinnedProvider]| {
+            let providers: Vec<RouteTarget> =
+                servers.iter().map(|server| RouteTarget::Module(Arc::new(server.clone()))).collect();
+            RouteTable::build(1, &providers, &self.policy, &aliases, &json!({})).map_err(|error| config_error(&error))
         };
         let table = build(&servers)?;
-        if let Some(route) = table.tool(tool) {
+        if let Some(route) = table.find_tool(tool) {
             if let Some(pin) = self.pins.pin(route.provider.name(), &route.name) {
-                let how = if pin.accepted.is_some() { "accepted" } else { "seen first" };
+                let pin_state = if pin.accepted.is_some() { "accepted" } else { "seen first" };
                 unknown.push(format!(
-                    "whether {} still offers {} as it was {how}; another definition would be reviewed",
+                    "whether {} still offers {} as it was {pin_state}; another definition would be reviewed",
                     route.provider.name(),
                     route.name
                 ));
             }
             return Ok(table);
         }
-        let Some(at) = self.guess(tool)? else { return Ok(table) };
+        let Some(at) = self.guess_server(tool)? else { return Ok(table) };
         let (Some(config), Some(server)) = (self.config.upstreams.get(at), servers.get_mut(modules + at)) else {
             return Ok(table);
         };
-        server.tools.extend(nothing_known(tool));
+        server.tools.extend(bare_definition(tool));
         let counts = if config.trust_annotations { ", which would count (trust_annotations)" } else { "" };
-        let why = if self.pins.knows(&config.name) { "of this tool" } else { "of this server" };
+        let scope = if self.pins.has_server(&config.name) { "of this tool" } else { "of this server" };
         unknown.push(format!(
-            "what {tool} says of itself{counts}: no definition {why} was ever pinned, so it is judged as one that says nothing"
+            "what {tool} says of itself{counts}: no definition {scope} was ever pinned, so it is judged as one that says nothing"
         ));
         build(&servers)
     }
 
-    /// The server whose tool this may be.
-    fn guess(&self, tool: &str) -> Result<Option<usize>, Failure> {
-        let named = |server: &UpstreamConfig| Names::new(server).own(tool).map(|own| is_let_through(server, own));
+    /// Returns the index of the server that may have this tool.
+    fn guess_server(&self, tool: &str) -> Result<Option<usize>, Failure> {
+        let named = |server: &UpstreamConfig| Names::new(server).own_name(tool).map(|own| is_tool_allowed(server, own));
         let longest = self.config.upstreams.iter().filter(|s| named(s).is_some()).map(|s| s.prefix.len()).max();
         let mut may: Vec<(usize, &UpstreamConfig)> = self.config.upstreams.iter().enumerate().collect();
         may.retain(|(_, server)| named(server).is_some() && Some(server.prefix.len()) == longest);
@@ -150,20 +151,20 @@ impl<'a> Offline<'a> {
     }
 }
 
-/// A definition that says nothing of the tool but its name.
-fn nothing_known(tool: &str) -> Option<ToolDef> {
-    definition(&json!({ "name": tool, "inputSchema": { "type": "object" } }).to_string())
+/// Builds a definition that has nothing but the tool's name.
+fn bare_definition(tool: &str) -> Option<ToolDef> {
+    pinned_definition(&json!({ "name": tool, "inputSchema": { "type": "object" } }).to_string())
 }
 
-/// A definition as it was pinned, under the name that clients use.
-fn definition(text: &str) -> Option<ToolDef> {
+/// Builds the definition that was pinned, under the name that clients use.
+fn pinned_definition(text: &str) -> Option<ToolDef> {
     let raw: Arc<RawValue> = RawValue::from_string(text.to_owned()).ok()?.into();
     Names::identity().tool(&raw).ok()
 }
 
-/// A server or a module, as far as its tools are known.
+/// A server or module with the tools that the store knows.
 #[derive(Clone)]
-struct Remembered {
+struct PinnedProvider {
     name: String,
     target: String,
     trusted: bool,
@@ -171,7 +172,7 @@ struct Remembered {
     tools: Vec<ToolDef>,
 }
 
-impl Remembered {
+impl PinnedProvider {
     fn module(name: &str, tools: Vec<ToolDef>) -> Self {
         Self { name: name.to_owned(), target: String::new(), trusted: false, module: true, tools }
     }
@@ -179,19 +180,19 @@ impl Remembered {
     fn server(config: &UpstreamConfig, pins: &Pins) -> Self {
         let names = Names::new(config);
         let pinned = pins.servers.get(&config.name).into_iter().flatten();
-        let let_through = |tool: &str| names.own(tool).is_some_and(|own| is_let_through(config, own));
+        let let_through = |tool: &str| names.own_name(tool).is_some_and(|own| is_tool_allowed(config, own));
         let tools = pinned
             .filter(|(tool, _)| let_through(tool))
-            .filter_map(|(_, pin): (&String, &Pin)| definition(pin.text.as_deref()?))
+            .filter_map(|(_, pin): (&String, &ToolPin)| pinned_definition(pin.text.as_deref()?))
             .collect();
         let target = config.target.fingerprint();
         Self { name: config.name.clone(), target, trusted: config.trust_annotations, module: false, tools }
     }
 }
 
-impl Module for Remembered {}
+impl Module for PinnedProvider {}
 
-impl Provider for Remembered {
+impl Provider for PinnedProvider {
     fn name(&self) -> &str {
         &self.name
     }
@@ -204,7 +205,7 @@ impl Provider for Remembered {
         _: &'a RawValue,
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(ready(Err(nobody_here())))
+        Box::pin(ready(Err(no_gateway_error())))
     }
     fn preview<'a>(
         &'a self,
@@ -212,12 +213,12 @@ impl Provider for Remembered {
         _: &'a RawValue,
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        Box::pin(ready(Err(nobody_here())))
+        Box::pin(ready(Err(no_gateway_error())))
     }
     fn is_module(&self) -> bool {
         self.module
     }
-    fn target(&self) -> &str {
+    fn target_fingerprint(&self) -> &str {
         &self.target
     }
     fn trust_annotations(&self) -> bool {
@@ -225,31 +226,31 @@ impl Provider for Remembered {
     }
 }
 
-fn nobody_here() -> McpError {
+fn no_gateway_error() -> McpError {
     McpError::new(ErrorKind::UpstreamUnavailable, "no gateway runs")
 }
 
 type Rules = Vec<Arc<StandingRule>>;
 
-/// What the store keeps.
-struct Kept<T>(T);
+/// A source that returns what was read from the store.
+struct StoredSource<T>(T);
 
-impl PinSource for Kept<Arc<Pins>> {
+impl PinSource for StoredSource<Arc<Pins>> {
     fn pins(&self) -> Arc<Pins> {
         Arc::clone(&self.0)
     }
     fn observe(&self, _: &str, _: &[Definition]) {}
 }
 
-impl StandingSource for Kept<Rules> {
-    fn of_tool(&self, provider: &str, tool: &str) -> Rules {
-        let speaks = |rule: &&Arc<StandingRule>| !rule.is_over() && rule.provider == provider && rule.tool == tool;
+impl StandingSource for StoredSource<Rules> {
+    fn rules_for_tool(&self, provider: &str, tool: &str) -> Rules {
+        let speaks = |rule: &&Arc<StandingRule>| !rule.has_ended() && rule.provider == provider && rule.tool == tool;
         self.0.iter().filter(speaks).cloned().collect()
     }
 }
 
-impl HeldKeys for Kept<Held> {
-    fn held(&self) -> Result<Held, StoreError> {
+impl ValidKeySource for StoredSource<ValidKeys> {
+    fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
         Ok(self.0.clone())
     }
 }

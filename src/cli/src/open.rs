@@ -1,4 +1,4 @@
-//! `open`: a one-time sign-in code in the store, and the link that carries it in its fragment.
+//! `open`: creates a one-time sign-in code in the store, and prints the link that carries it in its fragment.
 
 use std::{
     path::Path,
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{
     args::OpenArgs,
-    client::own_gateway::{self, Named},
+    client::own_gateway::{self, LocalGateway},
     exit::{Exit, Failure},
     output::{Output, remark},
     place_at, store_location,
@@ -20,13 +20,13 @@ use countersign_net::{self as net, tls};
 
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let location = store_location(&args.data)?;
-    let gateway = running(&location.data)?;
+    let gateway = verified_gateway(&location.data)?;
     let place = place_at(&location)?;
     let code = codes::create(&*place.credentials()?, Timestamp::now())?;
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.line(&link)?;
     out.finish()?;
-    let minutes = codes::LIFE.as_mins();
+    let minutes = codes::LIFETIME.as_mins();
     if !args.print && open_browser(&link) {
         remark(&format!("Opening the dashboard. The link works once, within {minutes} minutes."));
     } else {
@@ -35,29 +35,29 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The gateway that serves the data directory, once it has proved that it is that one: whoever listened in its place would
-/// get the code from the link.
-fn running(data: &Path) -> Result<Named, Failure> {
-    let gateway = own_gateway::named(data)?;
+/// Returns the gateway that serves the data directory, after it has proved its identity: an impostor would get the
+/// sign-in code from the link.
+fn verified_gateway(data: &Path) -> Result<LocalGateway, Failure> {
+    let gateway = own_gateway::find(data)?;
     actix_web::rt::System::new()
         .block_on(async {
             if gateway.url.scheme() == "https" {
-                // Its certificate need not be for the address that this machine reaches it by; the browser looks at the one
-                // of the link. Here it counts that it lives: nobody else then has its port.
+                // Its certificate need not cover the address that this machine uses; the browser checks the one in the
+                // link. Here it is enough that the gateway runs, because then nobody else has its port.
                 return match socket::connect(data).await {
                     Ok(Some(_)) => Ok(()),
                     Ok(None) => Err(format!("the gateway of {} has ended", data.display())),
                     Err(error) => Err(error.to_string()),
                 };
             }
-            gateway.prove(&net::client(tls::public_config())).await
+            gateway.verify(&net::client(tls::public_config())).await
         })
         .map_err(|why| Failure::new(Exit::Unavailable, why))?;
     Ok(gateway)
 }
 
-/// Hands the link to the desktop, if there is one. The code in it stands in the arguments of `xdg-open` for a moment,
-/// where other users of this machine may see it; it works once, and the browser is faster.
+/// Opens the link in the desktop's browser, if there is one. While `xdg-open` runs, other users of this machine may see
+/// the code among its arguments, but it works once and the browser is faster.
 fn open_browser(link: &str) -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if !set("DISPLAY") && !set("WAYLAND_DISPLAY") {

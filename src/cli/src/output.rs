@@ -1,5 +1,5 @@
-//! stdout for results and stderr for complaints. What an agent wrote is made visible before it comes here: nothing
-//! that is printed may move the cursor, hide or reorder text.
+//! Results on stdout, complaints on stderr. Text from agents must be escaped before it is printed, so that it can
+//! neither move the cursor nor hide or reorder text.
 
 use std::{
     borrow::Cow,
@@ -10,10 +10,10 @@ use serde_json::value::RawValue;
 use unicode_width::UnicodeWidthChar;
 
 use super::exit::{Exit, Failure};
-use countersign_domain::changes::visible::{is_hidden, visible};
+use countersign_domain::changes::visible::{escape_hidden, is_hidden};
 use countersign_protocol::json::{Token, tokens};
 
-/// A colour or weight.
+/// A colour or weight of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Plain,
@@ -39,23 +39,23 @@ impl Style {
     }
 }
 
-/// Where results go.
+/// The destination of results.
 pub struct Output {
-    to: Sink,
+    sink: Sink,
     colour: bool,
     terminal: bool,
     width: Option<usize>,
 }
 
 enum Sink {
-    // Not locked: `stdio` hands stdout to the protocol while this value lives.
+    // Not locked, because `stdio` hands stdout to the protocol while this value lives.
     Stdout(BufWriter<io::Stdout>),
     #[cfg(test)]
     Memory(Vec<u8>),
 }
 
 impl Output {
-    /// Colour on a terminal, unless `NO_COLOR` is set (no-color.org) or `TERM` is `dumb`.
+    /// Writes to stdout, with colour on a terminal unless `NO_COLOR` is set (no-color.org) or `TERM` is `dumb`.
     pub fn stdout() -> Self {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
@@ -66,53 +66,53 @@ impl Output {
             .flatten()
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns >= 20);
-        Self { to: Sink::Stdout(BufWriter::new(stdout)), colour, terminal, width }
+        Self { sink: Sink::Stdout(BufWriter::new(stdout)), colour, terminal, width }
     }
 
     #[cfg(test)]
     pub fn memory(colour: bool) -> Self {
-        Self { to: Sink::Memory(Vec::new()), colour, terminal: false, width: None }
+        Self { sink: Sink::Memory(Vec::new()), colour, terminal: false, width: None }
     }
 
     #[cfg(test)]
-    pub fn taken(&self) -> String {
-        match &self.to {
+    pub fn contents(&self) -> String {
+        match &self.sink {
             Sink::Memory(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Sink::Stdout(_) => String::new(),
         }
     }
 
-    /// Whether it goes to a terminal, which obeys control characters.
+    /// Returns `true` if the output is a terminal, which obeys control characters.
     pub const fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Columns of the terminal; `None` elsewhere, where nothing is cut.
+    /// Returns the columns of the terminal; `None` elsewhere, where nothing is cut.
     pub const fn width(&self) -> Option<usize> {
         self.width
     }
 
-    /// Text that is known to be harmless, as it is.
+    /// Writes text that is known to be harmless, unchanged.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
-        match &mut self.to {
+        match &mut self.sink {
             Sink::Stdout(stdout) => stdout.write_all(text.as_bytes()),
             #[cfg(test)]
             Sink::Memory(bytes) => bytes.write_all(text.as_bytes()),
         }
     }
 
-    /// A line of JSON.
+    /// Writes a line of JSON.
     pub fn json(&mut self, json: &str) -> io::Result<()> {
         self.line(&harmless_json(json))
     }
 
-    /// A line of harmless text.
+    /// Writes a line of harmless text.
     pub fn line(&mut self, text: &str) -> io::Result<()> {
         self.text(text)?;
         self.text("\n")
     }
 
-    /// Harmless text in a style.
+    /// Writes harmless text in a style.
     pub fn styled(&mut self, style: Style, text: &str) -> io::Result<()> {
         if !self.colour || style == Style::Plain {
             return self.text(text);
@@ -122,9 +122,9 @@ impl Output {
         self.text("\x1b[0m")
     }
 
-    /// Writes what is buffered.
+    /// Flushes the buffer.
     pub fn finish(&mut self) -> io::Result<()> {
-        match &mut self.to {
+        match &mut self.sink {
             Sink::Stdout(stdout) => stdout.flush(),
             #[cfg(test)]
             Sink::Memory(_) => Ok(()),
@@ -132,29 +132,29 @@ impl Output {
     }
 }
 
-/// Somebody else's text on one line: hidden characters visible, line breaks and tabs as `\n` and `\t`.
+/// Escapes foreign text to one line: hidden characters become visible, line breaks and tabs become `\n` and `\t`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    match visible(text) {
+    match escape_hidden(text) {
         Cow::Borrowed(text) if !text.contains(['\n', '\t']) => Cow::Borrowed(text),
         text => Cow::Owned(text.replace('\n', "\\n").replace('\t', "\\t")),
     }
 }
 
-/// `server / tool`, without the prefix that says the server's name again.
+/// Formats a tool as `server / tool`, without the server's prefix in the tool's name.
 pub fn route(provider: &str, tool: &str) -> String {
-    let own = tool.strip_prefix(provider).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
-    format!("{provider} / {own}")
+    let own_name = tool.strip_prefix(provider).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
+    format!("{provider} / {own_name}")
 }
 
-/// JSON for programs, and for a person who looks at it: what would be hidden in its texts is written as `\u` escapes,
-/// which means the same.
+/// Escapes JSON so that both programs and people can read it: hidden characters in strings become `\u` escapes, which
+/// mean the same.
 pub fn harmless_json(json: &str) -> Cow<'_, str> {
     if !json.chars().any(is_hidden) {
         return Cow::Borrowed(json);
     }
     let mut out = String::with_capacity(json.len() + 32);
     for c in json.chars() {
-        // Outside of texts JSON has no such characters but `\r`, which is white space there.
+        // Outside of strings, the only such character that JSON allows is `\r`, as white space.
         if c == '\r' {
             continue;
         }
@@ -168,16 +168,16 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The text cut to so many columns, with `…` where something is missing.
+/// Cuts a text to so many columns, with `…` where something is missing.
 pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     let mut width = 0;
     let mut end = 0;
     for (at, c) in text.char_indices() {
-        let next = width + c.width().unwrap_or(0);
-        if next > columns {
+        let next_width = width + c.width().unwrap_or(0);
+        if next_width > columns {
             return Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default()));
         }
-        width = next;
+        width = next_width;
         if width < columns {
             end = at + c.len_utf8();
         }
@@ -185,26 +185,26 @@ pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// The columns that a text takes.
+/// Returns the columns that a text takes.
 pub fn columns(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// One clear paragraph on stderr. A stderr that is gone is nobody's problem.
+/// Prints one clear paragraph on stderr, and ignores a closed stderr.
 pub fn complain(message: &str) {
     let _ = writeln!(io::stderr().lock(), "countersign: {message}");
 }
 
-/// A remark on stderr, beside the result on stdout.
+/// Prints a remark on stderr, beside the result on stdout.
 pub fn remark(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{message}");
 }
 
-/// Whether somebody is there to be asked. Where nobody is, `bulk` needs --yes.
+/// Returns `true` if a person is there to confirm. Otherwise, `bulk` operations need --yes.
 ///
 /// # Errors
-/// Where it does.
-pub fn asks(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
+/// Fails if a bulk operation lacks --yes.
+pub fn should_ask(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
     let asks = !json && !yes && io::stdin().is_terminal() && io::stdout().is_terminal();
     match bulk {
         Some(what) if !asks && !yes => {
@@ -215,11 +215,11 @@ pub fn asks(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> 
     }
 }
 
-/// Asks on the terminal; anything but yes is no. `verb` is what --yes does unasked.
+/// Asks on the terminal; anything but yes means no. `verb` names what --yes would do without asking.
 ///
 /// # Errors
-/// An answer that cannot be read.
-pub fn yes_or_no(question: &str, verb: &str) -> Result<bool, Failure> {
+/// Fails if the answer cannot be read.
+pub fn confirm(question: &str, verb: &str) -> Result<bool, Failure> {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "{question} [y/N] ");
     let _ = stderr.flush();
@@ -231,8 +231,8 @@ pub fn yes_or_no(question: &str, verb: &str) -> Result<bool, Failure> {
     Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// JSON with line breaks between its tokens and nothing else changed: a number with many digits or a doubly escaped
-/// text is shown as it will be sent. What is no JSON is shown as it is.
+/// Breaks JSON into indented lines and changes nothing else: numbers keep all digits and strings their escapes, as they
+/// will be sent. Text that is not JSON is returned unchanged.
 #[must_use]
 pub fn indented(json: &str) -> String {
     if serde_json::from_str::<&RawValue>(json).is_err() {
@@ -243,7 +243,7 @@ pub fn indented(json: &str) -> String {
     for token in tokens(json) {
         let closes = matches!(token, Token::Close(_));
         depth -= usize::from(closes);
-        // A line begins behind a brace and before one, unless nothing is between, and behind a comma.
+        // A line begins after an opening and before a closing brace, unless nothing is between them, and after a comma.
         if opened != closes || out.ends_with(',') {
             out.push('\n');
             out.extend(std::iter::repeat_n("  ", depth.min(40)));
@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_wrote_stays_on_its_line() {
+    fn agent_text_stays_on_one_line() {
         assert_eq!(one_line("a\nb\tc\u{202e}\u{1b}[2J"), "a\\nb\\tc\\u{202e}\\u{1b}[2J");
         assert!(matches!(one_line("plain"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn json_hides_nothing_and_means_the_same() {
+    fn harmless_json_escapes_hidden_characters() {
         let json = serde_json::json!({"a\u{202e}": "x\u{200b}\u{7f}\u{e0041}\n\u{1b}y", "ä": 1}).to_string();
         let shown = harmless_json(&format!("{json}\r")).into_owned();
         assert!(shown.contains(r"a\u202e") && shown.contains(r"\u200b\u007f\udb40\udc41"), "{shown}");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_indented_and_otherwise_as_they_came() {
+    fn indenting_changes_only_white_space() {
         let raw = r#" {"a":[1,{"b":"x,y:{\"\\"}], "n": 12345678901234567890123.10, "e": {}, "l": [ ] }"#;
         let expected = r#"{
   "a": [
@@ -313,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn colour_only_where_it_is_wanted() {
+    fn colour_is_written_only_when_enabled() {
         let mut out = Output::memory(false);
         out.styled(Style::Red, "x").unwrap();
-        assert_eq!(out.taken(), "x");
+        assert_eq!(out.contents(), "x");
         let mut out = Output::memory(true);
         out.styled(Style::Red, "x").unwrap();
-        assert_eq!(out.taken(), "\x1b[31mx\x1b[0m");
+        assert_eq!(out.contents(), "\x1b[31mx\x1b[0m");
     }
 }

@@ -1,5 +1,5 @@
-//! `policy test`: what the policy says of a call. A gateway is asked where one runs; else the configuration and the store
-//! answer, and say what they could not know.
+//! `policy test`: asks what the policy decides on a call. If no gateway runs, the configuration and the store answer,
+//! and say what they could not know.
 
 use std::io::Read;
 
@@ -20,28 +20,28 @@ use countersign_domain::{policy::StandingRule, principal::Role};
 
 pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
     let PolicyCommand::Test(test) = &args.command;
-    let body = call(test)?;
-    let answer = match elsewhere(&args.connect)? {
-        None => ask(&args.connect, body)?,
+    let body = call_json(test)?;
+    let answer = match offline_config(&args.connect)? {
+        None => ask_gateway(&args.connect, body)?,
         Some(config) => {
             remark(&format!(
                 "No gateway runs on {}: this is what the configuration and the store there say.",
                 config.data.display()
             ));
-            offline::answer(&config, &body)?
+            offline::test_policy(&config, &body)?
         }
     };
     if args.connect.json {
         out.json(&answer)?;
     } else {
         let read = serde_json::from_str(&answer);
-        tested(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
+        print_decision(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
     }
     Ok(Exit::Ok)
 }
 
-/// The answer of a gateway.
-fn ask(connect: &ConnectArgs, body: String) -> Result<String, Failure> {
+/// Asks a gateway.
+fn ask_gateway(connect: &ConnectArgs, body: String) -> Result<String, Failure> {
     let target = client::target(connect)?;
     actix_web::rt::System::new().block_on(async {
         let client = Client::new(target)?;
@@ -49,26 +49,26 @@ fn ask(connect: &ConnectArgs, body: String) -> Result<String, Failure> {
     })
 }
 
-/// The configuration, where no gateway is named and none runs on its data directory.
-fn elsewhere(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure> {
+/// Returns the configuration if no gateway is named and none runs on its data directory.
+fn offline_config(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure> {
     let named = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if connect.url.is_some() || named("COUNTERSIGN_URL") {
         return Ok(None);
     }
     let data = data_dir(&connect.data)?;
-    // The file stays where a gateway was killed.
-    let lives = |pid: u32| {
+    // The gateway file remains if a gateway was killed.
+    let is_running = |pid: u32| {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
     };
-    if GatewayFile::read(&data).is_some_and(|gateway| lives(gateway.pid)) {
+    if GatewayFile::read(&data).is_some_and(|gateway| is_running(gateway.pid)) {
         return Ok(None);
     }
     Ok(Some(Box::new(configuration(&connect.data.flags())?.config)))
 }
 
-/// The call that is asked about.
-fn call(test: &PolicyTestArgs) -> Result<String, Failure> {
+/// Builds the body of the request from the arguments.
+fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
     let text = match test.arguments.as_deref() {
         None => "{}".to_owned(),
@@ -88,7 +88,7 @@ fn call(test: &PolicyTestArgs) -> Result<String, Failure> {
         prompt: test.prompt.as_deref(),
         method: test.method.as_deref(),
         server: test.server.as_deref(),
-        // As they were written: a rule may speak of exactly these.
+        // Arguments are sent exactly as written, because a rule may match on them.
         arguments: raw,
         principal: json!({ "name": test.principal, "role": Role::from(test.role), "owner": test.owner }),
         transport: test.transport.as_deref(),
@@ -114,7 +114,7 @@ struct Call<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Tested {
+struct PolicyDecision {
     #[serde(alias = "resource", alias = "prompt", alias = "method")]
     tool: String,
     server: String,
@@ -126,12 +126,12 @@ struct Tested {
     terms: Option<countersign_domain::changes::Terms>,
     simulated: bool,
     listed: bool,
-    /// What nobody could know without a gateway.
+    /// Facts that could not be known without a gateway.
     #[serde(default)]
     unknown: Vec<String>,
 }
 
-fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
+fn print_decision(tested: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
     let style = match tested.verdict.as_str() {
         "allow" => Style::Green,
         "deny" => Style::Red,
@@ -151,7 +151,7 @@ fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
         out.line(&format!("  marked      {}", one_line(mark)))?;
     }
     if let Some(terms) = &tested.terms {
-        for line in asked(terms) {
+        for line in describe_terms(terms) {
             out.line(&format!("  review      {}", one_line(&line)))?;
         }
     }
@@ -169,8 +169,8 @@ fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a review asks for, a line each.
-fn asked(terms: &countersign_domain::changes::Terms) -> Vec<String> {
+/// Describes the terms of a review, one line each.
+fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
     use countersign_domain::changes::{Editing, OnExpiry, OnReview};
     let time = |seconds: u64| show_duration(std::time::Duration::from_secs(seconds));
     let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! `servers [list]|show|accept|revoke|allow`: servers, the definitions of their tools, and tools that run without review,
-//! through a gateway's REST endpoint.
+//! `servers [list]|show|accept|revoke|allow`: servers, the definitions of their tools, and tools that run without
+//! review, over REST.
 
 mod accept;
 mod tools;
@@ -18,12 +18,12 @@ use super::{
     output::{Output, Style, columns, cut, one_line, remark},
 };
 
-/// Between two looks whether a server is connected.
-const LOOK: Duration = Duration::from_millis(200);
-/// Columns of a last cell that is cut.
-const MIN_CELL: usize = 20;
-/// How long the tools of a server that has just been connected may take to be offered.
-const PUBLISH: Duration = Duration::from_secs(2);
+/// The pause between two checks of whether a server is connected.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The minimum columns of the last cell before it is cut.
+const MIN_LAST_CELL_COLUMNS: usize = 20;
+/// The time that a newly connected server may take until its tools are offered.
+const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(2);
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;
@@ -41,7 +41,7 @@ pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct ServerList {
     servers: Vec<Provider>,
 }
 
@@ -53,9 +53,9 @@ struct Provider {
     status: String,
     tools: usize,
     #[serde(default)]
-    review: Waiting,
+    review: PendingReview,
     transport: Option<String>,
-    /// Its command with the arguments, or its address, without secrets.
+    /// The server's command with its arguments, or its address, without secrets.
     #[serde(default)]
     target: String,
     era: Option<String>,
@@ -68,7 +68,7 @@ struct Provider {
     restarts: u64,
     #[serde(default)]
     left_out: Vec<String>,
-    /// What a module says of what it holds.
+    /// A module's description of what it holds.
     #[serde(default)]
     details: Vec<String>,
     #[serde(default)]
@@ -80,21 +80,21 @@ impl Provider {
         self.status == "up"
     }
 
-    /// What a person is told who needs its tools while it is away.
-    fn absence(&self) -> String {
+    /// Explains to a person who needs the server's tools why it is away.
+    fn absence_message(&self) -> String {
         let name = one_line(&self.name);
         let mut text = match self.status.as_str() {
             "connecting" => format!("{name} is not connected yet"),
             _ => format!("{name} is not connected"),
         };
-        for trouble in self.troubles() {
+        for trouble in self.problems() {
             text.push_str(&format!("; {trouble}"));
         }
         text
     }
 
-    /// Why it is not up, and what its program said of that.
-    fn troubles(&self) -> Vec<String> {
+    /// Returns why the server is not up, and what its program printed about that.
+    fn problems(&self) -> Vec<String> {
         if self.is_up() {
             return Vec::new();
         }
@@ -106,13 +106,13 @@ impl Provider {
         error.into_iter().chain(why).chain(last).collect()
     }
 
-    /// `module`, or how an upstream is spoken to.
-    fn how(&self) -> String {
+    /// Returns `module`, or the transport and protocol era of an upstream.
+    fn transport_label(&self) -> String {
         let parts: Vec<&str> = [self.transport.as_deref(), self.era.as_deref()].into_iter().flatten().collect();
         if parts.is_empty() { self.kind.clone() } else { parts.join(", ") }
     }
 
-    fn stands(&self, now: Timestamp) -> String {
+    fn status_label(&self, now: Timestamp) -> String {
         let since = self.since.filter(|_| self.status == "connecting").map(|since| now.duration_since(since));
         let status = match since {
             Some(time) => format!("{} for {} s", self.status, time.as_secs().max(0)),
@@ -126,14 +126,14 @@ impl Provider {
 }
 
 #[derive(Default, Deserialize)]
-struct Waiting {
+struct PendingReview {
     new: usize,
     changed: usize,
     reads: usize,
 }
 
-impl Waiting {
-    fn told(&self) -> String {
+impl PendingReview {
+    fn summary(&self) -> String {
         let parts = [(self.reads, "claimed reads"), (self.changed, "changed"), (self.new, "new")];
         let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
         parts.join(", ")
@@ -146,18 +146,26 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
-    let Listed { servers } = answer.read()?;
+    let ServerList { servers } = answer.read()?;
     let now = Timestamp::now();
     let rows = servers.iter().map(|p| {
         let style = if p.is_up() { Style::Green } else { Style::Red };
         let restarts = if p.restarts > 0 { p.restarts.to_string() } else { String::new() };
-        let cells = [&p.name, &p.how(), &p.stands(now), &restarts, &p.tools.to_string(), &p.review.told(), &p.target];
+        let cells = [
+            &p.name,
+            &p.transport_label(),
+            &p.status_label(now),
+            &restarts,
+            &p.tools.to_string(),
+            &p.review.summary(),
+            &p.target,
+        ];
         (style, cells.map(|c| one_line(c).into_owned()))
     });
     let heads = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
     table(heads, 2, rows.collect(), out.width(), out)?;
     for server in &servers {
-        for trouble in server.troubles() {
+        for trouble in server.problems() {
             out.styled(Style::Yellow, &format!("! {}: {trouble}", one_line(&server.name)))?;
             out.line("")?;
         }
@@ -183,7 +191,7 @@ async fn show(
     let Tools { tools } = answer.read()?;
     let server = server(client, name).await?;
     if let Some(server) = &server {
-        let parts = [&server.how(), &server.stands(Timestamp::now()), &server.target];
+        let parts = [&server.transport_label(), &server.status_label(Timestamp::now()), &server.target];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(|part| one_line(part)).collect();
         out.styled(Style::Dim, &parts.join(" · "))?;
         out.line("")?;
@@ -209,43 +217,43 @@ async fn show(
     match &server {
         _ if !tools.is_empty() => table(["TOOL", "STANDING", "VERDICT", "WHY"], 2, rows.collect(), None, out)?,
         Some(server) if !server.is_up() => {
-            out.line(&format!("{}. {REMEDY}.", server.absence()))?;
+            out.line(&format!("{}. {NOT_CONNECTED_HINT}.", server.absence_message()))?;
             return Ok(Exit::Ok);
         }
         _ => out.line("This server has no tools.")?,
     }
     if let Some(server) = server {
         let faults = server.left_out.iter().chain(&server.warnings).map(|fault| one_line(fault).into_owned());
-        for fault in server.troubles().into_iter().chain(faults) {
+        for fault in server.problems().into_iter().chain(faults) {
             out.styled(Style::Yellow, &format!("! {fault}"))?;
             out.line("")?;
         }
     }
-    if tools.iter().any(Tool::waits) {
+    if tools.iter().any(Tool::needs_acceptance) {
         let name = one_line(name);
         remark(&format!(
             "\nSome are not accepted yet: `countersign servers accept {name} --all-reads`, or names of tools."
         ));
     }
-    if tools.iter().any(Tool::is_silent) {
-        remark(&format!("\nNot every tool says whether it only reads. {}", accept::hint(name)));
+    if tools.iter().any(Tool::has_unknown_effect) {
+        remark(&format!("\nNot every tool says whether it only reads. {}", accept::allow_hint(name)));
     }
     Ok(Exit::Ok)
 }
 
-/// How to go on where a server is not connected.
-const REMEDY: &str = "Its tools are known once it is; --wait waits for it";
+/// The advice if a server is not connected.
+const NOT_CONNECTED_HINT: &str = "Its tools are known once it is; --wait waits for it";
 
-/// The server of that name as it is now.
+/// Returns the current state of the server of that name.
 async fn server(client: &Client, name: &str) -> Result<Option<Provider>, Failure> {
-    let Listed { servers } = client.get(&["servers"], &[]).await?.read()?;
+    let ServerList { servers } = client.get(&["servers"], &[]).await?.read()?;
     Ok(servers.into_iter().find(|server| server.name == name))
 }
 
 /// Waits until a server is connected and its tools are offered.
 ///
 /// # Errors
-/// It is not within that time, or there is none of that name.
+/// Fails if that takes longer than `limit`, or if there is no server of that name.
 async fn wait(client: &Client, name: &str, limit: Duration) -> Result<(), Failure> {
     let deadline = Instant::now() + limit;
     let mut publishing = None;
@@ -254,18 +262,22 @@ async fn wait(client: &Client, name: &str, limit: Duration) -> Result<(), Failur
         let Some(server) = server(client, name).await? else { return Ok(()) };
         let now = Instant::now();
         if server.is_up() {
-            // A server may have none.
-            if !tools.is_empty() || now >= *publishing.get_or_insert(now + PUBLISH) {
+            // A server may have no tools.
+            if !tools.is_empty() || now >= *publishing.get_or_insert(now + MAX_PUBLISH_DELAY) {
                 return Ok(());
             }
         } else if now >= deadline {
-            return Err(Failure::new(Exit::Unavailable, format!("after {} s, {}", limit.as_secs(), server.absence())));
+            return Err(Failure::new(
+                Exit::Unavailable,
+                format!("after {} s, {}", limit.as_secs(), server.absence_message()),
+            ));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Rows under heads; the cell at `coloured` has the row's style. The last cells are cut to what is left of `room`.
+/// Prints rows under headings; the cell at `coloured` gets the row's style. The last cells are cut to the remaining
+/// columns of `room`.
 fn table<const N: usize>(
     heads: [&str; N],
     coloured: usize,
@@ -279,7 +291,7 @@ fn table<const N: usize>(
     };
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();
     let cell = |text: &str, column: usize| {
-        // Nothing stands behind the last cell.
+        // The last cell is not padded.
         let last = widths.iter().skip(column + 1).all(|width| *width == 0);
         let width = if last { 0 } else { widths.get(column).copied().unwrap_or(0) + 2 };
         format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
@@ -289,7 +301,7 @@ fn table<const N: usize>(
     }
     out.line("")?;
     let before: usize = widths.iter().rev().skip(1).filter(|width| **width > 0).map(|width| width + 2).sum();
-    let room = room.map_or(usize::MAX, |room| room.saturating_sub(before).max(MIN_CELL));
+    let room = room.map_or(usize::MAX, |room| room.saturating_sub(before).max(MIN_LAST_CELL_COLUMNS));
     for (style, row) in &rows {
         for (column, text) in row.iter().enumerate() {
             let style = if column == coloured { *style } else { Style::Plain };
@@ -306,16 +318,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_not_up_shows_since_when_and_its_first_error() {
+    fn down_server_shows_duration_and_first_error() {
         let answer = serde_json::json!({
             "name": "s", "kind": "upstream", "status": "connecting", "tools": 0, "since": "2026-01-01T00:00:00Z",
             "lastError": null, "stderrError": "npm error code SELF_SIGNED_CERT_IN_CHAIN", "lastStderr": "npm error A log",
         });
         let server: Provider = serde_json::from_value(answer).unwrap();
-        assert_eq!(server.stands("2026-01-01T00:01:11Z".parse().unwrap()), "connecting for 71 s");
+        assert_eq!(server.status_label("2026-01-01T00:01:11Z".parse().unwrap()), "connecting for 71 s");
         let told = ["stderr: npm error code SELF_SIGNED_CERT_IN_CHAIN", "last on stderr: npm error A log"];
-        assert_eq!(server.troubles(), told);
+        assert_eq!(server.problems(), told);
         let server = Provider { status: "up".into(), ..server };
-        assert_eq!((server.stands(Timestamp::now()).as_str(), server.troubles()), ("up", Vec::new()));
+        assert_eq!((server.status_label(Timestamp::now()).as_str(), server.problems()), ("up", Vec::new()));
     }
 }

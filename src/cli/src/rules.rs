@@ -1,16 +1,16 @@
-//! `rules [list]|revoke` and `changes rule`: standing rules, through a gateway's REST endpoint.
+//! `rules [list]|revoke` and `changes rule`: standing rules, over REST.
 
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    args::{GiveRuleArgs, RulesArgs, RulesCommand},
+    args::{CreateRuleArgs, RulesArgs, RulesCommand},
     client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark, route},
 };
 use countersign_config::units::parse_duration;
-use countersign_domain::policy::{Says, StandingRule};
+use countersign_domain::policy::{StandingRule, StandingVerdict};
 
 pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;
@@ -26,7 +26,7 @@ pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 #[derive(Deserialize)]
-struct Rules {
+struct RuleList {
     rules: Vec<StandingRule>,
 }
 
@@ -36,11 +36,11 @@ async fn list(client: &Client, all: bool, json: bool, out: &mut Output) -> Resul
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
-    let Rules { rules } = answer.read()?;
+    let RuleList { rules } = answer.read()?;
     let mut shown = 0;
-    for rule in rules.iter().filter(|rule| all || !rule.is_over()) {
+    for rule in rules.iter().filter(|rule| all || !rule.has_ended()) {
         shown += 1;
-        one(rule, out)?;
+        print_rule(rule, out)?;
     }
     if shown == 0 {
         remark(if all { "There are no standing rules." } else { "No standing rule is in force." });
@@ -48,17 +48,17 @@ async fn list(client: &Client, all: bool, json: bool, out: &mut Output) -> Resul
     Ok(Exit::Ok)
 }
 
-/// Two or three lines about a rule.
-fn one(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
+/// Prints two or three lines about a rule.
+fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     out.styled(Style::Bold, &one_line(&rule.id))?;
     let (style, word) = match rule.verdict {
-        _ if rule.is_over() => (Style::Dim, if rule.revoked_at.is_some() { "revoked" } else { "expired" }),
-        Says::Allow => (Style::Green, "allow"),
-        Says::Deny => (Style::Red, "deny"),
+        _ if rule.has_ended() => (Style::Dim, if rule.revoked_at.is_some() { "revoked" } else { "expired" }),
+        StandingVerdict::Allow => (Style::Green, "allow"),
+        StandingVerdict::Deny => (Style::Red, "deny"),
     };
     out.styled(style, &format!("  {word}"))?;
-    let whose = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
-    out.line(&format!("  {}, {whose}", one_line(&route(&rule.provider, &rule.tool))))?;
+    let caller = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
+    out.line(&format!("  {}, {caller}", one_line(&route(&rule.provider, &rule.tool))))?;
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
         (None, _) => "any arguments".to_owned(),
         (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),
@@ -76,13 +76,13 @@ fn one(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     out.styled(Style::Dim, &format!("{by}; used {times}"))?;
     out.line("")?;
     if rule.orphaned_at.is_some() {
-        let what = match rule.verdict {
-            Says::Allow => "so it ended",
-            Says::Deny => "it denies until a reviewer revokes it",
+        let effect = match rule.verdict {
+            StandingVerdict::Allow => "so it ended",
+            StandingVerdict::Deny => "it denies until a reviewer revokes it",
         };
         out.styled(
             Style::Yellow,
-            &format!("    {}'s key was revoked, or may not decide any more; {what}", one_line(&rule.created_by)),
+            &format!("    {}'s key was revoked, or may not decide any more; {effect}", one_line(&rule.created_by)),
         )?;
         out.line("")?;
     }
@@ -108,11 +108,16 @@ async fn revoke(
     Ok(Exit::Ok)
 }
 
-/// `changes rule`
-pub(super) async fn give(client: &Client, args: &GiveRuleArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+/// Creates a standing rule from a change (`changes rule`).
+pub(super) async fn create(
+    client: &Client,
+    args: &CreateRuleArgs,
+    json: bool,
+    out: &mut Output,
+) -> Result<Exit, Failure> {
     let lasts = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
-        let wrong = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", one_line(text)));
-        parse_duration(text).map(|duration| duration.as_secs()).map_err(wrong)
+        let usage_error = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", one_line(text)));
+        parse_duration(text).map(|duration| duration.as_secs()).map_err(usage_error)
     });
     let body = json!({
         "verdict": if args.allow_for.is_some() { "allow" } else { "deny" },
@@ -125,7 +130,7 @@ pub(super) async fn give(client: &Client, args: &GiveRuleArgs, json: bool, out: 
     if json {
         out.json(&answer.json_line()?)?;
     } else {
-        one(&answer.read()?, out)?;
+        print_rule(&answer.read()?, out)?;
     }
     Ok(Exit::Ok)
 }

@@ -1,4 +1,4 @@
-//! `store copy`: moves a store into another one, while nobody serves either.
+//! `store copy`: copies a store into another one, while no gateway serves either.
 
 use std::{
     cell::RefCell,
@@ -20,7 +20,7 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
         let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
         Ok(if server { Place::server(text, ca.clone())? } else { Place::directory(text.as_ref()) })
     };
-    let bar = RefCell::new(Bar { terminal: stderr().is_terminal(), shown: None });
+    let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), shown: None });
     let (from, to) = (place(from)?, place(to)?);
     let mut rows = 0;
     let mut tracker = |over: bool| {
@@ -52,14 +52,14 @@ pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// On the standard error stream of a terminal; elsewhere nothing.
-struct Bar {
+/// A progress bar on stderr, if that is a terminal.
+struct ProgressBar {
     terminal: bool,
-    /// Of what, and how much in thousandths.
+    /// The step shown last, and its progress in thousandths.
     shown: Option<(&'static str, u64)>,
 }
 
-impl Bar {
+impl ProgressBar {
     fn show(&mut self, what: &'static str, Progress { rows, of }: Progress) {
         let part = (rows.min(of) * 1000).checked_div(of).unwrap_or(1000);
         if !self.terminal || self.shown == Some((what, part)) {
@@ -71,7 +71,7 @@ impl Bar {
         self.shown = Some((what, part));
         let full = usize::try_from(part / 25).unwrap_or(40);
         let text = format!("\r{}{} {rows} of {of} rows {what}", "█".repeat(full), "░".repeat(40 - full.min(40)));
-        // Nothing depends on it.
+        // Output errors are ignored, because nothing depends on the bar.
         let _ = stderr().write_all(text.as_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! `webhooks [list]|deliveries|retry|test`, through a gateway's REST endpoint.
+//! `webhooks [list]|deliveries|retry|test`, over REST.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -25,7 +25,7 @@ pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 #[derive(Deserialize)]
-struct All {
+struct WebhookList {
     webhooks: Vec<Webhook>,
 }
 
@@ -47,7 +47,7 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
-    let All { webhooks } = answer.read()?;
+    let WebhookList { webhooks } = answer.read()?;
     if webhooks.is_empty() {
         remark("There are no webhooks; see `webhooks` in config/countersign.yaml.");
     }
@@ -72,7 +72,7 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
 }
 
 #[derive(Deserialize)]
-struct Page {
+struct DeliveryPage {
     deliveries: Vec<Delivery>,
 }
 
@@ -95,7 +95,7 @@ async fn deliveries(client: &Client, name: &str, limit: u8, json: bool, out: &mu
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
-    for delivery in &answer.read::<Page>()?.deliveries {
+    for delivery in &answer.read::<DeliveryPage>()?.deliveries {
         let style = match delivery.state.as_str() {
             "delivered" => Style::Green,
             "waiting" => Style::Yellow,
@@ -117,14 +117,14 @@ async fn deliveries(client: &Client, name: &str, limit: u8, json: bool, out: &mu
 
 async fn retry(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     #[derive(Deserialize)]
-    struct Retried {
+    struct RetryResponse {
         again: u64,
     }
     let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
     if json {
         out.json(&answer.json_line()?)?;
     } else {
-        let Retried { again } = answer.read()?;
+        let RetryResponse { again } = answer.read()?;
         out.line(&format!("Sending now what is queued; {again} given up before are tried again."))?;
     }
     Ok(Exit::Ok)
@@ -132,21 +132,21 @@ async fn retry(client: &Client, name: &str, json: bool, out: &mut Output) -> Res
 
 async fn test(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     #[derive(Deserialize)]
-    struct Tested {
+    struct TestResponse {
         delivered: bool,
         status: Option<u16>,
         error: Option<String>,
     }
     let answer = client.post(&["webhooks", name, "test"], &json!({})).await?;
-    let tested: Tested = answer.read()?;
+    let tested: TestResponse = answer.read()?;
     if json {
         out.json(&answer.json_line()?)?;
     } else if tested.delivered {
         out.line(&format!("Delivered; the receiver answered {}.", tested.status.unwrap_or_default()))?;
     }
     match tested {
-        Tested { delivered: true, .. } => Ok(Exit::Ok),
-        Tested { error, .. } => {
+        TestResponse { delivered: true, .. } => Ok(Exit::Ok),
+        TestResponse { error, .. } => {
             Err(Failure::new(Exit::Failed, format!("not delivered: {}", one_line(&error.unwrap_or_default()))))
         }
     }

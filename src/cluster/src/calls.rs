@@ -20,7 +20,7 @@ use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, encode,
     envelope::Request,
-    event_stream::Events,
+    event_stream::EventReader,
     headers,
     json::{member, string},
 };
@@ -82,7 +82,7 @@ fn onward(
     if let Some(authorization) = &exchange.session.authorization {
         all.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).map_err(unfit)?);
     }
-    for (name, value) in headers::of_request(request, &request.meta()?) {
+    for (name, value) in headers::for_request(request, &request.meta()?) {
         all.insert(name, HeaderValue::from_str(&value).map_err(unfit)?);
     }
     for (name, value) in mirrored {
@@ -112,10 +112,10 @@ async fn last(
     mut body: impl Stream<Item = Result<Bytes, h2::Error>> + Unpin,
     before: impl Fn(Bytes) -> bool,
 ) -> Result<Bytes, Fault> {
-    let mut events = Events::new(MAX);
+    let mut events = EventReader::new(MAX);
     while let Some(chunk) = body.next().await {
         events.push(&chunk?);
-        while let Some(event) = events.take().map_err(|_| "its answer is too long")? {
+        while let Some(event) = events.next_event().map_err(|_| "its answer is too long")? {
             if !event.is_message() {
                 continue;
             }

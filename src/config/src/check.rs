@@ -1,4 +1,4 @@
-//! What single values must look like beyond their type, and what values must not be combined.
+//! Checks single values beyond their type, and combinations of values.
 
 use url::Url;
 
@@ -9,21 +9,21 @@ use super::{
     error::{Origin, Problem, quoted},
     reader::Reader,
     terms, units,
-    values::Wrong,
+    values::ValueError,
 };
 
-/// Statuses of the built-in tracker.
+/// The statuses of the built-in tracker.
 const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"];
 
-pub(super) fn status(name: &str) -> Result<(), Wrong> {
+pub(super) fn status(name: &str) -> Result<(), ValueError> {
     if STATUSES.contains(&name) {
         return Ok(());
     }
     Err((format!("{} is not a status", quoted(name)), format!("Write one of: {}.", STATUSES.join(", "))))
 }
 
-/// The name of somebody whom issues can be assigned to.
-pub(super) fn person(name: &str) -> Result<(), Wrong> {
+/// Checks the name of a person to whom issues can be assigned.
+pub(super) fn person(name: &str) -> Result<(), ValueError> {
     let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !has_hidden(name);
     if fits {
         return Ok(());
@@ -31,8 +31,8 @@ pub(super) fn person(name: &str) -> Result<(), Wrong> {
     Err((format!("{} is not a person's name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
 }
 
-/// A group of reviewers, or the name of a principal or of whom it belongs to.
-pub(super) fn member(name: &str) -> Result<(), Wrong> {
+/// Checks the name of a group of reviewers, of a principal or of its owner.
+pub(super) fn member(name: &str) -> Result<(), ValueError> {
     let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !has_hidden(name);
     if fits {
         return Ok(());
@@ -40,16 +40,16 @@ pub(super) fn member(name: &str) -> Result<(), Wrong> {
     Err((format!("{} is not a name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
 }
 
-/// What a tool's further name begins with.
-pub(super) fn prefix(text: &str) -> Result<(), Wrong> {
+/// Checks a prefix of tool names.
+pub(super) fn prefix(text: &str) -> Result<(), ValueError> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {
         return Ok(());
     }
     Err((format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /.".to_owned()))
 }
 
-/// A regular expression.
-pub(super) fn pattern(text: &str) -> Result<(), Wrong> {
+/// Checks a regular expression.
+pub(super) fn pattern(text: &str) -> Result<(), ValueError> {
     match regex::Regex::new(text) {
         Ok(_) => Ok(()),
         Err(error) => {
@@ -60,8 +60,8 @@ pub(super) fn pattern(text: &str) -> Result<(), Wrong> {
     }
 }
 
-/// A tool's further name, or a category of them.
-pub(super) fn category(text: &str) -> Result<(), Wrong> {
+/// Checks a further name of a tool, or a category of names.
+pub(super) fn category(text: &str) -> Result<(), ValueError> {
     let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
     if fits && !text.is_empty() && text.matches('*').count() <= 1 {
         return Ok(());
@@ -70,8 +70,8 @@ pub(super) fn category(text: &str) -> Result<(), Wrong> {
     Err((format!("{} is not a category of names", quoted(text)), remedy.to_owned()))
 }
 
-/// The name of a provider.
-pub(super) fn provider(text: &str) -> Result<(), Wrong> {
+/// Checks the name of a provider.
+pub(super) fn provider(text: &str) -> Result<(), ValueError> {
     if !text.trim().is_empty() && text.chars().count() <= 100 && !has_hidden(text) {
         return Ok(());
     }
@@ -81,8 +81,8 @@ pub(super) fn provider(text: &str) -> Result<(), Wrong> {
     ))
 }
 
-/// A Host header value: a name or address, with a port or without.
-pub(super) fn host(text: &str) -> Result<(), Wrong> {
+/// Checks a `Host` header value: a name or address with an optional port.
+pub(super) fn host(text: &str) -> Result<(), ValueError> {
     let parsed = Url::parse(&format!("http://{text}/")).ok();
     let plain = !text.contains(['/', '@', '?', '#', ' ', '*']) && !text.is_empty();
     if plain && parsed.is_some_and(|url| url.host().is_some()) {
@@ -96,8 +96,8 @@ pub(super) fn host(text: &str) -> Result<(), Wrong> {
     ))
 }
 
-/// An origin as browsers send it.
-pub(super) fn origin(text: &str) -> Result<(), Wrong> {
+/// Checks an origin in the form that browsers send.
+pub(super) fn origin(text: &str) -> Result<(), ValueError> {
     let remedy = "Write scheme://host or scheme://host:port, such as https://app.example.com.";
     if text == "*" || text == "null" {
         let why = format!("{text} would let in pages of any site");
@@ -113,7 +113,7 @@ pub(super) fn origin(text: &str) -> Result<(), Wrong> {
     }
 }
 
-pub(super) fn public_url(text: &str) -> Result<(), Wrong> {
+pub(super) fn public_url(text: &str) -> Result<(), ValueError> {
     let wrong = |why: &str| Err((format!("{} {why}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
     let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
@@ -128,8 +128,9 @@ pub(super) fn public_url(text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The rest is looked at when the store is opened. What is wrong is not repeated: it may hold a password.
-pub(super) fn postgres(text: &str) -> Result<(), Wrong> {
+/// Checks the scheme of a PostgreSQL URL; opening the store checks the rest. The error does not quote the URL, which may
+/// contain a password.
+pub(super) fn postgres(text: &str) -> Result<(), ValueError> {
     if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
         return Ok(());
     }
@@ -137,7 +138,7 @@ pub(super) fn postgres(text: &str) -> Result<(), Wrong> {
     Err(("this is not an address of PostgreSQL".to_owned(), remedy.to_owned()))
 }
 
-pub(super) fn log_filter(text: &str) -> Result<(), Wrong> {
+pub(super) fn log_filter(text: &str) -> Result<(), ValueError> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) => Ok(()),
         Err(error) => Err((
@@ -147,8 +148,8 @@ pub(super) fn log_filter(text: &str) -> Result<(), Wrong> {
     }
 }
 
-/// What must not be combined.
-pub(super) fn cross(config: &Config, r: &Reader) -> Vec<Problem> {
+/// Returns the problems of values that must not be combined.
+pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut wrong = |key: &str, message: String, remedy: &str| {
         let origin = r.origin(key);
@@ -187,12 +188,12 @@ pub(super) fn cross(config: &Config, r: &Reader) -> Vec<Problem> {
     for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
         wrong("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
     }
-    if let Err((message, remedy)) = terms::check(&config.policy.review, &config.policy.groups) {
+    if let Err((message, remedy)) = terms::check_reviewers(&config.policy.review, &config.policy.groups) {
         let quorum = r.origin("policy.review.reviewers") == Origin::Default;
         wrong(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
     }
 
-    // Of two keys that do not go together, the one that somebody set is named.
+    // Of two conflicting keys, the error names the one that was set.
     let set_one = |first: &'static str, second: &'static str| {
         if r.origin(first) == Origin::Default { second } else { first }
     };
@@ -222,7 +223,7 @@ pub(super) fn cross(config: &Config, r: &Reader) -> Vec<Problem> {
     problems
 }
 
-/// What is allowed and probably not meant. One sentence each.
+/// Returns one sentence for each setting that is allowed but probably unintended.
 pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
     let mut warnings = Vec::new();
     let named = !config.allowed_hosts.is_empty() || config.public_url.is_some();
@@ -241,8 +242,8 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
     }
     if config.policy.default == countersign_domain::policy::PolicyDefault::Allow {
         let origin = r.origin("policy.default");
-        let told = if origin == Origin::Default { String::new() } else { format!(" ({origin})") };
-        warnings.push(format!("policy.default is allow{told}: agents write without anybody's approval"));
+        let origin_note = if origin == Origin::Default { String::new() } else { format!(" ({origin})") };
+        warnings.push(format!("policy.default is allow{origin_note}: agents write without anybody's approval"));
     }
     for rule in &config.policy.rules {
         for path in rule.when.iter().flat_map(|when| when.compares_paths_as_text()) {

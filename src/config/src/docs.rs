@@ -1,6 +1,6 @@
 //! `modules.docs`: the folders of documents that agents may read, and the models that help to search them.
 //!
-//! Nothing here says a secret: a key is shown by its variable or not at all.
+//! Never shows a secret: a key is shown by the name of its variable, or not at all.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,11 +9,11 @@ use url::Url;
 use super::{
     Secret,
     error::{Problem, quoted, quoted_key},
-    fields::{Expanded, Fields},
-    reader::{Placed, Reader, Setting},
-    servers::shown,
-    tree::{KeyValue, Node, Spot},
-    values::{found, yaml_text},
+    fields::{ExpandedText, Fields},
+    reader::{LayerValue, Reader, Setting},
+    servers::listing,
+    tree::{KeyValue, LocatedNode, Node},
+    values::{describe, yaml_text},
     variables,
 };
 
@@ -21,24 +21,24 @@ const PROJECTS: &str = "modules.docs.projects";
 const EMBEDDINGS: &str = "modules.docs.embeddings";
 const GENERATION: &str = "modules.docs.generation";
 
-/// What may stand below a project's name, and below a model; a test finds what `config/countersign.yaml` does not document.
+/// The keys of a project, and of a model. A test checks that `config/countersign.yaml` documents them.
 pub(crate) const PROJECT_KEYS: [&str; 4] = ["root", "folder", "external_docs", "branches"];
 pub(crate) const MODEL_KEYS: [&str; 4] = ["url", "model", "key", "timeout"];
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
-const MAX_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 const MAX_PROJECTS: usize = 64;
-const MAX_MODEL: usize = 200;
+const MAX_MODEL_NAME_LEN: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocsConfig {
     pub enabled: bool,
-    /// In the order of the file.
+    /// The projects in the order of the file.
     pub projects: Vec<DocsProject>,
-    /// `None` ranks by words alone.
+    /// The model for embeddings. `None` ranks by words only.
     pub embeddings: Option<ModelEndpoint>,
-    /// Who writes answers; `None` leaves that to the client's own model, or quotes.
+    /// The model that writes answers. `None` leaves that to the client's model, or answers with quotations.
     pub generation: Option<ModelEndpoint>,
 }
 
@@ -47,127 +47,128 @@ pub struct DocsConfig {
 pub struct DocsProject {
     pub name: String,
     pub root: PathBuf,
-    /// Where agents' documents lie, below the root: no `..`, not absolute, `/` between its parts; empty is the root itself.
+    /// The folder of the agents' documents relative to the root, with `/` between its parts and without `..`. An empty path
+    /// is the root itself.
     pub folder: String,
-    /// Documentation that is only read, below the root in the same way.
+    /// A folder of read-only documentation, also relative to the root.
     pub external_docs: Option<String>,
-    /// A git branch has documents of its own: those that were there when it was checked out.
+    /// Each git branch has its own documents, starting with those present when it was checked out.
     pub by_branch: bool,
 }
 
-/// An endpoint that speaks as OpenAI's does.
+/// An endpoint with the API of OpenAI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelEndpoint {
-    /// What `/embeddings` or `/chat/completions` is put behind, without a slash at its end.
+    /// The base URL before `/embeddings` or `/chat/completions`, without a trailing slash.
     pub url: String,
     pub model: String,
-    /// Sent as a bearer token.
+    /// The bearer token of requests.
     pub key: Option<Secret>,
-    /// For one request.
+    /// The time limit of one request.
     pub timeout: Duration,
 }
 
 pub(super) fn read(r: &mut Reader) -> DocsConfig {
     DocsConfig {
         enabled: r.boolean("modules.docs.enabled"),
-        projects: projects(r),
-        embeddings: model(r, EMBEDDINGS, 30 * S),
-        generation: model(r, GENERATION, 120 * S),
+        projects: read_projects(r),
+        embeddings: read_model(r, EMBEDDINGS, 30 * S),
+        generation: read_model(r, GENERATION, 120 * S),
     }
 }
 
-fn problem(r: &mut Reader, placed: &Placed, key: &str, message: String, remedy: &str) {
+fn report(r: &mut Reader, placed: &LayerValue, key: &str, message: String, remedy: &str) {
     let (key, remedy) = (Some(key.to_owned()), remedy.to_owned());
     r.problems.push(Problem { origin: placed.origin.clone(), key, message, remedy });
 }
 
-fn projects(r: &mut Reader) -> Vec<DocsProject> {
+fn read_projects(r: &mut Reader) -> Vec<DocsProject> {
     let Some(placed) = r.section(PROJECTS) else { return Vec::new() };
     let entries: &[KeyValue] = match &placed.node {
         Node::Map(entries) => entries,
         Node::Null => &[],
         other => {
-            let message = format!("expected a map of projects, found {}", found(other));
-            problem(r, &placed, PROJECTS, message, "Write {name: {root: /srv/handbook}}.");
+            let message = format!("expected a map of projects, found {}", describe(other));
+            report(r, &placed, PROJECTS, message, "Write {name: {root: /srv/handbook}}.");
             return Vec::new();
         }
     };
     let shown = match entries {
         [] => "{}".to_owned(),
-        _ => shown::flow(&placed.node, &yaml_text),
+        _ => listing::format_flow(&placed.node, &yaml_text),
     };
     r.settings.push(Setting { key: PROJECTS, value: shown, origin: placed.origin.clone() });
     if entries.len() > MAX_PROJECTS {
-        problem(r, &placed, PROJECTS, format!("{} projects", entries.len()), "Keep at most 64.");
+        report(r, &placed, PROJECTS, format!("{} projects", entries.len()), "Keep at most 64.");
         return Vec::new();
     }
     let mut all: Vec<DocsProject> = Vec::new();
     for entry in entries {
         let key = format!("{PROJECTS}.{}", quoted_key(&entry.key));
-        // It stands in the URIs of its documents.
-        let fits = (1..=MAX_NAME).contains(&entry.key.len())
+        // The name is part of the URIs of its documents.
+        let fits = (1..=MAX_NAME_LEN).contains(&entry.key.len())
             && entry.key.starts_with(|c: char| c.is_ascii_alphanumeric())
             && entry.key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
         if !fits {
             let message = format!("{} cannot be a project's name", quoted(&entry.key));
-            let origin = placed.at(entry.line, entry.column);
+            let origin = placed.origin_at(entry.line, entry.column);
             let remedy = "Use 1 to 64 letters, digits, -, _ and dots.".to_owned();
             r.problems.push(Problem { origin, key: Some(key), message, remedy });
             continue;
         }
         let Node::Map(values) = &entry.value.node else {
-            let message = format!("expected a project, found {}", entry.value.node.kind());
-            let origin = placed.at(entry.line, entry.column);
+            let message = format!("expected a project, found {}", entry.value.node.describe_kind());
+            let origin = placed.origin_at(entry.line, entry.column);
             let remedy = "Write {root: /srv/handbook}.".to_owned();
             r.problems.push(Problem { origin, key: Some(key), message, remedy });
             continue;
         };
         let mut fields = Fields::new(r, &placed, key, format!("{PROJECTS}.{}", entry.key), values, entry);
-        all.extend(project(&entry.key, &mut fields));
+        all.extend(read_project(&entry.key, &mut fields));
     }
     all
 }
 
-fn project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
-    f.only(&PROJECT_KEYS);
-    let before = f.problems();
+fn read_project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
+    f.reject_unknown_keys(&PROJECT_KEYS);
+    let before = f.problem_count();
     let root = if f.has("root") {
-        let expanded = f.expanded("root");
-        let placed = f.placed();
-        expanded.and_then(|Expanded { value, .. }| match f.env().expand(&value, &placed.base) {
+        let expanded = f.expanded_text("root");
+        let placed = f.layer_value();
+        expanded.and_then(|ExpandedText { value, .. }| match f.env().expand(&value, &placed.base) {
             Ok(path) => Some(path),
             Err((message, remedy)) => {
-                f.wrong("root", message, &remedy);
+                f.report("root", message, &remedy);
                 None
             }
         })
     } else {
-        f.wrong("", "the project has no root".to_owned(), "Write root: /srv/handbook.");
+        f.report("", "the project has no root".to_owned(), "Write root: /srv/handbook.");
         None
     };
-    let folder = f.text("folder").and_then(|text| below_root(f, "folder", &text)).unwrap_or_default();
-    let external_docs = f.text("external_docs").and_then(|text| below_root(f, "external_docs", &text));
+    let folder = f.text("folder").and_then(|text| parse_subfolder(f, "folder", &text)).unwrap_or_default();
+    let external_docs = f.text("external_docs").and_then(|text| parse_subfolder(f, "external_docs", &text));
     let by_branch = f.choice("branches", &[("git", true), ("none", false)]).unwrap_or(false);
     if external_docs.as_deref() == Some(&folder) {
         let message = "external_docs is the folder of the documents itself".to_owned();
-        f.wrong("external_docs", message, "Name another folder, or leave it out.");
+        f.report("external_docs", message, "Name another folder, or leave it out.");
     }
     let root = root?;
     let name = name.to_owned();
-    (f.problems() == before).then_some(DocsProject { name, root, folder, external_docs, by_branch })
+    (f.problem_count() == before).then_some(DocsProject { name, root, folder, external_docs, by_branch })
 }
 
-/// A folder below the root, its parts with a slash between them.
-fn below_root(f: &mut Fields<'_>, name: &str, text: &str) -> Option<String> {
+/// Parses a folder relative to the root, and normalizes its slashes.
+fn parse_subfolder(f: &mut Fields<'_>, name: &str, text: &str) -> Option<String> {
     let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if text.starts_with('/') || parts.contains(&"..") || text.contains(['\0', '\\']) {
-        f.wrong(name, format!("{} is not below the root", quoted(text)), "Name a folder below root: knowledge/team.");
+        f.report(name, format!("{} is not below the root", quoted(text)), "Name a folder below root: knowledge/team.");
         return None;
     }
     Some(parts.join("/"))
 }
 
-fn model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
+fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
     let placed = r.section(key)?;
     let entries: &[KeyValue] = match &placed.node {
         Node::Map(entries) => entries,
@@ -176,62 +177,62 @@ fn model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEn
             return None;
         }
         other => {
-            let message = format!("expected an endpoint, found {}", found(other));
-            problem(r, &placed, key, message, "Write {url: http://127.0.0.1:11434/v1, model: …}, or null.");
+            let message = format!("expected an endpoint, found {}", describe(other));
+            report(r, &placed, key, message, "Write {url: http://127.0.0.1:11434/v1, model: …}, or null.");
             return None;
         }
     };
-    r.settings.push(Setting { key, value: shown_model(entries), origin: placed.origin.clone() });
-    // Where the section begins is all that is known of its place.
-    let value = Spot { node: Node::Null, line: 0, column: 0 };
+    r.settings.push(Setting { key, value: format_model(entries), origin: placed.origin.clone() });
+    // Only the position of the whole section is known.
+    let value = LocatedNode { node: Node::Null, line: 0, column: 0 };
     let at = KeyValue { key: key.to_owned(), line: 0, column: 0, value };
     let mut fields = Fields::new(r, &placed, key.to_owned(), key.to_owned(), entries, &at);
-    endpoint(&mut fields, timeout)
+    read_endpoint(&mut fields, timeout)
 }
 
-fn endpoint(f: &mut Fields<'_>, mut timeout: Duration) -> Option<ModelEndpoint> {
-    f.only(&MODEL_KEYS);
-    let before = f.problems();
+fn read_endpoint(f: &mut Fields<'_>, mut timeout: Duration) -> Option<ModelEndpoint> {
+    f.reject_unknown_keys(&MODEL_KEYS);
+    let before = f.problem_count();
     for name in ["url", "model"] {
         if !f.has(name) {
-            f.wrong("", format!("the endpoint has no {name}"), "Write {url: http://127.0.0.1:11434/v1, model: …}.");
+            f.report("", format!("the endpoint has no {name}"), "Write {url: http://127.0.0.1:11434/v1, model: …}.");
         }
     }
-    let url = f.expanded("url").and_then(|Expanded { value, .. }| address(f, value.trim()));
-    let model = f.expanded("model").map(|model| model.value);
-    if model.as_ref().is_some_and(|model| !(1..=MAX_MODEL).contains(&model.trim().len())) {
-        f.wrong("model", "this is not the name of a model".to_owned(), "Write 1 to 200 characters.");
+    let url = f.expanded_text("url").and_then(|ExpandedText { value, .. }| parse_address(f, value.trim()));
+    let model = f.expanded_text("model").map(|model| model.value);
+    if model.as_ref().is_some_and(|model| !(1..=MAX_MODEL_NAME_LEN).contains(&model.trim().len())) {
+        f.report("model", "this is not the name of a model".to_owned(), "Write 1 to 200 characters.");
     }
-    // A variable that is not set leaves an endpoint without a key.
-    let key = f.expanded("key").map(|key| key.value.trim().to_owned()).filter(|key| !key.is_empty());
+    // An unset variable means an endpoint without a key.
+    let key = f.expanded_text("key").map(|key| key.value.trim().to_owned()).filter(|key| !key.is_empty());
     if key.as_ref().is_some_and(|key| !key.chars().all(|c| c.is_ascii_graphic())) {
-        f.wrong("key", "this is not a key".to_owned(), "A key has no spaces and no letters beyond ASCII.");
+        f.report("key", "this is not a key".to_owned(), "A key has no spaces and no letters beyond ASCII.");
     }
     f.duration("timeout", 100 * MS..=600 * S, &mut timeout);
     let (url, model) = (url?, model?);
-    (f.problems() == before).then_some(ModelEndpoint { url, model, key: key.map(Secret), timeout })
+    (f.problem_count() == before).then_some(ModelEndpoint { url, model, key: key.map(Secret), timeout })
 }
 
-fn address(f: &mut Fields<'_>, text: &str) -> Option<String> {
+fn parse_address(f: &mut Fields<'_>, text: &str) -> Option<String> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
     let Some(url) = url else {
-        f.wrong("url", "this is not an http or https URL".to_owned(), "Write http://127.0.0.1:11434/v1.");
+        f.report("url", "this is not an http or https URL".to_owned(), "Write http://127.0.0.1:11434/v1.");
         return None;
     };
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
         let remedy = "Write the address alone, and a key as `key`.";
-        f.wrong("url", "the URL contains more than an address".to_owned(), remedy);
+        f.report("url", "the URL contains more than an address".to_owned(), remedy);
         return None;
     }
     Some(url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// For `config show`.
-fn shown_model(entries: &[KeyValue]) -> String {
+/// Formats the keys of a model for `config show`, without secrets.
+fn format_model(entries: &[KeyValue]) -> String {
     let shown = entries.iter().map(|KeyValue { key, value, .. }| {
         let value = match (key.as_str(), &value.node) {
-            ("key", Node::Text(text)) if !variables::tells_nothing(text) => yaml_text("[secret]"),
-            (_, node) => shown::flow(node, &yaml_text),
+            ("key", Node::Text(text)) if !variables::is_safe_to_show(text) => yaml_text("[secret]"),
+            (_, node) => listing::format_flow(node, &yaml_text),
         };
         format!("{}: {value}", yaml_text(key))
     });
@@ -242,23 +243,23 @@ fn shown_model(entries: &[KeyValue]) -> String {
 mod tests {
     use super::*;
     use crate::{
-        Environment, Flags, Loaded,
+        Environment, Flags, LoadedConfig,
         error::ConfigError,
-        load::{DEFAULTS, load},
+        load::{DEFAULT_YAML, load},
         show,
     };
 
-    fn read_yaml(docs: &str) -> Result<Loaded, ConfigError> {
+    fn read_yaml(docs: &str) -> Result<LoadedConfig, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, format!("modules: {{ docs: {docs} }}")).unwrap();
         let home = dir.path().to_string_lossy().into_owned();
-        let environment = Environment::of(dir.path(), &[("HOME", &home), ("DOCS_KEY", "very-secret")]);
+        let environment = Environment::new(dir.path(), &[("HOME", &home), ("DOCS_KEY", "very-secret")]);
         load(&Flags { config: Some(file), ..Flags::default() }, &environment)
     }
 
     #[test]
-    fn a_project_and_its_models_are_read_and_no_key_is_shown() {
+    fn projects_and_models_are_read_without_showing_keys() {
         let loaded = read_yaml(
             "{ enabled: true, projects: { handbook: { root: ~/handbook, folder: ./knowledge//team/, external_docs: docs, \
              branches: git }, bare: { root: /srv/bare } }, embeddings: { url: 'http://127.0.0.1:9/v1/', model: e5, \
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_project_or_a_model_is_said_where_it_stands() {
+    fn wrong_project_or_model_is_reported_at_its_key() {
         for (docs, expected) in [
             ("{ projects: [] }", &["modules.docs.projects", "expected a map of projects"] as &[&str]),
             ("{ projects: { 'a b': { root: /x } } }", &["cannot be a project's name"]),
@@ -324,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_a_project_and_of_a_model_is_documented() {
-        let section = &DEFAULTS[DEFAULTS.find("\n  docs:").unwrap()..];
+    fn every_project_and_model_key_is_documented() {
+        let section = &DEFAULT_YAML[DEFAULT_YAML.find("\n  docs:").unwrap()..];
         for key in PROJECT_KEYS.iter().chain(&MODEL_KEYS) {
             assert!(section.contains(&format!("#     {key}:")) || section.contains(&format!("#   {key}:")), "{key}");
         }

@@ -1,4 +1,5 @@
-//! What the process was started with, as far as the configuration looks at it. Taken once, so that tests bring their own.
+//! The environment variables and the working directory that the configuration uses. They are read once, so that tests
+//! can supply their own.
 
 use std::{
     collections::BTreeMap,
@@ -11,38 +12,38 @@ use std::{
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     vars: BTreeMap<String, OsString>,
-    /// What relative paths in flags and variables count from.
+    /// The directory that relative paths in flags and variables are resolved against.
     pub cwd: PathBuf,
-    /// Variables that were put into texts, with their values.
-    used: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Variables that were expanded in texts, with their values.
+    used_values: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
-/// A variable that is set to something that is not Unicode.
+/// The value of a variable is not Unicode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotUnicode;
 
 impl Environment {
-    /// That of this process.
+    /// Reads the environment of this process.
     #[must_use]
-    pub fn of_process() -> Self {
+    pub fn from_process() -> Self {
         Self {
             vars: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect(),
             cwd: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
-            used: Arc::default(),
+            used_values: Arc::default(),
         }
     }
 
-    /// That of a test.
+    /// Creates an environment with these variables.
     #[must_use]
-    pub fn of(cwd: &Path, vars: &[(&str, &str)]) -> Self {
+    pub fn new(cwd: &Path, vars: &[(&str, &str)]) -> Self {
         let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect();
-        Self { vars, cwd: cwd.to_owned(), used: Arc::default() }
+        Self { vars, cwd: cwd.to_owned(), used_values: Arc::default() }
     }
 
-    /// The value of a variable; an empty one counts as not set.
+    /// Returns the value of a variable. An empty value counts as unset.
     ///
     /// # Errors
-    /// It is not Unicode.
+    /// The value is not Unicode.
     pub fn var(&self, name: &str) -> Result<Option<&str>, NotUnicode> {
         match self.vars.get(name) {
             None => Ok(None),
@@ -51,55 +52,55 @@ impl Environment {
         }
     }
 
-    /// The value of a variable, be it empty.
+    /// Returns the value of a variable even if it is empty.
     ///
     /// # Errors
-    /// It is not Unicode.
-    pub fn given(&self, name: &str) -> Result<Option<&str>, NotUnicode> {
+    /// The value is not Unicode.
+    pub fn var_or_empty(&self, name: &str) -> Result<Option<&str>, NotUnicode> {
         self.vars.get(name).map(|value| value.to_str().ok_or(NotUnicode)).transpose()
     }
 
-    /// Notes that the value was put into a text.
-    pub(super) fn note_used(&self, name: &str, value: &str) {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.to_owned());
+    /// Records that the value was expanded in a text.
+    pub(super) fn record_use(&self, name: &str, value: &str) {
+        self.used_values.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.to_owned());
     }
 
-    /// The variables that were put into texts, with their values.
-    pub(super) fn used(&self) -> BTreeMap<String, String> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the variables that were expanded in texts, with their values.
+    pub(super) fn used_variables(&self) -> BTreeMap<String, String> {
+        self.used_values.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The names of all variables with that prefix that are set to something.
-    pub fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    /// Returns the names of all non-empty variables with this prefix.
+    pub fn names_with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.vars.iter().filter(move |(k, v)| k.starts_with(prefix) && !v.is_empty()).map(|(k, _)| k.as_str())
     }
 
-    /// `HOME`, if it is an absolute path.
+    /// Returns `HOME` if it is an absolute path.
     #[must_use]
     pub fn home(&self) -> Option<PathBuf> {
-        self.absolute("HOME")
+        self.absolute_path("HOME")
     }
 
-    /// `XDG_STATE_HOME`, or `~/.local/state`. A relative value is ignored, as the XDG specification says.
+    /// Returns `XDG_STATE_HOME`, or `~/.local/state`. A relative value is ignored, as the XDG specification requires.
     #[must_use]
     pub fn state_home(&self) -> Option<PathBuf> {
-        self.absolute("XDG_STATE_HOME").or_else(|| Some(self.home()?.join(".local/state")))
+        self.absolute_path("XDG_STATE_HOME").or_else(|| Some(self.home()?.join(".local/state")))
     }
 
-    /// `XDG_CONFIG_HOME`, or `~/.config`.
+    /// Returns `XDG_CONFIG_HOME`, or `~/.config`.
     #[must_use]
     pub fn config_home(&self) -> Option<PathBuf> {
-        self.absolute("XDG_CONFIG_HOME").or_else(|| Some(self.home()?.join(".config")))
+        self.absolute_path("XDG_CONFIG_HOME").or_else(|| Some(self.home()?.join(".config")))
     }
 
-    fn absolute(&self, name: &str) -> Option<PathBuf> {
+    fn absolute_path(&self, name: &str) -> Option<PathBuf> {
         self.vars.get(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// Expands a leading `~`, `$HOME`, `$XDG_STATE_HOME` or `$XDG_CONFIG_HOME`; what is still relative counts from `base`.
+    /// Expands a leading `~`, `$HOME`, `$XDG_STATE_HOME` or `$XDG_CONFIG_HOME`, and resolves a relative path against `base`.
     ///
     /// # Errors
-    /// What is wrong, and the remedy.
+    /// A message and a remedy.
     pub fn expand(&self, text: &str, base: &Path) -> Result<PathBuf, (String, String)> {
         if text.is_empty() {
             return Err(("the path is empty".to_owned(), "Name a file or folder.".to_owned()));
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn paths_expand() {
-        let env = Environment::of(Path::new("/w"), &[("HOME", "/home/a"), ("XDG_CONFIG_HOME", "relative")]);
+        let env = Environment::new(Path::new("/w"), &[("HOME", "/home/a"), ("XDG_CONFIG_HOME", "relative")]);
         let cases = [
             ("~", "/home/a"),
             ("~/x/y", "/home/a/x/y"),
@@ -158,16 +159,16 @@ mod tests {
         for text in ["", "~bob/x", "$OTHER/x", "a\0b"] {
             assert!(env.expand(text, Path::new("/base")).is_err(), "{text}");
         }
-        let bare = Environment::of(Path::new("/w"), &[("XDG_STATE_HOME", "/state")]);
+        let bare = Environment::new(Path::new("/w"), &[("XDG_STATE_HOME", "/state")]);
         assert_eq!(bare.expand("$XDG_STATE_HOME/c", Path::new("/")), Ok(PathBuf::from("/state/c")));
         assert!(bare.expand("~/c", Path::new("/")).unwrap_err().1.contains("--data"));
     }
 
     #[test]
-    fn empty_variables_are_not_set() {
-        let env = Environment::of(Path::new("/"), &[("COUNTERSIGN_LISTEN", ""), ("COUNTERSIGN_DATA", "/d")]);
+    fn empty_variable_counts_as_unset() {
+        let env = Environment::new(Path::new("/"), &[("COUNTERSIGN_LISTEN", ""), ("COUNTERSIGN_DATA", "/d")]);
         assert_eq!(env.var("COUNTERSIGN_LISTEN"), Ok(None));
         assert_eq!(env.var("COUNTERSIGN_DATA"), Ok(Some("/d")));
-        assert_eq!(env.names("COUNTERSIGN_").collect::<Vec<_>>(), ["COUNTERSIGN_DATA"]);
+        assert_eq!(env.names_with_prefix("COUNTERSIGN_").collect::<Vec<_>>(), ["COUNTERSIGN_DATA"]);
     }
 }

@@ -1,20 +1,20 @@
-//! What is wrong with a configuration: each problem names where the value came from, the key and the remedy.
+//! Problems of a configuration. Each names the origin of the value, the key and the remedy.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The built-in `config/countersign.yaml`.
     Default,
-    /// A line and column of a file, from 1; 0 where they are not known.
+    /// A line and column of a file, counted from 1; 0 if unknown.
     File { path: Arc<PathBuf>, line: u64, column: u64 },
     /// An environment variable.
     Env(String),
     /// A flag of the command line, such as `--listen`.
     Flag(&'static str),
-    /// What was in force when the last gateway ended.
-    Before,
+    /// The configuration that was in force when the last gateway ended.
+    PreviousRun,
 }
 
 impl fmt::Display for Origin {
@@ -25,20 +25,20 @@ impl fmt::Display for Origin {
             Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
             Self::Env(name) => write!(f, "environment variable {name}"),
             Self::Flag(flag) => write!(f, "flag {flag}"),
-            Self::Before => f.write_str("what was in force before"),
+            Self::PreviousRun => f.write_str("what was in force before"),
         }
     }
 }
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub origin: Origin,
-    /// The dotted key, such as `transports.http.max_body`; `None` where the file as a whole is unusable.
+    /// The dotted key, such as `transports.http.max_body`; `None` if the whole file is unusable.
     pub key: Option<String>,
-    /// What is wrong.
+    /// Describes the problem.
     pub message: String,
-    /// What to do about it.
+    /// Tells the user how to fix it.
     pub remedy: String,
 }
 
@@ -52,10 +52,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A configuration that cannot be used, with everything that is wrong with it. The process ends with 78.
+/// All problems of a configuration that cannot be used. The process exits with code 78.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Never empty.
+    /// The problems; never empty.
     pub problems: Vec<Problem>,
 }
 

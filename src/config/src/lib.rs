@@ -42,7 +42,7 @@ use countersign_telemetry::logs::LogConfig;
 pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
 pub use environment::Environment;
 pub use error::ConfigError;
-pub use load::{Flags, Loaded, load};
+pub use load::{Flags, LoadedConfig, load};
 pub use upstreams::{
     Authorities, BreakerConfig, Isolation, ListsConfig, Secret, Serialization, UpstreamConfig, UpstreamTarget,
     UrlTransport,
@@ -54,15 +54,15 @@ pub use webhooks::{WebhookConfig, WebhookUrl};
 pub struct Config {
     pub listen: SocketAddr,
     pub data: PathBuf,
-    /// Where changes, keys and the trail are kept; `None` is in the data directory.
+    /// The database server for changes, keys and the trail. `None` keeps them in the data directory.
     pub store: Option<StoreServer>,
     pub auth: AuthConfig,
-    /// PEM files; `None` is plain HTTP.
+    /// Certificate and key as PEM files. `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
     pub behind_tls_proxy: bool,
-    /// Host header values that are served beside the listen address and loopback names.
+    /// Further `Host` header values that are served, beside the listen address and loopback names.
     pub allowed_hosts: Vec<String>,
-    /// How people reach the dashboard, for links.
+    /// The URL at which people reach the dashboard; links are built from it.
     pub public_url: Option<String>,
     pub strict_versions: bool,
     pub transports: TransportsConfig,
@@ -78,13 +78,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// How other gateways on the same store reach this one, where it says so.
+    /// Returns the URL at which other gateways on the same store reach this one, if it is configured.
     #[must_use]
     pub fn node_url(&self) -> Option<&str> {
         self.store.as_ref()?.node_url.as_deref()
     }
 
-    /// Address and authorities of the server that keeps the store, where one does.
+    /// Returns the URL and the certificate authorities of the store's server, if the store is on one.
     #[must_use]
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
         self.store.as_ref().map(StoreServer::address)
@@ -94,18 +94,19 @@ impl Config {
 /// A database of a PostgreSQL server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreServer {
-    /// May hold a password.
+    /// The connection URL, which may contain a password.
     pub url: Secret,
-    /// PEM file of the authorities that its certificate is verified by.
+    /// PEM file of the authorities that the server's certificate is verified against.
     pub ca: Option<PathBuf>,
-    /// How other gateways on the same database reach this one; `None` is where it listens, see docs/cluster.md.
+    /// The URL at which other gateways on the same database reach this one. `None` uses the listen address
+    /// (docs/cluster.md).
     pub node_url: Option<String>,
-    /// How long a gateway that starts waits for it.
+    /// The time that a starting gateway waits for the server.
     pub start_timeout: Duration,
 }
 
 impl StoreServer {
-    /// Its address and authorities.
+    /// Returns the URL and the certificate authorities.
     #[must_use]
     pub fn address(&self) -> (&str, Option<&Path>) {
         (self.url.0.as_str(), self.ca.as_deref())
@@ -141,23 +142,23 @@ pub struct HttpConfig {
     pub max_connections: usize,
     pub request_timeout: Duration,
     pub cors_origins: Vec<String>,
-    /// Connections and WebSockets beyond the others' that only reviewers get.
+    /// Additional connections and WebSockets that only reviewers may use.
     pub reserved_connections: usize,
-    /// Of one HTTP/2 connection.
+    /// The limit of one HTTP/2 connection.
     pub max_concurrent_streams: u32,
-    /// Bytes.
+    /// Bytes of one request body.
     pub max_body: usize,
-    /// Bytes of bodies and messages that are held at a time: of one connection, and of all.
+    /// Bytes of bodies and messages held at a time, by one connection and by all.
     pub max_connection_body_bytes: usize,
     pub max_body_bytes: usize,
-    /// How long a body waits for room among them.
+    /// The time that a body waits for room within these limits.
     pub body_wait: Duration,
-    /// How long a client may take to send its request's head, and an idle connection is kept.
+    /// The time that a client may take to send the head of a request, and that an idle connection is kept.
     pub header_timeout: Duration,
     pub keep_alive: Duration,
-    /// Worker threads; 0 is one for every two cores.
+    /// Worker threads; 0 starts one for every two cores.
     pub workers: usize,
-    /// SSE comment keep-alive.
+    /// The interval of keep-alive comments on event streams.
     pub sse_keep_alive: Duration,
 }
 
@@ -165,18 +166,18 @@ pub struct HttpConfig {
 pub struct WebSocketConfig {
     pub max_connections: usize,
     pub ping_interval: Duration,
-    /// Bytes.
+    /// Bytes of one message.
     pub max_message_size: usize,
-    /// How many sent frames, and bytes of them, a session keeps for a client that comes back.
+    /// Frames, and bytes of frames, that a session keeps for a client that reconnects.
     pub replay_frames: usize,
     pub replay_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdioConfig {
-    /// Bytes.
+    /// Bytes of one message.
     pub max_message_size: usize,
-    /// A gateway that `stdio` started ends this long after its last user.
+    /// The time after its last user at which a gateway started by `stdio` ends.
     pub linger: Duration,
 }
 
@@ -189,108 +190,108 @@ pub struct ModulesConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackerConfig {
     pub enabled: bool,
-    /// Allowed transitions by status name; empty is the default workflow.
+    /// Allowed transitions by status name. An empty map selects the default workflow.
     pub workflow: BTreeMap<String, Vec<String>>,
     pub sample_project: bool,
-    /// Names of people whom issues can be assigned to; they are added, never removed.
+    /// Names of people to whom issues can be assigned. They are added, never removed.
     pub people: Vec<String>,
 }
 
-/// Further names for tools, tried in this order after the exact ones.
+/// Further names for tools. They are tried in this order after the exact names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutesConfig {
-    /// What a name begins with, and the provider that the rest of it is a tool of.
+    /// Prefixes of names, each with the provider whose tool the rest of the name is.
     pub prefixes: Vec<(String, String)>,
-    /// A regular expression for the whole name, and the name it leads to, with `$1` for what a group matched.
+    /// Regular expressions for whole names, each with the replacement name, in which `$1` stands for a group.
     pub patterns: Vec<(String, String)>,
-    /// Names with at most one `*`, and the `provider` or `provider/tool` that they lead to.
+    /// Names with at most one `*`, each with the `provider` or `provider/tool` that they select.
     pub categories: Vec<(String, String)>,
-    /// Providers that may offer the same names, the preferred ones first.
+    /// Providers that may offer the same names, in order of preference.
     pub priority: Vec<String>,
-    /// The provider whose tools are looked at, by their own names, when a name leads nowhere else.
+    /// The provider whose own tool names are tried when nothing else matches.
     pub fallback: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesConfig {
     pub expire_after: Duration,
-    /// Bounds per principal on what is not yet final: number and argument bytes.
+    /// Limits per principal on changes that are not final: their number, and the bytes of their arguments.
     pub max_pending: usize,
     pub max_pending_bytes: usize,
-    /// Changes that one principal may propose within a minute; 0 is no limit.
+    /// Changes that one principal may propose per minute; 0 means no limit.
     pub max_proposals_per_minute: u32,
-    /// Bytes of changes that one principal may propose within a day; 0 is no limit.
+    /// Bytes of changes that one principal may propose per day; 0 means no limit.
     pub max_bytes_per_day: usize,
     pub retention: RetentionConfig,
 }
 
-/// How long what is over is kept; `None` is for ever. The audit trail is always kept.
+/// Retention times of finished changes and old events; `None` keeps them forever. The audit trail is always kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// Arguments, diffs and results of finished changes.
+    /// Retention of the arguments, diffs and results of finished changes.
     pub arguments: Option<Duration>,
-    /// The same, of changes above `large_bytes` that came to nothing.
+    /// The same for changes above `large_bytes` that were never applied.
     pub large: Option<Duration>,
-    /// Bytes of a change's JSON.
+    /// Bytes of JSON above which a change counts as large.
     pub large_bytes: usize,
-    /// Finished changes.
+    /// Retention of finished changes as a whole.
     pub finished: Option<Duration>,
-    /// Events of the feed.
+    /// Retention of feed events.
     pub events: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
-    /// Handshake-era HTTP sessions, and all sessions of one principal.
+    /// The limit on handshake-era HTTP sessions, and on all sessions of one principal.
     pub max_sessions: usize,
     pub session_idle: Duration,
     /// Requests in flight in one session.
     pub max_in_flight: usize,
-    /// Members of a batch, and how many run at a time.
+    /// Members of a batch, and members that run at a time.
     pub max_batch: usize,
     pub batch_concurrency: usize,
-    /// Nesting of JSON.
+    /// Maximum nesting of JSON.
     pub max_depth: usize,
-    /// Calls a second and burst of one principal.
+    /// Calls per second, and burst, of one principal.
     pub rate_per_second: u32,
     pub rate_burst: u32,
-    /// Bytes of parameters for which a call counts as one more; 0 for none.
+    /// A call counts once more for each of these bytes of parameters; 0 turns this off.
     pub rate_bytes: usize,
-    /// Threads on which large messages are handled; 0 is one for each core, at least two.
+    /// Threads for large messages; 0 starts one per core, at least two.
     pub large_threads: usize,
     /// Long-lived requests (listen, waits, GET streams) of one principal.
     pub max_streams: usize,
-    /// Queued messages and bytes of a connection that reads slowly.
+    /// Messages and bytes that are queued for a slow reader.
     pub outbox_messages: usize,
     pub outbox_bytes: usize,
     pub max_subscriptions: usize,
-    /// Characters kept of each text by which a client names itself.
+    /// Characters that are kept of each text in a client's description of itself.
     pub max_client_text: usize,
-    /// Bytes of the capabilities that a client declares, and of a URI that it names.
+    /// Bytes of a client's declared capabilities, and of a URI in a request.
     pub max_capabilities: usize,
     pub max_uri: usize,
-    /// Bytes that are kept for one principal beyond its requests.
+    /// Bytes that are kept for one principal between its requests.
     pub principal_memory: usize,
-    /// The same for all principals together; never less than what one may have.
+    /// The same for all principals together; never less than the limit of one.
     pub total_memory: usize,
-    /// How long running calls may take to end at shutdown.
+    /// The time that running calls get to finish at shutdown.
     pub drain: Duration,
-    /// Longest `wait_for_change`.
+    /// The longest wait of a `wait_for_change` call.
     pub max_wait: Duration,
-    /// How long after its start a server may take to be reached before calls for it are refused.
+    /// The time after the start within which a server may connect before calls to it are refused.
     pub first_connection: Duration,
 }
 
-/// The built-in defaults, with the data directory of this process's environment (empty where there is no home).
+/// Returns the built-in defaults with this process's default data directory, or an empty path without a home directory.
 impl Default for Config {
     fn default() -> Self {
-        load::defaults(&Environment::of_process())
+        load::default_config(&Environment::from_process())
     }
 }
 
 impl Config {
-    /// Host header values that are served beside the listen address and loopback names: `allowed_hosts`, and the
-    /// host (with its port) of `public_url`.
+    /// Returns the `Host` header values that are served beside the listen address and loopback names: `allowed_hosts`, and
+    /// the host and port of `public_url`.
     #[must_use]
     pub fn served_hosts(&self) -> Vec<String> {
         let mut hosts = self.allowed_hosts.clone();
@@ -303,7 +304,7 @@ impl Config {
         hosts
     }
 
-    /// `https` where this process speaks TLS itself.
+    /// Returns `https` if this process terminates TLS itself, otherwise `http`.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }

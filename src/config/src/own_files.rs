@@ -1,4 +1,5 @@
-//! Whether what a server is started with covers the gateway's own files: whoever can write those decides on changes.
+//! Rejects servers whose command gives them access to the gateway's own files, since whoever can write these can approve
+//! changes.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,13 +10,13 @@ use super::{
     servers::KEY,
 };
 
-/// Servers whose program, arguments or working directory are, contain or lie in the data folder, or are or contain
-/// the configuration file; unless they say `allow_own_files: true`.
-pub(super) fn problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<Problem> {
-    let own = Own { data: real(&config.data), file: file.map(real), home: r.env.home() };
+/// Returns a problem for each server whose program, arguments or working directory overlap with the data directory or
+/// contain the configuration file. Servers with `allow_own_files: true` are skipped.
+pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<Problem> {
+    let own = OwnPaths { data: resolve_path(&config.data), file: file.map(resolve_path), home: r.env.home() };
     let mut problems = Vec::new();
     for server in config.upstreams.iter().filter(|server| !server.allow_own_files) {
-        let Some((key, covered)) = own.covered_by(server) else { continue };
+        let Some((key, covered)) = own.find_covered_path(server) else { continue };
         let name = quoted_key(&server.name);
         let place = key.split('[').next().unwrap_or_default();
         problems.push(Problem {
@@ -31,33 +32,34 @@ pub(super) fn problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<
     problems
 }
 
-struct Own {
+/// The gateway's own paths.
+struct OwnPaths {
     data: PathBuf,
     file: Option<PathBuf>,
     home: Option<PathBuf>,
 }
 
-impl Own {
-    /// The key, and which of our paths it covers.
-    fn covered_by(&self, server: &UpstreamConfig) -> Option<(String, &Path)> {
+impl OwnPaths {
+    /// Returns the first key of the server that covers one of our paths, and that path.
+    fn find_covered_path(&self, server: &UpstreamConfig) -> Option<(String, &Path)> {
         let UpstreamTarget::Command { command, args, cwd, .. } = &server.target else { return None };
-        // A folder of its own, which lies in the data folder and is no one else's.
-        let given = self.data.join("servers").join(&server.name);
+        // The server's own folder below the data directory is allowed.
+        let server_dir = self.data.join("servers").join(&server.name);
         if let Some(cwd) = cwd
-            && let Some(covered) = self.covers(&real(cwd), &given)
+            && let Some(covered) = self.covers(&resolve_path(cwd), &server_dir)
         {
             return Some(("cwd".to_owned(), covered));
         }
-        let base = cwd.as_deref().map_or_else(|| given.clone(), real);
+        let base = cwd.as_deref().map_or_else(|| server_dir.clone(), resolve_path);
         if command.contains('/')
-            && let Some(covered) = self.covers(&real(Path::new(command)), &given)
+            && let Some(covered) = self.covers(&resolve_path(Path::new(command)), &server_dir)
         {
             return Some(("command".to_owned(), covered));
         }
         for (index, arg) in args.iter().enumerate() {
             for text in paths_in(arg) {
-                let path = real(&base.join(self.expand(text)));
-                if let Some(covered) = self.covers(&path, &given) {
+                let path = resolve_path(&base.join(self.expand_tilde(text)));
+                if let Some(covered) = self.covers(&path, &server_dir) {
                     return Some((format!("args[{index}]"), covered));
                 }
             }
@@ -65,8 +67,8 @@ impl Own {
         None
     }
 
-    /// No shell does it, and programs do.
-    fn expand(&self, text: &str) -> PathBuf {
+    /// Expands `~`, as many programs do with their arguments.
+    fn expand_tilde(&self, text: &str) -> PathBuf {
         match (text.strip_prefix('~'), &self.home) {
             (Some(""), Some(home)) => home.clone(),
             (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
@@ -74,8 +76,8 @@ impl Own {
         }
     }
 
-    fn covers(&self, path: &Path, given: &Path) -> Option<&Path> {
-        if path.starts_with(given) {
+    fn covers(&self, path: &Path, server_dir: &Path) -> Option<&Path> {
+        if path.starts_with(server_dir) {
             return None;
         }
         if path.starts_with(&self.data) || self.data.starts_with(path) {
@@ -85,8 +87,8 @@ impl Own {
     }
 }
 
-/// What of an argument may be a path: the whole, what follows a `=`, `:` or `,` (`--root=/x`, `-v /x:/y`,
-/// `file:///x`), what stands alone in the words of a shell (`sh -c "cat /x"`), and what follows a short option (`-C/x`).
+/// Returns the parts of an argument that may be paths: the whole argument, the parts after `=`, `:` or `,` (`--root=/x`,
+/// `-v /x:/y`, `file:///x`), the words of a shell command (`sh -c "cat /x"`), and the value of a short option (`-C/x`).
 fn paths_in(arg: &str) -> impl Iterator<Item = &str> {
     let short = arg
         .strip_prefix('-')
@@ -100,8 +102,8 @@ fn paths_in(arg: &str) -> impl Iterator<Item = &str> {
     std::iter::once(arg).chain(short).chain(parts).chain(words).filter(|text| !text.is_empty() && !text.contains('\0'))
 }
 
-/// The path without links and dots, as far as it exists; what does not exist yet is taken as it is written.
-fn real(path: &Path) -> PathBuf {
+/// Resolves links and dots in the existing part of a path, and keeps the rest as it is written.
+fn resolve_path(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -111,7 +113,7 @@ fn real(path: &Path) -> PathBuf {
             }
             part => {
                 out.push(part);
-                // Step by step, so that `..` after a link leads to where the link's target lies.
+                // Resolved step by step, so that `..` after a link is relative to its target.
                 if let Ok(resolved) = out.canonicalize() {
                     out = resolved;
                 }
@@ -125,16 +127,19 @@ fn real(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn own() -> (tempfile::TempDir, Own) {
+    fn own_paths() -> (tempfile::TempDir, OwnPaths) {
         let dir = tempfile::tempdir().unwrap();
         for folder in ["home/state/data", "home/docs", "etc", "srv"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
         std::os::unix::fs::symlink(dir.path().join("home/state"), dir.path().join("srv/link")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("home"), dir.path().join("srv/up")).unwrap();
-        let real = |below: &str| super::real(&dir.path().join(below));
-        let own =
-            Own { data: real("home/state/data"), file: Some(real("etc/c.yaml")), home: Some(dir.path().join("home")) };
+        let real = |below: &str| super::resolve_path(&dir.path().join(below));
+        let own = OwnPaths {
+            data: real("home/state/data"),
+            file: Some(real("etc/c.yaml")),
+            home: Some(dir.path().join("home")),
+        };
         (dir, own)
     }
 
@@ -146,7 +151,7 @@ mod tests {
 
     #[test]
     fn arguments_that_cover_own_files_are_found() {
-        let (dir, own) = own();
+        let (dir, own) = own_paths();
         let root = dir.path().display().to_string();
         let cases = [
             ("/", true),
@@ -189,7 +194,7 @@ mod tests {
         ];
         for (arg, covered) in cases {
             let arg = arg.replace("$R", &root);
-            let found = own.covered_by(&server("npx", &["-y", &arg], None));
+            let found = own.find_covered_path(&server("npx", &["-y", &arg], None));
             assert_eq!(found.is_some(), covered, "{arg}");
             if let Some((key, _)) = found {
                 assert_eq!(key, "args[1]");
@@ -198,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn the_working_directory_and_what_is_relative_to_it_count() {
-        let (dir, own) = own();
+    fn cwd_and_paths_relative_to_it_are_checked() {
+        let (dir, own) = own_paths();
         let at = |below: &str| Some(dir.path().join(below));
-        let key = |server: &UpstreamConfig| own.covered_by(server).map(|(key, _)| key);
+        let key = |server: &UpstreamConfig| own.find_covered_path(server).map(|(key, _)| key);
         assert_eq!(key(&server("x", &[], at("home"))).as_deref(), Some("cwd"));
         assert_eq!(key(&server("x", &[], at("etc"))).as_deref(), Some("cwd"));
         assert_eq!(key(&server("x", &[], at("home/docs"))), None);

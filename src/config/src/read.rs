@@ -1,18 +1,18 @@
-//! Every key, its type and its bounds: the one place where the names in the file meet the fields of [`Config`].
+//! Reads every key with its type and bounds. This is the only file that maps key names to fields of [`Config`].
 //!
 //! To add a key:
 //! 1. Add the field to its struct in `lib.rs`; the compiler asks for step 2.
-//! 2. Read it here, with its type and its bounds. From this come the check for unknown keys, the environment variable
-//!    and `config show`. `every_key_has_a_variable_and_the_variable_reaches_it` wants a value for it where 7 is none.
+//! 2. Read it here, with its type and bounds. The check for unknown keys, the environment variable and `config show`
+//!    follow from this call. `every_key_can_be_set_by_its_variable` needs a valid value for it if 7 is not one.
 //! 3. Add the line with its default and a comment to `config/countersign.yaml`:
 //!    `every_key_is_documented_in_the_default_file`.
-//! 4. A key below `policy`: say in `src/reload/src/diff.rs`, or in `src/domain/src/policy/terms.rs` where reviews ask for
-//!    it, whether a new value loosens policy; the compiler asks for that. A key elsewhere is read at the start alone,
-//!    and a reload says so, unless `needs_restart` and `compare` there let it change while the gateway runs.
+//! 4. For a key below `policy`, decide in `src/reload/src/diff.rs` (or in `src/domain/src/policy/terms.rs` for terms of a
+//!    review) whether a new value loosens the policy; the compiler asks for it. Any other key takes effect at the next
+//!    start, and a reload reports that, unless `needs_restart` and `compare` there allow it to change at run time.
 //!
-//! A key of a server goes into `UpstreamConfig` (`upstreams.rs`) and is read in `servers/mod.rs`, where `KEYS` names it;
-//! `every_key_of_a_server_is_documented_and_the_documented_block_loads` and the compiler, in `src/reload/src/server_versions.rs`,
-//! find what is missing. Keys of webhooks are read in `webhooks.rs`, those of rules in `rules.rs`.
+//! A key of a server goes into `UpstreamConfig` (`upstreams.rs`) and is read in `servers/mod.rs`, where `KEYS` lists it.
+//! `documented_server_block_loads_and_names_every_key` and the compiler (in `src/reload/src/server_versions.rs`) report
+//! missing steps. Keys of webhooks are read in `webhooks.rs`, those of rules in `rules.rs`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -71,7 +71,7 @@ pub(super) fn store(r: &mut Reader) -> Option<StoreServer> {
 fn tls(r: &mut Reader) -> Option<TlsConfig> {
     let cert = r.optional_path("tls.cert");
     let key = r.optional_path("tls.key");
-    // One without the other is reported by the cross-checks.
+    // `check::combinations` reports one without the other.
     Some(TlsConfig { cert: cert?, key: key? })
 }
 
@@ -146,17 +146,17 @@ pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
 fn review(r: &mut Reader) -> Terms {
     Terms {
         reviewers: r.list("policy.review.reviewers", check::member),
-        quorum: r.count("policy.review.quorum", terms::QUORUM),
-        expire_after: r.optional_seconds("policy.review.expire_after", terms::EXPIRE_AFTER),
-        on_expiry: r.choice("policy.review.on_expiry", &terms::ON_EXPIRY, OnExpiry::Expire),
+        quorum: r.count("policy.review.quorum", terms::QUORUM_RANGE),
+        expire_after: r.optional_seconds("policy.review.expire_after", terms::EXPIRE_AFTER_RANGE),
+        on_expiry: r.choice("policy.review.on_expiry", &terms::ON_EXPIRY_CHOICES, OnExpiry::Expire),
         require_comment: r.boolean("policy.review.require_comment"),
-        edit: r.choice("policy.review.edit", &terms::EDIT, Editing::Allowed),
-        preview_required: r.choice("policy.review.preview", &terms::PREVIEW, false),
-        on_review: r.choice("policy.review.on_review", &terms::ON_REVIEW, OnReview::Return),
-        hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR),
-        undo_for: r.seconds("policy.review.undo_for", terms::UNDO_FOR),
+        edit: r.choice("policy.review.edit", &terms::EDIT_CHOICES, Editing::Allowed),
+        preview_required: r.choice("policy.review.preview", &terms::PREVIEW_CHOICES, false),
+        on_review: r.choice("policy.review.on_review", &terms::ON_REVIEW_CHOICES, OnReview::Return),
+        hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR_RANGE),
+        undo_for: r.seconds("policy.review.undo_for", terms::UNDO_FOR_RANGE),
         open_page: r.boolean("policy.review.open_page"),
-        questions: r.choice("policy.review.questions", &terms::QUESTIONS, false),
+        questions: r.choice("policy.review.questions", &terms::QUESTIONS_CHOICES, false),
     }
 }
 
@@ -178,8 +178,10 @@ fn changes(r: &mut Reader) -> ChangesConfig {
         retention: RetentionConfig {
             arguments: r.duration_or_never("changes.retention.arguments", Duration::ZERO..=100 * YEAR),
             large: r.duration_or_never("changes.retention.large", Duration::ZERO..=100 * YEAR),
-            large_bytes: r
-                .size("changes.retention.large_bytes", countersign_domain::changes::retention::LEAST_LARGE..=GIB),
+            large_bytes: r.size(
+                "changes.retention.large_bytes",
+                countersign_domain::changes::retention::LARGE_CHANGE_MIN_BYTES..=GIB,
+            ),
             finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
             events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
         },
@@ -195,7 +197,7 @@ fn limits(r: &mut Reader) -> LimitsConfig {
         max_in_flight: r.count("limits.max_in_flight", 1..=100_000),
         max_batch: r.count("limits.max_batch", 1..=100_000),
         batch_concurrency: r.count("limits.batch_concurrency", 1..=10_000),
-        // serde_json itself stops at 128 by default; deeper trees are refused before they are parsed.
+        // serde_json stops at 128 by default; deeper trees are refused before they are parsed.
         max_depth: r.count("limits.max_depth", 8..=128),
         rate_per_second: r.count("limits.rate_per_second", 0..=10_000_000),
         rate_burst: r.count("limits.rate_burst", 1..=10_000_000),

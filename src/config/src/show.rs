@@ -1,4 +1,4 @@
-//! `config show`: what is in force, as YAML with the source of each value behind it.
+//! `config show`: prints the effective configuration as YAML, with the source of each value in a comment.
 
 use super::{
     Config,
@@ -7,19 +7,19 @@ use super::{
     values::{yaml_list, yaml_map, yaml_text},
 };
 
-/// A line of the listing.
+/// One setting of the listing.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct ListedSetting {
     pub key: String,
-    /// As YAML.
+    /// The value as YAML.
     pub value: String,
-    /// What stands behind it.
+    /// The comment after the value.
     pub remark: String,
-    /// What stands above it, a line each.
+    /// Comment lines above the setting.
     pub notes: Vec<String>,
 }
 
-impl From<&Setting> for Shown {
+impl From<&Setting> for ListedSetting {
     fn from(setting: &Setting) -> Self {
         Self {
             key: setting.key.to_owned(),
@@ -30,44 +30,44 @@ impl From<&Setting> for Shown {
     }
 }
 
-/// The rules of a configuration, as they stand in a listing.
+/// Formats the rules of a configuration for a listing.
 #[must_use]
 pub fn rules(config: &Config) -> String {
     rules::show(&config.policy.rules, &config.policy.review)
 }
 
-/// The same, one a line.
+/// Formats the rules of a configuration, one per line.
 #[must_use]
 pub fn rule_lines(config: &Config) -> String {
-    let each = rules::show_each(&config.policy.rules, &config.policy.review);
+    let each = rules::format_each(&config.policy.rules, &config.policy.review);
     each.into_iter().map(|rule| format!("{rule}\n")).collect()
 }
 
-/// The groups of a configuration, as they stand in a listing.
+/// Formats the groups of a configuration for a listing.
 #[must_use]
 pub fn groups(config: &Config) -> String {
-    yaml_map(each_group(config))
+    yaml_map(group_entries(config))
 }
 
-/// The same, one a line.
+/// Formats the groups of a configuration, one per line.
 #[must_use]
 pub fn group_lines(config: &Config) -> String {
-    each_group(config).map(|group| format!("{group}\n")).collect()
+    group_entries(config).map(|group| format!("{group}\n")).collect()
 }
 
-fn each_group(config: &Config) -> impl Iterator<Item = String> + '_ {
+fn group_entries(config: &Config) -> impl Iterator<Item = String> + '_ {
     config.policy.groups.iter().map(|(name, people)| format!("{}: {}", yaml_text(name), yaml_list(people)))
 }
 
-/// The settings as a YAML file that loads to the same configuration.
+/// Formats the settings as a YAML file that loads to the same configuration.
 #[must_use]
 pub fn yaml(settings: &[Setting]) -> String {
-    listing(&settings.iter().map(Shown::from).collect::<Vec<_>>())
+    listing(&settings.iter().map(ListedSetting::from).collect::<Vec<_>>())
 }
 
-/// The same, of settings that came from elsewhere.
+/// Formats a listing of arbitrary settings.
 #[must_use]
-pub fn listing(settings: &[Shown]) -> String {
+pub fn listing(settings: &[ListedSetting]) -> String {
     let mut lines: Vec<(String, Option<&str>)> = Vec::new();
     let mut open: Vec<&str> = Vec::new();
     for setting in settings {
@@ -79,7 +79,7 @@ pub fn listing(settings: &[Shown]) -> String {
         }
         let indent = "  ".repeat(path.len());
         lines.extend(setting.notes.iter().map(|note| (format!("{indent}# {note}"), None)));
-        // What takes more lines than one begins on the next.
+        // A value of several lines begins on the next line.
         let (value, below) = setting.value.split_once('\n').unwrap_or((&setting.value, ""));
         let space = if value.is_empty() { "" } else { " " };
         lines.push((format!("{indent}{name}:{space}{value}"), Some(setting.remark.as_str())));
@@ -97,7 +97,7 @@ pub fn listing(settings: &[Shown]) -> String {
     out
 }
 
-/// The settings as JSON: `{"key": {"value": <YAML text>, "source": …}}`.
+/// Formats the settings as JSON: `{"key": {"value": <YAML text>, "source": …}}`.
 #[must_use]
 pub fn json(settings: &[Setting]) -> serde_json::Value {
     let entry = |s: &Setting| {

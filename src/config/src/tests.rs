@@ -1,11 +1,14 @@
-//! The configuration as a whole: defaults, layers, what is refused and how.
+//! Tests of the whole configuration: defaults, layers and refused values.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use super::{
     AuthMode, Config, Environment, Flags,
     error::{ConfigError, Origin},
-    load::{DEFAULTS, Loaded, OTHER_VARIABLES, data_dir, group_members, keys, load, store_location, variable},
+    load::{
+        DEFAULT_YAML, LoadedConfig, NON_KEY_VARIABLES, data_dir, group_members, list_keys, load, store_settings,
+        variable_name,
+    },
     show,
 };
 use countersign_domain::policy::PolicyDefault;
@@ -40,9 +43,9 @@ impl Case {
     }
     fn env(&self) -> Environment {
         let vars: Vec<(&str, &str)> = self.vars.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        Environment::of(self.dir.path(), &vars)
+        Environment::new(self.dir.path(), &vars)
     }
-    fn load(&self) -> Result<Loaded, ConfigError> {
+    fn load(&self) -> Result<LoadedConfig, ConfigError> {
         load(&self.flags, &self.env())
     }
     #[track_caller]
@@ -52,9 +55,9 @@ impl Case {
             Err(error) => panic!("{error}"),
         }
     }
-    /// The message, which must be the only one.
+    /// Returns the message of the only problem.
     #[track_caller]
-    fn refused(&self) -> String {
+    fn single_problem(&self) -> String {
         let error = self.load().unwrap_err();
         assert_eq!(error.problems.len(), 1, "{error}");
         error.problems[0].to_string()
@@ -63,27 +66,27 @@ impl Case {
 
 #[track_caller]
 fn assert_refused(yaml: &str, parts: &[&str]) {
-    let message = Case::file(yaml).refused();
+    let message = Case::file(yaml).single_problem();
     for part in parts {
         assert!(message.contains(part), "{part:?} is not in: {message}");
     }
 }
 
 #[test]
-fn a_bare_port_is_one_of_this_machine() {
+fn bare_port_listens_on_loopback() {
     for case in [Case::file("listen: 8081"), Case::file("listen: '8081'"), Case::new().listen("8081")] {
         assert_eq!(case.load().unwrap().config.listen.to_string(), "127.0.0.1:8081");
     }
 }
 
 #[test]
-fn the_default_file_is_the_default() {
+fn default_file_equals_builtin_defaults() {
     let case = Case::new();
     let loaded = case.load().unwrap();
     assert_eq!(loaded.warnings, Vec::<String>::new());
     assert_eq!(loaded.file, None);
     let c = loaded.config;
-    // The interface that others script against.
+    // Scripts depend on these values.
     assert_eq!(c.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(c.data, case.dir.path().join(".local/state/countersign"));
     assert_eq!(c.auth.mode, AuthMode::Local);
@@ -101,32 +104,32 @@ fn the_default_file_is_the_default() {
     assert_eq!(c.policy.default, PolicyDefault::ReviewWrites);
     assert_eq!(c.changes.expire_after, Duration::from_secs(86_400));
 
-    // `Config::default()` is the same but for whose home it is; the whole default file may also be given as a file.
+    // `Config::default()` differs only in the home directory. The default file can also be loaded as a file.
     assert_eq!(Config { data: c.data.clone(), ..Config::default() }, c);
-    assert_eq!(Case::file(DEFAULTS).var("HOME", &case.dir.path().display().to_string()).config(), c);
+    assert_eq!(Case::file(DEFAULT_YAML).var("HOME", &case.dir.path().display().to_string()).config(), c);
 }
 
 #[test]
 fn every_key_is_documented_in_the_default_file() {
-    let lines: Vec<&str> = DEFAULTS.lines().collect();
-    for key in keys() {
+    let lines: Vec<&str> = DEFAULT_YAML.lines().collect();
+    for key in list_keys() {
         let (name, depth) = (key.rsplit('.').next().unwrap(), key.matches('.').count());
         let start = format!("{}{name}:", "  ".repeat(depth));
         let at = lines.iter().position(|l| l.starts_with(&start)).unwrap_or_else(|| panic!("{key} is not in the file"));
-        // A comment stands above it, or above the group of lines that it belongs to, or above its section.
+        // The comment is above the key, its group of lines, or its section.
         let documented = (0..at).rev().take(3).any(|i| lines[i].trim_start().starts_with('#'));
         assert!(documented, "{key} has no comment");
     }
 }
 
 #[test]
-fn every_key_has_a_variable_and_the_variable_reaches_it() {
-    let variables: BTreeSet<String> = keys().into_iter().map(variable).collect();
-    assert_eq!(variables.len(), keys().len());
-    assert!(OTHER_VARIABLES.iter().all(|v| !variables.contains(*v)));
-    assert_eq!(variable("transports.http.max_body"), "COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY");
+fn every_key_can_be_set_by_its_variable() {
+    let variables: BTreeSet<String> = list_keys().into_iter().map(variable_name).collect();
+    assert_eq!(variables.len(), list_keys().len());
+    assert!(NON_KEY_VARIABLES.iter().all(|v| !variables.contains(*v)));
+    assert_eq!(variable_name("transports.http.max_body"), "COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY");
     let cert = tempfile::NamedTempFile::new().unwrap();
-    for key in keys() {
+    for key in list_keys() {
         let value = match key {
             "listen" => "127.0.0.1:9",
             "data" => "/elsewhere",
@@ -177,14 +180,14 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             }
             _ => "7",
         };
-        let mut case = Case::new().var(&variable(key), value);
+        let mut case = Case::new().var(&variable_name(key), value);
         if let Some(other) = key.strip_prefix("tls.") {
             let other = if other == "cert" { "tls.key" } else { "tls.cert" };
-            case = case.var(&variable(other), cert.path().to_str().unwrap());
+            case = case.var(&variable_name(other), cert.path().to_str().unwrap());
         }
         let loaded = case.load().unwrap_or_else(|e| panic!("{key}: {e}"));
         let setting = loaded.settings.iter().find(|s| s.key == key).unwrap();
-        assert_eq!(setting.origin, Origin::Env(variable(key)));
+        assert_eq!(setting.origin, Origin::Env(variable_name(key)));
         assert_ne!(loaded.config, Case::new().config(), "{key} changed nothing");
         let default = Case::new().load().unwrap().settings.into_iter().find(|s| s.key == key).unwrap();
         assert_ne!(setting.value, default.value, "{key}");
@@ -192,7 +195,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
 }
 
 #[test]
-fn flags_win_over_variables_over_the_file_over_defaults() {
+fn flag_overrides_variable_overrides_file_overrides_default() {
     let case = Case::file("listen: 127.0.0.1:1\ntransports: { http: { max_body: 1MiB, workers: 3 } }\n");
     assert_eq!(case.config().listen.port(), 1);
     let case = case.var("COUNTERSIGN_LISTEN", "[::1]:2").var("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "4");
@@ -210,12 +213,12 @@ fn flags_win_over_variables_over_the_file_over_defaults() {
 }
 
 #[test]
-fn where_the_file_is_looked_for() {
+fn config_file_is_found_by_flag_variable_or_default_path() {
     let case = Case::new();
     let dir = case.dir.path().join(".config/countersign");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("countersign.yaml"), "listen: 127.0.0.1:4\ndata: state").unwrap();
-    // One that lies about in the working directory is not read.
+    // A file in the working directory is not read.
     std::fs::write(case.dir.path().join("countersign.yaml"), "listen: 127.0.0.1:5").unwrap();
     let config = case.config();
     assert_eq!(config.listen.port(), 4);
@@ -230,14 +233,14 @@ fn where_the_file_is_looked_for() {
     assert_eq!(case.config().listen.port(), 5);
     assert_eq!(case.config().data, case.dir.path().join("./~literal"));
     case.flags.config = Some("missing.yaml".into());
-    let message = case.refused();
+    let message = case.single_problem();
     assert!(message.contains("missing.yaml") && message.contains("flag --config"), "{message}");
     case.flags.config = Some(".".into());
-    assert!(case.refused().contains("folder"));
+    assert!(case.single_problem().contains("folder"));
 }
 
 #[test]
-fn unknown_keys_are_refused_with_what_was_meant() {
+fn unknown_key_is_refused_with_suggestion() {
     assert_refused("listne: 127.0.0.1:1", &["c.yaml:1:1: listne: unknown key", "Did you mean `listen`?"]);
     assert_refused(
         "\n\ntransports:\n  http:\n    max-body: 1",
@@ -253,7 +256,7 @@ fn unknown_keys_are_refused_with_what_was_meant() {
 }
 
 #[test]
-fn wrong_values_name_place_key_and_remedy() {
+fn wrong_value_names_position_key_and_remedy() {
     let cases: &[(&str, &[&str])] = &[
         ("listen: 80800", &["1:1: listen: expected a text, found 80800"]),
         ("listen: '80800'", &["80800", "Write PORT or IP:PORT"]),
@@ -348,22 +351,22 @@ fn wrong_values_name_place_key_and_remedy() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let error = Case::file("listne: 1\nauth: { mode: x }\nlog: { format: xml }\n").load().unwrap_err();
     assert_eq!(error.problems.len(), 3, "{error}");
     assert!(error.to_string().lines().count() == 4);
 }
 
 #[test]
-fn wrong_variables_are_named() {
-    let message = Case::new().var("COUNTERSIGN_AUTH__MODE", "x").refused();
+fn wrong_variable_is_named() {
+    let message = Case::new().var("COUNTERSIGN_AUTH__MODE", "x").single_problem();
     assert!(message.starts_with("environment variable COUNTERSIGN_AUTH__MODE: auth.mode: `x`"), "{message}");
-    let message = Case::new().var("COUNTERSIGN_AUTH__MOD", "keys").refused();
+    let message = Case::new().var("COUNTERSIGN_AUTH__MOD", "keys").single_problem();
     assert!(message.contains("Did you mean COUNTERSIGN_AUTH__MODE?"), "{message}");
-    let message = Case::new().var("COUNTERSIGN_AUTH", "keys").refused();
+    let message = Case::new().var("COUNTERSIGN_AUTH", "keys").single_problem();
     assert!(message.contains("Did you mean COUNTERSIGN_AUTH__MODE?"), "{message}");
-    assert!(Case::new().var("COUNTERSIGN_UPSTREAMS__X", "1").refused().contains("COUNTERSIGN_UPSTREAMS__X"));
-    // What container platforms set by themselves, and what the commands read.
+    assert!(Case::new().var("COUNTERSIGN_UPSTREAMS__X", "1").single_problem().contains("COUNTERSIGN_UPSTREAMS__X"));
+    // Set by container platforms, or read by the commands.
     let case = Case::new()
         .var("COUNTERSIGN_PORT_8080_TCP_ADDR", "10.0.0.1")
         .var("COUNTERSIGN_KEY", "k")
@@ -378,7 +381,7 @@ fn listening_off_loopback_needs_keys_and_encryption() {
     assert_eq!(error.problems.len(), 2, "{error}");
     assert_eq!(error.problems[0].origin, Origin::Flag("--listen"));
     let keys = |case: Case| case.var("COUNTERSIGN_AUTH__MODE", "keys");
-    let message = keys(Case::new().listen("0.0.0.0:8080")).refused();
+    let message = keys(Case::new().listen("0.0.0.0:8080")).single_problem();
     assert!(message.contains("behind_tls_proxy"), "{message}");
     let case = keys(Case::new().listen("0.0.0.0:8080")).var("COUNTERSIGN_BEHIND_TLS_PROXY", "1");
     let loaded = case.load().unwrap();
@@ -391,7 +394,7 @@ fn listening_off_loopback_needs_keys_and_encryption() {
 }
 
 #[test]
-fn what_is_shown_loads_to_the_same() {
+fn shown_config_loads_to_same_config() {
     let case = Case::file(
         "listen: 127.0.0.1:1\ndata: '/tmp/a b'\nallowed_hosts: [a.example, 'b.example:1']\nlog: {format: json}\n\
          modules: { tracker: { workflow: { Todo: [InProgress, Done], Done: [] } } }\npublic_url: https://x.example\n\
@@ -411,12 +414,12 @@ fn what_is_shown_loads_to_the_same() {
     assert_eq!(loaded.config.served_hosts(), ["a.example", "b.example:1", "x.example"]);
     let json = show::json(&loaded.settings);
     assert_eq!(json["log.format"]["value"], "json");
-    assert_eq!(json.as_object().unwrap().len(), keys().len());
+    assert_eq!(json.as_object().unwrap().len(), list_keys().len());
 }
 
 #[test]
-fn expand_needs_a_home() {
-    let env = Environment::of(Path::new("/w"), &[]);
+fn data_dir_needs_home_or_flag() {
+    let env = Environment::new(Path::new("/w"), &[]);
     let error = load(&Flags::default(), &env).unwrap_err();
     assert!(error.to_string().contains("--data DIR"), "{error}");
     let flags = Flags { data: Some("d".into()), ..Flags::default() };
@@ -424,7 +427,7 @@ fn expand_needs_a_home() {
 }
 
 #[test]
-fn clients_read_only_the_keys_that_they_use() {
+fn client_ignores_problems_in_unused_keys() {
     let wrong = [
         "mcpServers: { a: { command: x, env: { T: '${NOT_SET}' } } }",
         "limitz: { drain: 1s }",
@@ -438,7 +441,7 @@ fn clients_read_only_the_keys_that_they_use() {
         let case = Case::file(&text).var("DB", "u").var("COUNTERSIGN_LIMITS__DRAIM", "1s");
         assert!(case.load().is_err(), "{wrong}");
         assert_eq!(data_dir(&case.flags, &case.env()).unwrap(), Path::new("/d"), "{wrong}");
-        let found = store_location(&case.flags, &case.env()).unwrap();
+        let found = store_settings(&case.flags, &case.env()).unwrap();
         assert_eq!(found.server.unwrap().address(), ("postgres://u@h/c", None), "{wrong}");
         assert_eq!(found.data, Path::new("/d"));
     }
@@ -447,7 +450,7 @@ fn clients_read_only_the_keys_that_they_use() {
 }
 
 #[test]
-fn clients_refuse_what_is_wrong_with_keys_that_they_use() {
+fn client_refuses_problems_in_used_keys() {
     for wrong in [
         "store: { url: 'postgres://${NOT_SET}@h/c' }",
         "store: { urll: 'postgres://h/c' }",
@@ -457,13 +460,13 @@ fn clients_refuse_what_is_wrong_with_keys_that_they_use() {
         "store:\n  url: 'postgres://h/c'\n ca: x\nlimits: 7",
     ] {
         let case = Case::file(wrong);
-        assert!(store_location(&case.flags, &case.env()).is_err(), "{wrong}");
+        assert!(store_settings(&case.flags, &case.env()).is_err(), "{wrong}");
     }
     let case = Case::new().var("COUNTERSIGN_STORE_URL", "postgres://h/c");
-    assert!(store_location(&case.flags, &case.env()).is_err());
+    assert!(store_settings(&case.flags, &case.env()).is_err());
     let mut case = Case::file("dataa: /d");
     assert!(data_dir(&case.flags, &case.env()).is_err());
-    // Where the directory is named, no file is read for it.
+    // No file is read if the directory is named.
     case.flags.data = Some("/d".into());
     case.flags.config = Some("missing".into());
     assert_eq!(data_dir(&case.flags, &case.env()).unwrap(), Path::new("/d"));

@@ -1,11 +1,11 @@
-//! YAML as a tree that remembers the line of every key and value. Knows nothing of what the keys mean.
+//! Parses YAML into a tree that keeps the position of every key and value. It does not interpret keys.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-/// A value without its place.
+/// A YAML value without its position.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
     Null,
@@ -13,40 +13,40 @@ pub enum Node {
     Int(i128),
     Float(f64),
     Text(String),
-    List(Vec<Spot>),
+    List(Vec<LocatedNode>),
     Map(Vec<KeyValue>),
 }
 
-/// A value and where it stands, both from 1.
+/// A YAML value with its line and column, counted from 1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spot {
+pub struct LocatedNode {
     pub node: Node,
     pub line: u64,
     pub column: u64,
 }
 
-/// A key, where it stands, and its value.
+/// A key with its position and value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyValue {
     pub key: String,
     pub line: u64,
     pub column: u64,
-    pub value: Spot,
+    pub value: LocatedNode,
 }
 
-/// Why a text is not YAML.
+/// A syntax error of a YAML text.
 #[derive(Clone, Debug)]
 pub struct SyntaxError {
     pub message: String,
-    /// From 1; 0 where it is not known.
+    /// Counted from 1; 0 if unknown.
     pub line: u64,
     pub column: u64,
 }
 
 impl Node {
-    /// What it is, for messages.
+    /// Returns a description of the value's type for messages.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
+    pub const fn describe_kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Bool(_) => "true or false",
@@ -58,13 +58,13 @@ impl Node {
     }
 }
 
-/// Reads one YAML document (JSON is YAML too). An empty one is [`Node::Null`].
+/// Parses one YAML document, which may also be JSON. An empty document is [`Node::Null`].
 ///
 /// # Errors
-/// Bad syntax, duplicate keys, more than one document, or nesting and aliases beyond any honest file.
-pub fn parse(text: &str) -> Result<Spot, SyntaxError> {
+/// Invalid syntax, duplicate keys, several documents, or excessive nesting or aliases.
+pub fn parse(text: &str) -> Result<LocatedNode, SyntaxError> {
     let options = serde_saphyr::options! {
-        // `yes`, `on` and `no` stay texts: a key that wants a boolean says so.
+        // `yes`, `on` and `no` stay texts; keys that take a boolean report them.
         strict_booleans: true,
         with_snippet: false,
         budget: serde_saphyr::budget! {
@@ -73,7 +73,7 @@ pub fn parse(text: &str) -> Result<Spot, SyntaxError> {
             max_aliases: 100,
         },
     };
-    serde_saphyr::from_str_with_options::<Spot>(text, options).map_err(|error| {
+    serde_saphyr::from_str_with_options::<LocatedNode>(text, options).map_err(|error| {
         let location = error.location();
         SyntaxError {
             message: first_line(&error.to_string()),
@@ -83,7 +83,7 @@ pub fn parse(text: &str) -> Result<Spot, SyntaxError> {
     })
 }
 
-/// The library ends its messages with places, advice to programmers and more lines; the place is ours to print.
+/// Returns the message of the library without its position, its advice for programmers and its further lines.
 fn first_line(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
@@ -92,7 +92,7 @@ fn first_line(message: &str) -> String {
     line.get(..end).unwrap_or(line).trim_end_matches('.').to_owned()
 }
 
-impl<'de> Deserialize<'de> for Spot {
+impl<'de> Deserialize<'de> for LocatedNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Node>::deserialize(deserializer)?;
         Ok(Self { node: spanned.value, line: spanned.referenced.line(), column: spanned.referenced.column() })
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 mod tests {
     use super::*;
 
-    fn entry(spot: &Spot, index: usize) -> KeyValue {
+    fn entry(spot: &LocatedNode, index: usize) -> KeyValue {
         match &spot.node {
             Node::Map(entries) => entries[index].clone(),
             other => panic!("not a map: {other:?}"),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_remember_their_place() {
+    fn keys_and_values_keep_their_positions() {
         let tree = parse("# comment\nlisten: 127.0.0.1:1\nauth:\n  mode: keys\n").unwrap();
         let listen = entry(&tree, 0);
         assert_eq!((listen.key.as_str(), listen.line, listen.column), ("listen", 2, 1));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_yaml_and_an_empty_file_is_nothing() {
+    fn json_and_empty_files_are_parsed() {
         let tree = parse("{\"a\": {\"b\": [1, true, null, \"x\"]}}").unwrap();
         let Node::List(items) = entry(&entry(&tree, 0).value, 0).value.node else { panic!("no list") };
         let nodes: Vec<Node> = items.into_iter().map(|s| s.node).collect();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_syntax_names_its_line() {
+    fn syntax_error_names_its_line() {
         let error = parse("a: 1\nb: [1, 2\nc: 3\n").unwrap_err();
         assert!(error.line >= 2, "{error:?}");
         let error = parse("a: 1\na: 2\n").unwrap_err();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_files_are_refused_not_expanded() {
+    fn hostile_files_are_refused() {
         assert!(parse(&"[".repeat(5000)).is_err());
         let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
         for i in 1..12 {

@@ -1,13 +1,13 @@
-//! Durations (`30s`, `2 days`) and sizes (`8MiB`), read and written.
+//! Parses and formats durations (`30s`, `2 days`) and sizes (`8MiB`).
 
 use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 
-/// Reads `500ms`, `30s`, `15m`, `24h`, `2 days`, `1h 30m`. A day has 24 hours.
+/// Parses `500ms`, `30s`, `15m`, `24h`, `2 days` or `1h 30m`. A day has 24 hours.
 ///
 /// # Errors
-/// Says what is wrong and what would be right.
+/// A message with a correct example.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
@@ -21,7 +21,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(signed).map_err(|_| "a duration cannot be negative".to_owned())
 }
 
-/// The shortest exact text: `24h`, `90s`, `500ms`.
+/// Formats a duration as the shortest exact text: `24h`, `90s`, `500ms`.
 #[must_use]
 pub fn show_duration(duration: Duration) -> String {
     let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
@@ -49,10 +49,10 @@ const UNITS: [(&str, u64); 9] = [
     ("b", 1),
 ];
 
-/// Reads `8MiB`, `64 KB`, `1024`: whole numbers, units in any case.
+/// Parses `8MiB`, `64 KB` or `1024`: whole numbers with units in any case.
 ///
 /// # Errors
-/// Says what is wrong and what would be right.
+/// A message with a correct example.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     const SHAPE: &str = "not a size such as 8MiB, 64KB or a number of bytes";
     let text = text.trim();
@@ -75,7 +75,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| "too large".to_owned())
 }
 
-/// The shortest exact text: `8MiB`, `64KB`, `1000`.
+/// Formats a size as the shortest exact text: `8MiB`, `64KB`, `1000`.
 #[must_use]
 pub fn show_size(bytes: u64) -> String {
     for (unit, factor) in
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed() {
         let cases = [
             ("500ms", 500),
             ("30s", 30_000),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_survive_being_shown() {
+    fn formatted_duration_parses_to_same_value() {
         for millis in [0, 1, 500, 1500, 30_000, 60_000, 5_400_000, 86_400_000, 172_800_000, 604_800_000] {
             let duration = Duration::from_millis(millis);
             assert_eq!(parse_duration(&show_duration(duration)), Ok(duration), "{}", show_duration(duration));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed() {
         let cases = [
             ("8MiB", 8 << 20),
             ("64KB", 64_000),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_survive_being_shown() {
+    fn formatted_size_parses_to_same_value() {
         for bytes in [0, 1, 1000, 1024, 65_536, 64_000, 8 << 20, 3_000_000, 1 << 30, 5_000_000_000] {
             assert_eq!(parse_size(&show_size(bytes)), Ok(bytes), "{}", show_size(bytes));
         }

@@ -1,4 +1,4 @@
-//! What the configuration says of one upstream server (`mcpServers`).
+//! The configuration of one upstream server (`mcpServers`).
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use url::Url;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_domain::recipes::Recipes;
 
-/// A value that never shows in a log, an error or `config show`.
+/// A value that never appears in a log, an error or `config show`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
 
@@ -29,52 +29,52 @@ pub struct UpstreamConfig {
     /// The provider's name.
     pub name: String,
     pub target: UpstreamTarget,
-    /// What people see of the target: a command with its arguments, variables by their names and without secrets, or the
-    /// hosts of addresses.
+    /// The target as people see it: the command with arguments, variable names and without secrets, or the hosts of the
+    /// addresses.
     pub label: String,
-    /// What the names of its tools and prompts begin with; empty for none, which leaves its URIs alone too.
+    /// The prefix of tool and prompt names. An empty prefix leaves names and URIs unchanged.
     pub prefix: String,
-    /// `None`: shared for stdio, WebSocket and stateless servers, by session for handshake-era HTTP.
+    /// `None` shares the connection of stdio, WebSocket and stateless servers, and isolates handshake-era HTTP by session.
     pub isolation: Option<Isolation>,
     pub serialize: Serialization,
-    /// How long one call may take, not counting the time that a person or a client takes to answer a question.
+    /// The time limit of one call. The time in which a person or a client answers a question does not count.
     pub timeout: Duration,
-    /// Other times by the tool's own name (a glob), first match.
+    /// Time limits by glob of the tool's own name; the first match applies.
     pub tool_timeouts: Vec<(String, Duration)>,
-    /// Calls at a time, and calls that wait for a place.
+    /// Concurrent calls, and calls that may wait in the queue.
     pub max_in_flight: usize,
     pub max_queue: usize,
-    /// The gateway is not ready while it is away.
+    /// The gateway is not ready while this server is unavailable.
     pub required: bool,
-    /// By the tool's own name (globs): none of `deny`, and, if `allow` has any, one of `allow`.
+    /// Globs of the tool's own name. A tool is offered if it matches none of `deny`, and one of `allow` unless that is empty.
     pub tools_allow: Vec<String>,
     pub tools_deny: Vec<String>,
-    /// Its `readOnlyHint`s are believed.
+    /// Trusts the server's `readOnlyHint` annotations.
     pub trust_annotations: bool,
-    /// What it may ask of clients that can answer.
+    /// Requests that the server may send to clients that support them.
     pub sampling: bool,
     pub elicitation: bool,
     pub allow_own_files: bool,
     pub breaker: BreakerConfig,
-    /// How much of its lists is read.
+    /// Limits on reading the server's lists.
     pub lists: ListsConfig,
-    /// Names of headers of a client's HTTP request that are passed on, in lower case.
+    /// Lower-case names of the headers that are forwarded from a client's HTTP request.
     pub forward_headers: Vec<String>,
     /// The provider that answers calls while the circuit is open.
     pub fallback: Option<String>,
     /// The text that answers a tool call while the circuit is open and there is no other fallback.
     pub fallback_text: Option<String>,
-    /// Keep answers of reads as long as the server allows.
+    /// Caches the answers of reads for as long as the server allows.
     pub cache: bool,
-    /// How calls of its tools are previewed.
+    /// Recipes for previews of tool calls.
     pub previews: Recipes,
-    /// Whom its addresses are trusted by beside the public authorities.
+    /// Certificate authorities that are trusted beside the public ones.
     pub authorities: Option<Authorities>,
-    /// What it says of itself to models is passed on.
+    /// Passes the server's instructions for models on to clients.
     pub instructions: bool,
 }
 
-/// Certificates of authorities, as they were read from a file. Its `Debug` tells one state of the file from another.
+/// Certificates of authorities read from a file. The `Debug` text differs if the content of the file differs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Authorities {
     pub file: PathBuf,
@@ -85,24 +85,24 @@ impl fmt::Debug for Authorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut hasher = PartHasher::new("countersign.authorities.1");
         for certificate in &self.certificates {
-            hasher.part(certificate);
+            hasher.add_part(certificate);
         }
         write!(f, "{} ({})", self.file.display(), hasher.finish())
     }
 }
 
-/// Its `Debug` and `Display` tell nothing that may have come out of a variable.
+/// The program or the addresses of a server. `Debug` and `Display` show no values of variables.
 #[derive(Clone, PartialEq, Eq)]
 pub enum UpstreamTarget {
     Command {
         command: String,
         args: Vec<String>,
         env: BTreeMap<String, Secret>,
-        /// `None`: the data folder's `servers/<name>`.
+        /// The working directory. `None` is `servers/<name>` in the data directory.
         cwd: Option<PathBuf>,
     },
     Url {
-        /// `url`, then `replicas`.
+        /// The address of `url`, followed by those of `replicas`.
         urls: Vec<Url>,
         headers: Vec<(String, Secret)>,
         transport: UrlTransport,
@@ -110,38 +110,38 @@ pub enum UpstreamTarget {
 }
 
 impl UpstreamTarget {
-    /// `sha256:…` of what decides which program answers: the command with its arguments and folder, or the addresses
-    /// and how they are spoken to. Of `env` and `headers` only the names count, so that a credential can be renewed;
-    /// one that is part of an argument or of an address is part of this too.
+    /// Returns the `sha256:…` of everything that decides which program answers: the command with its arguments and working
+    /// directory, or the addresses and their transport. Only the names of `env` and `headers` count, so that a credential
+    /// can be renewed. Credentials in arguments or addresses do count.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut hasher = PartHasher::new("countersign.target.1");
         match self {
             Self::Command { command, args, env, cwd } => {
-                hasher.part(b"command").part(command.as_bytes()).number(args.len() as u64);
+                hasher.add_part(b"command").add_part(command.as_bytes()).add_number(args.len() as u64);
                 for arg in args {
-                    hasher.part(arg.as_bytes());
+                    hasher.add_part(arg.as_bytes());
                 }
-                hasher.number(env.len() as u64);
+                hasher.add_number(env.len() as u64);
                 for name in env.keys() {
-                    hasher.part(name.as_bytes());
+                    hasher.add_part(name.as_bytes());
                 }
                 match cwd {
-                    Some(cwd) => hasher.number(1).part(cwd.as_os_str().as_encoded_bytes()),
-                    None => hasher.number(0),
+                    Some(cwd) => hasher.add_number(1).add_part(cwd.as_os_str().as_encoded_bytes()),
+                    None => hasher.add_number(0),
                 };
             }
             Self::Url { urls, headers, transport } => {
-                // In whatever order they stand: all of them are one server.
+                // The order does not matter: all addresses are one server.
                 let mut urls: Vec<&str> = urls.iter().map(Url::as_str).collect();
                 let mut names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
                 urls.sort_unstable();
                 names.sort_unstable();
-                hasher.part(b"url").part(transport.word().as_bytes());
+                hasher.add_part(b"url").add_part(transport.as_str().as_bytes());
                 for texts in [urls, names] {
-                    hasher.number(texts.len() as u64);
+                    hasher.add_number(texts.len() as u64);
                     for text in texts {
-                        hasher.part(text.as_bytes());
+                        hasher.add_part(text.as_bytes());
                     }
                 }
             }
@@ -150,7 +150,7 @@ impl UpstreamTarget {
     }
 }
 
-/// For logs and for people: the program's file name, or the addresses' hosts.
+/// Shows the file name of the program, or the hosts of the addresses.
 impl fmt::Display for UpstreamTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -178,8 +178,8 @@ impl fmt::Debug for UpstreamTarget {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlTransport {
-    /// By scheme: `ws` and `wss` are WebSocket; `http` and `https` are Streamable HTTP or, where a server does not
-    /// know that, the 2024-11-05 pair.
+    /// Chosen by scheme: `ws` and `wss` use WebSocket; `http` and `https` use Streamable HTTP, or the 2024-11-05 pair of
+    /// endpoints if the server does not support it.
     Auto,
     StreamableHttp,
     Sse,
@@ -187,7 +187,7 @@ pub enum UrlTransport {
 }
 
 impl UrlTransport {
-    const fn word(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::StreamableHttp => "streamable-http",
@@ -199,51 +199,51 @@ impl UrlTransport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Clients that can be asked nothing share a connection.
+    /// Clients that the server cannot ask anything share one connection.
     Shared,
-    /// Each handshake-era session of a client has a connection of its own.
+    /// Each handshake-era session of a client has its own connection.
     Session,
 }
 
-/// Which approved calls of a server's tools run one after another, where no recipe says what they act on.
+/// Which approved calls run one after another if no recipe names their targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serialization {
-    /// Those of all its tools.
+    /// All calls of the server.
     Server,
-    /// Those of each tool by itself.
+    /// The calls of each tool, independently of other tools.
     Tool,
 }
 
-/// How much is read of what a server lists; what is beyond is left out.
+/// Limits on a server's lists. Everything beyond them is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListsConfig {
-    /// Of each list: tools, prompts, resources, resource templates.
+    /// Entries of each list: tools, prompts, resources, resource templates.
     pub entries: usize,
-    /// Of all lists together.
+    /// Bytes of all lists together.
     pub bytes: usize,
-    /// Of each list.
+    /// Pages of each list.
     pub pages: usize,
 }
 
-/// When calls to an upstream that fails are not even tried.
+/// The circuit breaker of a failing upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// Failures within `window` that open it; 0 never does.
+    /// Failures within `window` that open the circuit; 0 never opens it.
     pub threshold: u32,
     pub window: Duration,
-    /// How long it stays open before one call is tried.
+    /// The time that the circuit stays open before one call is tried.
     pub cooldown: Duration,
 }
 
 impl UpstreamConfig {
-    /// What the URIs of its resources begin with, before a `+`, where it has a prefix.
+    /// Returns the part before the `+` in URIs of the server's resources, which is used if the server has a prefix.
     #[must_use]
     pub fn uri_slug(&self) -> String {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
         self.name.to_lowercase().chars().map(|c| if fits(c) { c } else { '-' }).collect()
     }
 
-    /// With everything that the file does not say.
+    /// Creates a server with the defaults of all optional keys.
     #[must_use]
     pub fn new(name: &str, target: UpstreamTarget) -> Self {
         Self {
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_program_or_address_has_another_fingerprint_and_another_credential_has_not() {
+    fn fingerprint_depends_on_target_but_not_on_credentials() {
         let command = |command: &str, args: &[&str], env: &[(&str, &str)], cwd: Option<&str>| {
             UpstreamTarget::Command {
                 command: command.to_owned(),

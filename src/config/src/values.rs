@@ -1,77 +1,78 @@
-//! Values of the configuration, from YAML and to YAML: what is wrong with one, and how to write it.
+//! Parses single values from YAML nodes, and formats values as YAML.
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{error::quoted, tree::Node, units};
 
-/// What is wrong with a value, and the remedy.
-pub type Wrong = (String, String);
+/// The error of a value: a message and a remedy.
+pub type ValueError = (String, String);
 
-pub(super) fn text_of(node: &Node) -> Result<String, Wrong> {
+pub(super) fn read_text(node: &Node) -> Result<String, ValueError> {
     match node {
         Node::Text(text) => Ok(text.clone()),
         Node::Null => Err((
             "the key has no value".to_owned(),
             "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).".to_owned(),
         )),
-        other => {
-            Err((format!("expected a text, found {}", found(other)), "Put it in quotes if it is meant so.".to_owned()))
-        }
+        other => Err((
+            format!("expected a text, found {}", describe(other)),
+            "Put it in quotes if it is meant so.".to_owned(),
+        )),
     }
 }
 
-/// Bytes within `range`.
-pub(super) fn size_of(node: &Node, range: &RangeInclusive<u64>) -> Result<usize, Wrong> {
+/// Reads a size in bytes within `range`.
+pub(super) fn read_size(node: &Node, range: &RangeInclusive<u64>) -> Result<usize, ValueError> {
     let bytes = match node {
         Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
         Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a size, found {}", found(other))),
+        other => Err(format!("expected a size, found {}", describe(other))),
     };
     let show = |bytes: &u64| units::show_size(*bytes);
-    let bytes = bytes.map_err(|why| (why, between(range, show)))?;
-    within(bytes, range, show)?;
-    usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), between(range, show)))
+    let bytes = bytes.map_err(|why| (why, range_remedy(range, show)))?;
+    check_range(bytes, range, show)?;
+    usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), range_remedy(range, show)))
 }
 
-/// A duration within `range`.
-pub(super) fn duration_of(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+/// Reads a duration within `range`.
+pub(super) fn read_duration(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, ValueError> {
     let duration = match node {
         Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
         Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a duration, found {}", found(other))),
+        other => Err(format!("expected a duration, found {}", describe(other))),
     };
     let show = |d: &Duration| units::show_duration(*d);
-    let duration = duration.map_err(|why| (why, between(range, show)))?;
-    within(duration, range, show).map(|()| duration)
+    let duration = duration.map_err(|why| (why, range_remedy(range, show)))?;
+    check_range(duration, range, show).map(|()| duration)
 }
 
-pub(super) fn found(node: &Node) -> String {
+pub(super) fn describe(node: &Node) -> String {
     match node {
         Node::Bool(value) => value.to_string(),
         Node::Int(number) => number.to_string(),
         Node::Float(number) => number.to_string(),
         Node::Text(text) => quoted(text),
-        other => other.kind().to_owned(),
+        other => other.describe_kind().to_owned(),
     }
 }
 
-pub(super) fn between<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
+pub(super) fn range_remedy<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
     format!("Write a value from {} to {}.", show(range.start()), show(range.end()))
 }
 
-pub(super) fn within<T: PartialOrd>(
+pub(super) fn check_range<T: PartialOrd>(
     value: T,
     range: &RangeInclusive<T>,
     show: impl Fn(&T) -> String,
-) -> Result<(), Wrong> {
+) -> Result<(), ValueError> {
     if range.contains(&value) {
         Ok(())
     } else {
-        Err((format!("{} is out of range", show(&value)), between(range, show)))
+        Err((format!("{} is out of range", show(&value)), range_remedy(range, show)))
     }
 }
 
-/// A text as a YAML scalar: plain where that is safe, else in double quotes (as JSON).
+/// Formats a text as a YAML scalar: plain if that is safe, otherwise in double quotes as JSON.
 #[must_use]
 pub fn yaml_text(text: &str) -> String {
     let plain = !text.is_empty()
@@ -86,7 +87,7 @@ pub(super) fn yaml_list(items: &[String]) -> String {
     format!("[{}]", items.iter().map(|item| yaml_text(item)).collect::<Vec<_>>().join(", "))
 }
 
-/// A map on one line; `entries` are written out already.
+/// Formats a map on one line from formatted entries.
 pub(super) fn yaml_map(entries: impl Iterator<Item = String>) -> String {
     let entries: Vec<String> = entries.collect();
     if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }

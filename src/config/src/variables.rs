@@ -1,28 +1,28 @@
-//! `${VAR}` and `${VAR:-default}` in what the file says of servers.
+//! Expands `${VAR}` and `${VAR:-default}` in texts of the configuration file.
 
-use super::{environment::Environment, values::Wrong};
+use super::{environment::Environment, values::ValueError};
 
-/// Puts the values of variables in their places: `${VAR}`, `${VAR:-default}` (for an unset or empty one; the default
-/// is taken as it is), and `${env:VAR}` as some clients write it. `$${` stands for `${`; any other `$` for itself.
+/// Expands `${VAR}`, `${VAR:-default}` (used verbatim for an unset or empty variable) and `${env:VAR}`, which some
+/// clients write. `$${` stands for `${`, and any other `$` for itself.
 ///
 /// # Errors
-/// A variable that is not set or not Unicode, a name that none can have, a brace that is not closed.
-pub fn expand(text: &str, env: &Environment) -> Result<String, Wrong> {
+/// A variable is unset or not Unicode, a name is invalid, or a brace is not closed.
+pub fn expand(text: &str, env: &Environment) -> Result<String, ValueError> {
     let mut out = String::with_capacity(text.len());
-    for piece in pieces(text)? {
+    for piece in parse_pieces(text)? {
         match piece {
             Piece::Literal(text) => out.push_str(text),
-            Piece::Variable { name, default } => out.push_str(value(name, default, env)?),
+            Piece::Variable { name, default } => out.push_str(resolve(name, default, env)?),
         }
     }
     Ok(out)
 }
 
-/// Whether nothing but variables without defaults, and the words that precede a credential, makes up the text: then
-/// the text itself tells nobody a secret.
+/// Returns `true` if the text consists only of variables without defaults, and optionally the scheme of a credential.
+/// Such a text reveals no secret.
 #[must_use]
-pub fn tells_nothing(text: &str) -> bool {
-    let Ok(pieces) = pieces(text) else { return false };
+pub fn is_safe_to_show(text: &str) -> bool {
+    let Ok(pieces) = parse_pieces(text) else { return false };
     let mut found = false;
     for (index, piece) in pieces.iter().enumerate() {
         match piece {
@@ -34,15 +34,15 @@ pub fn tells_nothing(text: &str) -> bool {
     found || text.is_empty()
 }
 
-/// The text with its variables by their names: nothing of what they hold, nor of their defaults.
+/// Returns the text with the names of its variables, without their values and defaults.
 #[must_use]
-pub fn by_name(text: &str) -> String {
-    let Ok(pieces) = pieces(text) else { return text.to_owned() };
-    let shown = pieces.iter().map(|piece| match piece {
+pub fn hide_values(text: &str) -> String {
+    let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
+    let parts = pieces.iter().map(|piece| match piece {
         Piece::Literal(text) => (*text).to_owned(),
         Piece::Variable { name, .. } => format!("${{{name}}}"),
     });
-    shown.collect()
+    parts.collect()
 }
 
 enum Piece<'a> {
@@ -50,7 +50,7 @@ enum Piece<'a> {
     Variable { name: &'a str, default: Option<&'a str> },
 }
 
-fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Wrong> {
+fn parse_pieces(text: &str) -> Result<Vec<Piece<'_>>, ValueError> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -91,14 +91,14 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Wrong> {
     Ok(pieces)
 }
 
-fn value<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, Wrong> {
+fn resolve<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, ValueError> {
     let not_unicode =
         || (format!("the environment variable {name} is not Unicode"), "Set it again, or unset it.".to_owned());
-    let set = env.given(name).map_err(|_| not_unicode())?;
+    let set = env.var_or_empty(name).map_err(|_| not_unicode())?;
     match (set, default) {
         (None | Some(""), Some(default)) => Ok(default),
         (Some(value), _) => {
-            env.note_used(name, value);
+            env.record_use(name, value);
             Ok(value)
         }
         (None, None) => Err((
@@ -115,11 +115,11 @@ mod tests {
     use super::*;
 
     fn env() -> Environment {
-        Environment::of(Path::new("/"), &[("A", "one"), ("EMPTY", ""), ("B_2", "${A}")])
+        Environment::new(Path::new("/"), &[("A", "one"), ("EMPTY", ""), ("B_2", "${A}")])
     }
 
     #[test]
-    fn variables_are_put_in() {
+    fn variables_are_expanded() {
         let cases = [
             ("", ""),
             ("plain $A $ }", "plain $A $ }"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_expanded_is_named() {
+    fn invalid_expansion_is_reported() {
         for (text, part) in [
             ("${NONE}", "variable NONE is not set"),
             ("${A", "is not closed"),
@@ -155,18 +155,18 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_shown_by_their_names() {
-        assert_eq!(by_name("a${A}-${B:-x}$${C}"), "a${A}-${B}${C}");
-        assert_eq!(by_name("${A"), "${A");
+    fn hide_values_keeps_variable_names() {
+        assert_eq!(hide_values("a${A}-${B:-x}$${C}"), "a${A}-${B}${C}");
+        assert_eq!(hide_values("${A"), "${A");
     }
 
     #[test]
-    fn what_tells_a_secret() {
+    fn only_plain_variables_are_safe_to_show() {
         for text in ["", "${A}", "Bearer ${A}", "${A}${B}"] {
-            assert!(tells_nothing(text), "{text}");
+            assert!(is_safe_to_show(text), "{text}");
         }
         for text in ["x", "x${A}", "${A}x", "${A:-x}", "Bearer x", "${A}Bearer ", "${A", "Bearer "] {
-            assert!(!tells_nothing(text), "{text}");
+            assert!(!is_safe_to_show(text), "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `webhooks`: a free map like that of the servers, and read with the same tools.
+//! `webhooks`: a map with user-defined names, read like the map of servers.
 //!
-//! Nothing here says a secret: what a variable holds is never repeated, nor the path of an address for a chat, which is
-//! the credential there.
+//! Never shows a secret: neither values of variables nor the paths of addresses, which are the credentials of chat
+//! services.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use url::Url;
 
 use super::{
     error::{Problem, quoted, quoted_key},
-    fields::{Expanded, Fields},
+    fields::{ExpandedText, Fields},
     reader::{Reader, Setting},
-    servers::shown,
+    servers::listing,
     tree::{KeyValue, Node},
-    values::{found, yaml_text},
+    values::{describe, yaml_text},
     variables,
 };
 use countersign_domain::{
     changes::ChangeState,
     webhooks::{
-        event::{KINDS, matches_some},
+        event::{EVENT_TYPES, matches_any_type},
         format::Format,
         sign::SigningKey,
-        template::Template,
+        template::MessageTemplate,
     },
 };
 
 const KEY: &str = "webhooks";
 
-/// What may stand below a webhook's name; a test finds what `config/countersign.yaml` does not document.
+/// The keys of a webhook. A test checks that `config/countersign.yaml` documents them.
 pub(crate) const KEYS: [&str; 13] = [
     "url",
     "secret",
@@ -49,7 +49,7 @@ pub(crate) const KEYS: [&str; 13] = [
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
-const MAX_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 const MAX_WEBHOOKS: usize = 64;
 
 /// One entry of `webhooks`, with its variables expanded.
@@ -57,43 +57,43 @@ const MAX_WEBHOOKS: usize = 64;
 pub struct WebhookConfig {
     pub name: String,
     pub url: WebhookUrl,
-    /// What deliveries are signed with; the second one while receivers still know only an older one.
+    /// The keys that sign deliveries: the current one, and the previous one while receivers still use it.
     pub keys: Vec<SigningKey>,
-    /// Globs of types of feed events, as `change.*`.
+    /// Globs of feed event types, such as `change.*`.
     pub events: Vec<String>,
-    /// Globs of names of tools as clients see them, and of servers; none is all.
+    /// Globs of tool names as clients see them, and of server names. An empty list matches all.
     pub tools: Vec<String>,
     pub servers: Vec<String>,
-    /// Which states of changes; none is all.
+    /// States of changes. An empty list matches all.
     pub states: Vec<ChangeState>,
     pub format: Format,
-    pub template: Option<Template>,
-    /// For one attempt.
+    pub template: Option<MessageTemplate>,
+    /// The time limit of one attempt.
     pub timeout: Duration,
-    /// How long a delivery is tried.
+    /// The time after which a delivery is given up.
     pub give_up_after: Duration,
 }
 
-/// An address, whose path may be a credential: it is never shown whole.
+/// An address that is never shown in full, because its path may be a credential.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookUrl(pub Url);
 
 impl std::fmt::Debug for WebhookUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.shown())
+        f.write_str(&self.redacted())
     }
 }
 
 impl WebhookUrl {
-    /// Scheme, host and port; of what comes after them only that it is there.
+    /// Returns scheme, host and port, and an ellipsis in place of the path and the query.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn redacted(&self) -> String {
         let rest = if self.0.path() == "/" && self.0.query().is_none() { "/" } else { "/…" };
         format!("{}{rest}", self.0.origin().ascii_serialization())
     }
 }
 
-/// Every webhook of the file that is not disabled.
+/// Reads every webhook that is not disabled.
 pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
     let Some(placed) = r.section(KEY) else { return Vec::new() };
     let problem = |origin, key: String, message: String, remedy: &str| Problem {
@@ -106,13 +106,13 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
         Node::Map(entries) => entries,
         Node::Null => &[],
         other => {
-            let message = format!("expected a map of webhooks, found {}", found(other));
+            let message = format!("expected a map of webhooks, found {}", describe(other));
             let remedy = "Write {name: {url: https://…, secret: …}}.";
             r.problems.push(problem(placed.origin.clone(), KEY.to_owned(), message, remedy));
             return Vec::new();
         }
     };
-    r.settings.push(Setting { key: KEY, value: yaml(entries), origin: placed.origin.clone() });
+    r.settings.push(Setting { key: KEY, value: format_webhooks(entries), origin: placed.origin.clone() });
     if entries.len() > MAX_WEBHOOKS {
         let message = format!("{} webhooks", entries.len());
         r.problems.push(problem(placed.origin.clone(), KEY.to_owned(), message, "Keep at most 64."));
@@ -121,9 +121,9 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
     let mut all = Vec::new();
     for entry in entries {
         let key = format!("{KEY}.{}", quoted_key(&entry.key));
-        let origin = placed.at(entry.line, entry.column);
-        // It stands in the path of its REST endpoint.
-        let fits = (1..=MAX_NAME).contains(&entry.key.len())
+        let origin = placed.origin_at(entry.line, entry.column);
+        // The name is part of the path of its REST endpoint.
+        let fits = (1..=MAX_NAME_LEN).contains(&entry.key.len())
             && entry.key.starts_with(|c: char| c.is_ascii_alphanumeric())
             && entry.key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
         if !fits {
@@ -132,7 +132,7 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
             continue;
         }
         let Node::Map(values) = &entry.value.node else {
-            let message = format!("expected a webhook, found {}", entry.value.node.kind());
+            let message = format!("expected a webhook, found {}", entry.value.node.describe_kind());
             r.problems.push(problem(origin, key, message, "Write {url: https://…, secret: …}."));
             continue;
         };
@@ -140,45 +140,48 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
         if fields.boolean("disabled").unwrap_or_default() {
             continue;
         }
-        all.extend(webhook(&entry.key, &mut fields));
+        all.extend(read_webhook(&entry.key, &mut fields));
     }
     all
 }
 
-fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
-    f.only(&KEYS);
-    let before = f.problems();
+fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
+    f.reject_unknown_keys(&KEYS);
+    let before = f.problem_count();
     let mut allow_http = false;
     f.flag("allow_http", &mut allow_http);
     let format = f.choice("format", &Format::NAMES).unwrap_or(Format::Json);
-    let url = address(f, allow_http);
-    let keys: Vec<SigningKey> = ["secret", "previous_secret"].into_iter().filter_map(|name| key(f, name)).collect();
+    let url = read_url(f, allow_http);
+    let keys: Vec<SigningKey> =
+        ["secret", "previous_secret"].into_iter().filter_map(|name| read_signing_key(f, name)).collect();
     if format == Format::Json && !f.has("secret") {
-        f.wrong("", "the webhook has no secret to sign with".to_owned(), SECRET_REMEDY);
+        f.report("", "the webhook has no secret to sign with".to_owned(), SECRET_REMEDY);
     }
-    let mut events = f.each("events", |_, node| {
-        let pattern = glob(node, "of event types")?;
-        if matches_some(&pattern) {
+    let mut events = f.parse_items("events", |_, node| {
+        let pattern = parse_glob(node, "of event types")?;
+        if matches_any_type(&pattern) {
             return Ok(pattern);
         }
-        let remedy = format!("Types are {}; * stands for any characters.", KINDS.join(", "));
+        let remedy = format!("Types are {}; * stands for any characters.", EVENT_TYPES.join(", "));
         Err((format!("{} matches no type of events", quoted(&pattern)), remedy))
     });
     if events.is_empty() {
         events.push("change.*".to_owned());
     }
-    let tools = f.each("tools", |_, node| glob(node, "of tools"));
-    let servers = f.each("servers", |_, node| glob(node, "of servers"));
-    let states = f.each("states", |_, node| {
+    let tools = f.parse_items("tools", |_, node| parse_glob(node, "of tools"));
+    let servers = f.parse_items("servers", |_, node| parse_glob(node, "of servers"));
+    let states = f.parse_items("states", |_, node| {
         let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
         let states = ChangeState::ALL.map(ChangeState::as_str).join(", ");
-        state.ok_or_else(|| (format!("{} is not a state of a change", found(node)), format!("Write one of: {states}.")))
+        state.ok_or_else(|| {
+            (format!("{} is not a state of a change", describe(node)), format!("Write one of: {states}."))
+        })
     });
-    let template = match f.text("template").map(|text| Template::new(&text, format)) {
+    let template = match f.text("template").map(|text| MessageTemplate::new(&text, format)) {
         None => None,
         Some(Ok(template)) => Some(template),
         Some(Err(why)) => {
-            f.wrong("template", why.to_string(), &why.remedy());
+            f.report("template", why.to_string(), &why.remedy());
             None
         }
     };
@@ -187,7 +190,7 @@ fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     f.duration("give_up_after", S..=30 * DAY, &mut give_up_after);
     let url = url?;
     let name = name.to_owned();
-    (f.problems() == before).then_some(WebhookConfig {
+    (f.problem_count() == before).then_some(WebhookConfig {
         name,
         url,
         keys,
@@ -202,18 +205,18 @@ fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     })
 }
 
-fn glob(node: &Node, what: &str) -> Result<String, (String, String)> {
+fn parse_glob(node: &Node, what: &str) -> Result<String, (String, String)> {
     match node {
         Node::Text(text) if !text.is_empty() && Glob::new(text).is_ok() => Ok(text.clone()),
         other => Err((
-            format!("{} is not a pattern {what}", found(other)),
+            format!("{} is not a pattern {what}", describe(other)),
             "Write a name, or a part of it with * for any characters.".to_owned(),
         )),
     }
 }
 
 impl WebhookConfig {
-    /// One that sends changes to nowhere.
+    /// Returns a webhook whose address accepts no connections.
     #[cfg(any(test, feature = "testing"))]
     #[allow(clippy::unwrap_used, reason = "it is only built for tests")]
     pub fn sample(name: &str) -> Self {
@@ -236,28 +239,28 @@ impl WebhookConfig {
 const SECRET_REMEDY: &str =
     "Write secret: \"${NAME}\", and put into that variable what `echo whsec_$(openssl rand -base64 32)` prints.";
 
-fn key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
+fn read_signing_key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
     if !f.has(name) {
         return None;
     }
-    let Expanded { value, .. } = f.expanded(name)?;
+    let ExpandedText { value, .. } = f.expanded_text(name)?;
     let key = SigningKey::parse(value.trim());
     if key.is_none() {
-        // What it is is nobody's business.
+        // The error must not quote the value.
         let message = "this is not a Standard Webhooks secret: whsec_ and the base64 of 24 to 64 bytes".to_owned();
-        f.wrong(name, message, SECRET_REMEDY);
+        f.report(name, message, SECRET_REMEDY);
     }
     key
 }
 
-fn address(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
+fn read_url(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
     if !f.has("url") {
-        f.wrong("", "the webhook has no url".to_owned(), "Write url: https://….");
+        f.report("", "the webhook has no url".to_owned(), "Write url: https://….");
         return None;
     }
-    let Expanded { value, .. } = f.expanded("url")?;
+    let ExpandedText { value, .. } = f.expanded_text("url")?;
     let wrong = |f: &mut Fields<'_>, why: &str, remedy: &str| {
-        f.wrong("url", why.to_owned(), remedy);
+        f.report("url", why.to_owned(), remedy);
         None
     };
     let Ok(url) = Url::parse(value.trim()) else {
@@ -286,8 +289,8 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// The lines below `webhooks:` for `config show`; `{}` for none.
-fn yaml(entries: &[KeyValue]) -> String {
+/// Formats the lines below `webhooks:` for `config show`, or `{}` without webhooks.
+fn format_webhooks(entries: &[KeyValue]) -> String {
     if entries.is_empty() {
         return "{}".to_owned();
     }
@@ -299,16 +302,16 @@ fn yaml(entries: &[KeyValue]) -> String {
             continue;
         };
         for KeyValue { key, value, .. } in values {
-            let hidden = |text: &str| yaml_text(if variables::tells_nothing(text) { text } else { "[secret]" });
+            let hidden = |text: &str| yaml_text(if variables::is_safe_to_show(text) { text } else { "[secret]" });
             let shown = match (key.as_str(), &value.node) {
                 ("secret" | "previous_secret", Node::Text(text)) => hidden(text),
-                ("url", Node::Text(text)) if variables::tells_nothing(text) => yaml_text(text),
+                ("url", Node::Text(text)) if variables::is_safe_to_show(text) => yaml_text(text),
                 ("url", Node::Text(text)) => match Url::parse(text) {
-                    // A variable within it keeps what it holds to itself.
-                    Ok(url) => yaml_text(&WebhookUrl(url).shown()),
+                    // The URL may contain variables, which stay unexpanded.
+                    Ok(url) => yaml_text(&WebhookUrl(url).redacted()),
                     Err(_) => hidden(text),
                 },
-                (_, node) => shown::flow(node, &yaml_text),
+                (_, node) => listing::format_flow(node, &yaml_text),
             };
             out.push_str(&format!("\n    {}: {shown}", yaml_text(key)));
         }
@@ -322,28 +325,28 @@ mod tests {
 
     use super::*;
     use crate::{
-        Environment, Flags, Loaded,
+        Environment, Flags, LoadedConfig,
         error::ConfigError,
-        load::{DEFAULTS, load},
+        load::{DEFAULT_YAML, load},
         show,
     };
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const CHAT: &str = "https://hooks.chat.example/services/T0/B0/credential";
 
-    fn read_yaml(yaml: &str) -> Result<Loaded, ConfigError> {
+    fn read_yaml(yaml: &str) -> Result<LoadedConfig, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, yaml).unwrap();
         let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
         let vars = [("SECRET", SECRET), ("CHAT", CHAT), ("WEAK", "whsec_c2hvcnQ=")];
-        load(&flags, &Environment::of(Path::new("/"), &vars))
+        load(&flags, &Environment::new(Path::new("/"), &vars))
     }
 
     #[test]
-    fn the_commented_block_documents_every_key_and_its_default() {
-        let start = DEFAULTS.find("#webhooks:").unwrap();
-        let block: Vec<&str> = DEFAULTS[start..].lines().take_while(|line| line.starts_with('#')).collect();
+    fn commented_block_documents_every_key_and_default() {
+        let start = DEFAULT_YAML.find("#webhooks:").unwrap();
+        let block: Vec<&str> = DEFAULT_YAML[start..].lines().take_while(|line| line.starts_with('#')).collect();
         let yaml: String = block.iter().map(|line| format!("{}\n", &line[1..])).collect();
         for key in KEYS {
             let at = block
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_place() {
+    fn invalid_webhook_is_refused_with_position() {
         let key = "secret: '${SECRET}'";
         for (webhook, parts) in [
             ("{}".to_owned(), &["webhooks.a", "the webhook has no url"] as &[&str]),
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_shown() {
+    fn webhook_secrets_are_not_shown() {
         let yaml = format!(
             "webhooks:\n  a: {{ url: '${{CHAT}}', format: slack }}\n  b: {{ url: '{CHAT}', format: slack }}\n  \
              c: {{ url: 'https://x/?key=credential', secret: {SECRET} }}\n"

@@ -1,8 +1,8 @@
-//! Measures the search of documents: `scripts/bench knowledge` runs it.
+//! Measures the search of documents; `scripts/bench knowledge` runs it.
 //!
-//! `measure speed DOCUMENTS SEARCHES` on documents that are made up, and `measure quality FOLDER QUESTIONS URL MODEL` on
-//! those below a folder.
-#![allow(clippy::print_stdout, reason = "what is measured is what it prints")]
+//! `measure speed DOCUMENTS SEARCHES` uses generated documents, and `measure quality FOLDER QUESTIONS URL MODEL` uses
+//! those in a folder.
+#![allow(clippy::print_stdout, reason = "the program prints its measurements")]
 
 use std::{error::Error, path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 key: None,
                 timeout: Duration::from_secs(120),
             };
-            let work = testing::quality(Path::new(folder), Path::new(questions), &endpoint);
+            let work = testing::measure_quality(Path::new(folder), Path::new(questions), &endpoint);
             println!("{}", actix::System::new().block_on(work)?);
         }
         _ => return Err("measure speed DOCUMENTS SEARCHES | measure quality FOLDER QUESTIONS URL MODEL".into()),

@@ -1,11 +1,13 @@
-//! The built-in knowledge base: folders of Markdown that agents search and ask, and to which they propose documents that
-//! a person approves.
+//! The built-in knowledge base: folders of Markdown that agents search and ask, and to which they propose documents
+//! that a person approves.
 //!
-//! It previews writes and runs them, and knows nothing of policy, sessions or who decides. The files are the truth: whatever
-//! is indexed is derived from them. A write replaces one file as a whole, or removes files, inside its project's folder.
+//! It previews and runs writes, and knows nothing about policy, sessions or reviewers. The files are the truth:
+//! everything in the index is derived from them. A write replaces one file as a whole, or removes files, inside its
+//! project's folder.
 //!
-//! Each part uses only those before it: `model.rs` has what all speak of; `text` reads documents, `index` finds them,
-//! `remote` asks models, `library` holds the projects and their folders, `answer` writes answers, `tools` is what clients see.
+//! Each part uses only those before it: `model.rs` has the shared types, `text` parses documents, `index` searches
+//! them, `remote` calls models, `library` manages projects and their folders, `answer` writes answers, and `tools` is
+//! the interface for clients.
 
 mod answer;
 mod index;
@@ -31,9 +33,9 @@ use self::{
     model::Collection,
     remote::{Embedder, Generator},
     tools::{
-        args::{Change, Look, Write},
+        args::{ReadCall, ToolCall, WriteCall},
         blocking, completion, definitions, plan,
-        reads::{Reader, SEARCHES},
+        reads::{MAX_CONCURRENT_SEARCHES, Reader},
         resources, run, whose,
     },
 };
@@ -46,31 +48,31 @@ use countersign_provider::{
 };
 pub use library::DocsError;
 
-/// Events held for a receiver that is slow; beyond that it re-reads.
-const EVENTS: usize = 1024;
+/// The number of events held for a slow receiver; if there are more, it reads everything again.
+const EVENT_CAPACITY: usize = 1024;
 
-/// The module. Named `docs` in routes and changes.
+/// The module of documents, named `docs` in routes and changes.
 pub struct Docs {
     reader: Reader,
     events: broadcast::Sender<ProviderEvent>,
 }
 
 impl Docs {
-    /// What it offers, without its data.
+    /// Returns the tools without opening any data.
     #[must_use]
-    pub fn offers() -> Vec<ToolDef> {
+    pub fn tool_definitions() -> Vec<ToolDef> {
         definitions::tools()
     }
 
-    /// Opens the projects, and begins to synchronize and to watch them. Must run inside an actix system.
+    /// Opens the projects, and starts to synchronize and watch them. Must run inside an actix system.
     ///
     /// # Errors
-    /// A project's root that is no folder; indexes that can be neither read nor made.
+    /// Fails if a project's root is not a folder, or an index can neither be read nor created.
     pub fn open(data_dir: &Path, config: &DocsConfig) -> Result<Arc<Self>, DocsError> {
-        let (events, _) = broadcast::channel(EVENTS);
+        let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let embedder = match &config.embeddings {
             Some(endpoint) => {
-                let cache = library::folder(data_dir)?.join("embeddings.db");
+                let cache = library::index_folder(data_dir)?.join("embeddings.db");
                 Some(Embedder::new(endpoint, &cache).map_err(|error| DocsError::Cache(error.to_string()))?)
             }
             None => None,
@@ -78,15 +80,15 @@ impl Docs {
         let library = Library::open(data_dir, config, embedder.as_ref(), &events)?;
         let answerer = Answerer { generator: config.generation.as_ref().map(Generator::new) };
         Ok(Arc::new(Self {
-            reader: Reader { library, embedder, answerer, turns: Arc::new(Semaphore::new(SEARCHES)) },
+            reader: Reader { library, embedder, answerer, turns: Arc::new(Semaphore::new(MAX_CONCURRENT_SEARCHES)) },
             events,
         }))
     }
 
-    async fn look(&self, look: Look, ctx: &CallContext) -> Result<ToolResult, McpError> {
+    async fn run_read(&self, look: ReadCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match look {
-            Look::Refresh { whose, path } => self.reader.refresh(&whose, &path, ctx).await,
-            Look::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
+            ReadCall::Refresh { tenant: whose, path } => self.reader.refresh(&whose, &path, ctx).await,
+            ReadCall::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
         }
     }
 }
@@ -135,9 +137,9 @@ impl Provider for Docs {
                 "search_external_docs" => self.reader.search(arguments, Collection::External).await,
                 "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
                 "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
-                _ => match Change::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                    Change::Looks(look) => self.look(look, ctx).await,
-                    Change::Writes(write) => {
+                _ => match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
+                    ToolCall::Read(look) => self.run_read(look, ctx).await,
+                    ToolCall::Write(write) => {
                         run::run(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
                     }
                 },
@@ -155,7 +157,7 @@ impl Provider for Docs {
         all
     }
 
-    fn in_session(
+    fn complete_arguments(
         &self,
         tool: &str,
         arguments: &RawValue,
@@ -174,25 +176,25 @@ impl Provider for Docs {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         Box::pin(async move {
             let library = Arc::clone(&self.reader.library);
-            match Change::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                Change::Writes(write) => {
-                    let turn = whose::project(&library, write.project())?.writing().await;
+            match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
+                ToolCall::Write(write) => {
+                    let turn = whose::project(&library, write.project())?.lock_files().await;
                     let ctx = ctx.clone();
                     blocking(move || {
                         let _turn = turn;
-                        ctx.charged(|| plan::plan(&library, &write, &ctx.cancel).map(plan::Plan::preview))
+                        ctx.run_charged(|| plan::plan(&library, &write, &ctx.cancel).map(plan::Plan::preview))
                     })
                     .await
                 }
-                Change::Looks(look) => Ok(plan::nothing(&look)),
+                ToolCall::Read(look) => Ok(plan::nothing(&look)),
             }
         })
     }
 
-    fn reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
-        let Some(change) = Change::parse(tool, arguments) else { return Ok(Vec::new()) };
-        // A search shows what a document says.
-        let search = |whose: &tools::args::Whose, query: &str| {
+    fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+        let Some(change) = ToolCall::parse(tool, arguments) else { return Ok(Vec::new()) };
+        // The preview shows a part of the document's text, as a search does.
+        let search = |whose: &tools::args::TenantSelector, query: &str| {
             let mut arguments = json!({ "query": query });
             for (name, value) in [("project_name", &whose.project_name), ("branch_name", &whose.branch_name)] {
                 if let Some(value) = value {
@@ -202,10 +204,13 @@ impl Provider for Docs {
             vec![("semantic_search", arguments)]
         };
         Ok(match change? {
-            Change::Writes(Write::Put { whose, path, .. } | Write::Promote { whose, path, .. })
-            | Change::Looks(Look::Refresh { whose, path }) => search(&whose, &path),
-            Change::Writes(Write::Delete(delete)) | Change::Looks(Look::DryRun(delete)) => {
-                let whose = tools::args::Whose { project_name: Some(delete.project), branch_name: delete.branch };
+            ToolCall::Write(
+                WriteCall::Put { tenant: whose, path, .. } | WriteCall::Promote { tenant: whose, path, .. },
+            )
+            | ToolCall::Read(ReadCall::Refresh { tenant: whose, path }) => search(&whose, &path),
+            ToolCall::Write(WriteCall::Delete(delete)) | ToolCall::Read(ReadCall::DryRun(delete)) => {
+                let whose =
+                    tools::args::TenantSelector { project_name: Some(delete.project), branch_name: delete.branch };
                 search(&whose, "documents")
             }
         })

@@ -1,10 +1,10 @@
-//! What the parts of this crate speak of: tenants, documents, chunks and passages, levels, places in a ranking.
+//! The types that the parts of this crate share: tenants, documents, chunks, passages, levels and rankings.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much weight a document has, from least to most.
+/// The weight of a document, from least to most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
@@ -36,71 +36,70 @@ impl fmt::Display for Level {
     }
 }
 
-/// Which of a project's folders: the documents that agents write, or documentation that is only read.
+/// A folder of a project: documents that agents write, or documentation that is only read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Collection {
     Docs,
     External,
 }
 
-/// Whose documents they are: nothing of one is ever found from another.
+/// The owner of documents; searches never cross tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant {
     pub project: String,
-    /// `-` where branches are not told apart.
+    /// `-` if branches are not distinguished.
     pub branch: String,
     /// The first 16 hexadecimal digits of the SHA-256 of the root's canonical path.
     pub path_hash: String,
 }
 
-/// A document as it was read from its file.
+/// A document as read from its file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Document {
-    /// Relative to the folder of its collection, with `/` between its parts and no `.` or `..` among them.
+    /// The path relative to the folder of its collection, with `/` between its parts and no `.` or `..` among them.
     pub path: String,
-    /// Of its front matter, else its first heading, else the name of its file.
+    /// From its front matter, else its first heading, else the name of its file.
     pub title: String,
-    /// Of its front matter, else the beginning of its first paragraph, at most 300 characters.
+    /// From its front matter, else the beginning of its first paragraph, at most 300 characters.
     pub summary: String,
-    /// None where its front matter names none and its folder is no type's.
+    /// `None` if its front matter names no type and its folder belongs to none.
     pub doc_type: Option<String>,
-    /// As its front matter has it: `2026-11-23`.
+    /// The date as in its front matter: `2026-11-23`.
     pub date: Option<String>,
     pub level: Level,
     pub has_front_matter: bool,
-    /// What of its front matter does not fit its type, for people.
+    /// Mismatches between its front matter and its type, for people.
     pub fault: Option<String>,
-    /// Of the whole file.
+    /// Characters of the whole file.
     pub char_count: usize,
-    /// Documents of the same folder that it links to, as their `path`, each once, in the order of the text. Whether
-    /// they are there is not known here.
+    /// Paths of documents of the same folder that it links to, each once, in the order of the text. They may not exist.
     pub links: Vec<String>,
-    /// Never empty, unless there is no text but front matter.
+    /// Never empty, unless there is only front matter.
     pub chunks: Vec<Chunk>,
 }
 
-/// A part of a document that is found by itself: all of it, or a section of a long one.
+/// A part of a document that is found by itself: the whole, or a section of a long one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chunk {
-    /// `## Section > ### Subsection`; empty for what stands before the first heading, and for a whole document.
+    /// `## Section > ### Subsection`; empty for text before the first heading, and for a whole document.
     pub header_path: String,
-    /// Of the file, from 1.
+    /// The first line in the file, counted from 1.
     pub first_line: u32,
     pub last_line: u32,
     pub passages: Vec<Passage>,
 }
 
-/// What is ranked, embedded and quoted: a stretch of a chunk of some 1,500 characters, whole paragraphs where it can be.
+/// The unit that is ranked, embedded and quoted: some 1,500 characters of a chunk, in whole paragraphs if possible.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Passage {
-    /// Of the file, from 1.
+    /// The first line in the file, counted from 1.
     pub first_line: u32,
     pub last_line: u32,
     /// The lines as they are in the file.
     pub text: String,
 }
 
-/// What ranked an answer.
+/// The method that ranked the hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Ranking {
@@ -110,16 +109,16 @@ pub(crate) enum Ranking {
     Fused,
 }
 
-/// Which documents are looked at.
+/// Restricts a search to some documents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
-    /// None: all, also those without a type.
+    /// `None` for all, including documents without a type.
     pub doc_types: Option<Vec<String>>,
-    /// None: all.
+    /// `None` for all.
     pub levels: Option<Vec<Level>>,
 }
 
-/// A document that was found, and the best passage of it.
+/// A document that was found, with its best passage.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hit {
     pub path: String,

@@ -1,4 +1,5 @@
-//! Measures the search of documents: how well here, how fast in `testing/speed.rs`. `examples/measure.rs` runs both.
+//! Measures the quality of the search of documents; `testing/speed.rs` measures its speed. `examples/measure.rs` runs
+//! both.
 
 mod speed;
 
@@ -6,16 +7,16 @@ use std::{collections::HashMap, error::Error, fmt::Write as _, fs, path::Path};
 
 use serde::Deserialize;
 
-pub use self::speed::{Measured, Percentiles, run as speed};
+pub use self::speed::{Percentiles, SpeedReport, run as speed};
 use crate::{
-    index::{Index, Query, Stamp},
+    index::{FileStamp, Index, Query},
     model::Filter,
     remote::Embedder,
     text::{DocTypes, parse},
 };
 use countersign_config::ModelEndpoint;
 
-/// What is asked, and what answers it (`tests/knowledge/questions.json`).
+/// Questions with the documents that answer them (`tests/knowledge/questions.json`).
 #[derive(Deserialize)]
 struct Questions {
     questions: Vec<Question>,
@@ -24,33 +25,37 @@ struct Questions {
 #[derive(Deserialize)]
 struct Question {
     ask: String,
-    /// Paths; none where no document answers it.
+    /// Paths; empty if no document answers the question.
     answers: Vec<String>,
 }
 
-/// Places that count as found.
-const RECALLED: usize = 5;
+/// The number of top ranks that count as found.
+const RECALL_PLACES: usize = 5;
 
-/// What one ranking gives for one question: paths with their relevance, best first.
-type Ranked = Vec<(String, f64)>;
+/// The result of one ranking for one question: paths with their relevance, best first.
+type RankedPaths = Vec<(String, f64)>;
 
-/// Indexes all Markdown below `documents`, asks the questions in each of the three rankings, and gives the tables.
+/// Indexes all Markdown below `documents`, asks the questions in each of the three rankings, and returns the tables.
 ///
 /// # Errors
-/// Files that cannot be read, or a model that does not answer.
-pub async fn quality(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -> Result<String, Box<dyn Error>> {
+/// Fails if a file cannot be read, or the model does not answer.
+pub async fn measure_quality(
+    documents: &Path,
+    questions: &Path,
+    endpoint: &ModelEndpoint,
+) -> Result<String, Box<dyn Error>> {
     let Questions { questions } = serde_json::from_slice(&fs::read(questions)?)?;
     let work = documents.join(".measured");
     fs::create_dir_all(&work)?;
-    // The embeddings stay, which take minutes.
+    // The embeddings are kept, because they take minutes.
     Index::delete(&work.join("index.db"))?;
     let index = Index::open(&work.join("index.db"))?;
     let mut files = Vec::new();
-    markdown(documents, "", &mut files)?;
+    collect_markdown(documents, "", &mut files)?;
     let types = DocTypes::built_in();
     for path in &files {
         let text = fs::read_to_string(documents.join(path))?;
-        let stamp = Stamp { size: 0, mtime_ns: 0, read_at_ns: 0, hash: [0; 32] };
+        let stamp = FileStamp { size: 0, mtime_ns: 0, read_at_ns: 0, hash: [0; 32] };
         let document = parse(path, &text, &types).map_err(|_| format!("{path} takes too long to read"))?;
         index.put(&[(stamp, document)])?;
     }
@@ -67,13 +72,13 @@ pub async fn quality(documents: &Path, questions: &Path, endpoint: &ModelEndpoin
         }
         passages += pending.len();
         let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
-        let vectors = embedder.passages(&texts).await?;
+        let vectors = embedder.embed_passages(&texts).await?;
         index.set_vectors(&endpoint.model, &ids.into_iter().zip(vectors).collect::<Vec<_>>())?;
     }
-    let mut rankings: HashMap<&str, Vec<Ranked>> = HashMap::new();
+    let mut rankings: HashMap<&str, Vec<RankedPaths>> = HashMap::new();
     for question in &questions {
-        let vector = embedder.query(&question.ask).await?;
-        let ask = |vector| -> Result<Ranked, Box<dyn Error>> {
+        let vector = embedder.embed_query(&question.ask).await?;
+        let ask = |vector| -> Result<RankedPaths, Box<dyn Error>> {
             let (filter, limit) = (Filter::default(), 50);
             let found = index.search(&Query { text: &question.ask, vector, filter: &filter, limit, min_score: 0.0 })?;
             Ok(found.hits.into_iter().map(|hit| (hit.path, hit.score)).collect())
@@ -83,17 +88,17 @@ pub async fn quality(documents: &Path, questions: &Path, endpoint: &ModelEndpoin
         rankings.entry("vectors").or_default().push(index.search_by_meaning(&vector, 50)?);
     }
     let mut out = format!("{} documents, {passages} passages\n", files.len());
-    tables(&questions, &rankings, &mut out)?;
+    format_tables(&questions, &rankings, &mut out)?;
     Ok(out)
 }
 
-fn markdown(root: &Path, below: &str, files: &mut Vec<String>) -> std::io::Result<()> {
+fn collect_markdown(root: &Path, below: &str, files: &mut Vec<String>) -> std::io::Result<()> {
     for entry in fs::read_dir(root.join(below))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
         if entry.file_type()?.is_dir() && !name.starts_with('.') {
-            markdown(root, &path, files)?;
+            collect_markdown(root, &path, files)?;
         } else if name.ends_with(".md") {
             files.push(path);
         }
@@ -102,9 +107,9 @@ fn markdown(root: &Path, below: &str, files: &mut Vec<String>) -> std::io::Resul
     Ok(())
 }
 
-fn tables(
+fn format_tables(
     questions: &[Question],
-    rankings: &HashMap<&str, Vec<Ranked>>,
+    rankings: &HashMap<&str, Vec<RankedPaths>>,
     out: &mut String,
 ) -> Result<(), std::fmt::Error> {
     writeln!(
@@ -120,7 +125,7 @@ fn tables(
                 all.filter(move |(at, _)| half.is_none_or(|half| at % 2 == half)).map(|(_, pair)| pair)
             };
             let asked: Vec<_> = chosen().filter(|(question, _)| !question.answers.is_empty()).collect();
-            let place = |(question, ranked): &(&Question, &Ranked)| {
+            let place = |(question, ranked): &(&Question, &RankedPaths)| {
                 ranked.iter().position(|(path, _)| question.answers.contains(path))
             };
             let count = asked.len().max(1) as f64;
@@ -128,7 +133,7 @@ fn tables(
                 |places: usize| asked.iter().filter(|pair| place(pair).is_some_and(|at| at < places)).count() as f64;
             let reciprocal: f64 = asked.iter().filter_map(place).map(|at| 1.0 / (at as f64 + 1.0)).sum();
             let right = |least: f64| {
-                let is_right = |(question, ranked): &&(&Question, &Ranked)| {
+                let is_right = |(question, ranked): &&(&Question, &RankedPaths)| {
                     ranked.iter().any(|(path, score)| *score >= least && question.answers.contains(path))
                 };
                 asked.iter().filter(is_right).count() as f64 / count
@@ -142,7 +147,7 @@ fn tables(
                 "| {name} | {which} {} | {:.2} | {:.2} | {:.3} | {:.2} | {:.2} | {} of {n} | {} of {n} |",
                 asked.len(),
                 within(1) / count,
-                within(RECALLED) / count,
+                within(RECALL_PLACES) / count,
                 reciprocal / count,
                 right(0.5),
                 right(0.7),

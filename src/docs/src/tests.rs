@@ -1,4 +1,4 @@
-//! The module as its callers see it: through the traits, on real files.
+//! Tests of the module through its traits, on real files.
 
 use std::{fs, path::PathBuf};
 
@@ -13,7 +13,7 @@ use countersign_domain::{
 };
 use countersign_provider::{Meter, NoProgress, Permit};
 
-struct Bench {
+struct TestDocs {
     docs: Arc<Docs>,
     dir: tempfile::TempDir,
 }
@@ -21,13 +21,13 @@ struct Bench {
 const TOOL: &str = "---\ndoc_type: tool\ntitle: Driver\ndate: 2026-11-23\nsummary: s\nsignificance: integration\ntool_name: pg\n\
                     version: '8'\nknowledge_type: gotcha\n---\n# Driver\n\nThe driver keeps a pool. See [it](../note.md).\n";
 
-impl Bench {
+impl TestDocs {
     async fn new() -> Self {
-        Self::with(false).await
+        Self::with_branches(false).await
     }
 
-    /// With the branch `main` checked out, where branches are told apart.
-    async fn with(by_branch: bool) -> Self {
+    /// Opens the module with the branch `main` checked out, if branches are distinguished.
+    async fn with_branches(by_branch: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let git = dir.path().join("root/.git");
         fs::create_dir_all(&git).unwrap();
@@ -64,26 +64,26 @@ impl Bench {
     }
 
     async fn call(&self, tool: &str, arguments: Value) -> Result<Value, McpError> {
-        let result = self.docs.call(tool, &named(arguments), &context()).await?;
+        let result = self.docs.call(tool, &with_project(arguments), &context()).await?;
         Ok(serde_json::from_str(result.structured_content.unwrap().get()).unwrap())
     }
 
     async fn preview(&self, tool: &str, arguments: Value) -> Result<Preview, McpError> {
-        self.docs.preview(tool, &named(arguments), &context()).await
+        self.docs.preview(tool, &with_project(arguments), &context()).await
     }
 }
 
-/// Waits until it is so, within what no machine needs.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until the condition holds; panics after a time that no machine needs.
+async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(began.elapsed().as_secs() < 60, "{what}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 
-/// The arguments with the project in them.
-fn named(mut arguments: Value) -> Box<RawValue> {
+/// Returns the arguments with the project's name added.
+fn with_project(mut arguments: Value) -> Box<RawValue> {
     arguments["project_name"] = "handbook".into();
     to_raw_value(&arguments).unwrap()
 }
@@ -103,8 +103,8 @@ fn context() -> CallContext {
 }
 
 #[actix::test]
-async fn every_answer_of_a_tool_fits_its_output_schema() {
-    let bench = Bench::new().await;
+async fn tool_answers_match_their_output_schemas() {
+    let bench = TestDocs::new().await;
     let content = TOOL.replace("Driver", "Another");
     let calls = [
         ("activate_project", json!({})),
@@ -126,13 +126,13 @@ async fn every_answer_of_a_tool_fits_its_output_schema() {
     }
     for (name, arguments) in calls {
         let tool = tools.iter().find(|tool| tool.name == name).unwrap();
-        let given: Value = serde_json::from_str(named(arguments.clone()).get()).unwrap();
+        let given: Value = serde_json::from_str(with_project(arguments.clone()).get()).unwrap();
         jsonschema::validate(&tool.input_schema, &given).unwrap();
         let answer =
             bench.call(name, arguments.clone()).await.unwrap_or_else(|error| panic!("{name} {arguments}: {error}"));
         let own = &tool.output_schema.as_ref().unwrap()["anyOf"][0];
         jsonschema::validate(own, &answer).unwrap_or_else(|error| panic!("{name}: {error}\n{answer}"));
-        // What a client may rely on is described, and nothing is there that is not.
+        // Every property that is present is described.
         let described = own["properties"].as_object().unwrap();
         assert!(answer.as_object().unwrap().keys().all(|key| described.contains_key(key)), "{name}: {answer}");
     }
@@ -140,9 +140,9 @@ async fn every_answer_of_a_tool_fits_its_output_schema() {
 }
 
 #[actix::test]
-async fn what_may_not_be_done_any_more_is_not() {
-    let bench = Bench::new().await;
-    let arguments = named(json!({ "path": "late.md", "content": "# Late\n" }));
+async fn withdrawn_permit_stops_the_call() {
+    let bench = TestDocs::new().await;
+    let arguments = with_project(json!({ "path": "late.md", "content": "# Late\n" }));
     let permit = Some(Permit(Arc::new(|| false)));
     let late = bench.docs.call("index_document", &arguments, &CallContext { permit, ..context() }).await;
     assert_eq!(late.unwrap_err().data["outcome"], "not_applied");
@@ -150,8 +150,8 @@ async fn what_may_not_be_done_any_more_is_not() {
 }
 
 #[actix::test]
-async fn what_a_preview_refuses_a_run_refuses_and_nothing_is_written() {
-    let bench = Bench::new().await;
+async fn run_refuses_what_the_preview_refuses() {
+    let bench = TestDocs::new().await;
     let listed = || {
         let mut all: Vec<_> = fs::read_dir(bench.file("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         all.sort();
@@ -177,8 +177,8 @@ async fn what_a_preview_refuses_a_run_refuses_and_nothing_is_written() {
 }
 
 #[actix::test]
-async fn a_fingerprint_moves_with_the_file_and_with_nothing_else() {
-    let bench = Bench::new().await;
+async fn fingerprint_follows_only_the_file() {
+    let bench = TestDocs::new().await;
     let calls = [
         ("index_document", json!({ "path": "note.md", "content": "# Other\n" })),
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
@@ -203,11 +203,11 @@ async fn a_fingerprint_moves_with_the_file_and_with_nothing_else() {
 }
 
 #[actix::test]
-async fn fingerprint_of_a_deletion_is_that_of_the_live_file() {
-    let bench = Bench::new().await;
+async fn deletion_fingerprint_follows_the_live_file() {
+    let bench = TestDocs::new().await;
     let arguments = json!({ "paths": ["note.md"] });
     let print = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
-    // Nobody waits for the index to hear of it.
+    // The index need not know yet.
     fs::write(bench.file("note.md"), "# Note\n\nA zebrA.\n").unwrap();
     assert_ne!(bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint, print);
     fs::write(bench.file("new.md"), "# New\n").unwrap();
@@ -219,8 +219,8 @@ async fn fingerprint_of_a_deletion_is_that_of_the_live_file() {
 }
 
 #[actix::test]
-async fn write_is_refused_as_soon_as_another_branch_is_checked_out() {
-    let bench = Bench::with(true).await;
+async fn write_is_refused_after_branch_switch() {
+    let bench = TestDocs::with_branches(true).await;
     for (tool, arguments) in [
         ("index_document", json!({ "path": "note.md", "content": "# Other\n" })),
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
@@ -228,32 +228,32 @@ async fn write_is_refused_as_soon_as_another_branch_is_checked_out() {
     ] {
         let approved = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
         let ctx = CallContext { approved_state: Some(approved), ..context() };
-        // The file is the same there; nobody waits for the branch to be noticed.
+        // The file is the same there, and the switch has not been noticed yet.
         bench.check_out("dev");
-        let error = bench.docs.call(tool, &named(arguments), &ctx).await.unwrap_err();
+        let error = bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap_err();
         assert!(matches!(error.kind, ErrorKind::TenantMismatch | ErrorKind::ChangeStale), "{tool}: {error}");
         assert_eq!(fs::read_to_string(bench.file("note.md")).unwrap(), "# Note\n\nA zebra.\n", "{tool}");
         bench.check_out("main");
-        until("it is back", || bench.docs.reader.library.projects()[0].branch() == "main").await;
+        wait_until("it is back", || bench.docs.reader.library.projects()[0].branch() == "main").await;
     }
 }
 
 #[actix::test]
-async fn deletion_of_an_index_is_another_one_than_that_of_files() {
-    let bench = Bench::with(true).await;
+async fn index_deletion_differs_from_file_deletion() {
+    let bench = TestDocs::with_branches(true).await;
     let project = Arc::clone(&bench.docs.reader.library.projects()[0]);
     bench.check_out("dev");
-    until("it is followed", || project.branch() == "dev").await;
+    wait_until("it is followed", || project.branch() == "dev").await;
     let arguments = json!({ "branch_name": "main" });
     let index = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
     bench.check_out("main");
-    until("it is back", || project.branch() == "main").await;
+    wait_until("it is back", || project.branch() == "main").await;
     assert_ne!(bench.preview("delete_documents", arguments).await.unwrap().fingerprint, index);
 }
 
 #[actix::test]
-async fn reading_a_document_is_charged_to_its_caller() {
-    let bench = Bench::new().await;
+async fn document_read_is_charged_to_its_caller() {
+    let bench = TestDocs::new().await;
     let content = format!("# Long\n\n{}", "## h\n\nx\n\n".repeat(10_000));
     for (tool, arguments) in [
         ("index_document", json!({ "path": "long.md", "content": content })),
@@ -268,24 +268,24 @@ async fn reading_a_document_is_charged_to_its_caller() {
         }));
         let ctx = CallContext { meter: Some(meter), ..context() };
         if arguments.get("content").is_some() || arguments.get("paths").is_some() {
-            bench.docs.preview(tool, &named(arguments), &ctx).await.unwrap();
+            bench.docs.preview(tool, &with_project(arguments), &ctx).await.unwrap();
         } else {
-            bench.docs.call(tool, &named(arguments), &ctx).await.unwrap();
+            bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap();
         }
         assert_eq!(charges.load(std::sync::atomic::Ordering::Relaxed), 1, "{tool}");
     }
 }
 
-/// A context with a session.
+/// Returns a context with a session.
 fn in_session(notes: &Arc<SessionNotes>) -> CallContext {
     CallContext { session: Some(Arc::clone(notes)), ..context() }
 }
 
 #[actix::test]
-async fn branch_name_is_accepted_where_branches_are_not_told_apart() {
-    let bench = Bench::new().await;
+async fn branch_name_is_accepted_without_branch_tracking() {
+    let bench = TestDocs::new().await;
     let notes = Arc::new(SessionNotes::default());
-    let arguments = named(json!({ "branch_name": "feature/x" }));
+    let arguments = with_project(json!({ "branch_name": "feature/x" }));
     let answer = bench.docs.call("activate_project", &arguments, &in_session(&notes)).await.unwrap();
     let answer: Value = serde_json::from_str(answer.structured_content.unwrap().get()).unwrap();
     assert_eq!((&answer["branch_name"], &answer["branches"]), (&json!("-"), &json!("none")), "{answer}");
@@ -294,7 +294,7 @@ async fn branch_name_is_accepted_where_branches_are_not_told_apart() {
     assert!(bench.call("semantic_search", search.clone()).await.is_ok());
     let delete = json!({ "branch_name": "main", "dry_run": true });
     assert!(bench.call("delete_documents", delete).await.is_err(), "what is deleted is taken at its word");
-    let bench = Bench::with(true).await;
+    let bench = TestDocs::with_branches(true).await;
     assert!(bench.call("semantic_search", search).await.is_ok());
     let search = json!({ "query": "x", "branch_name": "never" });
     assert_eq!(bench.call("semantic_search", search).await.unwrap_err().kind, ErrorKind::TenantMismatch);
@@ -305,13 +305,13 @@ async fn branch_name_is_accepted_where_branches_are_not_told_apart() {
 }
 
 #[actix::test]
-async fn session_has_no_resource_of_another_project_or_branch() {
-    let bench = Bench::with(true).await;
+async fn session_sees_only_its_project_and_branch() {
+    let bench = TestDocs::with_branches(true).await;
     let notes = Arc::new(SessionNotes::default());
     let (ctx, uri) = (in_session(&notes), "docs://handbook/note.md");
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok(), "before it is about anything");
     for (project, branch) in [("other", "main"), ("handbook", "dev")] {
-        whose::Active { project: project.into(), branch: branch.into() }.note(&notes);
+        whose::ActiveTenant { project: project.into(), branch: branch.into() }.note(&notes);
         let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
         let subscribed = bench.docs.may_subscribe(uri, &ctx).await.unwrap_err();
         assert_eq!((read.kind, subscribed.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch), "{project}");
@@ -322,15 +322,15 @@ async fn session_has_no_resource_of_another_project_or_branch() {
         let prompted = bench.docs.get_prompt("capture", &known, &ctx).await.unwrap_err();
         assert_eq!((completed.kind, prompted.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch));
     }
-    whose::Active { project: "handbook".into(), branch: "main".into() }.note(&notes);
+    whose::ActiveTenant { project: "handbook".into(), branch: "main".into() }.note(&notes);
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());
     assert_eq!(bench.docs.resources(&ctx).await.unwrap().len(), 2);
     assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "nothing is noted of who has no session");
 }
 
 #[actix::test]
-async fn report_counts_what_is_indexed_and_names_what_does_not_fit() {
-    let bench = Bench::new().await;
+async fn report_counts_documents_and_names_faults() {
+    let bench = TestDocs::new().await;
     let of = |documents: &str| {
         format!("handbook: {documents}, 1 without front matter, and 1 file of reference documentation")
     };
@@ -348,10 +348,10 @@ async fn report_counts_what_is_indexed_and_names_what_does_not_fit() {
     let active = bench.call("activate_project", json!({})).await.unwrap();
     assert!(active["warnings"][0].as_str().unwrap().contains("tools/bad.md"), "{active}");
 
-    let bench = Bench::with(true).await;
+    let bench = TestDocs::with_branches(true).await;
     assert!(bench.docs.report().details[0].starts_with("handbook on main: "));
     fs::remove_dir_all(bench.dir.path().join("root/.git")).unwrap();
-    until("it is seen", || !bench.docs.report().warnings.is_empty()).await;
+    wait_until("it is seen", || !bench.docs.report().warnings.is_empty()).await;
     let warnings = bench.docs.report().warnings;
     assert!(
         warnings[0].contains("`branches: git` is configured, and its root lies in no git repository"),
@@ -364,8 +364,8 @@ async fn report_counts_what_is_indexed_and_names_what_does_not_fit() {
 }
 
 #[actix::test]
-async fn run_is_refused_where_the_state_is_not_the_approved_one() {
-    let bench = Bench::new().await;
+async fn run_is_refused_if_state_differs_from_approval() {
+    let bench = TestDocs::new().await;
     for (tool, arguments) in [
         ("index_document", json!({ "path": "note.md", "content": "# Other\n" })),
         ("index_document", json!({ "path": "new.md", "content": "# Other\n" })),
@@ -378,7 +378,7 @@ async fn run_is_refused_where_the_state_is_not_the_approved_one() {
         for path in ["note.md", "new.md"] {
             fs::write(bench.file(path), format!("# By somebody else, for {tool}\n")).unwrap();
         }
-        let error = bench.docs.call(tool, &named(arguments.clone()), &ctx).await.unwrap_err();
+        let error = bench.docs.call(tool, &with_project(arguments.clone()), &ctx).await.unwrap_err();
         assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::ChangeStale, &json!("not_applied")), "{tool}");
         assert!(bench.file("note.md").exists() && bench.file("tools/driver.md").exists(), "{tool}");
         for (path, before) in ["note.md", "new.md"].into_iter().zip(before) {
@@ -388,15 +388,15 @@ async fn run_is_refused_where_the_state_is_not_the_approved_one() {
                 None => fs::remove_file(bench.file(path)).unwrap(),
             }
         }
-        // As it was approved it runs.
-        bench.docs.call(tool, &named(arguments), &ctx).await.unwrap_or_else(|error| panic!("{tool}: {error}"));
+        // With the approved state, it runs.
+        bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap_or_else(|error| panic!("{tool}: {error}"));
     }
     assert!(!bench.file("note.md").exists());
 }
 
 #[actix::test]
-async fn a_diff_shows_the_file_and_its_fields_whatever_stands_in_them() {
-    let bench = Bench::new().await;
+async fn diff_shows_file_and_front_matter_fields() {
+    let bench = TestDocs::new().await;
     let content = TOOL.replace("summary: s", "summary: s # why\ntags: [a, b]").replace('\n', "\r\n");
     let preview =
         bench.preview("index_document", json!({ "path": "tools/driver.md", "content": content })).await.unwrap();
@@ -404,18 +404,18 @@ async fn a_diff_shows_the_file_and_its_fields_whatever_stands_in_them() {
     let fields: Vec<&str> = preview.diff.fields.iter().map(|field| field.field.as_str()).collect();
     assert_eq!(fields, ["front_matter.tags", "file"], "what is the same is left out, the line ends are not");
     assert_eq!(preview.diff.fields[0].after.as_deref(), Some("a\nb"));
-    // What was there may be no text.
+    // The replaced content may not be UTF-8.
     fs::write(bench.file("note.md"), [0xff, 0xfe, b'a']).unwrap();
     let preview = bench.preview("index_document", json!({ "path": "note.md", "content": "# N\n" })).await.unwrap();
     assert_eq!(preview.diff.fields.last().unwrap().field, "file");
 }
 
 #[test]
-fn a_call_only_reads_if_its_arguments_say_so_once() {
+fn call_reads_only_if_arguments_say_so_once() {
     let reads = |tool: &str, arguments: &str| {
         let tools = definitions::tools();
         let tool = tools.into_iter().find(|def| def.name == tool).unwrap();
-        tool.reads_when.unwrap()(&RawValue::from_string(arguments.to_owned()).unwrap())
+        tool.read_only_when.unwrap()(&RawValue::from_string(arguments.to_owned()).unwrap())
     };
     assert!(reads("index_document", r#"{"path":"a.md"}"#));
     for writes in [r#"{"path":"a.md","content":""}"#, r#"{"c\u006fntent":"x"}"#, r#"{"content":null}"#] {
@@ -427,21 +427,23 @@ fn a_call_only_reads_if_its_arguments_say_so_once() {
     {
         assert!(!reads("delete_documents", writes), "{writes}");
     }
-    // What stands there twice is neither.
+    // A duplicate member counts as neither.
     for twice in [
         r#"{"project_name":"h","dry_run":true,"dry_run":false}"#,
         r#"{"project_name":"h","dry_run":true,"dry\u005frun":false}"#,
     ] {
-        assert!(Change::parse("delete_documents", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err());
+        assert!(
+            ToolCall::parse("delete_documents", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err()
+        );
     }
     let twice = r#"{"path":"a.md","content":"x","content":"y"}"#;
-    assert!(Change::parse("index_document", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err());
+    assert!(ToolCall::parse("index_document", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err());
 }
 
 #[actix::test]
-async fn who_may_not_search_is_not_shown_what_a_document_says() {
-    let bench = Bench::new().await;
-    let of = |tool: &str, arguments: Value| bench.docs.reads(tool, &named(arguments)).unwrap();
+async fn preview_reads_need_the_search_permission() {
+    let bench = TestDocs::new().await;
+    let of = |tool: &str, arguments: Value| bench.docs.preview_reads(tool, &with_project(arguments)).unwrap();
     for (tool, arguments) in [
         ("index_document", json!({ "path": "note.md", "content": "x" })),
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
@@ -454,8 +456,8 @@ async fn who_may_not_search_is_not_shown_what_a_document_says() {
 }
 
 #[actix::test]
-async fn arguments_beyond_their_bounds_are_refused_whoever_checked_them() {
-    let bench = Bench::new().await;
+async fn out_of_bounds_arguments_are_refused() {
+    let bench = TestDocs::new().await;
     for (tool, arguments) in [
         ("semantic_search", json!({ "query": "" })),
         ("semantic_search", json!({ "query": "x".repeat(3000) })),

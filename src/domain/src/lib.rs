@@ -17,4 +17,4 @@ pub mod text;
 pub mod webhooks;
 
 /// Names of the providers that are compiled in, whether they are enabled or not.
-pub const BUILT_IN: [&str; 3] = ["tracker", "docs", "gateway"];
+pub const BUILT_IN_PROVIDERS: [&str; 3] = ["tracker", "docs", "gateway"];

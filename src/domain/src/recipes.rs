@@ -11,11 +11,11 @@ use crate::{
 };
 
 /// What most expressions of a recipe look at.
-pub const OF_ARGUMENTS: &Variables = &[("arguments", &[])];
-/// What [`Pick::keep`] looks at: what the pointer found, too.
-pub const OF_FOUND: &Variables = &[("arguments", &[]), ("found", &[])];
-/// What [`Recipe::after`] looks at: the present state, too; null where there is nothing yet.
-pub const OF_BEFORE: &Variables = &[("arguments", &[]), ("before", &[])];
+pub const ARGUMENT_VARIABLES: &Variables = &[("arguments", &[])];
+/// What [`ResultSelector::keep`] looks at: what the pointer found, too.
+pub const SELECTOR_VARIABLES: &Variables = &[("arguments", &[]), ("found", &[])];
+/// What [`Recipe::policy.with_sources_of`] looks at: the present state, too; null where there is nothing yet.
+pub const AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[])];
 
 /// Where the text of a tool's result lies unless a recipe says otherwise.
 pub const FIRST_TEXT: &str = "/content/0/text";
@@ -30,14 +30,14 @@ pub struct Recipe {
     /// The thing's name: for people, and changes of one thing run one after another.
     pub target: Option<Condition>,
     pub summary: Option<Condition>,
-    /// What the text of [`Recipe::after`] is called.
+    /// What the text of [`Recipe::policy.with_sources_of`] is called.
     pub label: Option<String>,
     pub dry_run: Option<DryRun>,
-    /// The present state of what `after` says the state to come of.
-    pub before: Option<Read>,
+    /// The present state of what `policy.with_sources_of` says the state to come of.
+    pub before: Option<PreviewRead>,
     pub after: Option<Condition>,
     /// More live state that a reviewer should see.
-    pub reads: Vec<Read>,
+    pub reads: Vec<PreviewRead>,
 }
 
 impl Recipe {
@@ -52,8 +52,8 @@ impl Recipe {
 pub struct DryRun {
     pub arguments: Vec<(String, Value)>,
     pub label: Option<String>,
-    pub pick: Pick,
-    pub shown: Shown,
+    pub pick: ResultSelector,
+    pub shown: DisplayFormat,
     /// The operator wrote the recipe, or named its set, for this server. Else only a tool whose definition was accepted is
     /// called: that it does nothing in a dry run is the server's own word.
     pub vouched: bool,
@@ -69,21 +69,21 @@ impl fmt::Debug for DryRun {
 
 /// A call of a tool of the same server that reads.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Read {
+pub struct PreviewRead {
     pub label: String,
     /// By the server's own name.
     pub tool: String,
     /// Expressions over the proposed arguments; one that comes to null is left out.
     pub arguments: Vec<(String, Condition)>,
-    pub pick: Pick,
-    pub shown: Shown,
+    pub pick: ResultSelector,
+    pub shown: DisplayFormat,
     /// Where this fits the error that the tool answers with, there is nothing yet.
     pub missing: Option<Pattern>,
 }
 
 /// What of a result counts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pick {
+pub struct ResultSelector {
     /// A JSON pointer into the result; empty: [`FIRST_TEXT`].
     pub pointer: String,
     /// Of what the pointer found.
@@ -96,7 +96,7 @@ pub struct Pick {
 
 /// How a text is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shown {
+pub enum DisplayFormat {
     #[default]
     Text,
     /// It is a unified diff.
@@ -145,7 +145,7 @@ impl Recipes {
 
     /// The tools whose dry run needs no acceptance of the tool.
     #[must_use]
-    pub fn vouched(&self) -> Vec<String> {
+    pub fn vouched_tools(&self) -> Vec<String> {
         let vouched = self.by_tool.iter().filter(|(_, recipe)| recipe.is_vouched());
         vouched.map(|(tool, _)| tool.clone()).collect()
     }

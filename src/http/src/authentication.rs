@@ -18,7 +18,7 @@ use countersign_protocol::{ErrorKind, McpError};
 /// As [`Authenticator::identify`].
 pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> Result<Identity, McpError> {
     let socket = Connection::of(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
-    authenticator.identify(bearer::header(request.headers())?, socket.map(|address| address.ip()))
+    authenticator.identify(bearer::authorization_header(request.headers())?, socket.map(|address| address.ip()))
 }
 
 /// Returns the values of the dashboard's cookie; more than one where other ports of the host set some.
@@ -53,7 +53,7 @@ impl RequestAuthenticator {
     /// `UNAUTHORIZED` where it shows none, and `FORBIDDEN` from a foreign page.
     pub fn identify(&self, request: &HttpRequest) -> Result<Identity, McpError> {
         let headers = request.headers();
-        if let Some(authorization) = bearer::header(headers)? {
+        if let Some(authorization) = bearer::authorization_header(headers)? {
             return self.authenticator.identify(Some(authorization), self.address(request));
         }
         let mut secrets = headers.get_all(dashboard::SECRET_HEADER);
@@ -64,7 +64,7 @@ impl RequestAuthenticator {
             ));
         };
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-        dashboard::check_page(guard::verdict(&self.origins, request), is_get)?;
+        dashboard::check_page_origin(guard::verdict(&self.origins, request), is_get)?;
         self.sign_ins.authenticate(&cookies(request), Some(secret.as_bytes()), Timestamp::now())
     }
 
@@ -73,7 +73,7 @@ impl RequestAuthenticator {
     #[must_use]
     pub fn may_view(&self, request: &HttpRequest) -> bool {
         self.identify(request).is_ok_and(|identity| identity.principal.role.may_view())
-            || self.sign_ins.knows(&cookies(request), Timestamp::now())
+            || self.sign_ins.is_signed_in(&cookies(request), Timestamp::now())
     }
 
     /// Returns the address that failed attempts are counted under: the socket's, or behind a proxy the one that it names.

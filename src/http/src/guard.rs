@@ -100,7 +100,7 @@ fn judge(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict,
     // HTTP/2, and HTTP/1.1 in absolute form, name the host in the request's target; both must be ours.
     let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let host = header.or(target).ok_or_else(|| forbidden("the Host header is missing"))?;
-    if !rules.check_host(host) || target.is_some_and(|target| !rules.check_host(target)) {
+    if !rules.is_own_host(host) || target.is_some_and(|target| !rules.is_own_host(target)) {
         return Err(forbidden("the Host header does not name this gateway; see allowed_hosts and public_url"));
     }
     let mut origins = headers.get_all(ORIGIN);

@@ -8,11 +8,11 @@ use actix_web::{
 use serde::Deserialize;
 
 use crate::problem::Problem;
-use countersign_attach::proof::{PATH, Secret};
+use countersign_attach::proof::{PROOF_PATH, ProofSecret};
 use countersign_protocol::ErrorKind;
 
 /// The secret that answers challenges; given to the application as `web::Data`.
-pub struct GatewayProof(pub Option<Secret>);
+pub struct GatewayProof(pub Option<ProofSecret>);
 
 #[derive(Deserialize)]
 struct Challenge {
@@ -22,13 +22,13 @@ struct Challenge {
 
 /// Adds `GET /proof`.
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(web::resource(PATH).route(web::get().to(prove)));
+    config.service(web::resource(PROOF_PATH).route(web::get().to(prove)));
 }
 
 /// `GET /proof?challenge=…`: what only the gateway that the data directory names can answer. Open to everyone who may
 /// connect: whoever asks has not shown a key yet, and learns nothing from the answer who does not know the secret.
 async fn prove(proof: web::Data<GatewayProof>, asked: web::Query<Challenge>) -> HttpResponse {
-    match proof.0.as_ref().and_then(|secret| secret.answer(&asked.challenge)) {
+    match proof.0.as_ref().and_then(|secret| secret.answer_challenge(&asked.challenge)) {
         Some(answer) => HttpResponse::Ok()
             .insert_header((CACHE_CONTROL, "no-store"))
             .content_type("text/plain; charset=utf-8")

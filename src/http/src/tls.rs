@@ -19,7 +19,7 @@ pub struct Certificate {
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     let mut hasher = PartHasher::new("countersign.certificate.1");
-    hasher.part(certificate);
+    hasher.add_part(certificate);
     hasher.finish()
 }
 

@@ -1,16 +1,16 @@
 //! Members that some readers take for one another.
 //!
 //! Go's `encoding/json` compares keys without regard to case, and the last one counts: to a server written in Go,
-//! `{"name":"read","Name":"delete"}` calls `delete`. What the gateway judged would not be what the server does. So a
+//! `{"name":"read","MemberName":"delete"}` calls `delete`. What the gateway judged would not be what the server does. So a
 //! key that only resembles one that means something is refused.
 
 use super::{
     ErrorKind, McpError,
-    outline::{Object, Params},
+    outline::{OutlinedObject, OutlinedParams},
 };
 
 /// What means something in the `params` of requests that are passed on.
-const PARAMS: [&str; 11] = [
+const MEANINGFUL_PARAMS: [&str; 11] = [
     "name",
     "arguments",
     "uri",
@@ -28,19 +28,19 @@ const PARAMS: [&str; 11] = [
 ///
 /// # Errors
 /// `InvalidParams` that names the member that is meant.
-pub fn check(params: &Params<'_>) -> Result<(), McpError> {
-    among(params.object, "params", &PARAMS)?;
-    params.meta.map_or(Ok(()), |meta| among(meta, "params._meta", &[super::params::keys::PROGRESS_TOKEN]))
+pub fn check(params: &OutlinedParams<'_>) -> Result<(), McpError> {
+    check_object(params.object, "params", &MEANINGFUL_PARAMS)?;
+    params.meta.map_or(Ok(()), |meta| check_object(meta, "params._meta", &[super::params::keys::PROGRESS_TOKEN]))
 }
 
-fn among(object: Object<'_>, place: &str, known: &[&str]) -> Result<(), McpError> {
+fn check_object(object: OutlinedObject<'_>, place: &str, known: &[&str]) -> Result<(), McpError> {
     for member in object.members() {
         if known.contains(&&*member.key) {
             continue;
         }
         // In ASCII, what is of another length differs by more than case.
         let ascii = member.key.is_ascii();
-        let alike = |known: &&&str| (!ascii || known.len() == member.key.len()) && is_alike(&member.key, known);
+        let alike = |known: &&&str| (!ascii || known.len() == member.key.len()) && eq_ignoring_case(&member.key, known);
         if let Some(meant) = known.iter().find(alike) {
             let message = format!("`{place}` have a member that differs from `{meant}` in case only");
             return Err(McpError::new(ErrorKind::InvalidParams, message).with("member", *meant));
@@ -51,13 +51,13 @@ fn among(object: Object<'_>, place: &str, known: &[&str]) -> Result<(), McpError
 
 /// Whether two keys differ in case only.
 #[must_use]
-pub fn is_alike(a: &str, b: &str) -> bool {
-    a.chars().map(folded).eq(b.chars().map(folded))
+pub fn eq_ignoring_case(a: &str, b: &str) -> bool {
+    a.chars().map(fold_case).eq(b.chars().map(fold_case))
 }
 
 /// The same for keys that differ in case only: simple case folding.
 #[must_use]
-pub fn folded(c: char) -> char {
+pub fn fold_case(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_lowercase();
     }
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_resembles_a_member_is_refused() {
-        let check = |params: &str| check(&super::super::outline::Outline::of(params).params(params));
+    fn keys_differing_only_in_case_are_refused() {
+        let check = |params: &str| check(&super::super::outline::Outline::new(params).params(params));
         for bad in [
             r#"{"name":"a","Name":"b"}"#,
             r#"{"N\u0061ME":"b"}"#,

@@ -23,14 +23,14 @@ pub use text_hash::canonical_text_hash;
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     let bad = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
     // Of each container that is open; an array has none.
-    let mut open: Vec<Keys<'_>> = Vec::new();
+    let mut open: Vec<SeenKeys<'_>> = Vec::new();
     for token in tokens(raw.get()) {
         match token {
             Token::Open(_) if open.len() >= max_depth => {
                 let message = format!("`params.arguments` are nested deeper than {max_depth} levels");
                 return Err(bad(Cow::Owned(message)).with("maxDepth", max_depth));
             }
-            Token::Open(_) => open.push(Keys::default()),
+            Token::Open(_) => open.push(SeenKeys::default()),
             Token::Close(_) => _ = open.pop(),
             Token::Key(key) => {
                 let Some(key) = string(key) else {
@@ -49,25 +49,25 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
 }
 
 /// The keys of one object so far. Most objects have few, and comparing those beats hashing them.
-enum Keys<'a> {
+enum SeenKeys<'a> {
     Few(Vec<Cow<'a, str>>),
     Many(HashSet<Cow<'a, str>>),
 }
 
-impl Default for Keys<'_> {
+impl Default for SeenKeys<'_> {
     fn default() -> Self {
         Self::Few(Vec::new())
     }
 }
 
-impl<'a> Keys<'a> {
-    const FEW: usize = 12;
+impl<'a> SeenKeys<'a> {
+    const MAX_LINEAR_KEYS: usize = 12;
 
     /// Gives the key back if it is there already.
     fn insert(&mut self, key: Cow<'a, str>) -> Option<Cow<'a, str>> {
         match self {
             Self::Few(keys) if keys.contains(&key) => Some(key),
-            Self::Few(keys) if keys.len() < Self::FEW => {
+            Self::Few(keys) if keys.len() < Self::MAX_LINEAR_KEYS => {
                 keys.push(key);
                 None
             }
@@ -92,18 +92,18 @@ impl<'a> Keys<'a> {
 /// were written. Numbers count as they are written (`1` and `1.0` differ).
 #[must_use]
 pub fn canonical_hash(value: &Value) -> String {
-    let mut sink = Sink(Sha256::new());
+    let mut sink = HashWriter(Sha256::new());
     write_canonical(&mut sink, value);
-    finish(sink.0)
+    format_digest(sink.0)
 }
 
 /// `sha256:<hex>` of bytes as they are.
 #[must_use]
 pub fn text_hash(bytes: &[u8]) -> String {
-    finish(Sha256::new().chain_update(bytes))
+    format_digest(Sha256::new().chain_update(bytes))
 }
 
-fn finish(hash: Sha256) -> String {
+fn format_digest(hash: Sha256) -> String {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(71);
     text.push_str("sha256:");
@@ -115,9 +115,9 @@ fn finish(hash: Sha256) -> String {
 }
 
 /// Hashes what is written to it.
-struct Sink(Sha256);
+struct HashWriter(Sha256);
 
-impl io::Write for Sink {
+impl io::Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -129,7 +129,7 @@ impl io::Write for Sink {
 }
 
 /// Writes a value with sorted keys. A stack of its own instead of recursion: values may come from anywhere.
-fn write_canonical(sink: &mut Sink, value: &Value) {
+fn write_canonical(sink: &mut HashWriter, value: &Value) {
     enum Step<'a> {
         Text(&'static [u8]),
         Key(&'a str),
@@ -171,7 +171,7 @@ fn write_canonical(sink: &mut Sink, value: &Value) {
     }
 }
 
-fn write_scalar<T: serde::Serialize + ?Sized>(sink: &mut Sink, value: &T) {
+fn write_scalar<T: serde::Serialize + ?Sized>(sink: &mut HashWriter, value: &T) {
     // Neither strings, numbers, booleans and null nor a hash can refuse to be written.
     let _ = serde_json::to_writer(sink, value);
 }

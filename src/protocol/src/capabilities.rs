@@ -26,12 +26,12 @@ impl ClientCapabilities {
     ///
     /// An empty `elicitation` means form mode (2025-11-25/client/elicitation#capabilities).
     #[must_use]
-    pub fn declared(capabilities: &str) -> Self {
+    pub fn from_declaration(capabilities: &str) -> Self {
         // Most clients of tools declare nothing, and this stands on the way of every call.
         if capabilities == "{}" {
             return Self::default();
         }
-        let declared: Declared = serde_json::from_str(capabilities).unwrap_or_default();
+        let declared: CapabilitiesMember = serde_json::from_str(capabilities).unwrap_or_default();
         let has = |of: &Option<Map<String, Value>>, key: &str| of.as_ref().is_some_and(|m| m.contains_key(key));
         let raw = |of: &Option<Map<String, Value>>| {
             of.as_ref().filter(|m| !m.is_empty()).map(|m| Arc::from(Value::Object(m.clone()).to_string()))
@@ -51,7 +51,7 @@ impl ClientCapabilities {
 
     /// Nothing that a server could ask for: such clients share connections.
     #[must_use]
-    pub fn asks_nothing(&self) -> bool {
+    pub fn accepts_no_requests(&self) -> bool {
         !(self.elicitation_form || self.elicitation_url || self.sampling || self.roots)
     }
 
@@ -97,7 +97,7 @@ impl ClientCapabilities {
 }
 
 #[derive(Default, Deserialize)]
-struct Declared {
+struct CapabilitiesMember {
     #[serde(default)]
     elicitation: Option<Map<String, Value>>,
     #[serde(default)]

@@ -31,7 +31,7 @@ pub fn encode(tag: &str, cursor: Cursor) -> String {
 /// # Errors
 /// `InvalidParams` for anything that [`encode`] does not write for that list.
 pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
-    read(tag, text).ok_or_else(|| {
+    parse(tag, text).ok_or_else(|| {
         McpError::invalid_param("cursor", "`params.cursor` is not valid here; leave it out to begin again")
     })
 }
@@ -40,7 +40,7 @@ pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
 ///
 /// # Errors
 /// As [`decode`]. Also for a cursor of another generation: the list has changed, and must be read from its start.
-pub fn start(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u64, McpError> {
+pub fn start_offset(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u64, McpError> {
     let Some(text) = text else { return Ok(0) };
     let cursor = decode(tag, text)?;
     if cursor.generation == generation {
@@ -53,7 +53,7 @@ pub fn start(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u
     }
 }
 
-fn read(tag: &str, text: &str) -> Option<Cursor> {
+fn parse(tag: &str, text: &str) -> Option<Cursor> {
     if text.len() > MAX_LEN {
         return None;
     }
@@ -79,19 +79,19 @@ mod tests {
     use crate::{ErrorKind, Revision};
 
     #[test]
-    fn a_cursor_belongs_to_one_list_and_one_generation() {
+    fn cursor_is_bound_to_list_and_generation() {
         let text = encode("tools", Cursor { offset: 50, generation: Some(3) });
-        assert_eq!(start("tools", Some(&text), Some(3)), Ok(50));
-        assert_eq!(start("tools", None, Some(3)), Ok(0));
+        assert_eq!(start_offset("tools", Some(&text), Some(3)), Ok(50));
+        assert_eq!(start_offset("tools", None, Some(3)), Ok(0));
         for (tag, generation) in [("prompts", Some(3)), ("tools", Some(4)), ("tools", None)] {
-            let error = start(tag, Some(&text), generation).expect_err("refused");
+            let error = start_offset(tag, Some(&text), generation).expect_err("refused");
             assert_eq!((error.kind, error.number(Revision::MODERN)), (ErrorKind::InvalidParams, -32602));
             assert_eq!(error.data["member"], "cursor");
         }
     }
 
     #[test]
-    fn what_was_not_minted_is_refused() {
+    fn foreign_cursors_are_refused() {
         let long = "A".repeat(1 << 20);
         let forged = URL_SAFE_NO_PAD.encode("tools.+5.");
         let padded = format!("{}=", encode("tools", Cursor { offset: 1, generation: None }));

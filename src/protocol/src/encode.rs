@@ -46,7 +46,7 @@ fn write_error_object(out: &mut Vec<u8>, error: &McpError, revision: Revision) {
     out.extend_from_slice(error.number(revision).to_string().as_bytes());
     out.extend_from_slice(br#","message":"#);
     write_string(out, &error.message);
-    if let Some(foreign) = &error.foreign {
+    if let Some(foreign) = &error.passthrough {
         if let Some(data) = &foreign.data {
             out.extend_from_slice(br#","data":"#);
             out.extend_from_slice(data.as_bytes());

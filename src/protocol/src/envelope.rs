@@ -1,7 +1,7 @@
 //! The JSON-RPC envelope: what kind of message received bytes are, and where its parts lie in them.
 //!
 //! Everything but the id is borrowed. Payloads are skipped, never taken apart, so the cost is one linear
-//! pass over the text ([`quick`]; what it does not understand is left to `serde_json`). It must never panic or recurse on input, whatever the bytes are.
+//! pass over the text ([`single_pass`]; what it does not understand is left to `serde_json`). It must never panic or recurse on input, whatever the bytes are.
 //! Rules: JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
 
 // A fault is as large as the error and the id that it must carry; it is made once and moved to the encoder.
@@ -13,12 +13,12 @@ use serde_json::value::RawValue;
 
 use super::{
     ErrorKind, McpError, RequestId, json,
-    outline::{Outline, Params},
+    outline::{Outline, OutlinedParams},
     params::{self, CallTool, Meta},
 };
 
 mod members;
-mod quick;
+mod single_pass;
 use members::Members;
 
 /// What one message may be like.
@@ -97,7 +97,7 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Its `params`, of which an absent one is an empty object.
     #[must_use]
-    pub fn object(&self) -> Params<'_> {
+    pub fn outlined_params(&self) -> OutlinedParams<'_> {
         self.outline.params(self.params.map_or("{}", RawValue::get))
     }
 
@@ -106,7 +106,7 @@ impl Request<'_> {
     /// # Errors
     /// As [`params::meta`].
     pub fn meta(&self) -> Result<Meta<'_>, McpError> {
-        params::of(self.object())
+        params::meta_from_outline(self.outlined_params())
     }
 
     /// Its `params` as those of `tools/call`.
@@ -114,7 +114,7 @@ impl Request<'_> {
     /// # Errors
     /// As [`params::parse`].
     pub fn tool_call(&self) -> Result<CallTool<'_>, McpError> {
-        CallTool::of(self.params, self.object().object)
+        CallTool::from_outline(self.params, self.outlined_params().object)
     }
 }
 
@@ -142,19 +142,19 @@ pub struct EnvelopeFault {
     /// The id of the request that is refused, where it could be read.
     pub id: Option<RequestId>,
     /// It was a notification all the same, so it is not answered with a message (on HTTP only with a status).
-    pub silent: bool,
+    pub is_notification: bool,
 }
 
 impl EnvelopeFault {
     fn parse(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { error: McpError::new(ErrorKind::Parse, message), id: None, silent: false }
+        Self { error: McpError::new(ErrorKind::Parse, message), id: None, is_notification: false }
     }
 
     fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { error: McpError::new(ErrorKind::InvalidRequest, message), id: None, silent: false }
+        Self { error: McpError::new(ErrorKind::InvalidRequest, message), id: None, is_notification: false }
     }
 
-    fn of(mut self, id: Option<RequestId>) -> Self {
+    fn with_id(mut self, id: Option<RequestId>) -> Self {
         self.id = id;
         self
     }
@@ -169,14 +169,14 @@ impl EnvelopeFault {
 pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     let text = std::str::from_utf8(text)
         .map_err(|e| EnvelopeFault::parse(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
-    if let Some(members) = quick::members(text, limits.max_depth) {
-        return understood(text, members, limits).map(Incoming::Single);
+    if let Some(members) = single_pass::members(text, limits.max_depth) {
+        return build_message(text, members, limits).map(Incoming::Single);
     }
-    thoroughly(text, limits)
+    parse_with_serde(text, limits)
 }
 
 /// Whatever the text is, and what is wrong with it.
-fn thoroughly<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
+fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     if json::lone_surrogate(text) {
         return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
     }
@@ -218,37 +218,40 @@ fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFa
         return Err(EnvelopeFault::invalid("A message must be a JSON object"));
     }
     let members: Members<'a> = serde_json::from_str(text).map_err(|e| not_json(&e))?;
-    understood(text, members, limits)
+    build_message(text, members, limits)
 }
 
 /// The message that has those members.
-fn understood<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     let id = match members.id {
-        None => Id::Absent,
-        Some(raw) if members.repeated != Some("id") => RequestId::from_json(raw.get()).map_or(Id::Bad, Id::Good),
-        Some(_) => Id::Bad,
+        None => IdMember::Absent,
+        Some(raw) if members.repeated != Some("id") => {
+            RequestId::from_json(raw.get()).map_or(IdMember::Invalid, IdMember::Valid)
+        }
+        Some(_) => IdMember::Invalid,
     };
     let has_outcome = members.result.is_some() || members.error.is_some();
     // An error that answers a broken response with that response's id could be taken for the answer to
     // another request of the peer with the same id, so only what may be a request is answered by its id.
-    let fault_id = if members.method.is_none() && has_outcome { None } else { id.readable() };
-    let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).of(fault_id.clone()));
+    let fault_id = if members.method.is_none() && has_outcome { None } else { id.valid_id() };
+    let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).with_id(fault_id.clone()));
 
     if let Some(name) = members.repeated {
-        return Err(EnvelopeFault::invalid(format!("`{name}` is given more than once")).of(fault_id));
+        return Err(EnvelopeFault::invalid(format!("`{name}` is given more than once")).with_id(fault_id));
     }
     if !members.jsonrpc.is_some_and(is_version_two) {
         return invalid("`jsonrpc` must be \"2.0\"");
     }
-    if matches!(id, Id::Bad) && !(has_outcome && members.error.is_some() && members.id.is_some_and(is_null)) {
+    if matches!(id, IdMember::Invalid) && !(has_outcome && members.error.is_some() && members.id.is_some_and(is_null)) {
         return invalid("`id` must be a string or an integer");
     }
-    let is_notification = members.method.is_some() && !has_outcome && matches!(id, Id::Absent);
-    if !members.is_shallow && json::deeper_than(text, limits.max_depth) {
+    let is_notification = members.method.is_some() && !has_outcome && matches!(id, IdMember::Absent);
+    if !members.depth_checked && json::deeper_than(text, limits.max_depth) {
         let max = limits.max_depth;
-        let mut fault = EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).of(fault_id);
+        let mut fault =
+            EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).with_id(fault_id);
         fault.error = fault.error.with("maxDepth", max);
-        fault.silent = is_notification;
+        fault.is_notification = is_notification;
         return Err(fault);
     }
     let Some(method) = members.method else {
@@ -264,51 +267,51 @@ fn understood<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<M
         None | Some(b'{') => {}
         Some(b'[') => {
             let error = McpError::new(ErrorKind::InvalidParams, "`params` must be an object, not an array");
-            return Err(EnvelopeFault { error: error.with("member", "params"), id: fault_id, silent: is_notification });
+            return Err(EnvelopeFault { error: error.with("member", "params"), id: fault_id, is_notification });
         }
         Some(_) => return invalid("`params` must be an object"),
     }
     let params = members.params;
     Ok(match id {
-        Id::Good(id) => {
+        IdMember::Valid(id) => {
             let outline = members.outline;
-            let outline = outline.or_else(|| params.map(|params| Outline::of(params.get()))).unwrap_or_default();
+            let outline = outline.or_else(|| params.map(|params| Outline::new(params.get()))).unwrap_or_default();
             Message::Request(Request { id, method, params, outline })
         }
-        Id::Absent | Id::Bad => Message::Notification(Notification { method, params }),
+        IdMember::Absent | IdMember::Invalid => Message::Notification(Notification { method, params }),
     })
 }
 
-fn response<'a>(members: &Members<'a>, id: Id) -> Result<Message<'a>, EnvelopeFault> {
+fn response<'a>(members: &Members<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeFault> {
     let outcome = match (members.result, members.error) {
         (Some(_), Some(_)) => {
             return Err(EnvelopeFault::invalid("A response must not have both `result` and `error`"));
         }
-        (None, None) => return Err(EnvelopeFault::invalid("`method` is missing").of(id.readable())),
+        (None, None) => return Err(EnvelopeFault::invalid("`method` is missing").with_id(id.valid_id())),
         (Some(result), None) => Ok(result),
         (None, Some(error)) if error.get().starts_with('{') => Err(error),
         (None, Some(_)) => return Err(EnvelopeFault::invalid("`error` must be an object")),
     };
     match (id, outcome) {
-        (Id::Good(id), outcome) => Ok(Message::Response(Response { id: Some(id), outcome })),
+        (IdMember::Valid(id), outcome) => Ok(Message::Response(Response { id: Some(id), outcome })),
         (_, Err(error)) => Ok(Message::Response(Response { id: None, outcome: Err(error) })),
         (_, Ok(_)) => Err(EnvelopeFault::invalid("A result must have the `id` of its request")),
     }
 }
 
 /// What the `id` member is.
-enum Id {
+enum IdMember {
     Absent,
-    Good(RequestId),
+    Valid(RequestId),
     /// Null, a fraction, a container, a boolean, or there more than once.
-    Bad,
+    Invalid,
 }
 
-impl Id {
-    fn readable(&self) -> Option<RequestId> {
+impl IdMember {
+    fn valid_id(&self) -> Option<RequestId> {
         match self {
-            Self::Good(id) => Some(id.clone()),
-            Self::Absent | Self::Bad => None,
+            Self::Valid(id) => Some(id.clone()),
+            Self::Absent | Self::Invalid => None,
         }
     }
 }

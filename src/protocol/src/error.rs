@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{Revision, redact::redacted};
+use super::{Revision, redact::redact};
 
 macro_rules! error_table {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $code:literal, $status:literal;)*) => {
@@ -92,7 +92,7 @@ error_table! {
     IdempotencyConflict = -31024, "IDEMPOTENCY_CONFLICT", 409;
     /// A session cannot be resumed because the missed frames are no longer held.
     ResumeTooLate = -31025, "RESUME_TOO_LATE", 410;
-    /// An upstream answered with an error of its own, which is passed on ([`Foreign`]).
+    /// An upstream answered with an error of its own, which is passed on ([`PassthroughError`]).
     UpstreamError = -31026, "UPSTREAM_ERROR", 502;
     /// What an upstream asks for or answers has no counterpart in the client's revision.
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
@@ -130,36 +130,36 @@ error_table! {
 ///
 /// No more than a pointer, since nearly every result on the way of a call could be one, and hardly any is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct McpError(Box<Said>);
+pub struct McpError(Box<ErrorBody>);
 
 /// What a [`McpError`] says.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct ErrorBody {
     pub kind: ErrorKind,
     pub message: Cow<'static, str>,
     /// More members for `data`, beside `code`.
     pub data: Map<String, Value>,
     /// It is another server's: its own code and data stand on the wire, not those of `kind` and `data`.
-    pub foreign: Option<Foreign>,
+    pub passthrough: Option<PassthroughError>,
 }
 
 impl Deref for McpError {
-    type Target = Said;
+    type Target = ErrorBody;
 
-    fn deref(&self) -> &Said {
+    fn deref(&self) -> &ErrorBody {
         &self.0
     }
 }
 
 impl DerefMut for McpError {
-    fn deref_mut(&mut self) -> &mut Said {
+    fn deref_mut(&mut self) -> &mut ErrorBody {
         &mut self.0
     }
 }
 
 /// What an upstream wrote in an error beside the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct PassthroughError {
     pub code: i64,
     /// JSON text on one line, as it came.
     pub data: Option<Box<str>>,
@@ -169,37 +169,42 @@ impl McpError {
     /// An error of the gateway's own. Its message may repeat what another server said, but no configured secret.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = match message.into() {
-            Cow::Owned(text) => match redacted(&text) {
+            Cow::Owned(text) => match redact(&text) {
                 Cow::Owned(masked) => masked.into(),
                 Cow::Borrowed(_) => text.into(),
             },
             own @ Cow::Borrowed(_) => own,
         };
-        Self::boxed(kind, message)
+        Self::from_parts(kind, message)
     }
 
     /// Cold, so that what leads here is kept out of the way of the calls that go well.
     #[cold]
     #[inline(never)]
-    fn boxed(kind: ErrorKind, message: Cow<'static, str>) -> Self {
-        Self(Box::new(Said { kind, message, data: Map::new(), foreign: None }))
+    fn from_parts(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+        Self(Box::new(ErrorBody { kind, message, data: Map::new(), passthrough: None }))
     }
 
     /// An error that another server answered, passed on as it wrote it. `kind` is what it counts as here; `data` is JSON
     /// text.
     #[must_use]
-    pub fn foreign(kind: ErrorKind, code: i64, message: impl Into<Cow<'static, str>>, data: Option<&str>) -> Self {
+    pub fn from_upstream(
+        kind: ErrorKind,
+        code: i64,
+        message: impl Into<Cow<'static, str>>,
+        data: Option<&str>,
+    ) -> Self {
         // Raw line breaks stand only between tokens, and a message is one line.
         let data = data.map(|data| data.replace(['\n', '\r'], " ").into_boxed_str());
-        let mut error = Self::boxed(kind, message.into());
-        error.foreign = Some(Foreign { code, data });
+        let mut error = Self::from_parts(kind, message.into());
+        error.passthrough = Some(PassthroughError { code, data });
         error
     }
 
     /// `VALIDATION_FAILED`, with what is wrong in `details.errors`: of each a JSON pointer, the rule that it breaks and a
     /// message. `details` of an error is an object, whatever the error.
     #[must_use]
-    pub fn invalid(message: impl Into<Cow<'static, str>>, errors: Vec<Value>) -> Self {
+    pub fn validation_failed(message: impl Into<Cow<'static, str>>, errors: Vec<Value>) -> Self {
         Self::new(ErrorKind::ValidationFailed, message).with("details", serde_json::json!({ "errors": errors }))
     }
 
@@ -209,7 +214,7 @@ impl McpError {
     }
 
     /// A member is there more than once: two readers could go by two different ones.
-    pub(crate) fn repeated(member: &str) -> Self {
+    pub(crate) fn repeated_member(member: &str) -> Self {
         Self::invalid_param(member, format!("`{member}` is given more than once"))
     }
 
@@ -223,7 +228,7 @@ impl McpError {
     /// The number on the wire in that revision.
     #[must_use]
     pub fn number(&self, revision: Revision) -> i64 {
-        if let Some(foreign) = &self.foreign {
+        if let Some(foreign) = &self.passthrough {
             return foreign.code;
         }
         match self.kind {
@@ -255,10 +260,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_error_repeats_no_secret_and_foreign_one_is_as_it_came() {
-        crate::redact::keep_secret(["error-secret-1".to_owned()]);
+    fn own_errors_mask_secrets_and_upstream_errors_do_not() {
+        crate::redact::register_secrets(["error-secret-1".to_owned()]);
         let said = || "bad key: Bearer error-secret-1".to_owned();
         assert_eq!(McpError::new(ErrorKind::UpstreamUnavailable, said()).message, "bad key: Bearer [secret]");
-        assert_eq!(McpError::foreign(ErrorKind::UpstreamError, -1, said(), None).message, said());
+        assert_eq!(McpError::from_upstream(ErrorKind::UpstreamError, -1, said(), None).message, said());
     }
 }

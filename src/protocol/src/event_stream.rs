@@ -23,10 +23,10 @@ impl Event {
 
 /// An event is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong;
+pub struct EventTooLong;
 
 /// See the module's page.
-pub struct Events {
+pub struct EventReader {
     max: usize,
     input: BytesMut,
     /// How much of `input` is known to have no line end.
@@ -34,16 +34,16 @@ pub struct Events {
     /// The last line ended with a carriage return: a line feed that follows belongs to it.
     after_cr: bool,
     /// Past the place where a byte order mark may stand.
-    started: bool,
+    mark_checked: bool,
     name: String,
     data: Vec<u8>,
     has_data: bool,
     id: Option<String>,
     last_id: Option<String>,
-    retry: Option<u64>,
+    retry_millis: Option<u64>,
 }
 
-impl Events {
+impl EventReader {
     /// `max` bytes of one event, its unfinished line included.
     #[must_use]
     pub fn new(max: usize) -> Self {
@@ -52,20 +52,20 @@ impl Events {
             input: BytesMut::new(),
             searched: 0,
             after_cr: false,
-            started: false,
+            mark_checked: false,
             name: String::new(),
             data: Vec::new(),
             has_data: false,
             id: None,
             last_id: None,
-            retry: None,
+            retry_millis: None,
         }
     }
 
     /// Another connection follows: what was unfinished is forgotten, ids and times stay.
-    pub fn restart(&mut self) {
-        let (last_id, retry) = (self.last_id.take(), self.retry);
-        *self = Self { id: last_id.clone(), last_id, retry, ..Self::new(self.max) };
+    pub fn reset_for_reconnect(&mut self) {
+        let (last_id, retry) = (self.last_id.take(), self.retry_millis);
+        *self = Self { id: last_id.clone(), last_id, retry_millis: retry, ..Self::new(self.max) };
     }
 
     /// The id of the last event that was complete; what `Last-Event-ID` says.
@@ -76,8 +76,8 @@ impl Events {
 
     /// Milliseconds to wait before another connection, if the server said so.
     #[must_use]
-    pub fn retry(&self) -> Option<u64> {
-        self.retry
+    pub fn retry_millis(&self) -> Option<u64> {
+        self.retry_millis
     }
 
     pub fn push(&mut self, chunk: &[u8]) {
@@ -93,9 +93,9 @@ impl Events {
     /// The next complete event of what was pushed; `None` if more has to be pushed.
     ///
     /// # Errors
-    /// [`TooLong`]; nothing sensible comes after that.
-    pub fn take(&mut self) -> Result<Option<Event>, TooLong> {
-        if !self.started && !self.skip_mark() {
+    /// [`EventTooLong`]; nothing sensible comes after that.
+    pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
+        if !self.mark_checked && !self.skip_byte_order_mark() {
             return Ok(None);
         }
         loop {
@@ -107,12 +107,12 @@ impl Events {
             }
             let Some(found) = memchr::memchr2(b'\n', b'\r', &self.input[self.searched..]) else {
                 self.searched = self.input.len();
-                return if self.input.len() + self.data.len() > self.max { Err(TooLong) } else { Ok(None) };
+                return if self.input.len() + self.data.len() > self.max { Err(EventTooLong) } else { Ok(None) };
             };
             let end = self.searched + found;
             self.searched = 0;
             if end + self.data.len() > self.max {
-                return Err(TooLong);
+                return Err(EventTooLong);
             }
             let line = self.input.split_to(end);
             self.after_cr = self.input[0] == b'\r';
@@ -122,25 +122,25 @@ impl Events {
                     return Ok(Some(event));
                 }
             } else {
-                self.field(&line);
+                self.process_field(&line);
             }
         }
     }
 
     /// Whether it is clear if there is one.
-    fn skip_mark(&mut self) -> bool {
-        const MARK: &[u8] = b"\xEF\xBB\xBF";
-        if self.input.len() < MARK.len() && MARK.starts_with(&self.input) {
+    fn skip_byte_order_mark(&mut self) -> bool {
+        const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+        if self.input.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.input) {
             return false;
         }
-        if self.input.starts_with(MARK) {
-            self.input.advance(MARK.len());
+        if self.input.starts_with(BYTE_ORDER_MARK) {
+            self.input.advance(BYTE_ORDER_MARK.len());
         }
-        self.started = true;
+        self.mark_checked = true;
         true
     }
 
-    fn field(&mut self, line: &[u8]) {
+    fn process_field(&mut self, line: &[u8]) {
         let (name, value) = match memchr::memchr(b':', line) {
             Some(0) => return,
             Some(colon) => (&line[..colon], line[colon + 1..].strip_prefix(b" ").unwrap_or(&line[colon + 1..])),
@@ -157,7 +157,8 @@ impl Events {
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
             b"id" if !value.contains(&0) => self.id = std::str::from_utf8(value).ok().map(ToOwned::to_owned),
             b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
-                self.retry = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).or(self.retry);
+                self.retry_millis =
+                    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).or(self.retry_millis);
             }
             _ => {}
         }
@@ -175,12 +176,12 @@ impl Events {
 mod tests {
     use super::*;
 
-    fn events(chunks: &[&str]) -> (Vec<(String, String)>, Events) {
-        let mut reader = Events::new(1000);
+    fn events(chunks: &[&str]) -> (Vec<(String, String)>, EventReader) {
+        let mut reader = EventReader::new(1000);
         let mut found = Vec::new();
         for chunk in chunks {
             reader.push(chunk.as_bytes());
-            while let Some(event) = reader.take().unwrap() {
+            while let Some(event) = reader.next_event().unwrap() {
                 found.push((event.name, String::from_utf8(event.data).unwrap()));
             }
         }
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn all_line_ends_are_line_ends() {
+    fn all_line_ending_styles_are_accepted() {
         for end in ["\n", "\r", "\r\n"] {
             let text = format!("event: endpoint{end}data: /a{end}{end}data:b{end}data{end}data:  c{end}{end}");
             assert_eq!(pairs(&events(&[&text]).0), [("endpoint", "/a"), ("", "b\n\n c")], "{end:?}");
@@ -200,27 +201,27 @@ mod tests {
     }
 
     #[test]
-    fn chunks_may_end_anywhere() {
+    fn events_are_read_across_chunk_borders() {
         let text =
             "\u{feff}: hello\r\nid: 7\r\nretry: 250\r\ndata: {\"a\":\"ä\"}\r\n\r\nevent: x\rdata: 1\r\rdata: 2\n\n";
         let whole = events(&[text]).0;
         assert_eq!(pairs(&whole), [("", r#"{"a":"ä"}"#), ("x", "1"), ("", "2")]);
         for cut in 0..text.len() {
-            let mut reader = Events::new(1000);
+            let mut reader = EventReader::new(1000);
             let mut found = Vec::new();
             for part in [&text.as_bytes()[..cut], &text.as_bytes()[cut..]] {
                 reader.push(part);
-                while let Some(event) = reader.take().unwrap() {
+                while let Some(event) = reader.next_event().unwrap() {
                     found.push((event.name, String::from_utf8(event.data).unwrap()));
                 }
             }
             assert_eq!(found, whole, "cut at {cut}");
         }
-        let mut reader = Events::new(1000);
+        let mut reader = EventReader::new(1000);
         let mut count = 0;
         for byte in text.as_bytes() {
             reader.push(&[*byte]);
-            while reader.take().unwrap().is_some() {
+            while reader.next_event().unwrap().is_some() {
                 count += 1;
             }
         }
@@ -228,54 +229,54 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_times_are_kept() {
+    fn ids_and_retry_times_survive_reconnects() {
         let (found, mut reader) = events(&["id: e1\nretry: 500\ndata: \n\n", "retry: x\nid: e2\n\nid: half"]);
         assert_eq!(pairs(&found), [("", "")]);
         assert!(!Event { name: String::new(), data: Vec::new() }.is_message());
-        assert_eq!((reader.last_id(), reader.retry()), (Some("e2"), Some(500)));
-        reader.restart();
+        assert_eq!((reader.last_id(), reader.retry_millis()), (Some("e2"), Some(500)));
+        reader.reset_for_reconnect();
         reader.push(b"data: x\n\n");
-        assert_eq!(reader.take().unwrap().unwrap().data, b"x");
-        assert_eq!((reader.last_id(), reader.retry()), (Some("e2"), Some(500)));
+        assert_eq!(reader.next_event().unwrap().unwrap().data, b"x");
+        assert_eq!((reader.last_id(), reader.retry_millis()), (Some("e2"), Some(500)));
         reader.push(b"id: a\0b\nretry:\nretry: 99999999999999999999999\ndata\n\nid\n\n");
-        while reader.take().unwrap().is_some() {}
-        assert_eq!((reader.last_id(), reader.retry()), (None, Some(500)));
+        while reader.next_event().unwrap().is_some() {}
+        assert_eq!((reader.last_id(), reader.retry_millis()), (None, Some(500)));
     }
 
     #[test]
-    fn unknown_fields_and_comments_are_nothing() {
+    fn unknown_fields_and_comments_are_ignored() {
         assert!(events(&[": keep-alive\n\nnonsense\nfoo: bar\n\n:\n\n"]).0.is_empty());
     }
 
     #[test]
-    fn an_event_without_end_is_refused() {
+    fn unterminated_event_is_refused() {
         for text in ["data: ", "data: x\ndata: ", "", ":"] {
-            let mut reader = Events::new(1000);
+            let mut reader = EventReader::new(1000);
             reader.push(text.as_bytes());
             let mut refused = false;
             for _ in 0..200 {
                 reader.push(b"0123456789");
-                refused |= reader.take().is_err();
+                refused |= reader.next_event().is_err();
             }
             assert!(refused, "{text}");
         }
-        let mut reader = Events::new(1000);
+        let mut reader = EventReader::new(1000);
         reader.push(format!("data: {}\n\n", "x".repeat(2000)).as_bytes());
-        assert_eq!(reader.take(), Err(TooLong));
-        let mut reader = Events::new(1000);
+        assert_eq!(reader.next_event(), Err(EventTooLong));
+        let mut reader = EventReader::new(1000);
         reader.push("data: x\n".repeat(2000).as_bytes());
-        assert_eq!(reader.take(), Err(TooLong));
+        assert_eq!(reader.next_event(), Err(EventTooLong));
     }
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_alike_whole_or_in_pieces(bytes: Vec<u8>, cut: usize) {
+        fn events_do_not_depend_on_chunking(bytes: Vec<u8>, cut: usize) {
             let read = |parts: &[&[u8]]| {
-                let mut reader = Events::new(1 << 20);
+                let mut reader = EventReader::new(1 << 20);
                 let mut found = Vec::new();
                 for part in parts {
                     reader.push(part);
-                    while let Ok(Some(event)) = reader.take() {
+                    while let Ok(Some(event)) = reader.next_event() {
                         found.push(event);
                     }
                 }

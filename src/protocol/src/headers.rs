@@ -14,37 +14,37 @@ use super::{
 };
 
 mod value;
-pub use value::encoded;
-pub(super) use value::{decoded, plain};
+pub use value::encode_value;
+pub(super) use value::{decode_value, visible_ascii};
 
-/// `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name`; names compare without regard to case.
+/// `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-MemberName`; names compare without regard to case.
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
 
 /// The lines of one header field in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field<'a> {
+pub enum HeaderField<'a> {
     Absent,
     One(&'a [u8]),
     /// More than one line: two readers could go by two different values.
-    Many,
+    Repeated,
 }
 
 /// The headers of an HTTP request.
 pub trait Headers {
     /// The field of that name, which is lower case here; names are case-insensitive.
-    fn field(&self, name: &str) -> Field<'_>;
+    fn field(&self, name: &str) -> HeaderField<'_>;
 }
 
 /// Name and value pairs, for tests and for transports that hold headers so.
 impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
-    fn field(&self, name: &str) -> Field<'_> {
+    fn field(&self, name: &str) -> HeaderField<'_> {
         let mut found = self.iter().filter(|(n, _)| n.as_ref().eq_ignore_ascii_case(name)).map(|(_, v)| v.as_ref());
         match (found.next(), found.next()) {
-            (None, _) => Field::Absent,
-            (Some(value), None) => Field::One(value),
-            (Some(_), Some(_)) => Field::Many,
+            (None, _) => HeaderField::Absent,
+            (Some(value), None) => HeaderField::One(value),
+            (Some(_), Some(_)) => HeaderField::Repeated,
         }
     }
 }
@@ -58,18 +58,18 @@ pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
         return true;
     }
     let version = match headers.field(PROTOCOL_VERSION) {
-        Field::One(value) => plain(value),
-        Field::Absent | Field::Many => None,
+        HeaderField::One(value) => visible_ascii(value),
+        HeaderField::Absent | HeaderField::Repeated => None,
     };
     match version {
-        Some(version) if names_modern(version) => true,
+        Some(version) if is_stateless_version(version) => true,
         Some(version) if Revision::parse(version).is_some() => false,
-        _ => !matches!(headers.field(METHOD), Field::Absent),
+        _ => !matches!(headers.field(METHOD), HeaderField::Absent),
     }
 }
 
 /// Whether a version is stateless, served or not: a date not before the first stateless revision.
-fn names_modern(version: &str) -> bool {
+fn is_stateless_version(version: &str) -> bool {
     let bytes = version.as_bytes();
     bytes.len() == 10
         && bytes.iter().enumerate().all(|(i, b)| if i == 4 || i == 7 { *b == b'-' } else { b.is_ascii_digit() })
@@ -82,7 +82,7 @@ fn names_modern(version: &str) -> bool {
 /// `-32602` if `_meta` lacks the protocol version or the client's capabilities, `-32022` for a version that
 /// is not served.
 pub fn check_envelope(meta: &Meta<'_>) -> Result<Revision, McpError> {
-    negotiate::modern(required(meta)?)
+    negotiate::stateless_revision(required_version(meta)?)
 }
 
 /// Steps 3 to 5 of the ladder for a message on the HTTP endpoint.
@@ -111,24 +111,24 @@ pub fn check_request(
     request: &Request<'_>,
     meta: &Meta<'_>,
 ) -> Result<Revision, McpError> {
-    let version = required(meta)?;
-    equal(PROTOCOL_VERSION, one(headers, PROTOCOL_VERSION)?, version)?;
-    equal(METHOD, one(headers, METHOD)?, &request.method)?;
-    if let Some(source) = name_source(&request.method) {
-        let body = request.object().object.sole(source)?.and_then(json::string);
+    let version = required_version(meta)?;
+    check_equal(PROTOCOL_VERSION, single_value(headers, PROTOCOL_VERSION)?, version)?;
+    check_equal(METHOD, single_value(headers, METHOD)?, &request.method)?;
+    if let Some(source) = mirrored_name_key(&request.method) {
+        let body = request.outlined_params().object.unique_member(source)?.and_then(json::string);
         match (headers.field(NAME), body) {
             // Nothing to compare: the handler says which member is missing.
-            (Field::Absent, None) => {}
-            (Field::Absent, Some(_)) => return Err(mismatch(NAME, "is missing")),
+            (HeaderField::Absent, None) => {}
+            (HeaderField::Absent, Some(_)) => return Err(mismatch(NAME, "is missing")),
             (_, None) => return Err(mismatch(NAME, "names what the body does not")),
             (_, Some(body)) => {
-                if decoded(NAME, one(headers, NAME)?)? != body {
+                if decode_value(NAME, single_value(headers, NAME)?)? != body {
                     return Err(mismatch(NAME, "differs from the body"));
                 }
             }
         }
     }
-    negotiate::modern(version)
+    negotiate::stateless_revision(version)
 }
 
 fn check_notification(
@@ -137,18 +137,18 @@ fn check_notification(
     meta: &Meta<'_>,
 ) -> Result<Revision, McpError> {
     let header = match headers.field(PROTOCOL_VERSION) {
-        Field::Absent => None,
-        _ => Some(text(PROTOCOL_VERSION, one(headers, PROTOCOL_VERSION)?)?),
+        HeaderField::Absent => None,
+        _ => Some(visible_text(PROTOCOL_VERSION, single_value(headers, PROTOCOL_VERSION)?)?),
     };
     let body = meta.protocol_version.as_deref();
     if header.is_some() && body.is_some() && header != body {
         return Err(mismatch(PROTOCOL_VERSION, "differs from the body"));
     }
-    if !matches!(headers.field(METHOD), Field::Absent) {
-        equal(METHOD, one(headers, METHOD)?, &notification.method)?;
+    if !matches!(headers.field(METHOD), HeaderField::Absent) {
+        check_equal(METHOD, single_value(headers, METHOD)?, &notification.method)?;
     }
     match body.or(header) {
-        Some(version) => negotiate::modern(version),
+        Some(version) => negotiate::stateless_revision(version),
         None => Ok(Revision::MODERN),
     }
 }
@@ -156,9 +156,9 @@ fn check_notification(
 /// Step 6: the request that a stateless client may send under this name.
 ///
 /// # Errors
-/// `-32601`, also for methods of the handshake era such as `initialize` and `ping`.
-pub fn method_known(request: &Request<'_>, revision: Revision) -> Result<Method, McpError> {
-    Method::request(&request.method, revision)
+/// `-32601`, also for methods of the handshake era such as `handshake_revision` and `ping`.
+pub fn check_method(request: &Request<'_>, revision: Revision) -> Result<Method, McpError> {
+    Method::parse_request(&request.method, revision)
 }
 
 /// The revision in which a handshake-era request is served over HTTP: that of its session where one is known,
@@ -166,18 +166,24 @@ pub fn method_known(request: &Request<'_>, revision: Revision) -> Result<Method,
 ///
 /// # Errors
 /// `-32600`, to be sent with status 400, for a header that names no handshake revision that the gateway serves.
-pub fn legacy_version(headers: &(impl Headers + ?Sized), negotiated: Option<Revision>) -> Result<Revision, McpError> {
-    let named = match headers.field(PROTOCOL_VERSION) {
-        Field::Absent => None,
-        Field::One(value) => {
-            let value = plain(value).unwrap_or_default();
-            let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
-            Some(revision.ok_or_else(|| negotiate::unsupported(ErrorKind::InvalidRequest, value, Some(Era::Legacy)))?)
-        }
-        Field::Many => {
-            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
-        }
-    };
+pub fn handshake_revision(
+    headers: &(impl Headers + ?Sized),
+    negotiated: Option<Revision>,
+) -> Result<Revision, McpError> {
+    let named =
+        match headers.field(PROTOCOL_VERSION) {
+            HeaderField::Absent => None,
+            HeaderField::One(value) => {
+                let value = visible_ascii(value).unwrap_or_default();
+                let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
+                Some(revision.ok_or_else(|| {
+                    negotiate::unsupported_version(ErrorKind::InvalidRequest, value, Some(Era::Legacy))
+                })?)
+            }
+            HeaderField::Repeated => {
+                return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
+            }
+        };
     Ok(negotiated.or(named).unwrap_or(Revision::V2025_03_26))
 }
 
@@ -194,7 +200,7 @@ pub fn http_status(error: &McpError) -> u16 {
         | ErrorKind::MissingCapability
         | ErrorKind::UnsupportedVersion => 400,
         // A request whose `params` or `_meta` are malformed as a whole never reached a handler.
-        ErrorKind::InvalidParams if about_envelope(error) => 400,
+        ErrorKind::InvalidParams if is_envelope_error(error) => 400,
         ErrorKind::MethodNotFound => 404,
         ErrorKind::Unauthorized => 401,
         ErrorKind::TooLarge => 413,
@@ -202,13 +208,13 @@ pub fn http_status(error: &McpError) -> u16 {
     }
 }
 
-fn about_envelope(error: &McpError) -> bool {
+fn is_envelope_error(error: &McpError) -> bool {
     let member = error.data.get("member").and_then(|member| member.as_str());
     member.is_some_and(|member| matches!(member, "params" | "_meta") || member.starts_with("_meta."))
 }
 
 /// The protocol version, if `_meta` has all that every request must have.
-fn required<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
+fn required_version<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
     let missing =
         |key: &str| McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` is missing"));
     let version = meta.protocol_version.as_deref().ok_or_else(|| missing(keys::PROTOCOL_VERSION))?;
@@ -220,15 +226,16 @@ fn required<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
 
 /// Name and value of the headers that [`check_request`] wants of a request, which came in by a transport without any.
 #[must_use]
-pub fn of_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'static str, Cow<'r, str>)> {
-    let name = name_source(&request.method).and_then(|source| json::string(request.object().object.member(source)?));
-    let name = name.map(|name| (NAME, Cow::Owned(encoded(&name).into_owned())));
+pub fn for_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'static str, Cow<'r, str>)> {
+    let name = mirrored_name_key(&request.method)
+        .and_then(|source| json::string(request.outlined_params().object.member(source)?));
+    let name = name.map(|name| (NAME, Cow::Owned(encode_value(&name).into_owned())));
     let version = meta.protocol_version.as_deref().map(|version| (PROTOCOL_VERSION, Cow::Borrowed(version)));
     [version, Some((METHOD, Cow::Borrowed(&*request.method))), name].into_iter().flatten().collect()
 }
 
-/// Which member of `params` the header `Mcp-Name` mirrors, for the methods that have one.
-fn name_source(method: &str) -> Option<&'static str> {
+/// Which member of `params` the header `Mcp-MemberName` mirrors, for the methods that have one.
+fn mirrored_name_key(method: &str) -> Option<&'static str> {
     match method {
         "tools/call" | "prompts/get" => Some("name"),
         "resources/read" => Some("uri"),
@@ -238,35 +245,35 @@ fn name_source(method: &str) -> Option<&'static str> {
     }
 }
 
-fn one<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<&'h [u8], McpError> {
+fn single_value<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<&'h [u8], McpError> {
     match headers.field(name) {
-        Field::One(value) => Ok(value),
-        Field::Absent => Err(mismatch(name, "is missing")),
-        Field::Many => Err(mismatch(name, "is given more than once")),
+        HeaderField::One(value) => Ok(value),
+        HeaderField::Absent => Err(mismatch(name, "is missing")),
+        HeaderField::Repeated => Err(mismatch(name, "is given more than once")),
     }
 }
 
-fn equal(name: &str, header: &[u8], body: &str) -> Result<(), McpError> {
-    let header = value::visible(header).ok_or_else(|| unfit(name))?;
+fn check_equal(name: &str, header: &[u8], body: &str) -> Result<(), McpError> {
+    let header = value::visible_bytes(header).ok_or_else(|| invalid_characters(name))?;
     if header == body.as_bytes() { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
 }
 
-fn text<'h>(name: &str, header: &'h [u8]) -> Result<&'h str, McpError> {
-    plain(header).ok_or_else(|| unfit(name))
+fn visible_text<'h>(name: &str, header: &'h [u8]) -> Result<&'h str, McpError> {
+    visible_ascii(header).ok_or_else(|| invalid_characters(name))
 }
 
-pub(super) fn unfit(name: &str) -> McpError {
+pub(super) fn invalid_characters(name: &str) -> McpError {
     mismatch(name, "has characters that a header must not have")
 }
 
 /// `-32020`. The values are not echoed: either side may be hostile, and each client knows its own.
 pub(super) fn mismatch(name: &str, what: &str) -> McpError {
-    McpError::new(ErrorKind::HeaderMismatch, format!("Header mismatch: {} {what}", shown(name)))
-        .with("header", shown(name))
+    McpError::new(ErrorKind::HeaderMismatch, format!("Header mismatch: {} {what}", canonical_name(name)))
+        .with("header", canonical_name(name))
 }
 
 /// The name as the specification writes it.
-fn shown(name: &str) -> Cow<'_, str> {
+fn canonical_name(name: &str) -> Cow<'_, str> {
     match name {
         PROTOCOL_VERSION => Cow::Borrowed("MCP-Protocol-Version"),
         METHOD => Cow::Borrowed("Mcp-Method"),

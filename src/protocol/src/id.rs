@@ -17,13 +17,13 @@ use compact_str::{CompactString, ToCompactString};
 pub struct RequestId {
     raw: CompactString,
     /// The text has an escape, so that comparing bytes is not enough.
-    escaped: bool,
+    has_escapes: bool,
 }
 
 impl RequestId {
     /// Wraps raw JSON text that the envelope parser has already accepted as an id.
     pub fn from_raw(raw: &str) -> Self {
-        Self { raw: raw.into(), escaped: raw.contains('\\') }
+        Self { raw: raw.into(), has_escapes: raw.contains('\\') }
     }
 
     /// The id in that JSON text, which must be one JSON value without surrounding whitespace.
@@ -48,7 +48,7 @@ impl RequestId {
 
     /// What equality, order and hash go by: the raw text, with the escapes of a string undone.
     fn canonical(&self) -> Cow<'_, str> {
-        if !self.escaped {
+        if !self.has_escapes {
             return Cow::Borrowed(&self.raw);
         }
         match serde_json::from_str::<String>(&self.raw) {
@@ -69,7 +69,11 @@ pub(super) fn is_string_or_integer(raw: &str) -> bool {
 
 impl PartialEq for RequestId {
     fn eq(&self, other: &Self) -> bool {
-        if self.escaped || other.escaped { self.canonical() == other.canonical() } else { self.raw == other.raw }
+        if self.has_escapes || other.has_escapes {
+            self.canonical() == other.canonical()
+        } else {
+            self.raw == other.raw
+        }
     }
 }
 
@@ -95,7 +99,7 @@ impl Ord for RequestId {
 
 impl From<i64> for RequestId {
     fn from(n: i64) -> Self {
-        Self { raw: n.to_compact_string(), escaped: false }
+        Self { raw: n.to_compact_string(), has_escapes: false }
     }
 }
 
@@ -132,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_do_not_make_another_id() {
+    fn ids_are_equal_regardless_of_escapes() {
         assert_eq!(id(r#""a""#), id(r#""\u0061""#));
         assert_eq!(id(r#""\u0061""#), id("\"a\""));
         assert_eq!(id(r#""\/""#), id(r#""/""#));

@@ -9,9 +9,11 @@ use std::{borrow::Cow, fmt::Write};
 mod edits;
 mod known;
 pub(crate) mod scanner;
-pub use edits::{Fate, Op, add_members, edit, edit_into, edit_members, map_elements, merge_meta, replace_strings};
-pub(crate) use edits::{edit_object_into, growth};
-pub use known::known;
+pub use edits::{
+    MemberAction, MemberEdit, add_members, edit, edit_into, edit_members, map_elements, merge_meta, replace_strings,
+};
+pub(crate) use edits::{edit_object_into, max_growth};
+pub use known::trusted_raw_value;
 pub use scanner::{Token, tokens};
 pub(crate) use scanner::{deeper_than, lone_surrogate};
 
@@ -32,7 +34,7 @@ pub struct Member<'a> {
 /// The members of an object, in order, repeated ones too; none of what is no object.
 #[must_use]
 pub fn members(object: &str) -> Members<'_> {
-    Members(Scanner::inside(object, b'{'))
+    Members(Scanner::inside_container(object, b'{'))
 }
 
 /// The value of a member; of the last one, where there are several, as most readers see it.
@@ -44,7 +46,7 @@ pub fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
 /// The elements of an array with where each begins; none of what is no array.
 #[must_use]
 pub fn elements(array: &str) -> Elements<'_> {
-    Elements(Scanner::inside(array, b'['))
+    Elements(Scanner::inside_container(array, b'['))
 }
 
 /// See [`members`].
@@ -54,13 +56,13 @@ impl<'a> Iterator for Members<'a> {
     type Item = Member<'a>;
 
     fn next(&mut self) -> Option<Member<'a>> {
-        let (start, key) = self.0.element()?;
+        let (start, key) = self.0.next_value()?;
         // One that is no Unicode text (`"\ud800"`) hides none of those behind it.
         let key = string(key).or_else(|| Some(inside_quotes(key)?.into()))?;
-        self.0.space();
-        self.0.take(b':')?;
-        let (at, value) = self.0.element()?;
-        self.0.comma();
+        self.0.skip_space();
+        self.0.consume(b':')?;
+        let (at, value) = self.0.next_value()?;
+        self.0.skip_comma();
         Some(Member { key, value, start, end: at + value.len() })
     }
 }
@@ -72,8 +74,8 @@ impl<'a> Iterator for Elements<'a> {
     type Item = (usize, &'a str);
 
     fn next(&mut self) -> Option<(usize, &'a str)> {
-        let element = self.0.element()?;
-        self.0.comma();
+        let element = self.0.next_value()?;
+        self.0.skip_comma();
         Some(element)
     }
 }

@@ -29,7 +29,7 @@ pub mod revision;
 pub mod rpc_error;
 pub mod suggest;
 
-pub use error::{ErrorKind, Foreign, McpError};
+pub use error::{ErrorKind, McpError, PassthroughError};
 pub use id::RequestId;
 pub use method::Method;
 pub use revision::{Era, Revision, Rules};

@@ -135,18 +135,20 @@ impl Method {
     ///
     /// # Errors
     /// `-32601` for a name that does not exist, not in that revision, or only as a notification.
-    pub fn request(name: &str, revision: Revision) -> Result<Self, McpError> {
+    pub fn parse_request(name: &str, revision: Revision) -> Result<Self, McpError> {
         match Self::parse(name) {
             Some(method) if method.is_request() && method.exists_in(revision) => Ok(method),
             // Nobody but a handshake-era client sends this, and it may show the message to a person.
-            Some(Self::Initialize) => Err(not_found(name).with("supported", negotiate::supported(None))),
-            _ => Err(not_found(name)),
+            Some(Self::Initialize) => {
+                Err(method_not_found(name).with("supported", negotiate::supported_versions(None)))
+            }
+            _ => Err(method_not_found(name)),
         }
     }
 
     /// The notification that a client of that revision may send under this name; others are ignored.
     #[must_use]
-    pub fn client_notification(name: &str, revision: Revision) -> Option<Self> {
+    pub fn parse_client_notification(name: &str, revision: Revision) -> Option<Self> {
         Self::parse(name)
             .filter(|m| matches!(m.kind(), Kind::ClientNotification | Kind::Notification) && m.exists_in(revision))
     }
@@ -154,7 +156,7 @@ impl Method {
 
 /// `-32601`, naming the method as far as any real one is long.
 #[must_use]
-pub fn not_found(name: &str) -> McpError {
+pub fn method_not_found(name: &str) -> McpError {
     let shown: String = name.chars().take(128).collect();
     McpError::new(ErrorKind::MethodNotFound, "Method not found").with("method", shown)
 }

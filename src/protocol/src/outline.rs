@@ -5,93 +5,98 @@ use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use super::{
     McpError,
-    json::{self, Member, Op},
+    json::{self, Member, MemberEdit},
 };
 
 /// A member of an object, as places in the object's text.
 #[derive(Debug)]
-struct Spot {
+struct MemberSpan {
     /// Where its key begins, with the quote.
     start: usize,
     /// Bytes of the key between its quotes.
-    key: usize,
+    key_len: usize,
     /// The key, where it is written with escapes.
     escaped: Option<Box<str>>,
     value: Range<usize>,
 }
 
-impl Spot {
-    fn of(member: &Member<'_>) -> Self {
+impl MemberSpan {
+    fn from_member(member: &Member<'_>) -> Self {
         let escaped = match &member.key {
             Cow::Borrowed(_) => None,
             Cow::Owned(key) => Some(key.as_str().into()),
         };
         let value = member.end - member.value.len()..member.end;
-        Self { start: member.start, key: member.key.len(), escaped, value }
+        Self { start: member.start, key_len: member.key.len(), escaped, value }
     }
 }
 
 /// See the module's page. It holds places only, and so outlives the buffer that the request came in.
 #[derive(Clone, Debug, Default)]
-pub struct Outline(Arc<Spots>);
+pub struct Outline(Arc<MemberSpans>);
 
 #[derive(Debug, Default)]
-struct Spots {
+struct MemberSpans {
     /// Those of `params`, then those of its last `_meta`.
-    all: Vec<Spot>,
-    of_params: usize,
+    spans: Vec<MemberSpan>,
+    params_count: usize,
     meta: Option<Range<usize>>,
 }
 
 impl Outline {
     /// The outline of `params`, a JSON object. What is none has no members.
     #[must_use]
-    pub fn of(params: &str) -> Self {
-        let mut spots = Spots { all: Vec::with_capacity(8), of_params: 0, meta: None };
+    pub fn new(params: &str) -> Self {
+        let mut spots = MemberSpans { spans: Vec::with_capacity(8), params_count: 0, meta: None };
         for member in json::members(params) {
-            let spot = Spot::of(&member);
+            let spot = MemberSpan::from_member(&member);
             if member.key == "_meta" {
                 spots.meta = Some(spot.value.clone());
             }
-            spots.all.push(spot);
+            spots.spans.push(spot);
         }
-        spots.of_params = spots.all.len();
+        spots.params_count = spots.spans.len();
         if let Some(meta) = spots.meta.clone().and_then(|place| params.get(place)) {
-            spots.all.extend(json::members(meta).map(|member| Spot::of(&member)));
+            spots.spans.extend(json::members(meta).map(|member| MemberSpan::from_member(&member)));
         }
         Self(Arc::new(spots))
     }
 
     /// The `params` that this is the outline of.
     #[must_use]
-    pub fn params<'a>(&'a self, text: &'a str) -> Params<'a> {
-        let (params, meta) = self.0.all.split_at(self.0.of_params);
-        Params {
-            object: Object { text, spots: params },
-            meta: self.0.meta.clone().and_then(|place| text.get(place)).map(|text| Object { text, spots: meta }),
+    pub fn params<'a>(&'a self, text: &'a str) -> OutlinedParams<'a> {
+        let (params, meta) = self.0.spans.split_at(self.0.params_count);
+        OutlinedParams {
+            object: OutlinedObject { text, spots: params },
+            meta: self
+                .0
+                .meta
+                .clone()
+                .and_then(|place| text.get(place))
+                .map(|text| OutlinedObject { text, spots: meta }),
         }
     }
 }
 
 /// An outline in the making, by whoever passes the members of `params` anyway.
-pub(super) struct Builder {
-    params: Vec<Spot>,
-    meta: Vec<Spot>,
-    place: Option<Range<usize>>,
+pub(super) struct OutlineBuilder {
+    params: Vec<MemberSpan>,
+    meta: Vec<MemberSpan>,
+    meta_range: Option<Range<usize>>,
 }
 
-impl Builder {
+impl OutlineBuilder {
     pub(super) fn new() -> Self {
-        Self { params: Vec::with_capacity(8), meta: Vec::new(), place: None }
+        Self { params: Vec::with_capacity(8), meta: Vec::new(), meta_range: None }
     }
 
     /// A member of `params`, whose key begins at `start` with its quote and has no escapes. Places are those in the
     /// text of `params`.
-    pub(super) fn member(&mut self, key: &str, start: usize, value: Range<usize>) {
+    pub(super) fn add_member(&mut self, key: &str, start: usize, value: Range<usize>) {
         if key == "_meta" {
-            self.place = Some(value.clone());
+            self.meta_range = Some(value.clone());
         }
-        self.params.push(Spot { start, key: key.len(), escaped: None, value });
+        self.params.push(MemberSpan { start, key_len: key.len(), escaped: None, value });
     }
 
     /// A `_meta` begins, whose members are those that count.
@@ -100,35 +105,35 @@ impl Builder {
     }
 
     /// A member of `_meta`, with the length of its key. Places are those in its own text.
-    pub(super) fn member_of_meta(&mut self, start: usize, key: usize, value: Range<usize>) {
-        self.meta.push(Spot { start, key, escaped: None, value });
+    pub(super) fn add_meta_member(&mut self, start: usize, key: usize, value: Range<usize>) {
+        self.meta.push(MemberSpan { start, key_len: key, escaped: None, value });
     }
 
     pub(super) fn finish(mut self) -> Outline {
         let of_params = self.params.len();
         self.params.append(&mut self.meta);
-        Outline(Arc::new(Spots { all: self.params, of_params, meta: self.place }))
+        Outline(Arc::new(MemberSpans { spans: self.params, params_count: of_params, meta: self.meta_range }))
     }
 }
 
 /// `params` whose members are known.
 #[derive(Clone, Copy, Debug)]
-pub struct Params<'a> {
-    pub object: Object<'a>,
+pub struct OutlinedParams<'a> {
+    pub object: OutlinedObject<'a>,
     /// Its `_meta`, whatever that is.
-    pub meta: Option<Object<'a>>,
+    pub meta: Option<OutlinedObject<'a>>,
 }
 
 /// An object whose members are known; a value without any, if it is none.
 #[derive(Clone, Copy, Debug)]
-pub struct Object<'a> {
+pub struct OutlinedObject<'a> {
     text: &'a str,
-    spots: &'a [Spot],
+    spots: &'a [MemberSpan],
 }
 
-impl<'a> Object<'a> {
+impl<'a> OutlinedObject<'a> {
     /// `{}`
-    pub const EMPTY: Object<'static> = Object { text: "{}", spots: &[] };
+    pub const EMPTY: OutlinedObject<'static> = OutlinedObject { text: "{}", spots: &[] };
 
     /// As it is written.
     #[must_use]
@@ -142,14 +147,14 @@ impl<'a> Object<'a> {
         self.spots.iter().map_while(move |spot| {
             let key = match &spot.escaped {
                 Some(key) => key,
-                None => text.get(spot.start + 1..)?.get(..spot.key)?,
+                None => text.get(spot.start + 1..)?.get(..spot.key_len)?,
             };
             let value = text.get(spot.value.clone())?;
             Some(Member { key: Cow::Borrowed(key), value, start: spot.start, end: spot.value.end })
         })
     }
 
-    /// As [`json::member`].
+    /// As [`json::add_member`].
     #[must_use]
     pub fn member(&self, key: &str) -> Option<&'a str> {
         self.members().filter(|member| member.key == key).last().map(|member| member.value)
@@ -159,21 +164,21 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// `InvalidParams` if there are more.
-    pub fn sole(&self, key: &str) -> Result<Option<&'a str>, McpError> {
+    pub fn unique_member(&self, key: &str) -> Result<Option<&'a str>, McpError> {
         let mut found = self.members().filter(|member| member.key == key).map(|member| member.value);
         let first = found.next();
-        if found.next().is_some() { Err(McpError::repeated(key)) } else { Ok(first) }
+        if found.next().is_some() { Err(McpError::repeated_member(key)) } else { Ok(first) }
     }
 
     /// As [`json::edit_into`].
-    pub fn edit_into(&self, out: &mut String, edits: &[(&str, Op<'_>)]) {
+    pub fn edit_into(&self, out: &mut String, edits: &[(&str, MemberEdit<'_>)]) {
         json::edit_object_into(out, self.text, self.members(), edits);
     }
 
     /// As [`json::edit`].
     #[must_use]
-    pub fn edit(&self, edits: &[(&str, Op<'_>)]) -> String {
-        let mut out = String::with_capacity(self.text.len() + json::growth(edits));
+    pub fn edit(&self, edits: &[(&str, MemberEdit<'_>)]) -> String {
+        let mut out = String::with_capacity(self.text.len() + json::max_growth(edits));
         self.edit_into(&mut out, edits);
         out
     }
@@ -184,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_tells_what_a_walk_tells() {
+    fn outline_matches_json_members() {
         for text in [
             r#"{ "name" : "a", "n\u0061me":1 , "_meta":{"a":[{}], "\u0062":"}" }, "arguments":{"_meta":1},"_meta": { "c":null } }"#,
             r#"{"_meta":7}"#,
@@ -192,31 +197,31 @@ mod tests {
             "[1]",
             "",
         ] {
-            let outline = Outline::of(text);
+            let outline = Outline::new(text);
             let params = outline.params(text);
             assert!(params.object.members().eq(json::members(text)), "{text}");
             assert_eq!(params.meta.map(|meta| meta.text()), json::member(text, "_meta"), "{text}");
-            let meta = params.meta.unwrap_or(Object::EMPTY);
+            let meta = params.meta.unwrap_or(OutlinedObject::EMPTY);
             assert!(meta.members().eq(json::members(meta.text())), "{text}");
-            let edits = [("name", Op::Set("0")), ("_meta", Op::Drop), ("x", Op::Default("1"))];
+            let edits = [("name", MemberEdit::Set("0")), ("_meta", MemberEdit::Drop), ("x", MemberEdit::Default("1"))];
             assert_eq!(params.object.edit(&edits), json::edit(text, &edits), "{text}");
         }
     }
 
     #[test]
-    fn the_only_one_is_told_from_one_of_several() {
+    fn unique_member_rejects_duplicates() {
         let text = r#"{"a":1,"\u0061":2,"b":3}"#;
-        let outline = Outline::of(text);
+        let outline = Outline::new(text);
         let object = outline.params(text).object;
-        assert_eq!(object.sole("b"), Ok(Some("3")));
-        assert_eq!(object.sole("c"), Ok(None));
-        assert!(object.sole("a").is_err());
+        assert_eq!(object.unique_member("b"), Ok(Some("3")));
+        assert_eq!(object.unique_member("c"), Ok(None));
+        assert!(object.unique_member("a").is_err());
         assert_eq!(object.member("a"), Some("2"));
     }
 
     #[test]
-    fn places_of_another_text_do_no_harm() {
-        let outline = Outline::of(r#"{"key":"value","_meta":{"a":1}}"#);
+    fn outline_of_other_text_does_not_panic() {
+        let outline = Outline::new(r#"{"key":"value","_meta":{"a":1}}"#);
         for text in ["", "{}", "ééééééééé"] {
             let params = outline.params(text);
             let _ = (params.object.members().count(), params.meta.map(|meta| meta.members().count()));

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     McpError,
-    headers::{Field, Headers, decoded, mismatch},
+    headers::{HeaderField, Headers, decode_value, mismatch},
     json,
 };
 
@@ -32,7 +32,7 @@ const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 /// # Errors
 /// Why the tool definition is invalid, for the log: the name is no token or there twice, the property is not a
 /// string, integer or boolean, or the annotation stands where no chain of `properties` leads.
-pub fn x_mcp_headers(schema: &Value) -> Result<Vec<ParamHeader>, String> {
+pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     let mut found: Vec<ParamHeader> = Vec::new();
     // Schemas to visit: where they stand, and whether only `properties` led there.
     let mut todo: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
@@ -139,14 +139,14 @@ pub fn check_params(
             .and_then(|arguments| param.path.iter().try_fold(arguments, |value, step| value.get(step)))
             .filter(|value| !value.is_null());
         match (headers.field(&name.to_ascii_lowercase()), value) {
-            (Field::Absent, None) => {}
-            (Field::Many, _) => return Err(mismatch(name, "is given more than once")),
-            (Field::One(_), None) => return Err(mismatch(name, "is there without its argument")),
+            (HeaderField::Absent, None) => {}
+            (HeaderField::Repeated, _) => return Err(mismatch(name, "is given more than once")),
+            (HeaderField::One(_), None) => return Err(mismatch(name, "is there without its argument")),
             // An object or array is none of the annotated types: the input schema refuses it in its turn.
-            (Field::Absent, Some(Value::Object(_) | Value::Array(_))) => {}
-            (Field::Absent, Some(_)) => return Err(mismatch(name, "is missing")),
-            (Field::One(header), Some(value)) => {
-                if !same(&decoded(name, header)?, value) {
+            (HeaderField::Absent, Some(Value::Object(_) | Value::Array(_))) => {}
+            (HeaderField::Absent, Some(_)) => return Err(mismatch(name, "is missing")),
+            (HeaderField::One(header), Some(value)) => {
+                if !matches_argument(&decode_value(name, header)?, value) {
                     return Err(mismatch(name, "differs from the body"));
                 }
             }
@@ -159,7 +159,7 @@ pub fn check_params(
 ///
 /// An argument that is absent or null has none (2026-07-28/basic/transports/streamable-http, "Client Behavior").
 #[must_use]
-pub fn of_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
+pub fn for_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
     let header = |param: &ParamHeader| {
         let value = param.path.iter().try_fold(arguments?, |object, step| json::member(object, step))?;
         let text = match value.as_bytes().first()? {
@@ -167,14 +167,14 @@ pub fn of_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<s
             b'{' | b'[' | b'n' => return None,
             _ => Cow::Borrowed(value),
         };
-        Some((param.header.as_str().into(), encoded(&text).into()))
+        Some((param.header.as_str().into(), encode_value(&text).into()))
     };
     annotated.iter().filter_map(header).collect()
 }
 
 /// A value as a header holds it: in the Base64 form where plain ASCII cannot ("Value Encoding").
 #[must_use]
-pub fn encoded(text: &str) -> Cow<'_, str> {
+pub fn encode_value(text: &str) -> Cow<'_, str> {
     let plain = text.bytes().all(|b| matches!(b, b'\t' | b' '..=b'~'));
     let marked = text.starts_with("=?base64?") && text.ends_with("?=");
     if plain && !marked && text.trim_ascii().len() == text.len() {
@@ -184,7 +184,7 @@ pub fn encoded(text: &str) -> Cow<'_, str> {
 }
 
 /// Whether a decoded header says what the argument says; integers compare as numbers (`42.0` is `42`).
-fn same(header: &str, value: &Value) -> bool {
+fn matches_argument(header: &str, value: &Value) -> bool {
     match value {
         Value::String(text) => header == text,
         Value::Bool(flag) => header == if *flag { "true" } else { "false" },

@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{McpError, RequestId, json, outline::Object};
+use super::{McpError, RequestId, json, outline::OutlinedObject};
 
 mod fields;
 mod meta;
 mod types;
 
-pub(super) use meta::of;
-pub use meta::{Meta, is_modern, keys, meta};
+pub(super) use meta::meta_from_outline;
+pub use meta::{Meta, is_modern, keys, parse_meta};
 pub use types::{Implementation, LoggingLevel};
 
 /// Reads `params` as a `T`; absent `params` are an empty object.
@@ -27,11 +27,11 @@ pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, 
     if !text.starts_with('{') {
         return Err(McpError::invalid_param("params", "`params` must be an object"));
     }
-    serde_json::from_str(text).map_err(|_| explain::<T>(text))
+    serde_json::from_str(text).map_err(|_| describe_error::<T>(text))
 }
 
 /// Reads again what has failed, this time keeping track of where: only the failing path pays for it.
-fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
+fn describe_error<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
         return McpError::invalid_param("params", "`params` are invalid");
@@ -41,7 +41,7 @@ fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     if let Some(at) = reason.rfind(" at line ") {
         reason.truncate(at);
     }
-    let (field, what) = verdict(&reason);
+    let (field, what) = parse_serde_message(&reason);
     let path = error.path().to_string();
     let member = match (path.as_str(), field) {
         ("." | "?", None) => return McpError::invalid_param("params", format!("`params` {what}")),
@@ -56,7 +56,7 @@ fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
 
 /// The member that serde names, and what is wrong. Only our own part of serde's text is passed on: the rest
 /// quotes what the client sent, at any length.
-fn verdict(reason: &str) -> (Option<&str>, String) {
+fn parse_serde_message(reason: &str) -> (Option<&str>, String) {
     for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is given more than once")] {
         if let Some(rest) = reason.strip_prefix(prefix) {
             return (rest.strip_suffix('`'), what.to_owned());
@@ -66,7 +66,7 @@ fn verdict(reason: &str) -> (Option<&str>, String) {
     (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
 }
 
-/// `initialize` (2025-11-25/basic/lifecycle, "Initialization").
+/// `handshake_revision` (2025-11-25/basic/lifecycle, "Initialization").
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Initialize<'a> {
@@ -93,13 +93,13 @@ pub struct CallTool<'a> {
 
 impl<'a> CallTool<'a> {
     /// As [`parse`], of `params` whose members are known.
-    pub(crate) fn of(params: Option<&'a RawValue>, object: Object<'a>) -> Result<Self, McpError> {
-        let sole = |key| object.sole(key).ok().flatten();
+    pub(crate) fn from_outline(params: Option<&'a RawValue>, object: OutlinedObject<'a>) -> Result<Self, McpError> {
+        let sole = |key| object.unique_member(key).ok().flatten();
         // What is in order is taken from where it is known to be; what is wrong with the rest is told by its parser.
         if let Some(name) = sole("name").and_then(json::string)
             && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
             && object.member("task").is_none()
-            && let Some(arguments) = json::known(arguments)
+            && let Some(arguments) = json::trusted_raw_value(arguments)
         {
             return Ok(Self { name, arguments: Some(arguments), task: None });
         }

@@ -21,14 +21,14 @@ static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Keeps these values out of texts for as long as the process lives, as they are and as they stand in JSON.
-pub fn keep_secret(values: impl IntoIterator<Item = String>) {
+pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     let mut all = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     for value in values {
         // A secret of several lines (a private key) is seen one line at a time.
         for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET) {
             let quoted = crate::json::quoted(line);
             all.push(line.to_owned());
-            all.extend(in_json(quoted.trim_matches('"')));
+            all.extend(json_spellings(quoted.trim_matches('"')));
         }
     }
     all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -38,7 +38,7 @@ pub fn keep_secret(values: impl IntoIterator<Item = String>) {
 
 /// Returns the text without the secrets in it.
 #[must_use]
-pub fn redacted(text: &str) -> Cow<'_, str> {
+pub fn redact(text: &str) -> Cow<'_, str> {
     let mut out = Cow::Borrowed(text);
     if !ANY.load(Ordering::Acquire) {
         return out;
@@ -53,7 +53,7 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
 
 /// The spellings of a text in JSON, of which this is the plain one: some writers escape `/`, others what HTML or scripts take
 /// for markup.
-fn in_json(plain: &str) -> Vec<String> {
+fn json_spellings(plain: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {
         let spelling: String = plain
@@ -77,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_masked_as_they_are_and_as_json_has_them() {
-        keep_secret(["redact-me-1".to_owned(), "redact-me-1-and-more".to_owned(), "quo\"te-me-1".to_owned()]);
-        keep_secret(["a/b&c<d>e+f".to_owned()]);
-        keep_secret(["short".to_owned(), "first-line-1\nsecond-line-1".to_owned()]);
+    fn secrets_are_masked_raw_and_json_escaped() {
+        register_secrets(["redact-me-1".to_owned(), "redact-me-1-and-more".to_owned(), "quo\"te-me-1".to_owned()]);
+        register_secrets(["a/b&c<d>e+f".to_owned()]);
+        register_secrets(["short".to_owned(), "first-line-1\nsecond-line-1".to_owned()]);
         for (text, expected) in [
             ("a redact-me-1 b redact-me-1-and-more", "a [secret] b [secret]"),
             (r#"quo"te-me-1 and {"x":"quo\"te-me-1"}"#, r#"[secret] and {"x":"[secret]"}"#),
@@ -90,7 +90,7 @@ mod tests {
             (r"a/b\u0026c\u003Cd\u003Ee+f a/b\u0026c\u003Cd\u003Ee\u002Bf", "[secret] [secret]"),
             ("nothing", "nothing"),
         ] {
-            assert_eq!(redacted(text), expected);
+            assert_eq!(redact(text), expected);
         }
     }
 }

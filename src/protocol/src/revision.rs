@@ -2,17 +2,17 @@
 //!
 //! To add one:
 //! 1. Add its line to `revisions!` below, by date, and move `NEWEST_LEGACY` or `MODERN` to it.
-//!    `dates_name_revisions_and_nothing_else_does` finds what was left; `the_table_says_what_the_schemas_say` does not
+//!    `only_dates_of_revisions_parse` finds what was left; `table_matches_schemas` does not
 //!    compile without a column for it. Where a message differs, add a rule to [`Rules`] with a row in that test.
 //! 2. Say in `method.rs` which methods exist in it; `every_method_in_every_revision` does not compile without a column.
 //! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake)
 //!    find a server of it, and of those before it: `a_server_of_one_revision_alone_is_found_whichever_it_is`.
 //! 4. Where a message of it differs, read its rules where that message is written: definitions in
-//!    `src/routing/src/table/revision_filter.rs` (`each_revision_gets_what_it_has_byte_for_byte` does not compile without it),
+//!    `src/routing/src/table/revision_filter.rs` (`revision_filter_keeps_supported_members_verbatim` does not compile without it),
 //!    calls and results in `src/bridge`. Do not compare revisions elsewhere.
-//! 5. Add its scenarios to `tests/conformance/expectations.mjs`: `the_official_suite_runs_in_each_revision_that_it_has`.
+//! 5. Add its scenarios to `tests/conformance/expectations.mjs`: `official_suite_covers_each_revision`.
 
-/// How a client opens: with an `initialize` handshake, or with every request describing itself.
+/// How a client opens: with an `handshake_revision` handshake, or with every request describing itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
     /// 2024-11-05 to 2025-11-25.
@@ -56,7 +56,7 @@ pub struct Rules {
 }
 
 impl Revision {
-    /// What an `initialize` with an unknown version is answered with (2025-11-25/basic/lifecycle).
+    /// What an `handshake_revision` with an unknown version is answered with (2025-11-25/basic/lifecycle).
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
     pub const MODERN: Self = Self::V2026_07_28;
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_name_revisions_and_nothing_else_does() {
+    fn only_dates_of_revisions_parse() {
         for revision in Revision::ALL {
             assert_eq!(Revision::parse(revision.as_str()), Some(revision));
         }
@@ -131,7 +131,7 @@ mod tests {
 
     /// The suite begins with 2025-11-25.
     #[test]
-    fn the_official_suite_runs_in_each_revision_that_it_has() {
+    fn official_suite_covers_each_revision() {
         let expected = include_str!("../../../tests/conformance/expectations.mjs");
         let required = expected.split_once("export const required = {").unwrap().1.split_once("};").unwrap().0;
         for revision in Revision::ALL.into_iter().filter(|revision| *revision >= Revision::V2025_11_25) {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_the_schemas_say() {
+    fn table_matches_schemas() {
         let (no, yes) = (false, true);
         assert_eq!(column(|r| r.era == Era::Modern), [no, no, no, no, yes]);
         assert_eq!(column(|r| r.batches), [yes, yes, no, no, no]);

@@ -10,14 +10,14 @@ const MAX_CANDIDATES: usize = 2000;
 /// The candidate that is nearest, where one is near enough: of three letters one may be wrong, of twelve three.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let name = plain(name);
+    let name = normalize(name);
     let length = name.chars().count();
     let allowed = (length / 4).clamp(usize::from(length > 2), 3);
     candidates
         .into_iter()
         .take(MAX_CANDIDATES)
         .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed)
-        .map(|candidate| (strsim::damerau_levenshtein(&name, &plain(candidate)), candidate))
+        .map(|candidate| (strsim::damerau_levenshtein(&name, &normalize(candidate)), candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
@@ -33,7 +33,7 @@ pub fn nearest_tool<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     nearest(name, candidates.iter().copied()).or_else(|| candidates.iter().find(own).copied())
 }
 
-fn plain(name: &str) -> String {
+fn normalize(name: &str) -> String {
     name.chars().take(MAX_NAME).map(|c| if c == '-' { '_' } else { c }).collect::<String>().to_lowercase()
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typing_mistake_is_explained_and_nothing_else() {
+    fn only_near_names_are_suggested() {
         let names = ["create_issue", "delete_issue", "get", "fs__read_file"];
         for (name, expected) in [
             ("create_isue", Some("create_issue")),

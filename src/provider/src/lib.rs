@@ -1,12 +1,11 @@
-//! What a call can be routed to, a module or an upstream: the traits [`Provider`] and [`Module`], and the previews of
+//! Destinations of calls: the [`Provider`] trait for modules and upstreams, the [`Module`] trait, and previews of
 //! writes.
 //!
-//! A provider decides nothing: it is asked to preview a call on behalf of its proposer, and to run one. This crate
-//! depends on no provider; it finds one through [`ProviderDirectory`], and what a preview reads passes policy as the
-//! proposer.
+//! A provider decides nothing: it previews a call on behalf of its proposer, and runs one. This crate depends on no
+//! provider and finds them through [`ProviderDirectory`]. What a preview reads has to pass policy as the proposer.
 //!
-//! [`previews`] makes the preview of a call, the module's own or one by a recipe. [`request`] is what a server asks while
-//! it runs a call, and [`text`] helps modules to write for models and people.
+//! [`previews`] makes the preview of a call, either the module's own or one by a recipe. [`parse_request`] holds the requests
+//! that a server sends while it runs a call, and [`text`] helps modules to write for models and people.
 
 pub mod previews;
 pub mod request;
@@ -48,17 +47,18 @@ pub struct ToolDef {
     pub description: String,
     /// JSON Schema 2020-12 with an object root.
     pub input_schema: Value,
-    /// JSON Schema of `structuredContent` of a call that ran (the pending answer is added by the router).
+    /// JSON Schema of `structuredContent` of a completed call (the router adds the schema of the pending answer).
     pub output_schema: Option<Value>,
     pub annotations: ToolAnnotations,
-    /// Manages the caller's own changes, or the gateway itself: never put under review, never denied by `policy.default`.
+    /// Manages the caller's own changes or the gateway itself. Such a tool is never put under review and never denied
+    /// by `policy.default`.
     pub self_service: bool,
-    /// Sends progress or waits: its answer may have to be streamed.
+    /// The tool sends progress or waits, so its answer may have to be streamed.
     pub long_running: bool,
-    /// Of a module's tool that writes: tells by their arguments which of its calls only read (a dry run). Policy takes
-    /// these for calls of a tool that says so of itself.
-    pub reads_when: Option<fn(&RawValue) -> bool>,
-    /// The whole definition as an upstream wrote it, under the name that clients use; `None` for a module.
+    /// For a module's tool that writes: returns `true` for arguments with which a call only reads (a dry run). Policy
+    /// treats such calls like calls of a read-only tool.
+    pub read_only_when: Option<fn(&RawValue) -> bool>,
+    /// The whole definition as the upstream wrote it, but with the name that clients use; `None` for a module.
     pub raw: Option<Arc<RawValue>>,
 }
 
@@ -71,7 +71,7 @@ pub struct ResourceDef {
     pub title: String,
     pub description: String,
     pub mime_type: String,
-    /// As an upstream wrote it, under the URI that clients use; `None` for a module.
+    /// The definition as the upstream wrote it, but with the URI that clients use; `None` for a module.
     #[serde(skip)]
     pub raw: Option<Arc<RawValue>>,
 }
@@ -85,7 +85,7 @@ pub struct ResourceTemplateDef {
     pub title: String,
     pub description: String,
     pub mime_type: String,
-    /// As an upstream wrote it, under the URI that clients use; `None` for a module.
+    /// The definition as the upstream wrote it, but with the URI that clients use; `None` for a module.
     #[serde(skip)]
     pub raw: Option<Arc<RawValue>>,
 }
@@ -106,82 +106,83 @@ pub struct PromptDef {
     pub title: String,
     pub description: String,
     pub arguments: Vec<PromptArgumentDef>,
-    /// As an upstream wrote it, under the name that clients use; `None` for a module.
+    /// The definition as the upstream wrote it, but with the name that clients use; `None` for a module.
     #[serde(skip)]
     pub raw: Option<Arc<RawValue>>,
 }
 
-/// Sends progress of the running call to whoever asked for it; dropped silently where nobody did.
+/// Sends progress of the running call to the client that asked for it, and drops it silently if none did.
 pub trait ProgressSink: Send + Sync {
-    /// `progress` must rise from call to call (2026-07-28/basic/patterns/progress).
+    /// Reports progress. `progress` must increase from call to call (2026-07-28/basic/patterns/progress).
     fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>);
-    /// Whether anybody listens.
-    fn wanted(&self) -> bool;
+    /// Returns `true` if a client asked for progress.
+    fn has_listener(&self) -> bool;
 }
 
-/// Nobody listens.
+/// A sink that drops all progress.
 #[derive(Debug, Default)]
 pub struct NoProgress;
 impl ProgressSink for NoProgress {
     fn progress(&self, _: f64, _: Option<f64>, _: Option<&str>) {}
-    fn wanted(&self) -> bool {
+    fn has_listener(&self) -> bool {
         false
     }
 }
 
-/// Asks the client on whose behalf an approved change runs.
+/// Sends questions to the client on whose behalf an approved change runs.
 pub trait Inquirer: Send + Sync {
-    /// What the client can be asked for.
+    /// Returns the capabilities of the client, which say what it can be asked for.
     fn capabilities(&self) -> &ClientCapabilities;
-    /// Hands a question over, which its client may be asked; where there is no room for it, it is declined.
+    /// Queues a question for the client. The question is declined if the queue is full.
     fn ask(&self, question: UpstreamRequest);
 }
 
-/// What modules note of a session of the handshake era; it ends with the session.
+/// Notes that modules keep for a handshake-era session. They are dropped when the session ends.
 #[derive(Debug, Default)]
 pub struct SessionNotes(Mutex<BTreeMap<&'static str, Arc<str>>>);
 
 impl SessionNotes {
-    /// What the module of that name noted last.
+    /// Returns the latest note of the module.
     #[must_use]
     pub fn get(&self, module: &'static str) -> Option<Arc<str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
     }
 
-    /// Notes something in place of what was noted before. A module notes no more than some hundred bytes.
+    /// Replaces the note of the module, which must not be longer than some hundred bytes.
     pub fn set(&self, module: &'static str, note: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(module, note.into());
     }
 }
 
-/// On whose behalf a call is made.
+/// The principal, limits and channels of one call.
 #[derive(Clone)]
 pub struct CallContext {
-    /// The proposer, also when the Executor runs an approved change long after.
+    /// The proposer, even if the Executor runs the approved change much later.
     pub principal: Arc<Principal>,
     pub cancel: CancellationToken,
     pub progress: Arc<dyn ProgressSink>,
-    /// Set when this is the run of an approved change.
+    /// The approved change that this call runs, if any.
     pub change_id: Option<String>,
-    /// Who answers what the tool asks; none where every question is declined.
+    /// Receives the questions that the tool asks. Every question is declined if this is `None`.
     pub inquirer: Option<Arc<dyn Inquirer>>,
-    /// What was noted of the session that the call is made in; none for a stateless call, and for the Executor's.
+    /// Notes of the session that makes the call. `None` for a stateless call and for calls of the Executor.
     pub session: Option<Arc<SessionNotes>>,
-    /// Whether the call may still go out, of the run of an approved change: to be asked just before its first byte does.
+    /// For the run of an approved change: must be checked just before the first byte of the call is sent.
     pub permit: Option<Permit>,
-    /// The fingerprint that was approved, of the run of an approved change: a module compares it where it writes.
+    /// For the run of an approved change: the approved fingerprint, which a module compares when it writes.
     pub approved_state: Option<String>,
-    /// Charges the time that a module's thread takes for the call to the rate of its caller; `None` where nobody is charged.
+    /// Charges the time that a module's thread spends on the call to the caller's rate limit; `None` if no caller is
+    /// charged.
     pub meter: Option<Meter>,
 }
 
-/// See [`CallContext::meter`].
+/// Charges a duration to the caller (see [`CallContext::meter`]).
 #[derive(Clone)]
 pub struct Meter(pub Arc<dyn Fn(Duration) + Send + Sync>);
 
 impl CallContext {
-    /// Does work that grows with what the caller sent or asked for, and charges its time to the caller.
-    pub fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Does work whose cost grows with what the caller sent or requested, and charges its time to the caller.
+    pub fn run_charged<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = work();
         if let Some(Meter(charge)) = &self.meter {
@@ -190,11 +191,11 @@ impl CallContext {
         done
     }
 
-    /// Compares the live state with the one that was approved, if this is the run of an approved change. A module calls
-    /// this under the lock or in the transaction that it writes in.
+    /// Compares the live state with the approved one, if this is the run of an approved change. A module calls this
+    /// while it holds the lock, or within the transaction, with which it writes.
     ///
     /// # Errors
-    /// `CHANGE_STALE`, with `not_applied`.
+    /// `CHANGE_STALE` with `not_applied`.
     pub fn check_state(&self, fingerprint: &str) -> Result<(), McpError> {
         match &self.approved_state {
             Some(approved) if approved != fingerprint => {
@@ -206,28 +207,29 @@ impl CallContext {
     }
 }
 
-/// See [`CallContext::permit`]. Cheap, and never blocks.
+/// Tells whether the lease of an approved change is still valid (see [`CallContext::permit`]). The check is cheap and
+/// never blocks.
 #[derive(Clone)]
 pub struct Permit(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Permit {
-    /// Whether it may still go out at this moment.
+    /// Returns `true` while the call may be sent.
     #[must_use]
-    pub fn holds(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         (self.0)()
     }
 
-    /// What a module looks at just before it does what was approved.
+    /// Checks the permit, if there is one. A module calls this just before it applies an approved change.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE`, with `not_applied`.
+    /// `UPSTREAM_UNAVAILABLE` with `not_applied`.
     pub fn check(permit: Option<&Self>) -> Result<(), McpError> {
-        if permit.is_none_or(Self::holds) { Ok(()) } else { Err(Self::lapsed()) }
+        if permit.is_none_or(Self::is_valid) { Ok(()) } else { Err(Self::expired_error()) }
     }
 
-    /// Somebody else takes the gateway that had the change for gone.
+    /// Returns the error for a lease that expired: another gateway may already have taken over the change.
     #[must_use]
-    pub fn lapsed() -> McpError {
+    pub fn expired_error() -> McpError {
         let message = "The lease of the gateway that took it ran out before anything was sent; propose it again";
         McpError::new(ErrorKind::UpstreamUnavailable, message).with("outcome", "not_applied")
     }
@@ -239,12 +241,12 @@ impl std::fmt::Debug for Permit {
     }
 }
 
-/// See [`Provider::report`].
+/// A provider's report to operators (see [`Provider::report`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What it has, one line each.
+    /// Facts about the data, one line each.
     pub details: Vec<String>,
-    /// What is not as it should be and stops nobody.
+    /// Problems that do not prevent the provider from working.
     pub warnings: Vec<String>,
 }
 
@@ -265,21 +267,21 @@ pub struct PromptMessage {
     pub text: String,
 }
 
-/// What `prompts/get` answers.
+/// The result of `prompts/get`.
 #[derive(Clone, Debug)]
 pub struct PromptResult {
     pub description: String,
     pub messages: Vec<PromptMessage>,
 }
 
-/// What is completed (2026-07-28/server/utilities/completion).
+/// The prompt or template whose argument is completed (2026-07-28/server/utilities/completion).
 #[derive(Clone, Debug)]
 pub enum CompletionRef {
     Prompt(String),
     ResourceTemplate(String),
 }
 
-/// At most 100 values, with the total where it is known.
+/// Completion values, at most 100, and their total number if it is known.
 #[derive(Clone, Debug, Default)]
 pub struct Completion {
     pub values: Vec<String>,
@@ -287,34 +289,35 @@ pub struct Completion {
     pub has_more: bool,
 }
 
-/// Something happened to what a provider offers or holds; resource watchers are told.
+/// A change of a provider's lists or resources, of which subscribers are notified.
 #[derive(Clone, Debug)]
 pub enum ProviderEvent {
-    /// Resources with exactly these URIs have new contents.
+    /// The resources with exactly these URIs have new contents.
     ResourcesUpdated(Vec<String>),
-    /// The same of resources that not everybody may read: told to those of whom that is so.
-    PrivateUpdated(Vec<(String, Audience)>),
-    /// `resources/list` (or the templates) answers differently now.
+    /// Restricted resources have new contents. Only subscribers within the [`Audience`] are notified.
+    PrivateResourcesUpdated(Vec<(String, Audience)>),
+    /// The result of `resources/list` or `resources/templates/list` has changed.
     ResourceListChanged,
-    /// The tools or their definitions are others now: the router asks for them again.
+    /// Tools or their definitions have changed, so the router reads them again.
     ToolListChanged,
-    /// The prompts are others now: the router asks for them again.
+    /// Prompts have changed, so the router reads them again.
     PromptListChanged,
 }
 
-/// Who may read a resource.
+/// The principals that may read a restricted resource.
 #[derive(Clone, Debug)]
 pub struct Audience {
-    /// The principal whose it is.
+    /// The principal that owns the resource.
     pub principal: String,
-    /// Also whoever may view what others proposed.
-    pub viewers: bool,
+    /// Every principal that may view other proposals can read it too.
+    pub include_viewers: bool,
 }
 
 impl Audience {
+    /// Returns `true` if the principal may read the resource.
     #[must_use]
-    pub fn has(&self, principal: &Principal) -> bool {
-        self.principal == principal.name || (self.viewers && principal.role.may_view())
+    pub fn includes(&self, principal: &Principal) -> bool {
+        self.principal == principal.name || (self.include_viewers && principal.role.may_view())
     }
 }
 
@@ -328,8 +331,8 @@ pub trait Subscriber: Send + Sync + 'static {
 
 /// A tool provider. All futures are `Send`: the Executor runs them away from the session's thread.
 ///
-/// Names are the provider's own: the router has already resolved prefixes. One that only has tools leaves the rest as
-/// it is here.
+/// Names are the provider's own: the router has already resolved prefixes. A provider that only has tools keeps the
+/// default methods.
 pub trait Provider: Send + Sync + 'static {
     /// `tracker`, `gateway`, or an upstream's configured name.
     fn name(&self) -> &str;
@@ -344,7 +347,7 @@ pub trait Provider: Send + Sync + 'static {
     fn prompts(&self) -> Vec<PromptDef> {
         Vec::new()
     }
-    /// URI prefixes this provider answers for, such as `tracker://`.
+    /// Returns the URI prefixes that this provider serves, such as `tracker://`.
     fn uri_schemes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -361,18 +364,18 @@ pub trait Provider: Send + Sync + 'static {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>>;
 
-    /// What a module has to tell operators about its data.
+    /// Returns facts and warnings about the provider's data for operators.
     fn report(&self) -> Report {
         Report::default()
     }
 
-    /// Of a module: the arguments as they are meant in this session, where its notes say more than the arguments do;
-    /// `None` where they stay as they are. They are completed before policy is asked, so that what a rule looks at, a
-    /// reviewer sees and the Executor runs is the whole call, which no session can give another meaning later.
+    /// Completes the arguments with the notes of the session; returns `None` if they stay unchanged. Only modules do
+    /// this, and it happens before policy is evaluated: rules, reviewers and the Executor therefore see a complete call
+    /// whose meaning no session can change later.
     ///
     /// # Errors
-    /// Where the arguments contradict what the session is about.
-    fn in_session(
+    /// Fails if the arguments contradict the session.
+    fn complete_arguments(
         &self,
         _tool: &str,
         _arguments: &RawValue,
@@ -381,10 +384,10 @@ pub trait Provider: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Computes what a write would do, against the live state, without doing it.
+    /// Computes the effect of a write on the live state, without performing it.
     ///
     /// # Errors
-    /// As [`Provider::call`]: a write that could not run is refused before anything is stored.
+    /// As [`Provider::call`]: a write that could not run is refused before a change is stored.
     fn preview<'a>(
         &'a self,
         tool: &'a str,
@@ -392,72 +395,74 @@ pub trait Provider: Send + Sync + 'static {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>>;
 
-    /// Events from now on (bounded; a slow receiver sees `Lagged` and re-reads). One that has none ends at once.
+    /// Subscribes to the provider's events from now on. The channel is bounded: a slow receiver gets `Lagged` and reads
+    /// the lists again. The channel of a provider without events is closed.
     fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent> {
         tokio::sync::broadcast::channel(1).1
     }
 
-    /// Whether a call could reach it now. Asked before an approved change is claimed, so that one whose server is away
-    /// waits and does not fail.
+    /// Checks whether a call could reach the provider now. This is checked before an approved change is claimed, so
+    /// that a change whose server is down waits instead of failing.
     ///
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE`
-    fn available(&self) -> Result<(), McpError> {
+    fn check_available(&self) -> Result<(), McpError> {
         Ok(())
     }
 
-    /// How long a call of the tool may take once it is sent, where the provider bounds that itself. `tool` is the clients'
-    /// name.
+    /// Returns the time limit of a call after it was sent, if the provider sets one. `tool` is the name that clients
+    /// use.
     fn call_timeout(&self, _tool: &str) -> Option<Duration> {
         None
     }
 
-    /// Whether it is compiled in: what it says of its tools is believed, and it previews its own calls.
+    /// Returns `true` for a provider that is compiled in: its annotations are trusted, and it previews its own calls.
     fn is_module(&self) -> bool {
         true
     }
 
-    /// What is behind the name, as a hash (`UpstreamTarget::fingerprint`); empty for a module.
-    fn target(&self) -> &str {
+    /// Returns the hash of the server behind the name (`UpstreamTarget::fingerprint`), or an empty string for a module.
+    fn target_fingerprint(&self) -> &str {
         ""
     }
 
-    /// What is behind the name, as it is noted in a change.
+    /// Returns the server behind the name in the form that is stored with a change.
     fn served_by(&self) -> ServedBy {
-        ServedBy { fingerprint: self.target().to_owned(), label: "built in".to_owned() }
+        ServedBy { fingerprint: self.target_fingerprint().to_owned(), label: "built in".to_owned() }
     }
 
-    /// What it says of itself to models, where that is passed on.
+    /// Returns the provider's `instructions` for models, if they may be passed on.
     fn instructions(&self) -> Option<String> {
         None
     }
 
-    /// Whether the operator vouches for what it says of its tools (`trust_annotations`).
+    /// Returns `true` if the operator vouches for the provider's annotations (`trust_annotations`).
     fn trust_annotations(&self) -> bool {
         false
     }
 
-    /// How the configuration has calls of this tool of an upstream previewed; the name is the clients'.
+    /// Returns the configured recipe for previews of this tool. `tool` is the name that clients use.
     fn recipe(&self, _tool: &str) -> Option<&Recipe> {
         None
     }
 
-    /// What clients call the tool that the provider calls so.
-    fn expose(&self, own: &str) -> String {
+    /// Returns the name that clients use for the provider's tool `own`.
+    fn exposed_name(&self, own: &str) -> String {
         own.to_owned()
     }
 
-    /// Of a module: the calls by which a client would read what the preview of this one shows, each a tool of its own and
-    /// its arguments. Recipes say so of the tools of upstreams.
+    /// Returns the read calls (tool and arguments) that would show a client the same data as the preview of this call.
+    /// Only modules implement this, because recipes name the reads of upstream tools.
     ///
     /// # Errors
-    /// `VALIDATION_FAILED` for arguments that are wrong whatever the module holds.
-    fn reads(&self, _tool: &str, _arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+    /// `VALIDATION_FAILED` for arguments that are invalid in any state of the module.
+    fn preview_reads(&self, _tool: &str, _arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
         Ok(Vec::new())
     }
 }
 
-/// A provider that is compiled in: what it has besides tools is asked of it. What an upstream has passes through as bytes.
+/// A provider that is compiled in and serves resources, prompts and completions itself. Those of an upstream are
+/// forwarded as bytes.
 pub trait Module: Provider {
     fn read_resource<'a>(
         &'a self,
@@ -469,10 +474,10 @@ pub trait Module: Provider {
         })
     }
 
-    /// Whether this client may hear of the resource, which has the answer that reading it has.
+    /// Checks whether the client may subscribe to the resource. The check gives the same answer as reading it would.
     ///
     /// # Errors
-    /// As [`Module::read_resource`] where reading is refused.
+    /// As [`Module::read_resource`] if reading is refused.
     fn may_subscribe<'a>(&'a self, _uri: &'a str, _ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(ready(Ok(())))
     }
@@ -486,7 +491,7 @@ pub trait Module: Provider {
         Box::pin(async { Err(McpError::new(ErrorKind::PromptNotFound, "There is no such prompt")) })
     }
 
-    /// `argument` is the name and the typed prefix; `context` the other arguments given so far.
+    /// Completes an argument. `argument` is its name and the typed prefix, `context` the other arguments given so far.
     fn complete<'a>(
         &'a self,
         _reference: &'a CompletionRef,
@@ -498,34 +503,35 @@ pub trait Module: Provider {
     }
 }
 
-/// Finds providers and tool definitions by name; implemented by the route table.
+/// Finds providers and tool definitions by name. The route table implements it.
 pub trait ProviderDirectory: Send + Sync + 'static {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>>;
     /// The hash of the tool's current definition (`sha256:…`), to compare with the one a change was proposed against.
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
-    /// What the policy says of a call of this principal, standing rules included, whatever its mode lets through. `Deny` for a tool that is not there.
+    /// Returns the policy's verdict on a call by this principal. Standing rules apply, but simulate mode does not
+    /// weaken the verdict; an unknown tool gives `Deny`.
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict;
-    /// Whether the tool's definition is the one that is pinned: first seen or accepted, and not another since. Recipes
-    /// call no other tool.
+    /// Returns `true` if the tool's definition is the pinned one, which was seen first or accepted last. Recipes call
+    /// no other tools.
     fn is_pinned(&self, _provider: &str, _tool: &str) -> bool {
         false
     }
-    /// Whether a reviewer has accepted the tool's definition as it is now.
+    /// Returns `true` if a reviewer has accepted the tool's current definition.
     fn is_accepted(&self, _provider: &str, _tool: &str) -> bool {
         false
     }
-    /// Checks a call's arguments against the tool's input schema as it is now.
+    /// Checks a call's arguments against the tool's current input schema.
     ///
     /// # Errors
-    /// `VALIDATION_FAILED` with `details`; `TOOL_NOT_FOUND`.
+    /// `VALIDATION_FAILED` with `details`, or `TOOL_NOT_FOUND`.
     fn validate(&self, _provider: &str, tool: &str, _arguments: &RawValue) -> Result<(), McpError> {
         Err(McpError::new(ErrorKind::ToolNotFound, format!("The gateway cannot check arguments for {tool}")))
     }
-    /// What the policy says of the change's call with these arguments instead of its own, made by its proposer in the
-    /// way it was proposed. `None` where there is no policy.
-    fn judge(&self, _change: &Change, _arguments: &RawValue) -> Option<Decision> {
+    /// Returns the policy's decision on the change with edited arguments, for the same proposer and the same kind of
+    /// session. `None` if there is no policy.
+    fn judge_edited_arguments(&self, _change: &Change, _arguments: &RawValue) -> Option<Decision> {
         None
     }
-    /// Whether the provider's tools are known: an upstream that was not reached since the start has none yet.
+    /// Returns `true` if the provider's tools are known. An upstream that was not reached since the start has none yet.
     fn has_tools(&self, provider: &str) -> bool;
 }

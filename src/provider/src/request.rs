@@ -1,4 +1,4 @@
-//! What a server asks while it runs a call.
+//! Requests that a server sends while it runs a call.
 
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
@@ -8,24 +8,24 @@ use countersign_protocol::{RequestId, rpc_error::RpcError};
 /// A request from an upstream: elicitation, sampling, roots, or one that the gateway does not know.
 /// `ping` never gets here: links answer it.
 pub struct UpstreamRequest {
-    /// As the upstream chose it: unique among its open requests on this link.
+    /// The id that the upstream chose, which is unique among its open requests on this link.
     pub id: RequestId,
     pub method: String,
     pub params: Option<Box<RawValue>>,
-    /// Dropped unanswered, it declines with `-32601`.
+    /// Sends the answer. If it is dropped unused, the request is declined with `-32601`.
     pub reply: Replier,
-    /// The upstream has taken it back.
+    /// Cancelled when the upstream cancels its request.
     pub cancelled: CancellationToken,
 }
 
-/// Answers one request of an upstream.
+/// Answers one request of an upstream, at most once.
 pub struct Replier(Option<Queue>);
 
-/// Queues an answer on its link.
+/// A function that queues an answer on its link.
 type Queue = Box<dyn FnOnce(Result<Box<RawValue>, RpcError>) + Send>;
 
 impl Replier {
-    /// `send` must not block: it queues the answer on the link.
+    /// Wraps `send`, which must not block: it only queues the answer on the link.
     pub fn new(send: impl FnOnce(Result<Box<RawValue>, RpcError>) + Send + 'static) -> Self {
         Self(Some(Box::new(send)))
     }

@@ -1,70 +1,72 @@
-//! Whether arguments can be checked against a schema in a time that its text bounds.
+//! Decides whether arguments can be checked against a schema in bounded time.
 //!
-//! An upstream writes its schemas, and a project its types of documents, and a short one can make a validator work for years:
-//! forty definitions that each name the next one twice, or a recursion that takes two ways into the same value. The gateway
-//! checks arguments only so that a mistake is found before a person is asked, and the upstream checks them anyway: what would
-//! take too long is left to it. A type of documents that would is left out.
+//! Upstreams write their schemas themselves, and projects define their document types. Even a short schema can keep a
+//! validator busy for years: forty definitions that each refer to the next one twice, or a recursion that enters the
+//! same value in two ways. The gateway checks arguments only to find mistakes before a reviewer is asked, and the
+//! upstream checks them anyway, so the check of an expensive schema is left to the upstream. A document type with such
+//! a schema is rejected.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-/// How often schemas of one definition may be applied to one value, counted along every way that leads to them.
-const MOST: u64 = 20_000;
-/// Schemas of one definition that are looked at.
+/// Maximum number of times that all schemas of a definition are applied to one value, counted over all paths.
+const MAX_APPLICATIONS: u64 = 20_000;
+/// Maximum number of schemas in a definition that are analysed.
 const MAX_NODES: usize = 100_000;
-/// What looks for unevaluated members applies what stands beside it again.
-const AGAIN: u64 = 4;
+/// A schema with `unevaluated…` keywords applies its sibling schemas again, up to this number of times.
+const REAPPLICATION_FACTOR: u64 = 4;
 
-/// See the module's page.
+/// Returns `true` if checking a value against the schema takes bounded time.
 #[must_use]
 pub fn is_bounded(schema: &Value) -> bool {
-    Graph::of(schema).is_some_and(|graph| graph.is_bounded())
+    SchemaGraph::build(schema).is_some_and(|graph| graph.is_bounded())
 }
 
-/// Schemas and what each of them applies.
+/// The schemas of a definition, and which schemas each of them applies.
 #[derive(Default)]
-struct Graph {
+struct SchemaGraph {
     edges: Vec<Vec<usize>>,
-    /// Edges that lead to different values: only one of them is taken for each.
-    apart: Vec<Vec<usize>>,
-    again: Vec<bool>,
+    /// Edges to schemas of different members: for one value, only one of them is taken.
+    alternatives: Vec<Vec<usize>>,
+    /// The schema has `unevaluated…` keywords, so it applies its siblings again.
+    reapplies: Vec<bool>,
 }
 
-impl Graph {
-    /// `None` for one that is too large.
-    fn of(root: &Value) -> Option<Self> {
-        let named = has_names(root);
+impl SchemaGraph {
+    /// Returns `None` if the definition is too large.
+    fn build(root: &Value) -> Option<Self> {
+        let has_anchors = has_named_anchors(root);
         let mut graph = Self::default();
-        let mut known: HashMap<*const Value, usize> = HashMap::new();
-        let mut todo = vec![root];
-        known.insert(root, 0);
+        let mut indices: HashMap<*const Value, usize> = HashMap::new();
+        let mut pending = vec![root];
+        indices.insert(root, 0);
         graph.add();
-        // Nothing recurses: references make chains of any length.
-        while let Some(schema) = todo.pop() {
-            let at = *known.get(&std::ptr::from_ref(schema))?;
+        // A work list instead of recursion, because references make chains of any length.
+        while let Some(schema) = pending.pop() {
+            let index = *indices.get(&std::ptr::from_ref(schema))?;
             let Some(members) = schema.as_object() else { continue };
-            graph.again[at] = members.keys().any(|key| key.starts_with("unevaluated"));
-            let mut place = |graph: &mut Self, to: &'_ Value| -> Option<usize> {
-                // Lives as long as the root: it is a part of it.
+            graph.reapplies[index] = members.keys().any(|key| key.starts_with("unevaluated"));
+            let mut index_of = |graph: &mut Self, to: &'_ Value| -> Option<usize> {
+                // The pointer stays valid as long as the root, which contains the schema.
                 let key = std::ptr::from_ref(to);
-                if let Some(&place) = known.get(&key) {
-                    return Some(place);
+                if let Some(&index) = indices.get(&key) {
+                    return Some(index);
                 }
-                if known.len() >= MAX_NODES {
+                if indices.len() >= MAX_NODES {
                     return None;
                 }
-                let place = graph.add();
-                known.insert(key, place);
-                Some(place)
+                let index = graph.add();
+                indices.insert(key, index);
+                Some(index)
             };
-            for (to, apart) in applied(root, members, named) {
+            for (to, apart) in subschemas(root, members, has_anchors) {
                 let before = graph.edges.len();
-                let place = place(&mut graph, to)?;
-                if place == before {
-                    todo.push(to);
+                let target = index_of(&mut graph, to)?;
+                if target == before {
+                    pending.push(to);
                 }
-                if apart { graph.apart[at].push(place) } else { graph.edges[at].push(place) }
+                if apart { graph.alternatives[index].push(target) } else { graph.edges[index].push(target) }
             }
         }
         Some(graph)
@@ -72,62 +74,65 @@ impl Graph {
 
     fn add(&mut self) -> usize {
         self.edges.push(Vec::new());
-        self.apart.push(Vec::new());
-        self.again.push(false);
+        self.alternatives.push(Vec::new());
+        self.reapplies.push(false);
         self.edges.len() - 1
     }
 
-    fn after(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
-        self.edges[at].iter().chain(&self.apart[at]).copied()
+    fn successors(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
+        self.edges[index].iter().chain(&self.alternatives[index]).copied()
     }
 
-    /// Counts the ways to each schema. A recursion is fine as long as it goes one way: a value is as deep as it is.
+    /// Counts the paths to each schema. A recursion is accepted if it has only one way, since it ends at the depth of
+    /// the value.
     fn is_bounded(&self) -> bool {
-        let recursive = self.recursive();
-        let mut open = vec![0_usize; self.edges.len()];
-        for at in (0..self.edges.len()).filter(|&at| !recursive[at]) {
-            self.after(at).for_each(|to| open[to] += 1);
+        let is_recursive = self.recursive_nodes();
+        let mut incoming = vec![0_usize; self.edges.len()];
+        for index in (0..self.edges.len()).filter(|&index| !is_recursive[index]) {
+            self.successors(index).for_each(|to| incoming[to] += 1);
         }
-        // What a recursion leads to waits for it.
-        let mut outside = vec![0_usize; self.edges.len()];
-        for at in (0..self.edges.len()).filter(|&at| recursive[at]) {
-            let within = self.edges[at].iter().filter(|&&to| recursive[to]).count()
-                + usize::from(self.apart[at].iter().any(|&to| recursive[to]));
-            if within > 1 || self.again[at] {
+        // Schemas reachable from a recursion are counted after all entries into recursions are known.
+        let mut from_recursion = vec![0_usize; self.edges.len()];
+        for index in (0..self.edges.len()).filter(|&index| is_recursive[index]) {
+            let within = self.edges[index].iter().filter(|&&to| is_recursive[to]).count()
+                + usize::from(self.alternatives[index].iter().any(|&to| is_recursive[to]));
+            if within > 1 || self.reapplies[index] {
                 return false;
             }
-            self.after(at).filter(|&to| !recursive[to]).for_each(|to| outside[to] += 1);
+            self.successors(index).filter(|&to| !is_recursive[to]).for_each(|to| from_recursion[to] += 1);
         }
-        let mut ways = vec![0_u64; self.edges.len()];
-        ways[0] = 1;
-        let mut ready: Vec<usize> =
-            (0..open.len()).filter(|&at| open[at] + outside[at] == 0 && !recursive[at]).collect();
-        let (mut total, mut entries, mut entered) = (0_u64, u64::from(recursive[0]), false);
+        let mut paths = vec![0_u64; self.edges.len()];
+        paths[0] = 1;
+        let mut ready: Vec<usize> = (0..incoming.len())
+            .filter(|&index| incoming[index] + from_recursion[index] == 0 && !is_recursive[index])
+            .collect();
+        let (mut total, mut entries, mut entered) = (0_u64, u64::from(is_recursive[0]), false);
         loop {
-            while let Some(at) = ready.pop() {
-                total = total.saturating_add(ways[at]);
-                let more = ways[at].saturating_mul(if self.again[at] { AGAIN } else { 1 });
-                for to in self.after(at) {
-                    if recursive[to] {
-                        entries = entries.saturating_add(more);
+            while let Some(index) = ready.pop() {
+                total = total.saturating_add(paths[index]);
+                let contribution =
+                    paths[index].saturating_mul(if self.reapplies[index] { REAPPLICATION_FACTOR } else { 1 });
+                for to in self.successors(index) {
+                    if is_recursive[to] {
+                        entries = entries.saturating_add(contribution);
                         continue;
                     }
-                    ways[to] = ways[to].saturating_add(more);
-                    open[to] -= 1;
-                    if open[to] + outside[to] == 0 {
+                    paths[to] = paths[to].saturating_add(contribution);
+                    incoming[to] -= 1;
+                    if incoming[to] + from_recursion[to] == 0 {
                         ready.push(to);
                     }
                 }
             }
             if std::mem::replace(&mut entered, true) {
-                return total <= MOST;
+                return total <= MAX_APPLICATIONS;
             }
-            for at in (0..recursive.len()).filter(|&at| recursive[at]) {
+            for index in (0..is_recursive.len()).filter(|&index| is_recursive[index]) {
                 total = total.saturating_add(entries);
-                for to in self.after(at).filter(|&to| !recursive[to]) {
-                    ways[to] = ways[to].saturating_add(entries);
-                    outside[to] -= 1;
-                    if open[to] + outside[to] == 0 {
+                for to in self.successors(index).filter(|&to| !is_recursive[to]) {
+                    paths[to] = paths[to].saturating_add(entries);
+                    from_recursion[to] -= 1;
+                    if incoming[to] + from_recursion[to] == 0 {
                         ready.push(to);
                     }
                 }
@@ -135,20 +140,20 @@ impl Graph {
         }
     }
 
-    /// What stands in a circle of references, or between two.
-    fn recursive(&self) -> Vec<bool> {
+    /// Returns the schemas that lie on a cycle of references, or between two cycles.
+    fn recursive_nodes(&self) -> Vec<bool> {
         let count = self.edges.len();
-        let mut before: Vec<Vec<usize>> = vec![Vec::new(); count];
-        for at in 0..count {
-            self.after(at).for_each(|to| before[to].push(at));
+        let mut predecessors: Vec<Vec<usize>> = vec![Vec::new(); count];
+        for index in 0..count {
+            self.successors(index).for_each(|to| predecessors[to].push(index));
         }
-        let mut left = vec![true; count];
+        let mut remaining = vec![true; count];
         let mut peel = |to: &dyn Fn(usize) -> Vec<usize>, degrees: Vec<usize>| {
             let mut degrees = degrees;
-            let mut ready: Vec<usize> = (0..count).filter(|&at| degrees[at] == 0).collect();
-            while let Some(at) = ready.pop() {
-                left[at] = false;
-                for next in to(at) {
+            let mut ready: Vec<usize> = (0..count).filter(|&index| degrees[index] == 0).collect();
+            while let Some(index) = ready.pop() {
+                remaining[index] = false;
+                for next in to(index) {
                     degrees[next] -= 1;
                     if degrees[next] == 0 {
                         ready.push(next);
@@ -156,14 +161,14 @@ impl Graph {
                 }
             }
         };
-        peel(&|at| self.after(at).collect(), before.iter().map(Vec::len).collect());
-        peel(&|at| before[at].clone(), (0..count).map(|at| self.after(at).count()).collect());
-        left
+        peel(&|index| self.successors(index).collect(), predecessors.iter().map(Vec::len).collect());
+        peel(&|index| predecessors[index].clone(), (0..count).map(|index| self.successors(index).count()).collect());
+        remaining
     }
 }
 
-/// The schemas that a schema applies, and whether each is applied to a value of its own.
-fn applied<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool) -> Vec<(&'a Value, bool)> {
+/// Returns the schemas that a schema applies, each with whether it applies to a value of its own.
+fn subschemas<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool) -> Vec<(&'a Value, bool)> {
     let mut found: Vec<(&Value, bool)> = Vec::new();
     for (key, value) in members {
         match (key.as_str(), value) {
@@ -172,9 +177,9 @@ fn applied<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool) ->
                     let pointer = percent_encoding::percent_decode_str(pointer).decode_utf8_lossy();
                     found.extend(root.pointer(&pointer).map(|to| (to, false)));
                 }
-                // Where it leads depends on names: at worst to the beginning, in two ways.
+                // The target depends on anchors. The worst case is assumed: two references to the root.
                 _ if named => found.extend([(root, false), (root, false)]),
-                // Elsewhere, and nothing is fetched.
+                // A reference to another document, which is never fetched.
                 _ => {}
             },
             ("$defs" | "definitions" | "enum" | "const" | "default" | "examples", _) => {}
@@ -191,10 +196,10 @@ fn applied<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool) ->
     found
 }
 
-/// Whether references may go by names, which make every one of them lead elsewhere than it says.
-fn has_names(root: &Value) -> bool {
-    let mut todo = vec![(root, true)];
-    while let Some((value, first)) = todo.pop() {
+/// Returns `true` if the schema has anchors or nested ids, which can redirect any reference.
+fn has_named_anchors(root: &Value) -> bool {
+    let mut pending = vec![(root, true)];
+    while let Some((value, first)) = pending.pop() {
         match value {
             Value::Object(members) => {
                 for (key, value) in members {
@@ -204,10 +209,10 @@ fn has_names(root: &Value) -> bool {
                     if name && !value.is_object() {
                         return true;
                     }
-                    todo.push((value, false));
+                    pending.push((value, false));
                 }
             }
-            Value::Array(items) => todo.extend(items.iter().map(|item| (item, false))),
+            Value::Array(items) => pending.extend(items.iter().map(|item| (item, false))),
             _ => {}
         }
     }
@@ -220,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Each of so many definitions names the next one twice.
+    /// Returns a schema of `uses.increment` definitions, each of which refers to the next one twice.
     fn doubling(count: usize) -> Value {
         let defs = (0..count).map(|n| {
             let next = json!({ "$ref": format!("#/$defs/a{}", n + 1) });
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_doubles_at_each_step_is_not_checked() {
+    fn is_bounded_rejects_exponential_references() {
         assert!(is_bounded(&doubling(8)));
         assert!(!is_bounded(&doubling(40)));
         let mut chain: Map<String, Value> =
@@ -243,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recursion_goes_one_way() {
+    fn is_bounded_accepts_only_linear_recursion() {
         let tree = json!({ "type": "object", "properties": { "children": { "items": { "$ref": "#" } } } });
         let pair = json!({ "type": "object", "properties": { "left": { "$ref": "#" }, "right": { "$ref": "#" } } });
         let list = json!({
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_look_like_keywords_hide_nothing() {
+    fn is_bounded_sees_schemas_named_like_keywords() {
         let hidden = json!({
             "type": "object", "properties": { "definitions": doubling(40)["$defs"]["a0"].clone() },
             "$defs": doubling(40)["$defs"].clone()

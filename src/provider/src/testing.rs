@@ -1,6 +1,6 @@
-//! A provider for tests, of this crate and of those that use it: what it offers, how its calls end and what its policy
-//! says is set by the test, and what was asked of it can be read.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
+//! A fake provider for the tests of this crate and its users. Tests set what it offers, how its calls end and what its
+//! policy decides, and can read which calls it received.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "only built for tests")]
 
 use std::{
     io::Write as _,
@@ -28,69 +28,74 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, RequestId, annotations::ToolAnnotations};
 
-/// How the next calls of the fake end.
+/// The outcome of the next calls of the fake.
 #[derive(Clone, Debug)]
-pub enum Ending {
+pub enum CallOutcome {
     Succeed,
     ToolError,
     Error(ErrorKind),
     Panic,
     Hang,
-    /// It asks those things at once (keys and methods), and tells what it heard.
+    /// Asks these questions concurrently (keys and methods), and returns the answers as text.
     Ask(Vec<(String, String)>),
 }
 
-/// Computes what a call or a preview gives, from the tool's name and the arguments.
+/// Computes the result of a call or preview from the tool's name and the arguments.
 pub type Script<T> = Box<dyn Fn(&str, &RawValue) -> Result<T, McpError> + Send + Sync>;
 
-/// See the module's page.
-pub struct Fake {
+/// A provider whose behaviour is set by the test.
+pub struct FakeProvider {
     pub name: &'static str,
-    pub module: bool,
+    pub is_module: bool,
     pub tools: Mutex<Vec<ToolDef>>,
     pub prompts: Mutex<Vec<PromptDef>>,
-    /// Their contents are their URIs; nobody may subscribe to one whose name is `private`.
+    /// Each resource has its URI as contents. Those named `private` cannot be subscribed to.
     pub resources: Mutex<Vec<ResourceDef>>,
     pub events: broadcast::Sender<ProviderEvent>,
     /// The live state that previews are computed against.
     pub state: Mutex<String>,
     pub tool_hash: Mutex<String>,
     pub present: AtomicBool,
-    /// It is an upstream that is not connected now, or that was not reached since the start.
-    pub away: AtomicBool,
-    pub unlisted: AtomicBool,
-    pub ending: Mutex<Ending>,
-    /// In place of `ending` and of the preview of `state`.
-    pub calling: Option<Script<ToolResult>>,
-    pub previewing: Option<Script<Preview>>,
+    /// The provider is an upstream that is disconnected now.
+    pub unavailable: AtomicBool,
+    /// The provider is an upstream that was not reached since the start.
+    pub tools_unknown: AtomicBool,
+    pub outcome: Mutex<CallOutcome>,
+    /// Replaces `outcome`.
+    pub call_script: Option<Script<ToolResult>>,
+    /// Replaces the preview of `state`.
+    pub preview_script: Option<Script<Preview>>,
     pub preview_error: Mutex<Option<ErrorKind>>,
-    /// Tools and arguments, as they came, and the principals on whose behalf.
-    pub calls: Mutex<Vec<(String, String)>>,
+    /// Tools and arguments of the calls received.
+    pub received_calls: Mutex<Vec<(String, String)>>,
+    /// Principals of the calls received.
     pub callers: Mutex<Vec<Arc<Principal>>>,
     pub running: AtomicUsize,
-    pub most_running: AtomicUsize,
-    /// Calls take one of these; tests that hold calls back close it down to 0.
+    pub max_running: AtomicUsize,
+    /// Each call takes a permit; a test holds calls back by removing all permits.
     pub gate: Semaphore,
     pub previews: AtomicUsize,
-    /// What is behind its name.
+    /// The server behind the name, as stored with a change.
     pub served_by: Mutex<ServedBy>,
-    /// What the policy says of every call, whom it was asked about, and what it says of edited arguments.
+    /// The policy's verdict on every call.
     pub verdict: Mutex<Verdict>,
-    pub judged: Mutex<Vec<Principal>>,
-    pub judgement: Mutex<Option<Decision>>,
+    /// Principals for which a verdict was requested.
+    pub judged_principals: Mutex<Vec<Principal>>,
+    /// The policy's decision on edited arguments.
+    pub edit_decision: Mutex<Option<Decision>>,
     pub pinned: AtomicBool,
     pub accepted: AtomicBool,
-    /// Calls are noted here too, durably enough to outlive a crash of the process.
+    /// A file to which calls are appended, so that they survive a crash of the process.
     pub ledger: Mutex<Option<PathBuf>>,
 }
 
-impl Fake {
-    /// One whose calls succeed, and that policy lets through.
+impl FakeProvider {
+    /// Creates a provider whose calls succeed and are allowed by policy.
     #[must_use]
-    pub fn named(name: &'static str) -> Self {
+    pub fn new(name: &'static str) -> Self {
         Self {
             name,
-            module: true,
+            is_module: true,
             tools: Mutex::default(),
             prompts: Mutex::default(),
             resources: Mutex::default(),
@@ -98,35 +103,35 @@ impl Fake {
             state: Mutex::new("one".into()),
             tool_hash: Mutex::new("sha256:tool".into()),
             present: AtomicBool::new(true),
-            away: AtomicBool::new(false),
-            unlisted: AtomicBool::new(false),
-            ending: Mutex::new(Ending::Succeed),
-            calling: None,
-            previewing: None,
+            unavailable: AtomicBool::new(false),
+            tools_unknown: AtomicBool::new(false),
+            outcome: Mutex::new(CallOutcome::Succeed),
+            call_script: None,
+            preview_script: None,
             preview_error: Mutex::new(None),
-            calls: Mutex::default(),
+            received_calls: Mutex::default(),
             callers: Mutex::default(),
             running: AtomicUsize::new(0),
-            most_running: AtomicUsize::new(0),
+            max_running: AtomicUsize::new(0),
             gate: Semaphore::new(1_000_000),
             previews: AtomicUsize::new(0),
             served_by: Mutex::default(),
             verdict: Mutex::new(Verdict::Allow),
-            judged: Mutex::default(),
-            judgement: Mutex::new(None),
+            judged_principals: Mutex::default(),
+            edit_decision: Mutex::new(None),
             pinned: AtomicBool::new(true),
             accepted: AtomicBool::new(true),
             ledger: Mutex::new(None),
         }
     }
 
-    /// How often it was called.
-    pub fn calls(&self) -> usize {
-        self.calls.lock().unwrap().len()
+    /// Returns the number of calls received.
+    pub fn call_count(&self) -> usize {
+        self.received_calls.lock().unwrap().len()
     }
 
-    /// The preview of a write to what the arguments name as `target`.
-    pub fn preview_now(&self, arguments: &RawValue) -> Preview {
+    /// Returns the preview of a write to the `target` named in the arguments.
+    pub fn current_preview(&self, arguments: &RawValue) -> Preview {
         let state = self.state.lock().unwrap().clone();
         let value: Value = serde_json::from_str(arguments.get()).unwrap();
         let target = value["target"].as_str().unwrap_or("t").to_owned();
@@ -145,24 +150,24 @@ impl Fake {
         }
     }
 
-    async fn end(&self, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let ending = self.ending.lock().unwrap().clone();
-        match ending {
-            Ending::Succeed => Ok(ToolResult::text(&format!("done for {}", ctx.principal.name), None)),
-            Ending::ToolError => Ok(ToolResult { is_error: true, ..ToolResult::text("it did not work", None) }),
-            Ending::Error(kind) => Err(McpError::new(kind, "as the test wants it")),
-            Ending::Ask(questions) => {
+    async fn finish_call(&self, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let outcome = self.outcome.lock().unwrap().clone();
+        match outcome {
+            CallOutcome::Succeed => Ok(ToolResult::text(&format!("done for {}", ctx.principal.name), None)),
+            CallOutcome::ToolError => Ok(ToolResult { is_error: true, ..ToolResult::text("it did not work", None) }),
+            CallOutcome::Error(kind) => Err(McpError::new(kind, "as the test wants it")),
+            CallOutcome::Ask(questions) => {
                 let Some(inquirer) = &ctx.inquirer else { return Ok(ToolResult::text("nobody to ask", None)) };
                 let heard = questions.iter().map(|(key, method)| {
                     let (answered, answer) = oneshot::channel();
-                    inquirer.ask(question(key, method, answered));
+                    inquirer.ask(upstream_request(key, method, answered));
                     async move { format!("{key}={} ", answer.await.unwrap()) }
                 });
                 let heard: Vec<_> = heard.collect();
                 Ok(ToolResult::text(&join_all(heard).await.concat(), None))
             }
-            Ending::Panic => panic!("as the test wants it"),
-            Ending::Hang => {
+            CallOutcome::Panic => panic!("as the test wants it"),
+            CallOutcome::Hang => {
                 ctx.cancel.cancelled().await;
                 std::future::pending().await
             }
@@ -170,7 +175,7 @@ impl Fake {
     }
 }
 
-impl Module for Fake {
+impl Module for FakeProvider {
     fn read_resource<'a>(
         &'a self,
         uri: &'a str,
@@ -199,7 +204,7 @@ impl Module for Fake {
         let messages = vec![PromptMessage { role: "user", text: json!(arguments).to_string() }];
         Box::pin(ready(Ok(PromptResult { description: name.into(), messages })))
     }
-    /// It suggests more than clients take.
+    /// Suggests more values than a client accepts.
     fn complete<'a>(
         &'a self,
         _: &'a CompletionRef,
@@ -212,12 +217,12 @@ impl Module for Fake {
     }
 }
 
-impl Provider for Fake {
+impl Provider for FakeProvider {
     fn name(&self) -> &str {
         self.name
     }
     fn is_module(&self) -> bool {
-        self.module
+        self.is_module
     }
     fn tools(&self) -> Vec<ToolDef> {
         self.tools.lock().unwrap().clone()
@@ -244,19 +249,19 @@ impl Provider for Fake {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(async move {
-            self.calls.lock().unwrap().push((tool.into(), arguments.get().into()));
+            self.received_calls.lock().unwrap().push((tool.into(), arguments.get().into()));
             self.callers.lock().unwrap().push(Arc::clone(&ctx.principal));
             if let Some(path) = &*self.ledger.lock().unwrap() {
                 let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
                 writeln!(file, "{tool}").unwrap();
             }
             let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
-            self.most_running.fetch_max(running, Ordering::SeqCst);
+            self.max_running.fetch_max(running, Ordering::SeqCst);
             self.gate.acquire().await.unwrap().forget();
             self.running.fetch_sub(1, Ordering::SeqCst);
-            match &self.calling {
+            match &self.call_script {
                 Some(script) => script(tool, arguments),
-                None => self.end(ctx).await,
+                None => self.finish_call(ctx).await,
             }
         })
     }
@@ -267,24 +272,24 @@ impl Provider for Fake {
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         self.previews.fetch_add(1, Ordering::SeqCst);
-        Box::pin(ready(match (*self.preview_error.lock().unwrap(), &self.previewing) {
+        Box::pin(ready(match (*self.preview_error.lock().unwrap(), &self.preview_script) {
             (Some(kind), _) => Err(McpError::new(kind, "no preview")),
             (None, Some(script)) => script(tool, arguments),
-            (None, None) => Ok(self.preview_now(arguments)),
+            (None, None) => Ok(self.current_preview(arguments)),
         }))
     }
-    fn available(&self) -> Result<(), McpError> {
-        match self.away.load(Ordering::SeqCst) {
+    fn check_available(&self) -> Result<(), McpError> {
+        match self.unavailable.load(Ordering::SeqCst) {
             true => Err(McpError::new(ErrorKind::UpstreamUnavailable, "away")),
             false => Ok(()),
         }
     }
 }
 
-/// Where there is that provider alone.
-pub struct Directory(pub Arc<Fake>);
+/// A directory with one provider.
+pub struct FakeDirectory(pub Arc<FakeProvider>);
 
-impl ProviderDirectory for Directory {
+impl ProviderDirectory for FakeDirectory {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
         (name == self.0.name && self.0.present.load(Ordering::SeqCst)).then(|| Arc::clone(&self.0) as Arc<dyn Provider>)
     }
@@ -292,7 +297,7 @@ impl ProviderDirectory for Directory {
         self.has_tools(provider).then(|| self.0.tool_hash.lock().unwrap().clone())
     }
     fn verdict(&self, _: &str, _: &str, principal: &Principal, _: &RawValue) -> Verdict {
-        self.0.judged.lock().unwrap().push(principal.clone());
+        self.0.judged_principals.lock().unwrap().push(principal.clone());
         *self.0.verdict.lock().unwrap()
     }
     fn is_pinned(&self, _: &str, _: &str) -> bool {
@@ -301,7 +306,7 @@ impl ProviderDirectory for Directory {
     fn is_accepted(&self, _: &str, _: &str) -> bool {
         self.0.accepted.load(Ordering::SeqCst)
     }
-    /// It takes any arguments but `wrong`.
+    /// Accepts all arguments but `wrong`.
     fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
         if !arguments.get().contains("\"wrong\"") {
             return Ok(());
@@ -310,17 +315,17 @@ impl ProviderDirectory for Directory {
             json!({ "errors": [{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }] });
         Err(McpError::new(ErrorKind::ValidationFailed, "the fake does not like it").with("details", details))
     }
-    fn judge(&self, _: &Change, _: &RawValue) -> Option<Decision> {
-        self.0.judgement.lock().unwrap().clone()
+    fn judge_edited_arguments(&self, _: &Change, _: &RawValue) -> Option<Decision> {
+        self.0.edit_decision.lock().unwrap().clone()
     }
     fn has_tools(&self, _: &str) -> bool {
-        !self.0.unlisted.load(Ordering::SeqCst)
+        !self.0.tools_unknown.load(Ordering::SeqCst)
     }
 }
 
-/// What a server asks; what it hears, a result or the code of an error, is sent on as text.
+/// Creates a server's request. Its answer, a result or an error code, is sent to `answered` as text.
 #[must_use]
-pub fn question(key: &str, method: &str, answered: oneshot::Sender<String>) -> UpstreamRequest {
+pub fn upstream_request(key: &str, method: &str, answered: oneshot::Sender<String>) -> UpstreamRequest {
     UpstreamRequest {
         id: RequestId::from_raw(&Value::from(key).to_string()),
         method: method.into(),
@@ -332,7 +337,7 @@ pub fn question(key: &str, method: &str, answered: oneshot::Sender<String>) -> U
     }
 }
 
-/// A call on behalf of that principal, of whom nothing can be asked.
+/// Returns the context of a call by that principal, without anybody to ask.
 #[must_use]
 pub fn context(principal: Principal) -> CallContext {
     CallContext {
@@ -348,7 +353,7 @@ pub fn context(principal: Principal) -> CallContext {
     }
 }
 
-/// A tool as a module defines it: it takes an object with those properties.
+/// Returns a module's tool that takes an object with those properties.
 #[must_use]
 pub fn tool(name: &str, properties: &Value) -> ToolDef {
     ToolDef {
@@ -360,12 +365,12 @@ pub fn tool(name: &str, properties: &Value) -> ToolDef {
         annotations: ToolAnnotations::default(),
         self_service: false,
         long_running: false,
-        reads_when: None,
+        read_only_when: None,
         raw: None,
     }
 }
 
-/// A tool as an upstream defines it, of which only what matters to a policy is read.
+/// Returns an upstream's tool; only the parts that matter to policy are parsed.
 #[must_use]
 pub fn upstream_tool(raw: &Value) -> ToolDef {
     let text = |member: &str| raw[member].as_str().unwrap_or_default().to_owned();
@@ -382,7 +387,7 @@ pub fn upstream_tool(raw: &Value) -> ToolDef {
     }
 }
 
-/// A resource of that URI and name.
+/// Returns a resource with that URI and name.
 #[must_use]
 pub fn resource(uri: &str, name: &str) -> ResourceDef {
     ResourceDef {
@@ -395,7 +400,7 @@ pub fn resource(uri: &str, name: &str) -> ResourceDef {
     }
 }
 
-/// A prompt of that name, which needs that argument.
+/// Returns a prompt with that name and one required argument.
 #[must_use]
 pub fn prompt(name: &str, required: &str) -> PromptDef {
     let argument =

@@ -1,6 +1,6 @@
-//! Small helpers for the text that modules write for models and people.
+//! Helpers for the text that modules write for models and people.
 //!
-//! What a caller wrote is hostile: on a line of ours it must not be able to start a line of its own.
+//! Text from callers is hostile: within a line that the gateway writes, it must not be able to begin a line of its own.
 
 use std::borrow::Cow;
 
@@ -11,17 +11,18 @@ use serde_json::{
 };
 
 use super::ToolResult;
-use countersign_domain::changes::visible::visible;
+use countersign_domain::changes::visible::escape_hidden;
 use countersign_protocol::McpError;
 
-/// The text on one line: line breaks as `⏎`, hidden characters made visible, cut after `max` characters.
+/// Returns the text on one line: line breaks become `⏎`, hidden characters are escaped, and the text is cut after `max`
+/// characters.
 #[must_use]
 pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
     let cut = match text.char_indices().nth(max) {
         Some((end, _)) => &text[..end],
         None => text,
     };
-    let mut shown = visible(cut);
+    let mut shown = escape_hidden(cut);
     if shown.contains(['\n', '\t']) {
         shown = Cow::Owned(shown.replace('\n', " ⏎ ").replace('\t', " "));
     }
@@ -31,13 +32,13 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
     shown
 }
 
-/// An argument that a tool cannot accept: in `details.errors`, as the check against the input schema says it, where it stands
-/// (a JSON pointer) and which rule it breaks.
+/// Returns the error for an invalid argument. Like a failed check of the input schema, it lists in `details.errors` the
+/// JSON pointer and the rule that is broken.
 #[must_use]
 pub fn invalid_argument(pointer: &str, rule: &str, message: impl Into<String>) -> McpError {
     let message = message.into();
     let fault = json!({ "pointer": pointer, "rule": rule, "message": message });
-    McpError::invalid(message, vec![fault])
+    McpError::validation_failed(message, vec![fault])
 }
 
 #[derive(Serialize)]
@@ -47,10 +48,10 @@ struct TextBlock<'a> {
     text: &'a str,
 }
 
-/// One text block and the structured answer, written without a detour through a tree.
+/// Returns a result with one text block and the structured answer, serialized without an intermediate tree.
 ///
 /// # Errors
-/// When `structured` cannot be written as JSON.
+/// Fails if `structured` cannot be serialized as JSON.
 pub fn tool_result(text: &str, structured: &impl Serialize) -> Result<ToolResult, serde_json::Error> {
     Ok(ToolResult {
         content: to_raw_value(&[TextBlock { kind: "text", text }])?,
@@ -59,7 +60,7 @@ pub fn tool_result(text: &str, structured: &impl Serialize) -> Result<ToolResult
     })
 }
 
-/// The texts of a `content` array, joined; other kinds of content are named.
+/// Joins the texts of a `content` array. Other kinds of content are represented by their name.
 #[must_use]
 pub fn content_text(content: &RawValue) -> String {
     #[derive(serde::Deserialize)]
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_stays_one_line() {
+    fn one_line_escapes_breaks_and_truncates() {
         assert_eq!(one_line("Fix login", 200), "Fix login");
         assert_eq!(one_line("a\nb\tc\u{202e}", 200), "a ⏎ b c\\u{202e}");
         assert_eq!(one_line("äöü", 2), "äö…");
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_joined() {
+    fn content_text_joins_blocks() {
         let content = RawValue::from_string(r#"[{"type":"text","text":"a"},{"type":"image"}]"#.into()).unwrap();
         assert_eq!(content_text(&content), "a\n[image content]");
         assert_eq!(content_text(&RawValue::from_string("3".into()).unwrap()), "");

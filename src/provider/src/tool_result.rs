@@ -5,12 +5,13 @@ use serde_json::{Value, value::RawValue};
 
 use countersign_protocol::McpError;
 
-/// What a tool call gave back. Encoded for the client's revision by the session layer.
+/// The result of a tool call. The session layer encodes it for the client's revision.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolResult {
     /// The `content` array, as JSON.
     pub content: Box<RawValue>,
+    /// The structured answer, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -18,7 +19,7 @@ pub struct ToolResult {
 }
 
 impl ToolResult {
-    /// One text block and, beside it, the same thing for machines.
+    /// Returns a result with one text block and the same content in structured form.
     #[must_use]
     pub fn text(text: &str, structured: Option<&Value>) -> Self {
         let raw = |v: &Value| RawValue::from_string(v.to_string()).unwrap_or_default();
@@ -29,10 +30,11 @@ impl ToolResult {
         }
     }
 
-    /// A failed call: `{"error": true, "code", "message", "details"}` in the text and in `structuredContent`.
+    /// Returns the result of a failed call: `{"error": true, "code", "message", "details"}` as text and as
+    /// `structuredContent`.
     #[must_use]
     pub fn error(error: &McpError) -> Self {
-        // Where the error has details of its own (which arguments are wrong, and why), they are the details.
+        // Details of the error itself, such as the invalid arguments, take precedence.
         let own = error.data.get("details").filter(|details| details.is_object());
         let details = own.cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
         let body = serde_json::json!({
@@ -44,10 +46,11 @@ impl ToolResult {
         Self { is_error: true, ..Self::text(&body.to_string(), Some(&body)) }
     }
 
-    /// Reads the result of a `tools/call` as a server answered it. Content that is missing or no array counts as empty.
+    /// Parses a server's answer to `tools/call`. Missing `content`, or one that is no array, counts as empty, and an
+    /// answer without a `resultType` as complete (2026-07-28/basic/index, "ResultType").
     ///
     /// # Errors
-    /// [`AnswerFault`]; without a `resultType` the answer is complete (2026-07-28/basic/index, "ResultType").
+    /// [`AnswerFault`]
     pub fn from_answer(json: &str) -> Result<Self, AnswerFault> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -80,11 +83,11 @@ impl ToolResult {
     }
 }
 
-/// Why an answer to a `tools/call` is no finished result.
+/// The reason why an answer to `tools/call` is not a complete result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
     /// The server needs input first.
     InputRequired,
-    /// It is not what the protocol asks for; says what is wrong.
+    /// The answer violates the protocol; the text says how.
     Unreadable(String),
 }

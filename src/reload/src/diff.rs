@@ -1,16 +1,16 @@
-//! Compares the configuration in force with a new one, and holds back what loosens policy. Pure.
+//! Compares the configuration in force with a new one, and holds back changes that loosen policy. Pure.
 
 use serde::Serialize;
 
 use super::{
-    rule_lists::{self, Pick},
+    pending::Loosening,
+    rule_lists::{self, RuleSource},
     server_versions,
-    waiting::Loosening,
 };
 use countersign_config::{Config, UpstreamConfig, reader::Setting};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
-/// See the module's page.
+/// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
@@ -22,30 +22,30 @@ pub struct Diff {
     pub webhooks_added: Vec<String>,
     pub webhooks_removed: Vec<String>,
     pub webhooks_changed: Vec<String>,
-    /// These wait for a reviewer's consent.
+    /// Changes that need a reviewer's consent.
     pub policy_loosened: Vec<Loosening>,
-    /// What became stricter, for people.
+    /// Changes that make policy stricter, described for people.
     pub policy_tightened: Vec<String>,
     pub policy_changed: bool,
     pub routes_changed: bool,
     pub log_changed: bool,
-    /// Keys that were changed since the gateway started and are read only then.
+    /// Changed keys that are read only at the start.
     pub needs_restart: Vec<String>,
 }
 
 impl Diff {
-    /// Nothing that can change while the gateway runs did.
+    /// Returns `true` if nothing changed that can change while the gateway runs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self { needs_restart: self.needs_restart.clone(), ..Self::default() }
     }
 }
 
-/// Compares the two, and says what may be in force at once: the new one, with everything that loosens policy left as
-/// it is in the old one. What is read only at the start is as in `old` there.
+/// Compares two configurations, and returns what may take effect at once: the new one, with everything that loosens
+/// policy, and every key that is read only at the start, as in the old one.
 #[must_use]
 pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
-    let mut diff = changes(old, new);
+    let mut diff = find_changes(old, new);
     let mut at_once = Config {
         upstreams: new.upstreams.clone(),
         routes: new.routes.clone(),
@@ -59,19 +59,25 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         .upstreams
         .iter()
         .filter_map(|server| {
-            let before = find(&old.upstreams, &server.name);
-            server_versions::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
+            let before = find_server(&old.upstreams, &server.name);
+            server_versions::hold_back_loosening(
+                before,
+                server,
+                judged,
+                &mut diff.policy_loosened,
+                &mut diff.policy_tightened,
+            )
         })
         .collect();
     (diff, at_once)
 }
 
-/// What changed at all, whatever it means.
-fn changes(old: &Config, new: &Config) -> Diff {
+/// Finds all differences, whether they loosen policy or not.
+fn find_changes(old: &Config, new: &Config) -> Diff {
     let (upstreams_added, upstreams_removed, upstreams_changed) =
-        by_name(&old.upstreams, &new.upstreams, |server| &server.name);
+        diff_by_name(&old.upstreams, &new.upstreams, |server| &server.name);
     let (webhooks_added, webhooks_removed, webhooks_changed) =
-        by_name(&old.webhooks, &new.webhooks, |webhook| &webhook.name);
+        diff_by_name(&old.webhooks, &new.webhooks, |webhook| &webhook.name);
     Diff {
         upstreams_added,
         upstreams_removed,
@@ -86,8 +92,8 @@ fn changes(old: &Config, new: &Config) -> Diff {
     }
 }
 
-/// The names of those that are only in `now`, only in `before`, and in both but not the same.
-fn by_name<T: PartialEq>(
+/// Returns the names that are only in `people.current_principal`, only in `before`, and in both with different values.
+fn diff_by_name<T: PartialEq>(
     before: &[T],
     now: &[T],
     name: impl Fn(&T) -> &str,
@@ -101,13 +107,13 @@ fn by_name<T: PartialEq>(
     )
 }
 
-fn find<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
+fn find_server<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
     servers.iter().find(|server| server.name == name)
 }
 
-/// Answers whether rules review or deny.
+/// Holds back what loosens the policy; returns `true` if rules review or deny.
 fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) -> bool {
-    // A field that is added to the policy is to be judged here before it can take force.
+    // Destructured, so that a new field of the policy must be judged here before it can take effect.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
     let (from, to) = (old.default.as_str(), new.default.as_str());
     if strictness(new.default) < strictness(old.default) {
@@ -120,52 +126,57 @@ fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     hold_mode(old, new, at_once, diff);
     hold_review(old, new, at_once, diff);
     hold_groups(old, new, at_once, diff);
-    let otherwise = rule_lists::Otherwise { default: old.default, terms: old.review.clone() };
+    let otherwise = rule_lists::DefaultDecision { default: old.default, terms: old.review.clone() };
     let merged = rule_lists::merge(&old.rules, &new.rules, &otherwise);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
-    pick(&merged.at_once, old, new, at_once);
+    apply_picks(&merged.effective, old, new, at_once);
     old.rules.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
 fn hold_mode(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
-    let word = |mode| if mode == PolicyMode::Enforce { "enforce" } else { "simulate" };
+    let mode_name = |mode| if mode == PolicyMode::Enforce { "enforce" } else { "simulate" };
     if old.mode == PolicyMode::Enforce && new.mode == PolicyMode::Simulate {
         at_once.mode = old.mode;
-        let loosening = Loosening { key: "policy.mode".into(), from: word(old.mode).into(), to: word(new.mode).into() };
+        let loosening =
+            Loosening { key: "policy.mode".into(), from: mode_name(old.mode).into(), to: mode_name(new.mode).into() };
         diff.policy_loosened.push(loosening);
     } else if old.mode != new.mode {
-        diff.policy_tightened.push(format!("policy.mode is {} instead of {}", word(new.mode), word(old.mode)));
+        diff.policy_tightened.push(format!(
+            "policy.mode is {} instead of {}",
+            mode_name(new.mode),
+            mode_name(old.mode)
+        ));
     }
 }
 
-/// What every review asks for. One that loosens in one way stays as it is in all.
+/// Compares the default terms of reviews. If they loosen in any way, the old ones stay as a whole.
 fn hold_review(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
-    let looser = terms::loosened(&old.review, &new.review);
+    let looser = terms::loosened_terms(&old.review, &new.review);
     if looser.is_empty() {
-        if !terms::loosened(&new.review, &old.review).is_empty() {
+        if !terms::loosened_terms(&new.review, &old.review).is_empty() {
             diff.policy_tightened.push("policy.review asks more".to_owned());
         }
         return;
     }
     at_once.review = old.review.clone();
-    let told = looser.into_iter().map(|(from, to)| Loosening { key: "policy.review".to_owned(), from, to });
-    diff.policy_loosened.extend(told);
+    let loosenings = looser.into_iter().map(|(from, to)| Loosening { key: "policy.review".to_owned(), from, to });
+    diff.policy_loosened.extend(loosenings);
 }
 
-/// Who comes into a group that reviews are asked of may decide on more than before; who leaves it does so at once.
+/// Compares groups of reviewers. A new member can decide on more than before and waits; a removed one leaves at once.
 fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
-    let asked = |name: &str| {
+    let is_asked_to_review = |name: &str| {
         let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
         terms.any(|terms| terms.reviewers.iter().any(|asked| asked == name))
     };
     for (name, now) in &new.groups {
-        let none = Vec::new();
+        let no_members = Vec::new();
         let before = match old.groups.get(name) {
             Some(before) => before,
-            // What names it is new as well, and is judged by itself.
-            None if !asked(name) => continue,
-            None => &none,
+            // A rule or default that names it is new as well, and is judged by itself.
+            None if !is_asked_to_review(name) => continue,
+            None => &no_members,
         };
         let (stay, come): (Vec<&String>, Vec<&String>) = now.iter().partition(|who| before.contains(who));
         if !come.is_empty() {
@@ -182,10 +193,10 @@ fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     }
 }
 
-fn pick(picks: &[Pick], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {
-    let rule = |pick: &Pick| match pick {
-        Pick::Old(index) => old.rules.get(*index).cloned(),
-        Pick::New(index) => new.rules.get(*index).cloned(),
+fn apply_picks(picks: &[RuleSource], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {
+    let rule = |pick: &RuleSource| match pick {
+        RuleSource::Old(index) => old.rules.get(*index).cloned(),
+        RuleSource::New(index) => new.rules.get(*index).cloned(),
     };
     at_once.rules = picks.iter().filter_map(rule).collect();
 }
@@ -199,7 +210,7 @@ const fn strictness(default: PolicyDefault) -> u8 {
     }
 }
 
-/// Keys whose values are not those that the gateway started with, and that it reads only then.
+/// Returns the keys whose values differ from those at the start, and that are read only then.
 #[must_use]
 pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
@@ -230,13 +241,13 @@ mod tests {
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, format!("policy: {{ rules: [{yaml}] }}")).unwrap();
         let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
-        load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+        load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
     }
 
     #[test]
-    fn rules_that_loosen_wait_and_rules_that_tighten_do_not() {
+    fn looser_rules_wait_and_stricter_rules_do_not() {
         let old = rules("{name: no-db, tools: 'db_*', then: deny}, {tools: x, roles: [agent], then: allow}");
-        // A name and a reason change nothing; another condition is another rule.
+        // A changed name or reason makes no difference; a changed condition makes another rule.
         let named =
             rules("{name: db, tools: 'db_*', reason: why, then: deny}, {tools: x, roles: [agent], then: allow}");
         let (diff, at_once) = compare(&old, &named);
@@ -246,7 +257,7 @@ mod tests {
             rules("{name: no-db, tools: 'db_*', when: 'arguments.a == 1', then: deny}, {tools: y, then: review}");
         let (diff, at_once) = compare(&old, &other);
         let told = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
-        // `y` may have been denied by nothing that comes after it, so that a review is stricter.
+        // `y` may have been denied by no later rule, so a review is stricter.
         assert_eq!(diff.policy_loosened, [told]);
         let labels = |config: &Config| {
             config.policy.rules.iter().map(|r| (r.then.as_str(), r.when.is_some())).collect::<Vec<_>>()
@@ -258,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn who_decides_and_how_waits_where_it_loosens() {
+    fn looser_reviewers_and_terms_wait() {
         let of = |yaml: &str| {
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("c.yaml");
             std::fs::write(&file, yaml).unwrap();
             let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
-            load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+            load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
         };
         let old = of("policy: { groups: { dba: [a, b] }, review: { quorum: 2 },\n\
                       rules: [{ tools: x, then: review, reviewers: dba }] }");
@@ -280,18 +291,18 @@ mod tests {
         assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
         assert_eq!(at_once.policy.rules, old.policy.rules);
         assert_eq!(at_once.policy.groups["dba"], ["b"], "whoever left has left");
-        // What waits waits for as long as the file says so.
+        // The pending changes stay pending as long as the file has them.
         let (again, same) = compare(&at_once, &new);
         assert_eq!(keys(&again), keys(&diff));
         assert_eq!(same, at_once);
-        // Back is stricter, and needs nobody.
+        // The way back is stricter and needs no consent.
         let (back, at_once) = compare(&new, &old);
         assert_eq!(keys(&back), ["policy.groups.dba"], "a comes back");
         assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
     }
 
     #[test]
-    fn a_prefix_that_takes_tools_from_under_a_rule_waits() {
+    fn prefix_that_evades_a_rule_waits() {
         let mut old = rules("{tools: 'a__*', then: deny}");
         old.upstreams = vec![server("a")];
         let mut new = old.clone();
@@ -308,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_come_go_and_change() {
+    fn added_removed_and_changed_servers_are_named() {
         let old = config(|c| c.upstreams = ["a", "b", "c"].map(server).to_vec());
         let new = config(|c| {
             c.upstreams = ["d", "c", "a"].map(server).to_vec();
@@ -331,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_loosens_downwards_and_tightens_upwards() {
+    fn looser_default_waits_and_stricter_default_does_not() {
         use PolicyDefault::{Allow, Deny, ReviewAll, ReviewWrites};
         let order = [Allow, ReviewWrites, ReviewAll, Deny];
         for (from, old) in order.iter().enumerate() {
@@ -350,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_does_not_hold_up_the_rest() {
+    fn pending_changes_do_not_delay_other_changes() {
         let old = config(|c| c.upstreams = vec![server("a")]);
         let new = config(|c| {
             c.policy.default = PolicyDefault::Allow;
@@ -368,17 +379,17 @@ mod tests {
         assert_eq!((&at_once.routes, &at_once.log), (&new.routes, &new.log));
         assert_eq!(at_once.upstreams[0], new.upstreams[0]);
         assert!(!at_once.upstreams[1].trust_annotations);
-        // With what waits in force, nothing is left.
+        // With the pending changes in force, no difference is left.
         let (diff, _) = compare(&new, &new);
         assert_eq!(diff, Diff::default());
-        // And from what is in force at once, the same waits.
+        // Compared with what took effect at once, the same changes are pending.
         let (again, same) = compare(&at_once, &new);
         assert_eq!(again.policy_loosened, compare(&old, &new).0.policy_loosened);
         assert_eq!(same, at_once);
     }
 
     #[test]
-    fn what_is_read_only_at_the_start_stays_and_is_told() {
+    fn keys_read_at_start_stay_and_are_reported() {
         let old = config(|_| {});
         let new = config(|c| {
             c.limits.max_batch = 7;
@@ -393,7 +404,7 @@ mod tests {
         let settings = |yaml: &str| {
             std::fs::write(&file, yaml).unwrap();
             let flags = Flags { config: Some(file.clone()), data: Some("d".into()), ..Flags::default() };
-            load(&flags, &Environment::of(dir.path(), &[])).unwrap().settings
+            load(&flags, &Environment::new(dir.path(), &[])).unwrap().settings
         };
         let before = settings("listen: 127.0.0.1:1");
         assert_eq!(needs_restart(&before, &settings("{listen: '127.0.0.1:1' }")), Vec::<String>::new());

@@ -1,53 +1,53 @@
-//! One hash of everything that a reviewer's consent to a configuration covers.
+//! Computes the hash of everything that a reviewer's consent to a configuration covers.
 
 use countersign_config::{Config, Secret, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// SHA-256 over the policy and the servers of a configuration, secrets included. Only gateways of the
-/// store know `salt`, so that nobody else can try secrets against it.
+/// Returns the SHA-256 of a configuration's policy and servers, including secrets. Only gateways of the store know
+/// `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.1");
-    hasher.part(salt).part(format!("{:?}", config.policy).as_bytes());
-    hasher.number(config.upstreams.len() as u64);
+    hasher.add_part(salt).add_part(format!("{:?}", config.policy).as_bytes());
+    hasher.add_number(config.upstreams.len() as u64);
     for server in &config.upstreams {
-        // The `Debug` form has everything but what may be a secret.
-        hasher.part(format!("{server:?}").as_bytes());
-        target(&mut hasher, &server.target);
+        // The `Debug` form has everything except possible secrets.
+        hasher.add_part(format!("{server:?}").as_bytes());
+        hash_target(&mut hasher, &server.target);
     }
-    format!("sha256:{}", hex(&hasher.bytes()))
+    format!("sha256:{}", hex(&hasher.finish_bytes()))
 }
 
-/// Of what a server is started with, or of its address, the values of its environment and headers included: what has
-/// another one is not what trust was given to.
+/// Returns the hash of a server's command or address, including the values of its environment and headers: with other
+/// values, it is no longer the server that was trusted.
 #[must_use]
-pub fn target_digest(of: &UpstreamTarget, salt: &[u8; 16]) -> String {
+pub fn target_digest(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.target.1");
-    hasher.part(salt);
-    target(&mut hasher, of);
+    hasher.add_part(salt);
+    hash_target(&mut hasher, target);
     hasher.finish()
 }
 
-fn target(hasher: &mut PartHasher, target: &UpstreamTarget) {
+fn hash_target(hasher: &mut PartHasher, target: &UpstreamTarget) {
     let pairs = |hasher: &mut PartHasher, pairs: Vec<(&String, &Secret)>| {
-        hasher.number(pairs.len() as u64);
+        hasher.add_number(pairs.len() as u64);
         for (name, value) in pairs {
-            hasher.part(name.as_bytes()).part(value.0.as_bytes());
+            hasher.add_part(name.as_bytes()).add_part(value.0.as_bytes());
         }
     };
     match target {
         UpstreamTarget::Command { command, args, env, cwd } => {
-            hasher.part(b"command").part(command.as_bytes()).number(args.len() as u64);
+            hasher.add_part(b"command").add_part(command.as_bytes()).add_number(args.len() as u64);
             for arg in args {
-                hasher.part(arg.as_bytes());
+                hasher.add_part(arg.as_bytes());
             }
             pairs(hasher, env.iter().collect());
-            hasher.optional(cwd.as_ref().map(|cwd| cwd.to_string_lossy()).as_deref());
+            hasher.add_optional(cwd.as_ref().map(|cwd| cwd.to_string_lossy()).as_deref());
         }
         UpstreamTarget::Url { urls, headers, transport } => {
-            hasher.part(b"url").part(format!("{transport:?}").as_bytes()).number(urls.len() as u64);
+            hasher.add_part(b"url").add_part(format!("{transport:?}").as_bytes()).add_number(urls.len() as u64);
             for url in urls {
-                hasher.part(url.as_str().as_bytes());
+                hasher.add_part(url.as_str().as_bytes());
             }
             pairs(hasher, headers.iter().map(|(name, value)| (name, value)).collect());
         }
@@ -61,7 +61,7 @@ mod tests {
     use countersign_domain::policy::PolicyDefault;
 
     #[test]
-    fn everything_that_is_consented_to_changes_it_and_nothing_else() {
+    fn digest_covers_exactly_policy_and_servers() {
         let target = |token: &str, arg: &str| UpstreamTarget::Command {
             command: "x".to_owned(),
             args: vec![arg.to_owned()],

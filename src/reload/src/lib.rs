@@ -1,27 +1,28 @@
-//! A new configuration while the gateway runs: on SIGHUP, and when the file changes.
+//! Reloads the configuration while the gateway runs: on SIGHUP, and when the file changes.
 //!
-//! Never puts a bad file into force in part, and never what loosens policy without a reviewer's consent
-//! ([`Reloads::decide`]); until then the stricter of old and new holds. Keys that are read only at the start are said
-//! to be so. The store has the policy in force, so that the next start ([`opening`]) compares the file with it, too.
+//! A bad file is refused as a whole, and a change that loosens policy needs a reviewer's consent
+//! ([`Reloader::decide`]); until then the stricter of old and new applies. Keys that are read only at the start are
+//! reported. The policy in force is saved in the store, so that the next start ([`initial`]) compares the file with it,
+//! too.
 //!
-//! [`opening`] is what it begins with, [`watch`] sees that the file is another, [`diff`] and [`rule_lists`] compare it with
-//! what is in force, [`apply`] is what puts it into force, and [`shown`] and [`status`] tell people.
+//! [`initial`] is the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`] compare
+//! it with the one in force, [`apply`] makes it take effect, and [`settings_view`] and [`status`] report to people.
 
 pub mod apply;
 pub mod diff;
 mod digest;
-pub mod opening;
+pub mod initial;
+pub mod pending;
 pub mod rule_lists;
 mod save;
 mod server_versions;
-pub mod shown;
+pub mod settings_view;
 mod snapshot;
 pub mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod waiting;
 pub mod watch;
 
 use std::{
@@ -36,140 +37,158 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub use self::{
-    apply::Applies,
+    apply::Reconfigurable,
     diff::Diff,
-    opening::Opening,
-    status::{ReloadOutcome, Status, Why},
-    waiting::{Loosening, Waiting},
+    initial::InitialConfig,
+    pending::{Loosening, PendingPolicy},
+    status::{ReloadCause, ReloadOutcome, Status},
 };
 use self::{
     diff::compare,
-    shown::{InForce, Shown},
+    settings_view::{ActiveSetting, SettingsView},
     status::Problem,
 };
-use countersign_config::{Config, ConfigError, Environment, Flags, Loaded, UpstreamConfig, load, reader::Setting};
+use countersign_config::{
+    Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
+};
 use countersign_store::PolicySnapshot;
 
-/// Where the configuration came from, to read it again.
+/// The flags and the environment from which the configuration is read.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
+pub struct ConfigSource {
     pub flags: Flags,
     pub env: Environment,
 }
 
-impl Source {
-    /// As this process was started.
+impl ConfigSource {
+    /// Returns the source with the environment of this process.
     #[must_use]
-    pub fn of_process(flags: Flags) -> Self {
-        Self { flags, env: Environment::of_process() }
+    pub fn from_process(flags: Flags) -> Self {
+        Self { flags, env: Environment::from_process() }
     }
 }
 
-/// Tells everybody at a dashboard of an event.
-pub type Tell = Box<dyn Fn(&Value) + Send + Sync>;
+/// Publishes an event to all dashboards.
+pub type EventPublisher = Box<dyn Fn(&Value) + Send + Sync>;
 
-/// Why a decision on what waits did not count.
+/// Why a decision on pending changes was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecideError {
     #[error("nothing of the configuration waits for consent")]
-    Nothing,
+    NothingPending,
     #[error("the configuration has changed since it was shown; look at it again")]
-    Other,
+    Superseded,
     #[error("the decision could not be recorded: {0}")]
     NotRecorded(String),
     #[error("it cannot be put into force: {0}")]
     NotInForce(String),
 }
 
-/// Shared by who watches, who decides and who shows.
-pub struct Reloads {
-    source: Source,
-    applies: Box<dyn Applies>,
-    tell: Tell,
+/// Reloads the configuration; shared by the file watcher, the reviewers' decisions and the status pages.
+pub struct Reloader {
+    source: ConfigSource,
+    gateway: Box<dyn Reconfigurable>,
+    publish: EventPublisher,
     salt: [u8; 16],
-    /// Where the file is, or would be: that which was read at the start, or the default place.
+    /// The path of the file that was read at the start, or the default path.
     file: Option<PathBuf>,
-    /// The file was there once: should it go, all stays as it was.
+    /// Set once the file has been read: if it disappears then, the old configuration stays.
     was_read: AtomicBool,
     started: Vec<Setting>,
-    meant: Vec<Loosening>,
-    unread: Option<String>,
+    accepted_by_operator: Vec<Loosening>,
+    unread_reason: Option<String>,
     state: Mutex<State>,
-    /// One at a time.
-    turn: tokio::sync::Mutex<()>,
+    /// Serializes reloads and decisions.
+    reload_lock: tokio::sync::Mutex<()>,
 }
 
 struct State {
     in_force: Arc<Config>,
     generation: u64,
-    waiting: Option<(Waiting, Arc<Config>)>,
+    pending: Option<(PendingPolicy, Arc<Config>)>,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
-    shown: Shown,
-    /// See [`Opening`].
+    settings_view: SettingsView,
+    /// See [`InitialConfig`].
     refused: Option<String>,
-    absent: Vec<UpstreamConfig>,
+    suspended: Vec<UpstreamConfig>,
     saved: Option<PolicySnapshot>,
-    /// What is in force could not be kept.
+    /// Set if the policy in force could not be saved.
     unsaved: bool,
 }
 
-impl Reloads {
-    /// What the opening has in force is in force already.
+impl Reloader {
+    /// Starts with the initial configuration, which is in force already.
     #[must_use]
-    pub fn new(source: Source, opening: Opening, applies: Box<dyn Applies>, tell: Tell) -> Self {
-        let Opening { loaded, salt, shown, waiting, refused, absent, meant, unread, saved } = opening;
+    pub fn new(
+        source: ConfigSource,
+        opening: InitialConfig,
+        applies: Box<dyn Reconfigurable>,
+        tell: EventPublisher,
+    ) -> Self {
+        let InitialConfig {
+            loaded,
+            salt,
+            settings_view: shown,
+            pending: waiting,
+            refused,
+            suspended: absent,
+            accepted_by_operator: meant,
+            unread_reason: unread,
+            saved,
+        } = opening;
         let state = State {
             in_force: Arc::new(loaded.config),
             generation: 0,
-            waiting,
+            pending: waiting,
             needs_restart: Vec::new(),
             last: None,
-            shown,
+            settings_view: shown,
             refused,
-            absent,
+            suspended: absent,
             saved,
             unsaved: false,
         };
         Self {
             source,
-            applies,
-            tell,
+            gateway: applies,
+            publish: tell,
             salt,
             was_read: AtomicBool::new(loaded.file.is_some()),
-            file: loaded.place,
+            file: loaded.lookup_path,
             started: loaded.settings,
-            meant,
-            unread,
+            accepted_by_operator: meant,
+            unread_reason: unread,
             state: Mutex::new(state),
-            turn: tokio::sync::Mutex::new(()),
+            reload_lock: tokio::sync::Mutex::new(()),
         }
     }
 
-    /// The configuration in force. What is read only at the start is as it was then.
+    /// Returns the configuration in force. Keys that are read only at the start have the values from then.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.lock().in_force)
     }
 
-    /// The file that is watched: that which was read at the start, or one at the default place, which may be made later.
+    /// Returns the watched file: the one that was read at the start, or the default path, where one may be created
+    /// later.
     #[must_use]
     pub fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
     }
 
-    /// Whether the file was there when the configuration was read last.
+    /// Returns `true` if the file existed when the configuration was last read.
     #[must_use]
     pub fn was_read(&self) -> bool {
         self.was_read.load(Ordering::Acquire)
     }
 
-    /// What is in force, key by key, with what of it waits for consent.
+    /// Returns the settings in force, key by key, with their pending changes.
     #[must_use]
-    pub fn settings(&self) -> Vec<InForce> {
+    pub fn settings(&self) -> Vec<ActiveSetting> {
         let state = self.lock();
-        let waiting = state.waiting.as_ref().map(|(waiting, _)| waiting);
-        state.shown.in_force(&self.started, &state.in_force, waiting, &state.needs_restart)
+        let waiting = state.pending.as_ref().map(|(waiting, _)| waiting);
+        state.settings_view.active_settings(&self.started, &state.in_force, waiting, &state.needs_restart)
     }
 
     #[must_use]
@@ -178,97 +197,98 @@ impl Reloads {
         Status {
             file: self.file.as_ref().map(|file| file.display().to_string()),
             generation: state.generation,
-            waiting: state.waiting.as_ref().map(|(waiting, _)| waiting.clone()),
+            waiting: state.pending.as_ref().map(|(waiting, _)| waiting.clone()),
             needs_restart: state.needs_restart.clone(),
             last: state.last.clone(),
         }
     }
 
-    /// Reads and proves everything again, and puts into force what does not wait for consent.
-    pub async fn reload(&self, why: Why) {
-        let _turn = self.turn.lock().await;
-        match self.read().await {
-            Ok(loaded) => self.take(why, loaded).await,
-            Err(problems) => self.refused(why, problems),
+    /// Reads and validates the configuration again, and applies everything that needs no consent.
+    pub async fn reload(&self, why: ReloadCause) {
+        let _turn = self.reload_lock.lock().await;
+        match self.read_config().await {
+            Ok(loaded) => self.apply_loaded(why, loaded).await,
+            Err(problems) => self.reject(why, problems),
         }
     }
 
-    /// A reviewer's word on what waits. Whoever calls has made sure that it is one's.
+    /// Carries out a reviewer's decision on the pending changes. The caller has checked that `by` is a reviewer.
     ///
     /// # Errors
-    /// See [`DecideError`]; nothing has changed then.
+    /// Returns a [`DecideError`]; nothing has changed then.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), DecideError> {
-        let _turn = self.turn.lock().await;
-        let (waiting, config) = self.lock().waiting.clone().ok_or(DecideError::Nothing)?;
+        let _turn = self.reload_lock.lock().await;
+        let (waiting, config) = self.lock().pending.clone().ok_or(DecideError::NothingPending)?;
         if waiting.digest != digest {
-            return Err(DecideError::Other);
+            return Err(DecideError::Superseded);
         }
         let keys: Vec<&str> = waiting.loosens.iter().map(|loosening| loosening.key.as_str()).collect();
         let keys = keys.join(", ");
         let event = if accept { "configuration_accepted" } else { "configuration_refused" };
         let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
-        // On record before anything of it is in force.
-        self.applies.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
+        // Recorded before any of it takes effect.
+        self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
-        self.carry_out(waiting, config, accept, by, true).await
+        self.apply_decision(waiting, config, accept, by, true).await
     }
 
-    /// What was decided at another gateway of the same store, and is on record: counts where the same waits here now.
-    pub async fn decided_elsewhere(&self, digest: &str, accept: bool, by: &str) {
-        let _turn = self.turn.lock().await;
-        let waiting = self.lock().waiting.clone().filter(|(waiting, _)| waiting.digest == digest);
+    /// Carries out a decision that was made and recorded at another gateway of the store, if the same changes are
+    /// pending here.
+    pub async fn apply_remote_decision(&self, digest: &str, accept: bool, by: &str) {
+        let _turn = self.reload_lock.lock().await;
+        let waiting = self.lock().pending.clone().filter(|(waiting, _)| waiting.digest == digest);
         let Some((waiting, config)) = waiting else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
-        if let Err(error) = self.carry_out(waiting, config, accept, by, false).await {
+        if let Err(error) = self.apply_decision(waiting, config, accept, by, false).await {
             tracing::error!(%error, "what was decided at another gateway is not in force here");
         }
     }
 
-    /// `here`: it was decided at this gateway.
-    async fn carry_out(
+    /// `is_local`: the decision was made at this gateway.
+    async fn apply_decision(
         &self,
-        waiting: Waiting,
+        waiting: PendingPolicy,
         config: Arc<Config>,
         accept: bool,
         by: &str,
-        here: bool,
+        is_local: bool,
     ) -> Result<(), DecideError> {
         let digest = waiting.digest.as_str();
         let by = Some(by.to_owned());
         if !accept {
-            let outcome = ReloadOutcome { by, ..outcome(Why::Consent, status::Effect::Refused) };
+            let outcome = ReloadOutcome { by, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Refused) };
             {
                 let mut state = self.lock();
-                state.waiting = None;
+                state.pending = None;
                 state.last = Some(outcome.clone());
                 state.refused = Some(waiting.digest.clone());
-                state.shown.refused(waiting.loosens);
+                state.settings_view.record_refusal(waiting.loosens);
             }
-            self.save(false).await;
-            self.ended(&outcome, Some(digest));
+            self.save_policy(false).await;
+            self.publish_outcome(&outcome, Some(digest));
             return Ok(());
         }
         let before = self.config();
         self.put_in_force(&before, &config).await.map_err(DecideError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
-        let outcome = ReloadOutcome { by, changes, ..outcome(Why::Consent, status::Effect::Applied) };
+        let outcome = ReloadOutcome { by, changes, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Applied) };
         {
             let mut state = self.lock();
             state.in_force = config;
             state.generation += 1;
-            state.waiting = None;
+            state.pending = None;
             state.last = Some(outcome.clone());
-            state.absent.clear();
-            state.shown.accepted();
+            state.suspended.clear();
+            state.settings_view.accept_pending();
         }
-        self.save(here).await;
-        self.ended(&outcome, Some(digest));
+        self.save_policy(is_local).await;
+        self.publish_outcome(&outcome, Some(digest));
         Ok(())
     }
 
-    async fn read(&self) -> Result<Loaded, Vec<Problem>> {
+    async fn read_config(&self) -> Result<LoadedConfig, Vec<Problem>> {
         let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.was_read()));
-        // Whoever replaced the file by something that blocks holds up no thread that serves.
+        // Read on a blocking thread, since the file may have been replaced by something that blocks, such as a pipe.
         let read = tokio::task::spawn_blocking(move || {
             let regular = expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
             if !regular && let Some(file) = &expected {
@@ -279,18 +299,18 @@ impl Reloads {
                     remedy: "Put the file back; until then the old configuration stays in force.".to_owned(),
                 }]);
             }
-            load(&source.flags, &source.env).map_err(|error: ConfigError| Problem::all(&error))
+            load(&source.flags, &source.env).map_err(|error: ConfigError| Problem::from_config_error(&error))
         });
-        read.await.unwrap_or_else(|error| Err(vec![Problem::in_force(error.to_string())]))
+        read.await.unwrap_or_else(|error| Err(vec![Problem::not_applicable(error.to_string())]))
     }
 
-    async fn take(&self, why: Why, loaded: Loaded) {
+    async fn apply_loaded(&self, why: ReloadCause, loaded: LoadedConfig) {
         if loaded.file.is_some() {
             self.was_read.store(true, Ordering::Release);
         }
         let before = self.config();
         let mut past = Config::clone(&before);
-        past.upstreams.extend(self.lock().absent.iter().cloned());
+        past.upstreams.extend(self.lock().suspended.iter().cloned());
         let (mut whole, mut at_once) = compare(&past, &loaded.config);
         if !whole.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
             at_once.policy.clone_from(&loaded.config.policy);
@@ -298,52 +318,56 @@ impl Reloads {
             whole.policy_loosened.clear();
             tracing::warn!("this loosens policy; a reviewer has consented to it at another gateway");
         }
-        let absent = snapshot::take_unknown(&mut at_once);
+        let absent = snapshot::take_unknown_servers(&mut at_once);
         let (changes, _) = compare(&before, &at_once);
         if let Err(error) = self.put_in_force(&before, &at_once).await {
-            return self.refused(why, vec![Problem::in_force(error)]);
+            return self.reject(why, vec![Problem::not_applicable(error)]);
         }
         let digest = digest::digest(&loaded.config, &self.salt);
-        let refused = why == Why::File && self.lock().refused.as_ref() == Some(&digest);
+        let refused = why == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
         let held = whole.policy_loosened.clone();
-        // What is read only at the start stays; consent is to the rest.
+        // Keys that are read only at the start stay as they are; the consent covers the rest.
         let waits = (!held.is_empty() && !refused).then(|| {
             let config = Config {
                 upstreams: loaded.config.upstreams.clone(),
                 policy: loaded.config.policy.clone(),
                 ..at_once.clone()
             };
-            // Two files are compared line by line: under no lock.
-            let shown = self.lock().shown.clone();
-            let content = shown.content(&whole.policy_loosened, (&at_once, &config), &loaded.settings);
-            (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened, content }, Arc::new(config))
+            // Two files are compared line by line, which must not happen under the lock.
+            let shown = self.lock().settings_view.clone();
+            let content = shown.value_diffs(&whole.policy_loosened, (&at_once, &config), &loaded.settings);
+            (
+                PendingPolicy { digest, since: Timestamp::now(), loosens: whole.policy_loosened, content },
+                Arc::new(config),
+            )
         });
         let changed = !changes.is_empty();
         let changes = Diff { needs_restart: diff::needs_restart(&self.started, &loaded.settings), ..changes };
-        let outcome = ReloadOutcome { changes, ..outcome(why, status::Effect::Applied) };
+        let outcome = ReloadOutcome { changes, ..new_outcome(why, status::ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
-        // Whoever asks sees all of what a reload has changed, or nothing of it.
+        // Readers see all changes of a reload or none of them.
         let (news, repaired, waiting) = {
             let mut state = self.lock();
-            let same = |waits: &Option<(Waiting, Arc<Config>)>| waits.as_ref().map(|(waits, _)| waits.digest.clone());
-            let waits_anew = same(&waits) != same(&state.waiting);
+            let same =
+                |waits: &Option<(PendingPolicy, Arc<Config>)>| waits.as_ref().map(|(waits, _)| waits.digest.clone());
+            let waits_anew = same(&waits) != same(&state.pending);
             let restart_anew = *needs_restart != state.needs_restart;
             if waits_anew {
-                state.waiting = waits;
+                state.pending = waits;
             }
-            state.shown.read(&loaded.settings, &held);
+            state.settings_view.record_file(&loaded.settings, &held);
             if refused {
-                state.shown.refused(held);
+                state.settings_view.record_refusal(held);
             } else {
                 state.refused = None;
             }
             state.needs_restart.clone_from(needs_restart);
-            state.absent = absent;
+            state.suspended = absent;
             if changed {
                 state.in_force = Arc::new(at_once);
                 state.generation += 1;
             }
-            let waiting = state.waiting.as_ref().filter(|_| waits_anew).map(|(waits, _)| waits.clone());
+            let waiting = state.pending.as_ref().filter(|_| waits_anew).map(|(waits, _)| waits.clone());
             let news = waits_anew || restart_anew || changed;
             let repaired = state.last.as_ref().is_some_and(|last| !last.problems.is_empty());
             if news {
@@ -351,16 +375,16 @@ impl Reloads {
             }
             (news, repaired, waiting)
         };
-        self.save(false).await;
+        self.save_policy(false).await;
         if !news {
-            // A file that was only touched, or looked at for the first time, is nobody's news. One that was refused
-            // before and is valid again is.
-            if repaired || why == Why::Signal {
+            // A file that was only touched, or is seen for the first time, is not reported. One that was refused and is
+            // valid again is.
+            if repaired || why == ReloadCause::Signal {
                 tracing::info!("the configuration is unchanged");
-                let outcome = ReloadOutcome { result: status::Effect::Unchanged, ..outcome };
+                let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
                 self.lock().last = Some(outcome.clone());
                 if repaired {
-                    self.ended(&outcome, None);
+                    self.publish_outcome(&outcome, None);
                 }
             }
             return;
@@ -368,20 +392,20 @@ impl Reloads {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        say(why, &outcome.changes);
+        log_changes(why, &outcome.changes);
         if let Some(waiting) = waiting {
             for Loosening { key, from, to } in &waiting.loosens {
                 tracing::warn!(key, from, to, "this loosens policy and waits for a reviewer's consent");
             }
-            (self.tell)(&json!({
+            (self.publish)(&json!({
                 "type": "config.waiting", "at": waiting.since.to_string(), "digest": waiting.digest,
                 "loosens": waiting.loosens,
             }));
         }
-        self.ended(&outcome, None);
+        self.publish_outcome(&outcome, None);
     }
 
-    fn refused(&self, why: Why, problems: Vec<Problem>) {
+    fn reject(&self, why: ReloadCause, problems: Vec<Problem>) {
         tracing::error!(
             ?why,
             problems = problems.len(),
@@ -393,68 +417,71 @@ impl Reloads {
                 key.as_ref().map_or(String::new(), |key| format!("{key}: "))
             );
         }
-        let outcome = ReloadOutcome { problems, ..outcome(why, status::Effect::Refused) };
+        let outcome = ReloadOutcome { problems, ..new_outcome(why, status::ReloadEffect::Refused) };
         self.lock().last = Some(outcome.clone());
-        self.ended(&outcome, None);
+        self.publish_outcome(&outcome, None);
     }
 
-    /// All of it or nothing, as far as it differs.
+    /// Applies all differences or none.
     async fn put_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
         let routing = before.policy != now.policy || before.routes != now.routes;
-        // Policy first: what is new meets it.
+        // The policy comes first, so that it covers new servers.
         if routing {
-            self.applies.routing(&now.policy, &now.routes).await?;
+            self.gateway.apply_routing(&now.policy, &now.routes).await?;
         }
-        let mut done = Ok(());
+        let mut result = Ok(());
         if before.upstreams != now.upstreams {
-            done = self.applies.servers(&before.upstreams, &now.upstreams).await;
+            result = self.gateway.apply_servers(&before.upstreams, &now.upstreams).await;
         }
-        // What can be taken back without a trace comes before what cannot: a webhook that goes is forgotten.
-        if done.is_ok() {
-            done = self.put_rest_in_force(before, now).await;
-            if done.is_err() && before.upstreams != now.upstreams {
-                self.back("mcpServers", self.applies.servers(&now.upstreams, &before.upstreams).await);
+        // Steps that can be undone without a trace precede those that cannot: a removed webhook loses its position.
+        if result.is_ok() {
+            result = self.put_rest_in_force(before, now).await;
+            if result.is_err() && before.upstreams != now.upstreams {
+                self.log_failed_rollback(
+                    "mcpServers",
+                    self.gateway.apply_servers(&now.upstreams, &before.upstreams).await,
+                );
             }
         }
-        if done.is_err() && routing {
-            self.back("policy", self.applies.routing(&before.policy, &before.routes).await);
+        if result.is_err() && routing {
+            self.log_failed_rollback("policy", self.gateway.apply_routing(&before.policy, &before.routes).await);
         }
-        done
+        result
     }
 
     async fn put_rest_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
         let filter = before.log.filter != now.log.filter;
         if filter {
-            self.applies.log_filter(&now.log.filter)?;
+            self.gateway.apply_log_filter(&now.log.filter)?;
         }
-        let mut done = Ok(());
+        let mut result = Ok(());
         if before.webhooks != now.webhooks {
-            done = self.applies.webhooks(&now.webhooks).await;
-            if done.is_err() {
-                self.back("webhooks", self.applies.webhooks(&before.webhooks).await);
+            result = self.gateway.apply_webhooks(&now.webhooks).await;
+            if result.is_err() {
+                self.log_failed_rollback("webhooks", self.gateway.apply_webhooks(&before.webhooks).await);
                 if filter {
-                    self.back("log.filter", self.applies.log_filter(&before.log.filter));
+                    self.log_failed_rollback("log.filter", self.gateway.apply_log_filter(&before.log.filter));
                 }
             }
         }
-        done
+        result
     }
 
-    fn back(&self, what: &str, done: Result<(), String>) {
-        if let Err(error) = done {
+    fn log_failed_rollback(&self, what: &str, result: Result<(), String>) {
+        if let Err(error) = result {
             tracing::error!(what, error, "the old configuration could not be put back");
         }
     }
 
-    /// Tells of what the status says already.
-    fn ended(&self, outcome: &ReloadOutcome, digest: Option<&str>) {
-        let kind = if outcome.result == status::Effect::Refused { "config.refused" } else { "config.applied" };
+    /// Publishes an outcome that the status shows already.
+    fn publish_outcome(&self, outcome: &ReloadOutcome, digest: Option<&str>) {
+        let kind = if outcome.result == status::ReloadEffect::Refused { "config.refused" } else { "config.applied" };
         let mut event = json!({ "type": kind });
         if let (Value::Object(event), Ok(Value::Object(said))) = (&mut event, serde_json::to_value(outcome)) {
             event.extend(said);
             event.extend(digest.map(|digest| ("digest".to_owned(), digest.into())));
         }
-        (self.tell)(&event);
+        (self.publish)(&event);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -462,11 +489,11 @@ impl Reloads {
     }
 }
 
-fn outcome(why: Why, result: status::Effect) -> ReloadOutcome {
+fn new_outcome(why: ReloadCause, result: status::ReloadEffect) -> ReloadOutcome {
     ReloadOutcome { at: Timestamp::now(), why, result, problems: Vec::new(), changes: Diff::default(), by: None }
 }
 
-fn say(why: Why, changes: &Diff) {
+fn log_changes(why: ReloadCause, changes: &Diff) {
     let Diff { upstreams_added, upstreams_removed, upstreams_changed, needs_restart, .. } = changes;
     let Diff { webhooks_added, webhooks_removed, webhooks_changed, .. } = changes;
     tracing::info!(

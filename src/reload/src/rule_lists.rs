@@ -1,90 +1,98 @@
-//! Two lists of rules, of which the first that matches decides: which steps from the one to the other can only make
-//! calls stricter, and the list that takes those steps alone.
+//! Merges two lists of rules in which the first match decides: takes only those steps from the old list to the new one
+//! that can only make calls stricter.
 
 use std::sync::Arc;
 
-use super::waiting::Loosening;
+use super::pending::Loosening;
 use countersign_domain::{
     changes::Terms,
     policy::{PolicyDefault, Rule, Verdict, terms},
 };
 
-/// What decides where no rule does.
+/// The decision on calls that no rule matches.
 #[derive(Clone, Debug)]
-pub struct Otherwise {
+pub struct DefaultDecision {
     pub default: PolicyDefault,
     pub terms: Arc<Terms>,
 }
 
-/// Where a rule of the list that may be in force at once comes from.
+/// The list and index from which a rule of the merged list comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
+pub enum RuleSource {
     Old(usize),
     New(usize),
 }
 
-/// What lies between two lists.
+/// The result of merging an old and a new list.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub struct RuleListMerge {
     pub loosened: Vec<Loosening>,
-    /// What became stricter, for people.
+    /// Changes that make policy stricter, described for people.
     pub tightened: Vec<String>,
-    /// At least as strict as the old list for every call, and with everything of the new that surely is.
-    pub at_once: Vec<Pick>,
+    /// The list that may take effect at once: at least as strict as the old one for every call, with every change that
+    /// surely is.
+    pub effective: Vec<RuleSource>,
 }
 
 const KEY: &str = "policy.rules";
-/// Beyond this many pairs of rules nothing is compared, and whatever changed counts as loosened.
+/// The number of rule pairs beyond which nothing is compared, and any change counts as loosening.
 const MAX_PAIRS: usize = 4_000_000;
 
-/// Compares the lists. `otherwise` decides what no rule of the old list does.
+/// Merges the lists. `otherwise` decides on calls that no rule of the old list matches.
 ///
-/// What is taken for stricter: a rule that says something stricter in the same place; one more rule that denies; one
-/// more that reviews, where nothing after it denies or asks more of a review; one more that allows, where all after it
-/// do and no method of an extension is named; one less that allows. A review whose terms loosen in one way stays as it is in all.
+/// These changes count as stricter: a stricter verdict in the same place; a new rule that denies; a new rule that
+/// reviews, if no later rule denies or asks more of a review; a new rule that allows, if all later rules allow and no
+/// extension method is named; a removed rule that allows. If the terms of a review loosen in any way, the old ones stay
+/// as a whole.
 #[must_use]
-pub fn merge(old: &[Rule], new: &[Rule], otherwise: &Otherwise) -> Merged {
-    let mut merged = Merged::default();
+pub fn merge(old: &[Rule], new: &[Rule], otherwise: &DefaultDecision) -> RuleListMerge {
+    let mut merged = RuleListMerge::default();
     let (mut o, mut n) = (0, 0);
     let end = (old.len(), new.len());
-    for (next_old, next_new) in pairs(old, new).into_iter().chain([end]) {
-        // What denies comes first and what waits to be taken away next: each holds whatever else is put between.
+    for (next_old, next_new) in common_pairs(old, new).into_iter().chain([end]) {
+        // New rules that deny come first and pending removals next: each holds whatever else is inserted.
         let (denies, others): (Vec<usize>, Vec<usize>) =
             (n..next_new).partition(|index| new[*index].then == Verdict::Deny);
         let after = &old[next_old..];
         for index in denies {
-            inserted(&mut merged, Pick::New(index), &new[index], after, otherwise);
+            merge_inserted(&mut merged, RuleSource::New(index), &new[index], after, otherwise);
         }
         for (index, rule) in old.iter().enumerate().take(next_old).skip(o) {
-            removed(&mut merged, Pick::Old(index), rule);
+            merge_removed(&mut merged, RuleSource::Old(index), rule);
         }
         for index in others {
-            inserted(&mut merged, Pick::New(index), &new[index], after, otherwise);
+            merge_inserted(&mut merged, RuleSource::New(index), &new[index], after, otherwise);
         }
         if let (Some(before), Some(now)) = (old.get(next_old), new.get(next_new)) {
-            kept(&mut merged, (next_old, before), (next_new, now));
+            merge_kept(&mut merged, (next_old, before), (next_new, now));
         }
         (o, n) = (next_old + 1, next_new + 1);
     }
     if merged.loosened.is_empty() {
-        merged.at_once = (0..new.len()).map(Pick::New).collect();
+        merged.effective = (0..new.len()).map(RuleSource::New).collect();
     }
     merged
 }
 
-fn inserted(merged: &mut Merged, pick: Pick, rule: &Rule, after: &[Rule], otherwise: &Otherwise) {
+fn merge_inserted(
+    merged: &mut RuleListMerge,
+    pick: RuleSource,
+    rule: &Rule,
+    after: &[Rule],
+    otherwise: &DefaultDecision,
+) {
     let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
     let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
-    // Even where all is allowed, what is new or cannot be evaluated is reviewed by the terms of the whole.
+    // Even if everything is allowed, a call that is new or cannot be evaluated is reviewed under the global terms.
     let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
-    let lets_more_pass = |before: &Arc<Terms>| !terms::loosened(before, &rule.terms).is_empty();
+    let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
     let stricter = match rule.then {
         Verdict::Deny => true,
         Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
         Verdict::Allow => allows && rule.methods.is_empty(),
     };
     if stricter {
-        merged.at_once.push(pick);
+        merged.effective.push(pick);
         if rule.then != Verdict::Allow {
             merged.tightened.push(format!("{KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
         }
@@ -93,38 +101,38 @@ fn inserted(merged: &mut Merged, pick: Pick, rule: &Rule, after: &[Rule], otherw
     }
 }
 
-fn removed(merged: &mut Merged, pick: Pick, rule: &Rule) {
+fn merge_removed(merged: &mut RuleListMerge, pick: RuleSource, rule: &Rule) {
     if rule.then == Verdict::Allow {
         merged.tightened.push(format!("{KEY}: {} (allow) is gone", rule.label));
     } else {
-        merged.at_once.push(pick);
+        merged.effective.push(pick);
         merged.loosen(Some(rule), None);
     }
 }
 
-fn kept(merged: &mut Merged, (old, before): (usize, &Rule), (new, now): (usize, &Rule)) {
+fn merge_kept(merged: &mut RuleListMerge, (old, before): (usize, &Rule), (new, now): (usize, &Rule)) {
     if rank(now.then) < rank(before.then) {
-        merged.at_once.push(Pick::Old(old));
+        merged.effective.push(RuleSource::Old(old));
         merged.loosen(Some(before), Some(now));
         return;
     }
     let looser = match (before.then, now.then) {
-        (Verdict::Review, Verdict::Review) => terms::loosened(&before.terms, &now.terms),
+        (Verdict::Review, Verdict::Review) => terms::loosened_terms(&before.terms, &now.terms),
         _ => Vec::new(),
     };
     if !looser.is_empty() {
-        merged.at_once.push(Pick::Old(old));
-        let told = looser.into_iter().map(|(from, to)| Loosening {
+        merged.effective.push(RuleSource::Old(old));
+        let loosenings = looser.into_iter().map(|(from, to)| Loosening {
             key: KEY.to_owned(),
             from: format!("{}: {from}", before.label),
             to: format!("{}: {to}", now.label),
         });
-        merged.loosened.extend(told);
+        merged.loosened.extend(loosenings);
         return;
     }
-    merged.at_once.push(Pick::New(new));
+    merged.effective.push(RuleSource::New(new));
     if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
-        if !terms::loosened(&now.terms, &before.terms).is_empty() {
+        if !terms::loosened_terms(&now.terms, &before.terms).is_empty() {
             merged.tightened.push(format!("{KEY}: {} asks more of a review", now.label));
         }
     } else if now.then != before.then {
@@ -141,7 +149,7 @@ const fn rank(verdict: Verdict) -> u8 {
     }
 }
 
-impl Merged {
+impl RuleListMerge {
     fn loosen(&mut self, from: Option<&Rule>, to: Option<&Rule>) {
         let say = |rule: Option<&Rule>| {
             rule.map_or("no such rule".to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
@@ -150,22 +158,24 @@ impl Merged {
     }
 }
 
-/// The longest sequence of rules that ask the same, as pairs of places that both rise.
-fn pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
+/// Returns the longest common subsequence of the rules with equal conditions, as pairs of rising indexes.
+fn common_pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
     let head = old.iter().zip(new).take_while(|(a, b)| a.matches_same_calls(b)).count();
     let (old_rest, new_rest) = (&old[head..], &new[head..]);
     let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| a.matches_same_calls(b)).count();
     let (rows, columns) = (old_rest.len() - tail, new_rest.len() - tail);
     let mut found: Vec<(usize, usize)> = (0..head).map(|i| (i, i)).collect();
     if rows.saturating_mul(columns) <= MAX_PAIRS {
-        found.extend(common(&old_rest[..rows], &new_rest[..columns]).into_iter().map(|(o, n)| (o + head, n + head)));
+        found.extend(
+            longest_common(&old_rest[..rows], &new_rest[..columns]).into_iter().map(|(o, n)| (o + head, n + head)),
+        );
     }
     found.extend((0..tail).map(|i| (head + rows + i, head + columns + i)));
     found
 }
 
-/// By dynamic programming over how long the best sequence from each pair of places on is.
-fn common(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
+/// Computes it by dynamic programming over the length of the best sequence from each pair of indexes on.
+fn longest_common(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
     let width = new.len() + 1;
     let mut best = vec![0_u32; (old.len() + 1) * width];
     for o in (0..old.len()).rev() {
@@ -218,47 +228,47 @@ mod tests {
         text.split_whitespace().map(rule).collect()
     }
 
-    fn otherwise(default: PolicyDefault) -> Otherwise {
-        Otherwise { default, terms: Arc::default() }
+    fn otherwise(default: PolicyDefault) -> DefaultDecision {
+        DefaultDecision { default, terms: Arc::default() }
     }
 
     #[test]
-    fn a_rule_that_lets_a_method_pass_loosens_even_where_all_is_allowed() {
+    fn rule_that_allows_a_method_always_loosens() {
         for names_methods in [false, true] {
             let methods = if names_methods { globs("tasks/*") } else { Globs::default() };
             let new: Vec<_> = list("a+").into_iter().map(|rule| Rule { methods: methods.clone(), ..rule }).collect();
             let merged = merge(&[], &new, &otherwise(PolicyDefault::Allow));
             assert_eq!(merged.loosened.len(), usize::from(names_methods));
-            assert_eq!(merged.at_once.is_empty(), names_methods);
+            assert_eq!(merged.effective.is_empty(), names_methods);
         }
     }
 
     #[test]
-    fn what_is_asked_of_a_review_loosens_and_tightens_too() {
+    fn review_terms_loosen_and_tighten() {
         let with = |text: &str, quorums: &[u32]| -> Vec<Rule> {
             let asks = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
             list(text).into_iter().zip(quorums).map(|(rule, quorum)| Rule { terms: asks(quorum), ..rule }).collect()
         };
-        let default = |quorum| Otherwise {
+        let default = |quorum| DefaultDecision {
             terms: Arc::new(Terms { quorum, ..Terms::default() }),
             ..otherwise(PolicyDefault::ReviewWrites)
         };
         // (old, new, the default's quorum, loosened, tightened, in force at once)
         for (old, new, quorum, loosened, tightened, at_once) in [
-            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, Pick::New(0)),
-            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, Pick::New(0)),
-            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, Pick::Old(0)),
-            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, Pick::Old(0)),
-            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, Pick::New(0)),
-            // One more review that comes before a stricter one takes calls from it.
-            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, Pick::Old(0)),
-            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, Pick::New(0)),
-            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, Pick::Old(0)),
+            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, RuleSource::New(0)),
+            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, RuleSource::New(0)),
+            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, RuleSource::Old(0)),
+            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, RuleSource::Old(0)),
+            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, RuleSource::New(0)),
+            // A new review before a stricter one takes calls from it.
+            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, RuleSource::Old(0)),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, RuleSource::New(0)),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, RuleSource::Old(0)),
         ] {
             let merged = merge(&old, &new, &default(quorum));
-            let first = match merged.at_once[0] {
-                // Rules that are the same are taken from the new list.
-                Pick::New(index) if index > 0 || merged.at_once.len() < new.len() => Pick::Old(0),
+            let first = match merged.effective[0] {
+                // Equal rules are taken from the new list.
+                RuleSource::New(index) if index > 0 || merged.effective.len() < new.len() => RuleSource::Old(0),
                 pick => pick,
             };
             assert_eq!(
@@ -271,23 +281,23 @@ mod tests {
         assert_eq!((told[0].from.as_str(), told[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
 
-    fn show(merged: &Merged, old: &[Rule], new: &[Rule]) -> String {
+    fn show(merged: &RuleListMerge, old: &[Rule], new: &[Rule]) -> String {
         let sign = |rule: &Rule| match rule.then {
             Verdict::Allow => "+",
             Verdict::Review => "?",
             Verdict::Deny => "-",
         };
-        let pick = |pick: &Pick| match pick {
-            Pick::Old(index) => &old[*index],
-            Pick::New(index) => &new[*index],
+        let pick = |pick: &RuleSource| match pick {
+            RuleSource::Old(index) => &old[*index],
+            RuleSource::New(index) => &new[*index],
         };
         let words: Vec<String> =
-            merged.at_once.iter().map(pick).map(|rule| format!("{}{}", rule.label, sign(rule))).collect();
+            merged.effective.iter().map(pick).map(|rule| format!("{}{}", rule.label, sign(rule))).collect();
         words.join(" ")
     }
 
     #[test]
-    fn what_loosens_and_what_is_in_force_at_once() {
+    fn merge_separates_looser_and_stricter_steps() {
         use PolicyDefault::{Allow, Deny, ReviewWrites};
         // (old, new, default, loosened, in force at once)
         let cases = [
@@ -312,7 +322,7 @@ mod tests {
             ("a- b+", "c? d-", ReviewWrites, 1, "d- a- c?"),
             ("b-", "c? d- b-", ReviewWrites, 1, "d- b-"),
             ("", "c? d-", ReviewWrites, 0, "c? d-"),
-            // One that looks changed is one less and one more.
+            // A rule whose condition changed counts as one removed and one added.
             ("a?", "b-", ReviewWrites, 1, "b- a?"),
         ];
         for (old, new, default, loosened, at_once) in cases {
@@ -325,14 +335,14 @@ mod tests {
         assert_eq!(merged.loosened, [told]);
     }
 
-    /// What a list says to a call that the rules with these letters match.
+    /// Returns the verdict of a list on a call that the rules with these letters match.
     fn verdict(rules: &[&Rule], matching: &str, otherwise: Verdict) -> u8 {
         rank(rules.iter().find(|rule| matching.contains(&*rule.label)).map_or(otherwise, |rule| rule.then))
     }
 
     proptest! {
         #[test]
-        fn what_is_in_force_at_once_is_never_looser_and_nothing_looser_goes_untold(
+        fn merged_list_is_never_looser_and_reports_all_loosening(
             old in "([abc][+?-] ){0,5}", new in "([abc][+?-] ){0,5}", default in 0_usize..3,
         ) {
             let (old, new) = (list(&old), list(&new));
@@ -341,10 +351,10 @@ mod tests {
                 (PolicyDefault::ReviewAll, Verdict::Review),
                 (PolicyDefault::Deny, Verdict::Deny),
             ][default];
-            let merged = merge(&old, &new, &Otherwise { default, terms: Arc::default() });
-            let at_once: Vec<&Rule> = merged.at_once.iter().map(|pick| match pick {
-                Pick::Old(index) => &old[*index],
-                Pick::New(index) => &new[*index],
+            let merged = merge(&old, &new, &DefaultDecision { default, terms: Arc::default() });
+            let at_once: Vec<&Rule> = merged.effective.iter().map(|pick| match pick {
+                RuleSource::Old(index) => &old[*index],
+                RuleSource::New(index) => &new[*index],
             }).collect();
             let (old, new): (Vec<&Rule>, Vec<&Rule>) = (old.iter().collect(), new.iter().collect());
             for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {

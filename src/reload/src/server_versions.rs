@@ -1,24 +1,24 @@
-//! Two versions of one server: what of the new one loosens policy, and the new one without it.
+//! Compares two versions of one server: what loosens policy, and the new version without it.
 
 use globset::Glob;
 
-use super::waiting::Loosening;
+use super::pending::Loosening;
 use countersign_config::{Serialization, UpstreamConfig};
 
 const KEY: &str = "mcpServers";
 
-/// The new server as far as it may be in force at once; `None` for one that may not be started. A new server by itself
-/// loosens nothing: its tools are under review like all others. What waits goes to `loosened`, what became stricter to
-/// `tightened`. `judged` tells that rules review or deny by the names of tools.
-pub(super) fn hold(
+/// Returns the new server as far as it may take effect at once; `None` if it may not be started. A new server loosens
+/// nothing by itself, because its tools are reviewed like all others. Pending changes go to `loosened_terms` and stricter
+/// ones to `tightened`; `judged` is set if rules review or deny by names of tools.
+pub(super) fn hold_back_loosening(
     old: Option<&UpstreamConfig>,
     new: &UpstreamConfig,
     judged: bool,
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
 ) -> Option<UpstreamConfig> {
-    // A field that is added is to be judged below before it can take force: these let no call through that rules would
-    // have stopped, and start nothing.
+    // Destructured, so that a new field must be judged below before it can take effect. These fields start nothing, and
+    // let no call through that rules would have stopped.
     let UpstreamConfig {
         name: _,
         label: _,
@@ -38,7 +38,7 @@ pub(super) fn hold(
         cache: _,
         authorities: _,
         instructions: _,
-        // And these are judged.
+        // These fields are judged.
         target: _,
         prefix: _,
         tools_allow: _,
@@ -54,7 +54,7 @@ pub(super) fn hold(
     };
     let trusted = old.is_some_and(|old| old.trust_annotations);
     match old {
-        // Trust was given to what ran then.
+        // Trust was given to the program that ran then.
         Some(old) if trusted && new.trust_annotations && old.target != new.target => {
             held.trust_annotations = false;
             loosen("trust_annotations", "true".to_owned(), "true, for another command or address".to_owned());
@@ -65,7 +65,7 @@ pub(super) fn hold(
         }
         _ => {}
     }
-    // What a recipe calls, it calls unasked.
+    // A recipe's calls run without review.
     let recipes = old.map(|old| &old.previews);
     if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
         let written =
@@ -80,7 +80,7 @@ pub(super) fn hold(
     }
     if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
         loosen("allow_own_files", "false".to_owned(), "true".to_owned());
-        // What it is started with may need this: what runs goes on, and what is new is not started.
+        // The new command may need this permission: the running server continues, and a new one is not started.
         held.target.clone_from(&old?.target);
         held.label.clone_from(&old?.label);
         held.allow_own_files = false;
@@ -96,23 +96,23 @@ pub(super) fn hold(
         held.prefix.clone_from(&old.prefix);
         loosen("prefix", format!("{:?}", old.prefix), format!("{:?}: rules no longer meet its tools", new.prefix));
     }
-    if widened(&old.tools_allow, &new.tools_allow) {
-        loosen("tools.allow", list(&old.tools_allow), list(&new.tools_allow));
-        held.tools_allow = narrower(&old.tools_allow, &new.tools_allow);
+    if is_widened(&old.tools_allow, &new.tools_allow) {
+        loosen("tools.allow", show_patterns(&old.tools_allow), show_patterns(&new.tools_allow));
+        held.tools_allow = intersect(&old.tools_allow, &new.tools_allow);
         if held.tools_allow.is_empty() {
-            // None of what both allow: an empty list would allow everything.
+            // The lists have nothing in common, and an empty list would allow everything.
             held.tools_allow.clone_from(&old.tools_allow);
             held.tools_deny = vec!["*".to_owned()];
         }
     } else if old.tools_allow != new.tools_allow {
         tightened.push(format!("{KEY}.{}.tools.allow is narrower", new.name));
     }
-    if old.tools_deny.iter().all(|pattern| covered(pattern, &new.tools_deny)) {
-        if !new.tools_deny.iter().all(|pattern| covered(pattern, &old.tools_deny)) {
+    if old.tools_deny.iter().all(|pattern| is_covered(pattern, &new.tools_deny)) {
+        if !new.tools_deny.iter().all(|pattern| is_covered(pattern, &old.tools_deny)) {
             tightened.push(format!("{KEY}.{}.tools.deny is longer", new.name));
         }
     } else {
-        loosen("tools.deny", list(&old.tools_deny), list(&new.tools_deny));
+        loosen("tools.deny", show_patterns(&old.tools_deny), show_patterns(&new.tools_deny));
         for pattern in &old.tools_deny {
             if !held.tools_deny.contains(pattern) {
                 held.tools_deny.push(pattern.clone());
@@ -122,31 +122,31 @@ pub(super) fn hold(
     Some(held)
 }
 
-/// Whether `new` may let a tool through that `old` does not. Empty lets all through.
-fn widened(old: &[String], new: &[String]) -> bool {
+/// Returns `true` if `new` may let a tool through that `old` does not. An empty list lets all through.
+fn is_widened(old: &[String], new: &[String]) -> bool {
     match (old, new) {
         ([], _) => false,
         (_, []) => true,
-        _ => !new.iter().all(|pattern| covered(pattern, old)),
+        _ => !new.iter().all(|pattern| is_covered(pattern, old)),
     }
 }
 
-/// Of two lists that each allow something, what surely is allowed by both.
-fn narrower(old: &[String], new: &[String]) -> Vec<String> {
+/// Returns the patterns that both of two allow-lists surely cover.
+fn intersect(old: &[String], new: &[String]) -> Vec<String> {
     if new.is_empty() {
         return old.to_vec();
     }
-    let in_old = new.iter().filter(|pattern| covered(pattern, old));
-    let in_new = old.iter().filter(|pattern| covered(pattern, new));
-    let mut both: Vec<String> = in_old.chain(in_new).cloned().collect();
-    both.sort();
-    both.dedup();
-    both
+    let in_old = new.iter().filter(|pattern| is_covered(pattern, old));
+    let in_new = old.iter().filter(|pattern| is_covered(pattern, new));
+    let mut in_both: Vec<String> = in_old.chain(in_new).cloned().collect();
+    in_both.sort();
+    in_both.dedup();
+    in_both
 }
 
-/// Whether all that the pattern matches is matched by one of the others, as far as that can be told: by the same
-/// pattern, by `*`, or, for a plain name, by any that matches it.
-fn covered(pattern: &str, by: &[String]) -> bool {
+/// Returns `true` if one of the others surely matches everything that the pattern matches: the same pattern, `*`, or
+/// any that matches a plain name.
+fn is_covered(pattern: &str, by: &[String]) -> bool {
     let plain = !pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
     by.iter().any(|other| {
         other == pattern
@@ -155,7 +155,7 @@ fn covered(pattern: &str, by: &[String]) -> bool {
     })
 }
 
-fn list(patterns: &[String]) -> String {
+fn show_patterns(patterns: &[String]) -> String {
     if patterns.is_empty() { "none named".to_owned() } else { patterns.join(", ") }
 }
 
@@ -172,17 +172,21 @@ mod tests {
         server
     }
 
-    /// Patterns before and now, whether that loosens, and the patterns in force at once.
+    /// Patterns before and after, whether the change loosens, and the patterns in force at once.
     type Row = (&'static [&'static str], &'static [&'static str], bool, &'static [&'static str]);
 
     fn texts(patterns: &[&str]) -> Vec<String> {
         patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
     }
 
-    /// The keys that loosen, how many things tightened, and what is in force at once.
-    fn held(old: Option<&UpstreamConfig>, new: &UpstreamConfig, judged: bool) -> (Vec<String>, usize, UpstreamConfig) {
+    /// Returns the keys that loosen, how many changes tighten, and the server in force at once.
+    fn hold_back_summary(
+        old: Option<&UpstreamConfig>,
+        new: &UpstreamConfig,
+        judged: bool,
+    ) -> (Vec<String>, usize, UpstreamConfig) {
         let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        let held = hold(old, new, judged, &mut loosened, &mut tightened).unwrap();
+        let held = hold_back_loosening(old, new, judged, &mut loosened, &mut tightened).unwrap();
         (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), held)
     }
 
@@ -190,25 +194,31 @@ mod tests {
     fn trust_waits() {
         let (plain, trusted) = (server(|_| {}), server(|s| s.trust_annotations = true));
         for old in [None, Some(&plain)] {
-            assert_eq!(held(old, &trusted, false), (vec!["mcpServers.a.trust_annotations".into()], 0, plain.clone()));
+            assert_eq!(
+                hold_back_summary(old, &trusted, false),
+                (vec!["mcpServers.a.trust_annotations".into()], 0, plain.clone())
+            );
         }
-        assert_eq!(held(Some(&trusted), &plain, false), (vec![], 1, plain.clone()));
-        assert_eq!(held(Some(&trusted), &trusted, true), (vec![], 0, trusted.clone()));
+        assert_eq!(hold_back_summary(Some(&trusted), &plain, false), (vec![], 1, plain.clone()));
+        assert_eq!(hold_back_summary(Some(&trusted), &trusted, true), (vec![], 0, trusted.clone()));
         let other = server(|s| {
             s.trust_annotations = true;
             s.timeout *= 2;
         });
-        assert_eq!(held(Some(&trusted), &other, false), (vec![], 0, other));
-        // Another program has no trust yet, and runs at once without it.
+        assert_eq!(hold_back_summary(Some(&trusted), &other, false), (vec![], 0, other));
+        // A changed program is not trusted yet, and runs at once without trust.
         let target =
             UpstreamTarget::Command { command: "y".to_owned(), args: Vec::new(), env: Default::default(), cwd: None };
         let moved = server(|s| (s.trust_annotations, s.target) = (true, target.clone()));
         let expected = server(|s| s.target = target.clone());
-        assert_eq!(held(Some(&trusted), &moved, false), (vec!["mcpServers.a.trust_annotations".into()], 0, expected));
+        assert_eq!(
+            hold_back_summary(Some(&trusted), &moved, false),
+            (vec!["mcpServers.a.trust_annotations".into()], 0, expected)
+        );
     }
 
     #[test]
-    fn whoever_may_get_at_the_gateways_own_files_waits() {
+    fn access_to_the_gateways_own_files_waits() {
         let command = |name: &str| UpstreamTarget::Command {
             command: name.to_owned(),
             args: Vec::new(),
@@ -217,38 +227,41 @@ mod tests {
         };
         let (plain, moved) = (server(|_| {}), server(|s| s.target = command("y")));
         let own = server(|s| (s.allow_own_files, s.target, s.max_queue) = (true, command("y"), 7));
-        // What needs it does not run before, and the rest does.
+        // A server that needs the permission does not run without it; other changes take effect.
         let expected = (vec!["mcpServers.a.allow_own_files".into()], 0, server(|s| s.max_queue = 7));
-        assert_eq!(held(Some(&plain), &own, false), expected);
-        assert_eq!(held(Some(&own), &own, false), (vec![], 0, own.clone()));
-        assert_eq!(held(Some(&own), &moved, false), (vec![], 0, moved));
-        // A new server with it is as one that got it; without, it comes at once.
+        assert_eq!(hold_back_summary(Some(&plain), &own, false), expected);
+        assert_eq!(hold_back_summary(Some(&own), &own, false), (vec![], 0, own.clone()));
+        assert_eq!(hold_back_summary(Some(&own), &moved, false), (vec![], 0, moved));
+        // A new server with the permission is like one that was given it; without it, it starts at once.
         let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        assert_eq!(hold(None, &own, false, &mut loosened, &mut tightened), None);
+        assert_eq!(hold_back_loosening(None, &own, false, &mut loosened, &mut tightened), None);
         assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
-        assert_eq!(held(None, &plain, true), (vec![], 0, plain));
+        assert_eq!(hold_back_summary(None, &plain, true), (vec![], 0, plain));
     }
 
     #[test]
-    fn calls_that_run_side_by_side_wait() {
+    fn concurrent_calls_wait() {
         let (server_wide, by_tool) = (server(|_| {}), server(|s| s.serialize = Serialization::Tool));
         for old in [None, Some(&server_wide)] {
-            assert_eq!(held(old, &by_tool, false), (vec!["mcpServers.a.serialize".into()], 0, server_wide.clone()));
+            assert_eq!(
+                hold_back_summary(old, &by_tool, false),
+                (vec!["mcpServers.a.serialize".into()], 0, server_wide.clone())
+            );
         }
-        assert_eq!(held(Some(&by_tool), &by_tool, false), (vec![], 0, by_tool.clone()));
-        assert_eq!(held(Some(&by_tool), &server_wide, false), (vec![], 1, server_wide.clone()));
+        assert_eq!(hold_back_summary(Some(&by_tool), &by_tool, false), (vec![], 0, by_tool.clone()));
+        assert_eq!(hold_back_summary(Some(&by_tool), &server_wide, false), (vec![], 1, server_wide.clone()));
     }
 
     #[test]
-    fn names_that_rules_go_by_wait_where_there_are_such_rules() {
+    fn renamed_tools_wait_if_rules_name_tools() {
         let (old, new) = (server(|_| {}), server(|s| s.prefix = "b_".into()));
-        assert_eq!(held(Some(&old), &new, false), (vec![], 0, new.clone()));
-        assert_eq!(held(Some(&old), &new, true), (vec!["mcpServers.a.prefix".into()], 0, old.clone()));
-        assert_eq!(held(None, &new, true), (vec![], 0, new));
+        assert_eq!(hold_back_summary(Some(&old), &new, false), (vec![], 0, new.clone()));
+        assert_eq!(hold_back_summary(Some(&old), &new, true), (vec!["mcpServers.a.prefix".into()], 0, old.clone()));
+        assert_eq!(hold_back_summary(None, &new, true), (vec![], 0, new));
     }
 
     #[test]
-    fn tools_that_are_let_through_anew_wait() {
+    fn newly_allowed_tools_wait() {
         let allow = |patterns: &[&str]| server(|s| s.tools_allow = texts(patterns));
         let cases: &[Row] = &[
             (&[], &["a"], false, &["a"]),
@@ -262,7 +275,7 @@ mod tests {
             (&["*"], &["get_*"], false, &["get_*"]),
         ];
         for (old, new, loosens, at_once) in cases {
-            let (keys, tightened, held) = held(Some(&allow(old)), &allow(new), false);
+            let (keys, tightened, held) = hold_back_summary(Some(&allow(old)), &allow(new), false);
             assert_eq!(
                 keys,
                 if *loosens { vec!["mcpServers.a.tools.allow".to_owned()] } else { vec![] },
@@ -271,12 +284,12 @@ mod tests {
             assert_eq!(held, allow(at_once), "{old:?} {new:?}");
             assert_eq!(tightened, usize::from(!loosens && old != new));
         }
-        let (_, _, nothing) = held(Some(&allow(&["a"])), &allow(&["b"]), false);
+        let (_, _, nothing) = hold_back_summary(Some(&allow(&["a"])), &allow(&["b"]), false);
         assert_eq!((nothing.tools_allow, nothing.tools_deny), (texts(&["a"]), texts(&["*"])));
     }
 
     #[test]
-    fn recipes_of_the_operators_own_wait() {
+    fn custom_recipes_wait() {
         use countersign_domain::recipes::{Recipe, Recipes};
         let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
             sets: Vec::new(),
@@ -290,19 +303,19 @@ mod tests {
         let with = |previews: &Recipes| server(|s| s.previews = previews.clone());
         let key = "mcpServers.a.previews".to_owned();
         let (shipped, own, other) = (recipes(None, &[]), recipes(Some("x"), &["a"]), recipes(Some("y"), &["a"]));
-        assert_eq!(held(None, &with(&shipped), false).0, Vec::<String>::new());
-        let (keys, _, at_once) = held(None, &with(&own), false);
+        assert_eq!(hold_back_summary(None, &with(&shipped), false).0, Vec::<String>::new());
+        let (keys, _, at_once) = hold_back_summary(None, &with(&own), false);
         assert_eq!((keys, at_once.previews), (vec![key.clone()], Recipes::default()));
         for (old, new, waits) in
             [(&shipped, &own, true), (&own, &other, true), (&own, &shipped, false), (&own, &own, false)]
         {
-            let (keys, _, at_once) = held(Some(&with(old)), &with(new), false);
+            let (keys, _, at_once) = hold_back_summary(Some(&with(old)), &with(new), false);
             assert_eq!((!keys.is_empty(), &at_once.previews), (waits, if waits { old } else { new }));
         }
     }
 
     #[test]
-    fn tools_that_are_no_longer_denied_wait() {
+    fn undenied_tools_wait_for_consent() {
         let deny = |patterns: &[&str]| server(|s| s.tools_deny = texts(patterns));
         let cases: &[Row] = &[
             (&[], &["a"], false, &["a"]),
@@ -314,7 +327,7 @@ mod tests {
             (&["a"], &[], true, &["a"]),
         ];
         for (old, new, loosens, at_once) in cases {
-            let (keys, _, held) = held(Some(&deny(old)), &deny(new), false);
+            let (keys, _, held) = hold_back_summary(Some(&deny(old)), &deny(new), false);
             assert_eq!(
                 keys,
                 if *loosens { vec!["mcpServers.a.tools.deny".to_owned()] } else { vec![] },

@@ -1,50 +1,50 @@
-//! What people are told of reloads: in `GET /api/reload` and on the feed.
+//! Reports about reloads, for `GET /api/reload` and the feed.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{diff::Diff, waiting::Waiting};
+use super::{diff::Diff, pending::PendingPolicy};
 use countersign_config::{ConfigError, error};
 
-/// What made the gateway look at its configuration again.
+/// Why the configuration was read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Why {
-    /// SIGHUP
+pub enum ReloadCause {
+    /// The process received SIGHUP.
     Signal,
     /// The file changed.
     File,
-    /// A reviewer consented to what waited.
+    /// A reviewer consented to the pending changes.
     Consent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Effect {
-    /// Whatever does not wait is in force.
+pub enum ReloadEffect {
+    /// Everything that needs no consent is in force.
     Applied,
     /// There was nothing to do.
     Unchanged,
-    /// The file is bad as a whole, and all is as it was; or a reviewer refused what waited.
+    /// The file is invalid and nothing changed, or a reviewer refused the pending changes.
     Refused,
 }
 
-/// What came of looking at the configuration again.
+/// The outcome of a reload.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReloadOutcome {
     pub at: Timestamp,
-    pub why: Why,
-    pub result: Effect,
-    /// What is wrong with a refused file.
+    pub why: ReloadCause,
+    pub result: ReloadEffect,
+    /// The problems of a refused file.
     pub problems: Vec<Problem>,
-    /// What changed at once; without what waits.
+    /// The changes that took effect at once, without pending ones.
     pub changes: Diff,
-    /// The reviewer who decided on what waited.
+    /// The reviewer who decided on the pending changes.
     pub by: Option<String>,
 }
 
-/// One thing that is wrong with a configuration. Tells no secrets.
+/// One problem of a configuration. Contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// File, line and column, or the variable or flag.
@@ -54,16 +54,16 @@ pub struct Problem {
     pub remedy: String,
 }
 
-/// `GET /api/reload`
+/// The body of `GET /api/reload`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The file that is watched, if any.
+    /// The watched file, if any.
     pub file: Option<String>,
-    /// How often the configuration in force has changed since the start.
+    /// The number of times that the configuration in force has changed since the start.
     pub generation: u64,
-    pub waiting: Option<Waiting>,
-    /// Keys that were changed since the start and are read only then.
+    pub waiting: Option<PendingPolicy>,
+    /// Changed keys that are read only at the start.
     pub needs_restart: Vec<String>,
     pub last: Option<ReloadOutcome>,
 }
@@ -80,13 +80,13 @@ impl From<&error::Problem> for Problem {
 }
 
 impl Problem {
-    /// Of a configuration that is well-formed and cannot be put into force.
-    pub(super) fn in_force(message: String) -> Self {
+    /// Describes a valid configuration that cannot take effect.
+    pub(super) fn not_applicable(message: String) -> Self {
         let remedy = "Correct the configuration; until then the old one stays in force.".to_owned();
         Self { place: "the configuration".to_owned(), key: None, message, remedy }
     }
 
-    pub(super) fn all(error: &ConfigError) -> Vec<Self> {
+    pub(super) fn from_config_error(error: &ConfigError) -> Vec<Self> {
         error.problems.iter().map(Self::from).collect()
     }
 }

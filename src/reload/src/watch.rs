@@ -1,7 +1,7 @@
-//! When to look at the configuration again: SIGHUP, and a file that is not what it was.
+//! Triggers a reload on SIGHUP, and when the file changes.
 //!
-//! The file is looked at, not listened to: that sees replacements by rename, swapped links and network file systems
-//! alike, at the price of one `stat` in half a second.
+//! The file is polled, which handles replacement by rename, swapped links and network file systems alike, at the cost
+//! of one `stat` every half second.
 
 use std::{io::IsTerminal, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
@@ -11,44 +11,44 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Reloads, Why};
+use super::{ReloadCause, Reloader};
 
-/// How often the file is looked at. It must look the same twice before it is read, so that no half is read.
-const TICK: Duration = Duration::from_millis(500);
+/// The interval of checks. The file must look the same twice before it is read, so that no half-written file is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What tells one state of a file from another: device, inode, size, and when it changed.
-type Stamp = (u64, u64, u64, i64, i64, i64, i64);
+/// Identifies a version of a file: device, inode, size, and times of modification and status change.
+type FileStamp = (u64, u64, u64, i64, i64, i64, i64);
 
-async fn stamp(path: &Path) -> Option<Stamp> {
+async fn read_stamp(path: &Path) -> Option<FileStamp> {
     let meta = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?;
     Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()))
 }
 
-/// Tells when something that is looked at again and again has changed and has come to rest.
+/// Detects when a polled value has changed and then stayed the same once.
 #[derive(Debug)]
-struct Rest<T> {
-    taken: T,
-    seen: T,
+struct ChangeDetector<T> {
+    accepted: T,
+    last_seen: T,
 }
 
-impl<T: PartialEq + Copy> Rest<T> {
+impl<T: PartialEq + Copy> ChangeDetector<T> {
     const fn new(taken: T) -> Self {
-        Self { taken, seen: taken }
+        Self { accepted: taken, last_seen: taken }
     }
 
-    fn look(&mut self, now: T) -> bool {
-        let rests = now == self.seen;
-        self.seen = now;
-        if rests && now != self.taken {
-            self.taken = now;
+    fn has_settled(&mut self, now: T) -> bool {
+        let rests = now == self.last_seen;
+        self.last_seen = now;
+        if rests && now != self.accepted {
+            self.accepted = now;
             return true;
         }
         false
     }
 }
 
-/// Runs until the end of the gateway. A SIGHUP because the terminal is gone ends it.
-pub async fn run(reloads: Arc<Reloads>, shutdown: CancellationToken) {
+/// Runs until the gateway ends. A SIGHUP caused by a closed terminal ends the gateway.
+pub async fn run(reloads: Arc<Reloader>, shutdown: CancellationToken) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(signal) => Some(signal),
         Err(error) => {
@@ -62,46 +62,46 @@ pub async fn run(reloads: Arc<Reloads>, shutdown: CancellationToken) {
         let there = reloads.was_read();
         tracing::info!(file = %file.display(), there, "the configuration file is watched");
     }
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Nothing that is a file has this stamp: what changed since the file was read is not missed. Where none was there,
-    // any that comes is news.
+    // No file has this stamp, so a change since the file was read is noticed. If there was no file, a new one counts as
+    // a change.
     let never = reloads.was_read().then_some((0, 0, 0, 0, 0, 0, 0));
-    let mut rest = Rest::new(never);
+    let mut detector = ChangeDetector::new(never);
     let mut first = true;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = received(&mut hangup) => {
+            () = receive_hangup(&mut hangup) => {
                 if terminal && !std::io::stderr().is_terminal() {
                     tracing::info!("the terminal is gone");
                     shutdown.cancel();
                     return;
                 }
                 if let Some(file) = &file {
-                    rest = Rest::new(stamp(file).await);
+                    detector = ChangeDetector::new(read_stamp(file).await);
                 }
                 first = false;
-                reloads.reload(Why::Signal).await;
+                reloads.reload(ReloadCause::Signal).await;
             }
             _ = ticks.tick() => {
-                reloads.save_again().await;
+                reloads.retry_save().await;
                 let Some(file) = &file else { continue };
-                let now = stamp(file).await;
-                // What is no file (a pipe) was read once, and cannot be again.
+                let now = read_stamp(file).await;
+                // Anything but a file (a pipe) was read once, and cannot be read again.
                 if first && now.is_none() {
-                    rest = Rest::new(None);
+                    detector = ChangeDetector::new(None);
                 }
                 first = false;
-                if rest.look(now) {
-                    reloads.reload(Why::File).await;
+                if detector.has_settled(now) {
+                    reloads.reload(ReloadCause::File).await;
                 }
             }
         }
     }
 }
 
-async fn received(signal: &mut Option<Signal>) {
+async fn receive_hangup(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_counts_once_it_rests() {
-        let mut rest = Rest::new(Some(1));
+    fn change_counts_once_it_has_settled() {
+        let mut rest = ChangeDetector::new(Some(1));
         for (now, counts) in [
             (Some(1), false),
             (Some(2), false),
@@ -134,20 +134,20 @@ mod tests {
             (None, false),
             (None, false),
         ] {
-            assert_eq!(rest.look(now), counts, "{now:?}");
+            assert_eq!(rest.has_settled(now), counts, "{now:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_replaced_file_has_another_stamp() {
+    async fn replaced_file_has_another_stamp() {
         let dir = tempfile::tempdir().unwrap();
         let (file, other) = (dir.path().join("a"), dir.path().join("b"));
-        assert_eq!(stamp(&file).await, None);
+        assert_eq!(read_stamp(&file).await, None);
         std::fs::write(&file, "1").unwrap();
         std::fs::write(&other, "2").unwrap();
-        let before = stamp(&file).await.unwrap();
+        let before = read_stamp(&file).await.unwrap();
         std::fs::rename(&other, &file).unwrap();
-        assert_ne!(stamp(&file).await.unwrap(), before);
-        assert_eq!(stamp(dir.path()).await, None);
+        assert_ne!(read_stamp(&file).await.unwrap(), before);
+        assert_eq!(read_stamp(dir.path()).await, None);
     }
 }

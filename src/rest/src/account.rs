@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::{Caller, Problem, body, json_ok};
 use countersign_auth::{
     OriginVerdict,
-    attempts::{Attempts, Subject},
+    attempts::{FailedAttempts, Subject},
     codes::{self, CodeStore},
 };
-use countersign_domain::policy::People;
+use countersign_domain::policy::ConfiguredReviewers;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
 use countersign_http::{
     authentication::{RequestAuthenticator, cookies},
@@ -28,8 +28,8 @@ use countersign_protocol::{ErrorKind, McpError};
 pub struct Accounts {
     pub authentication: Arc<RequestAuthenticator>,
     pub codes: Arc<dyn CodeStore>,
-    pub attempts: Attempts,
-    pub people: Arc<People>,
+    pub attempts: FailedAttempts,
+    pub people: Arc<ConfiguredReviewers>,
     pub request_timeout: Duration,
 }
 
@@ -64,7 +64,9 @@ pub async fn sign_in(
     let body: SignIn = body::json(&request, payload, accounts.request_timeout).await?;
     // Verified before anything is counted: however many wrong ones come from wherever, the right one signs in.
     let (principal, key) = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
-        ErrorKind::Unauthorized => accounts.attempts.failed(Subject::peer(peer), std::time::Instant::now(), error),
+        ErrorKind::Unauthorized => {
+            accounts.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
+        }
         _ => error,
     })?;
     let new = accounts.authentication.sign_ins.sign_in(principal, key, &cookies(&request), Timestamp::now())?;
@@ -90,7 +92,7 @@ async fn verify(
 ) -> Result<(Arc<Principal>, Option<SecretHash>), McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::look_up(&*accounts.codes, code.trim())?;
+            codes::check_exists(&*accounts.codes, code.trim())?;
             let codes = Arc::clone(&accounts.codes);
             let redeemed = web::block(move || codes::redeem(&*codes, code.trim(), Timestamp::now())).await;
             let principal =
@@ -98,7 +100,7 @@ async fn verify(
             Ok((Arc::new(principal), None))
         }
         (None, Some(key)) => {
-            let identity = accounts.authentication.authenticator.key(key.trim(), peer)?;
+            let identity = accounts.authentication.authenticator.identify_key(key.trim(), peer)?;
             let key = match identity.credential {
                 Credential::Key(key) => Some(key),
                 Credential::Loopback | Credential::SignIn(_) => None,

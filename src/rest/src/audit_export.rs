@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::{Caller, Problem, Query};
 use countersign_domain::changes::{
     audit::AuditEntry,
-    export::{Format, Span},
+    export::{ExportFormat, TimeRange},
 };
 use countersign_exchange::slots::{StreamSlot, StreamSlots};
 use countersign_protocol::{ErrorKind, McpError};
@@ -24,8 +24,8 @@ const PAGE: usize = 200;
 
 struct Export {
     changes: Changes,
-    format: Format,
-    span: Span,
+    format: ExportFormat,
+    span: TimeRange,
     head: Option<String>,
     after: u64,
     /// The trail's end when the export began.
@@ -42,12 +42,12 @@ pub async fn export(
     streams: web::Data<StreamSlots>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["format", "since", "until"])?;
-    let format = Format::parse(query.get("format").unwrap_or("jsonl"))
+    let format = ExportFormat::parse(query.get("format").unwrap_or("jsonl"))
         .ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "format must be jsonl or csv"))?;
-    let span = Span { since: query.time("since")?, until: query.time("until")? };
+    let span = TimeRange { since: query.time("since")?, until: query.time("until")? };
     let slot = streams.take(&caller.principal.name)?;
     let end = changes.audit_head().await?.seq;
-    let head = Some(format.head()).filter(|head| !head.is_empty());
+    let head = Some(format.header()).filter(|head| !head.is_empty());
     let export = Export { changes: Changes::clone(&changes), format, span, head, after: 0, end, _slot: slot };
     let body = stream::try_unfold(export, |mut export| async move {
         let chunk = export.next().await?;
@@ -78,8 +78,8 @@ impl Export {
             let Some(last) = page.back().map(|entry| entry.seq) else { break };
             self.after = last;
             let mut text = String::new();
-            for entry in page.iter().filter(|entry| self.span.holds(entry)) {
-                self.format.entry(entry, &mut text);
+            for entry in page.iter().filter(|entry| self.span.contains(entry)) {
+                self.format.write_entry(entry, &mut text);
             }
             if !text.is_empty() {
                 return Ok(Some(text.into()));

@@ -14,7 +14,7 @@ use super::Problem;
 use countersign_domain::changes::visible;
 use countersign_protocol::ErrorKind;
 use countersign_review::MAX_COMMENT;
-use countersign_runtime::lanes::aside;
+use countersign_runtime::lanes::offload;
 
 /// Bytes of a body; the largest thing in one is a comment.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -44,7 +44,7 @@ pub async fn json_up_to<T: DeserializeOwned + Send + 'static>(
 ) -> Result<T, Problem> {
     check_headers(max, request)?;
     let body = tokio::time::timeout(patience, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
-    aside(body.len(), move || parse(&body)).await?
+    offload(body.len(), move || parse(&body)).await?
 }
 
 fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {
@@ -104,7 +104,7 @@ fn shorten(message: &str) -> String {
 /// # Errors
 /// `VALIDATION_FAILED` over [`MAX_COMMENT`].
 pub fn comment(text: Option<String>) -> Result<Option<String>, Problem> {
-    let text = visible::comment(text);
+    let text = visible::visible_comment(text);
     if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT) {
         return Err(Problem::new(ErrorKind::ValidationFailed, format!("comment is longer than {MAX_COMMENT} bytes")));
     }

@@ -11,7 +11,7 @@ use super::{
     posted::{Body, On},
 };
 use countersign_config::HttpConfig;
-use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::Line};
+use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::ExportLine};
 use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeFilter, Changes, DecideChange, DecideError, EditChange};
 use countersign_store::{AuditSearch, Narrow};
@@ -43,7 +43,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     let filter = ChangeFilter {
         states: query.names("status")?,
         principals: query.texts("principal"),
-        narrow: Narrow {
+        criteria: Narrow {
             providers: query.texts("server"),
             tools: query.texts("tool"),
             text: query.get("q").map(str::to_owned),
@@ -54,7 +54,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     let mut page = changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
     changes.note_waits(&mut page.items).await?;
     let counts = changes.counts().into_iter().collect();
-    let bytes = page.items.iter().map(|change| change.weight()).sum();
+    let bytes = page.items.iter().map(|change| change.estimated_size()).sum();
     json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
@@ -62,13 +62,13 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
 pub async fn one(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let mut change = changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
     changes.note_waits(std::slice::from_mut(&mut change)).await?;
-    json_of(change.weight(), change).await
+    json_of(change.estimated_size(), change).await
 }
 
 /// A change as it is now.
 async fn answer(decided: Result<Arc<Change>, DecideError>) -> Result<HttpResponse, Problem> {
     let change = decided.map_err(decide_problem)?;
-    json_of(change.weight(), change).await
+    json_of(change.estimated_size(), change).await
 }
 
 #[derive(Deserialize)]
@@ -181,7 +181,7 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct AuditPage<'a> {
-        entries: Vec<Line<'a>>,
+        entries: Vec<ExportLine<'a>>,
         titles: BTreeMap<&'a str, &'a str>,
         next_cursor: Option<String>,
         head: Head,
@@ -198,7 +198,7 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
     let page = changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
     let head = changes.audit_head().await?;
     Ok(json_ok(&AuditPage {
-        entries: page.items.iter().map(|found| Line::from(&found.entry)).collect(),
+        entries: page.items.iter().map(|found| ExportLine::from(&found.entry)).collect(),
         titles: page
             .items
             .iter()

@@ -86,6 +86,7 @@ pub async fn decide(asked: Posted<Many>, changes: web::Data<Changes>) -> Result<
         }
     });
     let results: Vec<DecisionResult> = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
-    let bytes = results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.weight()).sum();
+    let bytes =
+        results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.estimated_size()).sum();
     json_of(bytes, Decisions { results }).await
 }

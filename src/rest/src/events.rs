@@ -129,7 +129,7 @@ impl Subscriber {
                     None => return Next::Ended,
                 },
             };
-            if self.feed.sign_ins.still_valid(&self.credential, Timestamp::now()).is_err() {
+            if self.feed.sign_ins.check_credential(&self.credential, Timestamp::now()).is_err() {
                 return Next::Refused;
             }
             if let Some(event) = event {

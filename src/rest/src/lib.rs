@@ -50,10 +50,10 @@ pub use views::{ProviderInfo, ProvidersView, RoutedProviders, SessionsView};
 use countersign_exchange::slots::StreamSlots;
 use countersign_http::{framing::InProgram, problem::Problem};
 use countersign_protocol::ErrorKind;
-use countersign_reload::Reloads;
+use countersign_reload::Reloader;
 use countersign_review::Changes;
-use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::Definitions};
-use countersign_runtime::lanes::{LARGE, aside};
+use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
+use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
 use countersign_webhooks::Webhooks;
 
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
@@ -69,8 +69,8 @@ pub struct RestData {
     pub changes: web::Data<Changes>,
     pub sessions: web::Data<dyn SessionsView>,
     pub providers: web::Data<dyn ProvidersView>,
-    pub reloads: web::Data<Reloads>,
-    pub definitions: web::Data<Definitions>,
+    pub reloads: web::Data<Reloader>,
+    pub definitions: web::Data<ToolAcceptances>,
     pub standing: web::Data<StandingRules>,
     pub webhooks: web::Data<Webhooks>,
 }
@@ -211,10 +211,10 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
 
 /// As [`json_ok`], of something that holds changes, which may be large: `bytes` are about those of its text.
 async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
-    if bytes <= LARGE {
+    if bytes <= LARGE_MESSAGE_BYTES {
         return Ok(json_ok(&body));
     }
-    let text = aside(bytes, move || serde_json::to_vec(&body)).await?;
+    let text = offload(bytes, move || serde_json::to_vec(&body)).await?;
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
     Ok(private().content_type("application/json").body(text))
 }

@@ -13,7 +13,7 @@ use super::{
 use countersign_config::HttpConfig;
 use countersign_domain::{
     changes::Terms,
-    policy::{Asker, CallFacts, Mark, StandingRule, Subject, Verdict, subjects::Refusal},
+    policy::{AcceptanceMark, CallFacts, Requester, StandingRule, Subject, Verdict, subjects::Refusal},
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError, suggest};
@@ -69,7 +69,7 @@ pub struct Tested {
     rule: Option<Arc<str>>,
     standing_rule: Option<Arc<StandingRule>>,
     reason: Arc<str>,
-    mark: Option<Mark>,
+    mark: Option<AcceptanceMark>,
     /// Of a review.
     terms: Option<Arc<Terms>>,
     /// It is not enforced.
@@ -112,7 +112,7 @@ impl TestBody {
         if !arguments.get().starts_with('{') {
             return Err(McpError::new(ErrorKind::ValidationFailed, "`arguments` must be an object"));
         }
-        let route: Arc<ToolRoute> = table.tool(&tool).ok_or_else(|| {
+        let route: Arc<ToolRoute> = table.find_tool(&tool).ok_or_else(|| {
             let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
             // Reviewers ask, who see every tool.
             let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
@@ -121,14 +121,14 @@ impl TestBody {
             McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{meant}"))
         })?;
         let principal = principal(self.principal);
-        let decision = route.ruling_on(&arguments).decide(&CallFacts {
+        let decision = route.ruling_for(&arguments).decide(&CallFacts {
             principal: &principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),
             client: self.client.as_deref(),
             arguments: &arguments,
         });
-        let verdict = decision.meant();
+        let verdict = decision.intended_verdict();
         Ok(Tested {
             about: About::Tool(route.name.clone()),
             server: route.provider.name().to_owned(),
@@ -139,7 +139,7 @@ impl TestBody {
             mark: decision.mark,
             terms: (verdict == Verdict::Review).then_some(decision.terms),
             simulated: decision.simulated.is_some(),
-            listed: route.visible_to(&principal),
+            listed: route.is_visible_to(&principal),
         })
     }
 }
@@ -156,7 +156,7 @@ impl TestBody {
     /// Of what is no tool.
     fn ask_other(self, table: &RouteTable) -> Result<Tested, McpError> {
         let principal = principal(self.principal);
-        let asker = Asker {
+        let asker = Requester {
             principal: &principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),
@@ -166,7 +166,7 @@ impl TestBody {
         let policy = table.policy().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
         let (about, server, refusal, otherwise) = match (self.resource, self.prompt, self.method) {
             (Some(uri), ..) => {
-                let found = table.resource(&uri);
+                let found = table.provider_for_uri(&uri);
                 let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
                 let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &asker);
                 (About::Resource(uri), provider.name().to_owned(), refusal, FREE)

@@ -10,10 +10,10 @@ use super::{
     posted::{Body, Posted},
 };
 use countersign_protocol::ErrorKind;
-use countersign_reload::{DecideError, Reloads, Status, Waiting, shown};
+use countersign_reload::{DecideError, PendingPolicy, Reloader, Status, settings_view};
 
 /// `GET /api/reload`
-pub async fn status(_: Caller, reloads: web::Data<Reloads>) -> HttpResponse {
+pub async fn status(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
     json_ok(&reloads.status())
 }
 
@@ -21,12 +21,12 @@ pub async fn status(_: Caller, reloads: web::Data<Reloads>) -> HttpResponse {
 struct InForce {
     /// The file that is watched, if any.
     file: Option<String>,
-    settings: Vec<shown::InForce>,
-    waiting: Option<Waiting>,
+    settings: Vec<settings_view::ActiveSetting>,
+    waiting: Option<PendingPolicy>,
 }
 
 /// `GET /api/config`: what is in force, key by key, and what waits for consent. Secrets are hidden.
-pub async fn in_force(_: Caller, reloads: web::Data<Reloads>) -> HttpResponse {
+pub async fn in_force(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
     let Status { file, waiting, .. } = reloads.status();
     json_ok(&InForce { file, settings: reloads.settings(), waiting })
 }
@@ -48,7 +48,7 @@ pub struct ConsentBody {
 impl Body for ConsentBody {}
 
 /// `POST /api/reload/consent`: a reviewer's word on what loosens policy. Answers as `GET /api/reload`.
-pub async fn consent(asked: Posted<ConsentBody>, reloads: web::Data<Reloads>) -> Result<HttpResponse, Problem> {
+pub async fn consent(asked: Posted<ConsentBody>, reloads: web::Data<Reloader>) -> Result<HttpResponse, Problem> {
     let Posted { reviewer, body } = asked;
     let deciding = Arc::clone(&reloads);
     // On its own: a client that goes away in the middle leaves nothing half in force.
@@ -58,8 +58,8 @@ pub async fn consent(asked: Posted<ConsentBody>, reloads: web::Data<Reloads>) ->
     let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
     decided.map_err(|error| {
         let kind = match &error {
-            DecideError::Nothing => ErrorKind::NotFound,
-            DecideError::Other => ErrorKind::VersionConflict,
+            DecideError::NothingPending => ErrorKind::NotFound,
+            DecideError::Superseded => ErrorKind::VersionConflict,
             DecideError::NotRecorded(_) => ErrorKind::StoreUnavailable,
             DecideError::NotInForce(_) => ErrorKind::ValidationFailed,
         };

@@ -9,10 +9,10 @@ use super::{
     Caller, Problem, Query, body, json_ok, page,
     posted::{Body, On},
 };
-use countersign_domain::policy::{Says, StandingRule};
+use countersign_domain::policy::{StandingRule, StandingVerdict};
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
-use countersign_rulings::standing_rules::{Arguments, NewRule, StandingRules, Whose};
+use countersign_rulings::standing_rules::{ArgumentScope, CallerScope, NewRule, StandingRules};
 
 /// `GET /api/rules?limit=&cursor=`, newest first; all of them without either.
 pub async fn list(
@@ -35,9 +35,9 @@ pub async fn list(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleBody {
-    verdict: Says,
-    arguments: Arguments,
-    principal: Whose,
+    verdict: StandingVerdict,
+    arguments: ArgumentScope,
+    principal: CallerScope,
     #[serde(rename = "for")]
     lasts: Option<u64>,
     comment: Option<String>,
@@ -56,7 +56,7 @@ pub async fn create(
         says: body.verdict,
         arguments: body.arguments,
         principal: body.principal,
-        lasts: body.lasts,
+        valid_for_seconds: body.lasts,
         comment: body::comment(body.comment)?,
     };
     let missing = || Problem::new(ErrorKind::ChangeNotFound, "Change not found");

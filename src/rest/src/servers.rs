@@ -11,8 +11,8 @@ use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 use countersign_rulings::{
-    standing_rules::{MAX_OF_ONE, StandingRules},
-    tool_acceptance::{Definitions, MAX_TOOLS, Shown, ToolInfo, Waiting},
+    standing_rules::{MAX_RULES_PER_OWNER, StandingRules},
+    tool_acceptance::{MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo},
 };
 
 /// Bytes of a body that names many definitions.
@@ -23,7 +23,7 @@ struct Listed {
     #[serde(flatten)]
     info: ProviderInfo,
     /// What waits for a reviewer.
-    review: Waiting,
+    review: PendingToolCounts,
 }
 
 /// `GET /api/servers?limit=&cursor=`; all of them without either.
@@ -31,7 +31,7 @@ pub async fn list(
     _: Caller,
     request: HttpRequest,
     providers: web::Data<dyn ProvidersView>,
-    definitions: web::Data<Definitions>,
+    definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -42,7 +42,7 @@ pub async fn list(
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let infos = providers.providers().await;
-    let mut waiting = definitions.waiting();
+    let mut waiting = definitions.pending_counts();
     let listed = |info: ProviderInfo| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info };
     let page = page::named(&query, infos.into_iter().map(listed).collect(), |listed| &listed.info.name)?;
     Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
@@ -52,19 +52,19 @@ pub async fn list(
 pub async fn one(
     _: Caller,
     request: HttpRequest,
-    definitions: web::Data<Definitions>,
+    definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
     tools_page(name(&request), &definitions, |tools| page::named(&query, tools, |tool| &tool.name))
 }
 
-fn tools_of(name: &str, definitions: &Definitions) -> Result<HttpResponse, Problem> {
+fn tools_of(name: &str, definitions: &ToolAcceptances) -> Result<HttpResponse, Problem> {
     tools_page(name, definitions, |items| Ok(Page { items, next_cursor: None }))
 }
 
 fn tools_page(
     name: &str,
-    definitions: &Definitions,
+    definitions: &ToolAcceptances,
     page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
 ) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
@@ -101,17 +101,17 @@ impl Body for DefinitionsBody {
 }
 
 impl DefinitionsBody {
-    fn shown(self) -> Result<Vec<Shown>, Problem> {
-        shown(self.tools, MAX_TOOLS)
+    fn shown(self) -> Result<Vec<ShownDefinition>, Problem> {
+        shown(self.tools, MAX_TOOLS_PER_ACCEPTANCE)
     }
 }
 
-fn shown(tools: Vec<Named>, most: usize) -> Result<Vec<Shown>, Problem> {
+fn shown(tools: Vec<Named>, most: usize) -> Result<Vec<ShownDefinition>, Problem> {
     if tools.is_empty() || tools.len() > most {
         let message = format!("`tools` must name 1 to {most} definitions");
         return Err(Problem::new(ErrorKind::ValidationFailed, message));
     }
-    Ok(tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
+    Ok(tools.into_iter().map(|Named { name, hash }| ShownDefinition { name, hash }).collect())
 }
 
 #[derive(Deserialize)]
@@ -128,7 +128,7 @@ pub async fn allow(
     asked: Posted<AllowBody>,
     request: HttpRequest,
     standing: web::Data<StandingRules>,
-    definitions: web::Data<Definitions>,
+    definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let AllowBody { tools, reason } = asked.body;
     let reason = body::comment(Some(reason))?.ok_or_else(|| {
@@ -137,8 +137,8 @@ pub async fn allow(
             "`reason` is missing: say why the tools need no review; the audit trail keeps it",
         )
     })?;
-    let shown = shown(tools, MAX_OF_ONE)?;
-    standing.let_run(name(&request), &shown, &asked.reviewer, &reason).await?;
+    let shown = shown(tools, MAX_RULES_PER_OWNER)?;
+    standing.allow_tools(name(&request), &shown, &asked.reviewer, &reason).await?;
     tools_of(name(&request), &definitions)
 }
 
@@ -146,7 +146,7 @@ pub async fn allow(
 pub async fn accept(
     asked: Posted<DefinitionsBody>,
     request: HttpRequest,
-    definitions: web::Data<Definitions>,
+    definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     definitions.accept(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
     tools_of(name(&request), &definitions)
@@ -156,7 +156,7 @@ pub async fn accept(
 pub async fn revoke(
     asked: Posted<DefinitionsBody>,
     request: HttpRequest,
-    definitions: web::Data<Definitions>,
+    definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     definitions.revoke(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
     tools_of(name(&request), &definitions)

@@ -11,7 +11,7 @@ use super::{Caller, Problem, Query, json_ok, page};
 use countersign_domain::principal::Principal;
 use countersign_exchange::shared::shown;
 use countersign_provider::{CallContext, NoProgress, Report};
-use countersign_routing::{Published, Target};
+use countersign_routing::{PublishedTable, RouteTarget};
 use countersign_session::{Registry, registry::SessionInfo};
 use countersign_upstream::UpstreamStatus;
 
@@ -81,7 +81,7 @@ impl SessionsView for Registry {
 
 /// The providers of the published table.
 pub struct RoutedProviders {
-    pub routes: Arc<Published>,
+    pub routes: Arc<PublishedTable>,
     /// Bounds how long each may take to list its resources.
     pub request_timeout: Duration,
 }
@@ -95,7 +95,7 @@ impl ProvidersView for RoutedProviders {
 async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
     let table = routed.routes.load_full();
     let count =
-        |provider: &Target| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
+        |provider: &RouteTarget| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
     let context = CallContext {
         principal: Arc::new(Principal::local_agent()),
         cancel: CancellationToken::new(),

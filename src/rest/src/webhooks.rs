@@ -5,13 +5,13 @@ use serde::Serialize;
 
 use super::{Caller, Problem, Query, json_ok};
 use countersign_store::webhooks::Delivery;
-use countersign_webhooks::{Listed, Webhooks};
+use countersign_webhooks::{WebhookSummary, Webhooks};
 
 /// `GET /api/webhooks`
 pub async fn list(_: Caller, webhooks: web::Data<Webhooks>) -> HttpResponse {
     #[derive(Serialize)]
     struct WebhookList {
-        webhooks: Vec<Listed>,
+        webhooks: Vec<WebhookSummary>,
     }
     json_ok(&WebhookList { webhooks: webhooks.list() })
 }
@@ -60,7 +60,7 @@ pub async fn test(
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
     caller.decides()?;
-    Ok(json_ok(&webhooks.test(name(&request)).await?))
+    Ok(json_ok(&webhooks.send_test(name(&request)).await?))
 }
 
 fn name(request: &HttpRequest) -> &str {

@@ -1,4 +1,4 @@
-//! The way of a transition to the store and back: admission, the actor, the answer.
+//! Sends a transition to the store and waits for the answer: admission, actor, reply.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use countersign_domain::changes::{
     machine::{self, ChangeEvent, EventKind, IllegalTransition},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_runtime::lanes::{LARGE, aside};
+use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
 use countersign_store::{Draft, StoreError, WriteError};
 
-/// Why a step was not taken.
+/// The reason why a transition was not made.
 #[derive(Debug)]
 pub(super) enum StepError {
     Illegal(IllegalTransition),
-    /// Somebody else was quicker.
+    /// The change has another version by now.
     Conflict,
-    /// There is such a change (only when it is new).
+    /// A new change has an id or idempotency key that already exists.
     Duplicate,
     /// Another change to the same target is running.
     Busy,
-    /// The claim does not hold: the lease of its node has run out, or has not yet.
+    /// The claim is not valid: this node's lease has expired, or the lease of the change's node has not expired yet.
     Fenced,
-    /// Refused before the store; for the client as it is.
+    /// Refused before the store was asked; the error goes to the client unchanged.
     Refused(McpError),
     Store(StoreError),
 }
@@ -48,9 +48,8 @@ impl From<WriteFailure> for StepError {
 }
 
 impl Inner {
-    /// Takes one step from exactly this state of the change, and returns when it is durable and announced.
-    /// Waits for a place in the queue and for the store as long as it takes: for the gateway's own work, which
-    /// must know how it ended.
+    /// Applies one event to exactly this version of the change, and returns when the transition is durable and announced.
+    /// Waits for the queue and the store without a time limit: the gateway's own work must know the outcome.
     pub(super) async fn step(
         &self,
         change: &Arc<Change>,
@@ -62,7 +61,7 @@ impl Inner {
         self.send(draft, admission).await
     }
 
-    /// As [`Inner::step`], of a change whose node is gone.
+    /// Like [`Inner::step`], for a change whose node is gone.
     pub(super) async fn step_for_orphan(
         &self,
         change: &Arc<Change>,
@@ -73,7 +72,7 @@ impl Inner {
         self.send(draft, admission).await
     }
 
-    /// As [`Inner::step`], for endpoints: refuses where the queue is full, and gives up waiting after the time-out.
+    /// Like [`Inner::step`], for endpoints: refuses if the queue is full, and stops waiting after the write timeout.
     pub(super) async fn step_for_endpoint(
         &self,
         change: &Arc<Change>,
@@ -87,22 +86,22 @@ impl Inner {
         self.write_for_endpoint(draft).await
     }
 
-    /// The next step of a change, written down; of a large one away from this thread, which others wait for.
+    /// Serializes the next transition. A large change is handled on another thread, so that it delays nobody.
     async fn draft(&self, change: &Arc<Change>, event: ChangeEvent, key_id: Option<&str>) -> Result<Draft, StepError> {
         let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
-        let weight = change.weight() + edited;
+        let weight = change.estimated_size() + edited;
         let draft = |change: &Change, event, now, key_id: Option<&str>| {
             let transition = machine::apply(change, event, now).map_err(StepError::Illegal)?;
             record::draft(transition, key_id).map_err(StepError::Refused)
         };
-        if weight <= LARGE {
+        if weight <= LARGE_MESSAGE_BYTES {
             return draft(change, event, self.now(), key_id);
         }
         let (change, now, key_id) = (Arc::clone(change), self.now(), key_id.map(str::to_owned));
-        aside(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
+        offload(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
     }
 
-    /// Whether a change may be this large.
+    /// Rejects a change that is larger than the limit.
     ///
     /// # Errors
     /// `TOO_LARGE`
@@ -120,14 +119,14 @@ impl Inner {
         let admission = self.admit(&draft)?;
         match tokio::time::timeout(self.config.write_timeout, self.send(draft, admission)).await {
             Ok(result) => result,
-            // It may yet be written.
+            // It may still be written.
             Err(_) => Err(StepError::Store(StoreError::OutcomeUnknown)),
         }
     }
 
     async fn send(&self, draft: Draft, admission: Admission) -> Result<Arc<Change>, StepError> {
         let (reply, answer) = oneshot::channel();
-        // The mailbox's own capacity is not relied on: the admission bounds what is in it.
+        // The admission limits the messages in the mailbox, so its own capacity does not matter.
         if draft.kind == EventKind::Created {
             self.addr.do_send(ProposeChange { draft, admission, reply });
         } else {
@@ -135,7 +134,7 @@ impl Inner {
         }
         match answer.await {
             Ok(result) => result.map_err(StepError::from),
-            // The actor or the store ended with the answer.
+            // The actor or the store ended before it answered.
             Err(_) => Err(StepError::Store(StoreError::OutcomeUnknown)),
         }
     }
@@ -144,19 +143,20 @@ impl Inner {
         let full = |_| {
             StepError::Refused(McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"))
         };
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(full)?;
-        let bytes = Arc::clone(&self.place_bytes).try_acquire_many_owned(self.kibibytes(draft)).map_err(full)?;
+        let place = Arc::clone(&self.queue_slots).try_acquire_owned().map_err(full)?;
+        let bytes = Arc::clone(&self.queue_kibibytes).try_acquire_many_owned(self.kibibytes(draft)).map_err(full)?;
         Ok(Admission { _place: place, _bytes: bytes })
     }
 
     async fn admit_waiting(&self, draft: &Draft) -> Result<Admission, StepError> {
         let closed = |_| StepError::Store(StoreError::Closed);
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(closed)?;
-        let bytes = Arc::clone(&self.place_bytes).acquire_many_owned(self.kibibytes(draft)).await.map_err(closed)?;
+        let place = Arc::clone(&self.queue_slots).acquire_owned().await.map_err(closed)?;
+        let bytes =
+            Arc::clone(&self.queue_kibibytes).acquire_many_owned(self.kibibytes(draft)).await.map_err(closed)?;
         Ok(Admission { _place: place, _bytes: bytes })
     }
 
-    /// What a draft takes of the queue's bytes: never more than there are, or it would wait for ever.
+    /// Returns the draft's share of the queue's bytes, at most all of them, so that it never waits forever.
     fn kibibytes(&self, draft: &Draft) -> u32 {
         u32::try_from((draft.body.len() / 1024 + 1).min(self.config.queue_bytes / 1024)).unwrap_or(u32::MAX)
     }

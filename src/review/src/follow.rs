@@ -1,35 +1,35 @@
-//! Follows the store: what other nodes write, and what a write of this gateway turns out to have been, goes to the actor,
-//! which announces it as it would its own.
+//! Follows the store's feed: transitions of other nodes, and own ones whose outcome was unknown, go to the actor, which
+//! announces them like its own.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    actor::{ReadOthers, others::Other},
+    actor::{ApplyRemote, remote_transition::RemoteTransition},
     inner::Inner,
-    inquiries::Word,
+    inquiries::InquiryMessage,
 };
 use countersign_store::StoreError;
 
-/// Read at a time.
-const PAGE: usize = 256;
-/// Before the store is read again, where it had less than was told.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The same where it could not be.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How often the counts are taken anew while others write: they do not tell of what they prune.
-const RECOUNT: Duration = Duration::from_secs(60);
+/// Events read at a time.
+const PAGE_SIZE: usize = 256;
+/// The delay before the store is read again if it had fewer events than it had notified.
+const REREAD_DELAY: Duration = Duration::from_secs(1);
+/// The delay after a failed read.
+const FAILURE_DELAY: Duration = Duration::from_millis(100);
+/// The interval at which counts are refreshed while other nodes write, because pruning is not announced.
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut news = inner.nodes.news();
     let mut read_to = inner.feed.head();
-    let mut recount = tokio::time::interval(RECOUNT);
+    let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
     loop {
         let behind = news.borrow_and_update().event > read_to.max(inner.feed.head());
         if !behind {
             tokio::select! {
-                () = inner.followed.cancelled() => return,
+                () = inner.stop_following.cancelled() => return,
                 () = inner.gap.notified() => {}
                 changed = news.changed() => {
                     if changed.is_err() {
@@ -45,15 +45,15 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 }
             }
         }
-        match page(&inner, &mut read_to).await {
+        match read_new_events(&inner, &mut read_to).await {
             Ok(true) => {}
-            // Told of more than there is: whatever it was, it is looked at again with the next news.
+            // The store has fewer events than it notified: it is read again with the next notification.
             Ok(false) if behind => {
                 tokio::select! {
-                    () = inner.followed.cancelled() => return,
+                    () = inner.stop_following.cancelled() => return,
                     () = inner.gap.notified() => {}
                     _ = news.changed() => {}
-                    () = tokio::time::sleep(AGAIN) => {}
+                    () = tokio::time::sleep(REREAD_DELAY) => {}
                 }
             }
             Ok(false) => {}
@@ -62,21 +62,21 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 tracing::warn!(%error, "what others have written cannot be read; trying again");
                 inner.gap.notify_one();
                 tokio::select! {
-                    () = inner.followed.cancelled() => return,
-                    () = tokio::time::sleep(PAUSE) => {}
+                    () = inner.stop_following.cancelled() => return,
+                    () = tokio::time::sleep(FAILURE_DELAY) => {}
                 }
             }
         }
     }
 }
 
-/// Takes what other nodes say to changes that run here, until the gateway closes.
-pub(crate) async fn listen(inner: Arc<Inner>) {
+/// Delivers messages of other nodes to the changes that run here, until the gateway closes.
+pub(crate) async fn receive_messages(inner: Arc<Inner>) {
     let mut news = inner.nodes.news();
     let mut heard = 0;
     loop {
         tokio::select! {
-            () = inner.followed.cancelled() => return,
+            () = inner.stop_following.cancelled() => return,
             changed = news.changed() => if changed.is_err() {
                 return;
             }
@@ -89,34 +89,34 @@ pub(crate) async fn listen(inner: Arc<Inner>) {
             Ok(all) => {
                 heard = words;
                 for (id, body) in all {
-                    let Some(word) = Word::heard(&body) else { continue };
-                    if let Err(error) = inner.inquiries.tell(&id, word).await {
+                    let Some(word) = InquiryMessage::from_json(&body) else { continue };
+                    if let Err(error) = inner.inquiries.send(&id, word).await {
                         tracing::warn!(?error, change = id, "what another node says to a change was not taken");
                     }
                 }
             }
-            // The node hears of it again in a second.
+            // The node is notified again within a second.
             Err(error) => tracing::warn!(%error, "what other nodes say cannot be read"),
         }
     }
 }
 
-/// Reads on; whether there was anything.
-async fn page(inner: &Inner, read_to: &mut u64) -> Result<bool, StoreError> {
+/// Reads all new events. Returns `true` if there were any.
+async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, StoreError> {
     let mut any = false;
     loop {
         let after = inner.feed.head().max(*read_to);
-        let followed = inner.store.followed(after, PAGE).await?;
-        let more = followed.len() == PAGE;
-        let others = followed.into_iter().map(Other::read).collect::<Result<Vec<_>, _>>()?;
+        let followed = inner.store.followed(after, PAGE_SIZE).await?;
+        let more = followed.len() == PAGE_SIZE;
+        let others = followed.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
         let Some(last) = others.last() else { return Ok(any) };
         *read_to = last.seq;
         any = true;
-        inner.addr.do_send(ReadOthers { others });
+        inner.addr.do_send(ApplyRemote { others });
         if !more {
             return Ok(any);
         }
-        // No more than a page waits for the actor, about.
+        // Keeps about one page in the actor's mailbox.
         tokio::task::yield_now().await;
     }
 }

@@ -1,4 +1,4 @@
-//! What all handles of [`super::Changes`] and the gateway's own work on changes share.
+//! The state shared by all [`super::Changes`] handles, the Executor and the upkeep tasks.
 
 use std::{
     sync::{Arc, Mutex, atomic::AtomicBool},
@@ -16,7 +16,7 @@ use super::{
         PendingChanges,
         duplicate_calls::DuplicateCalls,
         ledger::{Counts, Deadlines},
-        proposal_rate::Flood,
+        proposal_rate::ProposalRate,
         watch::Watchers,
     },
     inquiries::Inquiries,
@@ -26,14 +26,14 @@ use countersign_feed::Feed;
 use countersign_provider::ProviderDirectory;
 use countersign_store::{Nodes, Store};
 
-/// See the module's page.
+/// Addresses, limits and cancellation tokens of the running review of changes.
 pub(super) struct Inner {
     pub config: PendingConfig,
     pub store: Arc<dyn Store>,
     pub directory: Arc<dyn ProviderDirectory>,
-    /// The one sender to the actor: an address clone would bring its own mailbox capacity.
+    /// The only sender to the actor: each clone of an address would add its own mailbox capacity.
     pub addr: Addr<PendingChanges>,
-    /// The thread of the Executor, of rechecks and of the expiry.
+    /// The thread of the Executor, of rechecks and of expiry.
     pub executor: ArbiterHandle,
     pub writer: ArbiterHandle,
     pub feed: Feed,
@@ -41,26 +41,26 @@ pub(super) struct Inner {
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
     pub duplicates: Arc<DuplicateCalls>,
-    pub flood: Flood,
+    pub proposal_rate: ProposalRate,
     pub nodes: Arc<dyn Nodes>,
     /// See [`PendingChanges::gap`].
     pub gap: Arc<Notify>,
-    /// Nothing is announced any more.
-    pub followed: CancellationToken,
+    /// Cancelled when nothing more will be announced.
+    pub stop_following: CancellationToken,
     pub inquiries: Inquiries,
-    pub places: Arc<Semaphore>,
-    pub place_bytes: Arc<Semaphore>,
+    pub queue_slots: Arc<Semaphore>,
+    pub queue_kibibytes: Arc<Semaphore>,
     pub started: Instant,
-    /// No new work from endpoints.
+    /// Set when endpoints may start no new work.
     pub closing: AtomicBool,
-    /// No new claims.
+    /// Cancelled when no new change may be claimed.
     pub stop: CancellationToken,
-    /// Running calls are ended.
+    /// Cancelled to end running calls.
     pub kill: CancellationToken,
-    /// Outcomes that cannot be recorded are given up.
+    /// Cancelled to give up recording outcomes.
     pub abandon: CancellationToken,
     pub executor_ended: Mutex<Option<oneshot::Receiver<()>>>,
-    /// The Executor has ended, in order or not.
+    /// Cancelled when the Executor has ended, for whatever reason.
     pub executor_gone: CancellationToken,
 }
 
@@ -71,8 +71,8 @@ impl Inner {
         now.round(Unit::Millisecond).unwrap_or(now)
     }
 
-    /// Whether the change's time is over.
-    pub(super) fn expired(&self, change: &Change) -> bool {
+    /// Returns `true` if the change's deadline has passed.
+    pub(super) fn is_expired(&self, change: &Change) -> bool {
         change.expires_at.duration_since(self.now()) <= SignedDuration::ZERO
     }
 }

@@ -1,4 +1,4 @@
-//! The changes that run now and may ask the clients of their proposers, and what those say to them.
+//! Routes answers of clients to the running changes whose tools ask questions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,26 +9,26 @@ use tokio::sync::{mpsc, oneshot};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// What is said to one change and waits for the Executor.
+/// The capacity for messages to one change that wait for the Executor.
 const QUEUE: usize = 64;
 
-/// How long another node may take to hear what is said to a change that it runs.
-pub(super) const HEARD: Duration = Duration::from_secs(5);
+/// The longest wait for another node to confirm a message to a change that it runs.
+pub(super) const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An answer, or why there is none.
-pub type Said = Result<Arc<RawValue>, String>;
+/// An answer, or the reason why there is none.
+pub type InquiryAnswer = Result<Arc<RawValue>, String>;
 
-/// What a client says of the questions of its change.
-pub(super) enum Word {
-    Answers { by: String, answers: Vec<(String, Said)> },
+/// A client's message about the questions of its change.
+pub(super) enum InquiryMessage {
+    Answers { by: String, answers: Vec<(String, InquiryAnswer)> },
     GiveUp { by: String },
 }
 
-impl Word {
-    /// As one node tells another.
-    pub(super) fn told(&self) -> String {
-        let text = |answer: &Said| match answer {
-            // As text, so that not a byte of it changes.
+impl InquiryMessage {
+    /// Serializes the message for another node.
+    pub(super) fn to_json(&self) -> String {
+        let text = |answer: &InquiryAnswer| match answer {
+            // As text, so that the answer's bytes stay as they are.
             Ok(answer) => json!({ "said": answer.get() }),
             Err(why) => json!({ "none": why }),
         };
@@ -41,19 +41,19 @@ impl Word {
         }
     }
 
-    /// As [`Self::told`]; `None` for what is nothing of the kind.
-    pub(super) fn heard(text: &str) -> Option<Self> {
+    /// Parses the output of [`Self::to_json`]; `None` if the text is something else.
+    pub(super) fn from_json(text: &str) -> Option<Self> {
         #[derive(Deserialize)]
         struct Answer {
             said: Option<String>,
             none: Option<String>,
         }
         #[derive(Deserialize)]
-        struct Told {
+        struct Body {
             by: String,
             answers: Option<Vec<(String, Answer)>>,
         }
-        let Told { by, answers } = serde_json::from_str(text).ok()?;
+        let Body { by, answers } = serde_json::from_str(text).ok()?;
         let Some(answers) = answers else { return Some(Self::GiveUp { by }) };
         let answers = answers.into_iter().map(|(key, answer)| {
             let said = answer.said.and_then(|text| RawValue::from_string(text).ok()).map(Arc::from);
@@ -63,16 +63,16 @@ impl Word {
     }
 }
 
-/// What a client says, and where it hears that this is durable.
-pub(super) type Heard = (Word, oneshot::Sender<Result<(), McpError>>);
+/// A message, and the reply channel that confirms it is durable.
+pub(super) type PendingMessage = (InquiryMessage, oneshot::Sender<Result<(), McpError>>);
 
-/// The ways to the changes that run now and may ask.
+/// Channels to the running changes that may ask questions.
 #[derive(Default)]
-pub(super) struct Inquiries(DashMap<String, mpsc::Sender<Heard>>);
+pub(super) struct Inquiries(DashMap<String, mpsc::Sender<PendingMessage>>);
 
 impl Inquiries {
-    /// What is said to this change from now on.
-    pub(super) fn open(&self, id: &str) -> mpsc::Receiver<Heard> {
+    /// Opens the channel of a change.
+    pub(super) fn open(&self, id: &str) -> mpsc::Receiver<PendingMessage> {
         let (sender, words) = mpsc::channel(QUEUE);
         self.0.insert(id.to_owned(), sender);
         words
@@ -82,9 +82,9 @@ impl Inquiries {
         self.0.remove(id);
     }
 
-    /// Returns once it is durable, or where nobody listens.
-    pub(super) async fn tell(&self, id: &str, word: Word) -> Result<(), McpError> {
-        // One that does not run asks nothing.
+    /// Sends a message and waits until it is durable. Returns at once if the change has no open channel.
+    pub(super) async fn send(&self, id: &str, word: InquiryMessage) -> Result<(), McpError> {
+        // A change that does not run has no questions.
         let Some(sender) = self.0.get(id).map(|sender| sender.clone()) else { return Ok(()) };
         let (done, heard) = oneshot::channel();
         match sender.try_send((word, done)) {
@@ -102,25 +102,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_node_tells_another_is_told_to_the_byte() {
-        let raw = |text: &str| -> Said { Ok(Arc::from(RawValue::from_string(text.to_owned()).unwrap())) };
+    fn message_between_nodes_keeps_every_byte() {
+        let raw = |text: &str| -> InquiryAnswer { Ok(Arc::from(RawValue::from_string(text.to_owned()).unwrap())) };
         let answers = vec![
             ("a".to_owned(), raw(r#"{ "x":1.50, "big":1e400, "\u0041": 12345678901234567890 }"#)),
             ("b".to_owned(), Err("nobody was there".to_owned())),
         ];
-        let Some(Word::Answers { by, answers: heard }) =
-            Word::heard(&Word::Answers { by: "agent".into(), answers: answers.clone() }.told())
-        else {
+        let Some(InquiryMessage::Answers { by, answers: heard }) = InquiryMessage::from_json(
+            &InquiryMessage::Answers { by: "agent".into(), answers: answers.clone() }.to_json(),
+        ) else {
             panic!("it is an answer")
         };
         assert_eq!(by, "agent");
         for ((key, said), (key_heard, heard)) in answers.iter().zip(&heard) {
-            let text = |said: &Said| said.as_ref().map(|raw| raw.get().to_owned()).map_err(Clone::clone);
+            let text = |said: &InquiryAnswer| said.as_ref().map(|raw| raw.get().to_owned()).map_err(Clone::clone);
             assert_eq!((key, text(said)), (key_heard, text(heard)));
         }
-        assert!(matches!(Word::heard(&Word::GiveUp { by: "x".into() }.told()), Some(Word::GiveUp { by }) if by == "x"));
+        assert!(
+            matches!(InquiryMessage::from_json(&InquiryMessage::GiveUp { by: "x".into() }.to_json()), Some(InquiryMessage::GiveUp { by }) if by == "x")
+        );
         for wrong in ["", "{}", "[]", r#"{"by":1}"#] {
-            assert!(Word::heard(wrong).is_none(), "{wrong}");
+            assert!(InquiryMessage::from_json(wrong).is_none(), "{wrong}");
         }
     }
 }

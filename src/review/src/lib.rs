@@ -1,12 +1,11 @@
-//! Pending changes at work: the one writer (`PendingChanges`), which announces on the [`Feed`] what was committed, and the
-//! `Executor` that runs what was approved. Everyone else holds a [`Changes`] handle.
+//! The life of pending changes. `PendingChanges` is their only writer and announces committed transitions on the
+//! [`Feed`]; the `Executor` runs approved changes. All other code uses a [`Changes`] handle.
 //!
-//! Never runs a write that was not approved, never runs one twice, and never tells of a transition that is not durable.
+//! Never runs an unapproved write, never runs a write twice, and never announces a transition that is not durable.
 //!
-//! `requests` does what an endpoint asks for; `commit.rs` takes a step to the store and back through `actor`, which also
-//! counts and bounds what is under way; `recheck.rs` compares a change with the live state; `upkeep` expires, prunes and
-//! drops votes; `executor` claims, calls and records. [`gateway_tools`] are the tools by
-//! which an agent follows its own changes.
+//! `requests` serves the endpoints; `commit.rs` sends a transition to the store through `actor`, which also enforces the
+//! limits; `recheck.rs` compares a change with the live state; `upkeep` expires, prunes and voids votes; `executor`
+//! claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
 
 mod actor;
 mod commit;
@@ -37,7 +36,7 @@ use countersign_domain::{
         Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict, WaitsFor,
         audit::{AuditEntry, AuditHead},
     },
-    policy::{Everybody, Reviewers},
+    policy::{AnyReviewer, Reviewers},
     principal::Principal,
 };
 use countersign_feed::Feed;
@@ -54,28 +53,28 @@ pub struct Proposal {
     pub tool: String,
     pub tool_title: String,
     pub tool_hash: String,
-    /// What would run the call.
+    /// The server and definition that would run the call.
     pub served_by: ServedBy,
     pub arguments: Arc<RawValue>,
     pub preview: Preview,
-    /// Why the policy put it under review.
+    /// The policy's reason for the review.
     pub review: Option<ReviewNote>,
-    /// What the rule asks of its review.
+    /// The conditions that the rule sets for the review.
     pub terms: Terms,
-    /// What the proposer's client can be asked for while the call runs, as a JSON object; none where it cannot be
-    /// reached then.
+    /// Client capabilities that the tool may use for questions during the call, as a JSON object; `None` if the client
+    /// cannot be reached at that time.
     pub client: Option<Arc<RawValue>>,
     pub idempotency_key: Option<String>,
     pub expire_after: Duration,
 }
 
-/// Which changes to list; `None` means any.
+/// A filter for lists of changes; `None` and empty lists match any.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeFilter {
     pub states: Vec<ChangeState>,
     /// Only those of these principals; empty means any.
     pub principals: Vec<String>,
-    pub narrow: Narrow,
+    pub criteria: Narrow,
 }
 
 /// A page of a listing.
@@ -129,7 +128,7 @@ impl From<McpError> for DecideError {
 /// The wall clock; tests pass their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How pending changes are bounded and timed.
+/// Limits and timeouts of pending changes.
 #[derive(Clone)]
 pub struct PendingConfig {
     /// Changes of one principal that are not final, and bytes of them (arguments, diff and all).
@@ -146,28 +145,28 @@ pub struct PendingConfig {
     /// Transitions on their way to the store, and bytes of them.
     pub queue: usize,
     pub queue_bytes: usize,
-    /// How long a provider may take to preview, and to run.
+    /// Timeouts of a provider for a preview and for a run.
     pub preview_timeout: Duration,
     pub run_timeout: Duration,
-    /// How long a running change waits for its client's answer to a question.
+    /// The timeout of a question to the proposer's client.
     pub answer_timeout: Duration,
-    /// How long an endpoint waits for the store.
+    /// The timeout of a write that an endpoint waits for.
     pub write_timeout: Duration,
     /// Approved changes that run at the same time.
     pub concurrency: usize,
-    /// How long after the start an approved change waits for its provider to appear.
+    /// The time after the start during which an approved change waits for its provider to appear.
     pub provider_grace: Duration,
     /// Between tries of the Executor while the store does not work or a target cannot be looked at.
     pub retry_pause: Duration,
     /// Waits ([`Changes::wait`]) at the same time.
     pub max_waiters: usize,
-    /// How often expiry is looked for.
+    /// The interval between searches for expired changes.
     pub expiry_interval: Duration,
-    /// How long what is finished is kept.
+    /// Retention times of finished changes.
     pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
-    /// Who may decide on what.
+    /// Decides which reviewers may decide on which changes.
     pub people: Arc<dyn Reviewers>,
     pub clock: Clock,
 }
@@ -194,13 +193,13 @@ impl From<&ChangesConfig> for PendingConfig {
             expiry_interval: Duration::from_secs(1),
             retention: config.retention,
             feed_ring: 4096,
-            people: Arc::new(Everybody),
+            people: Arc::new(AnyReviewer),
             clock: Arc::new(Timestamp::now),
         }
     }
 }
 
-/// The handle to everything about changes. Cheap to clone; methods may be called from any thread.
+/// A handle to all changes. It is cheap to clone, and its methods may be called from any thread.
 #[derive(Clone)]
 pub struct Changes {
     inner: Arc<inner::Inner>,
@@ -233,7 +232,7 @@ impl Changes {
         self.inner.store.get(id).await.map_err(|e| store_error(&e))
     }
 
-    /// Newest first; `limit` is held to 1..=500. A page may be shorter where its changes are large.
+    /// Lists changes, newest first; `limit` is clamped to 1..=500. A page of large changes may be shorter.
     ///
     /// # Errors
     /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
@@ -245,8 +244,8 @@ impl Changes {
     ) -> Result<Page<Arc<Change>>, McpError> {
         let limit = limit.clamp(1, MAX_PAGE);
         let before = parse_cursor(cursor.as_deref())?;
-        let ChangeFilter { states, principals, narrow } = filter;
-        let query = ListQuery { states, principals, narrow, before, limit };
+        let ChangeFilter { states, principals, criteria } = filter;
+        let query = ListQuery { states, principals, narrow: criteria, before, limit };
         let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
         let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
         Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })
@@ -264,8 +263,8 @@ impl Changes {
         decide::decide(self, decision).await
     }
 
-    /// Puts other arguments in the place of those of a pending or stale change: checked against the tool's schema,
-    /// previewed as the proposer, and to be decided on anew. Goes on if the future is dropped.
+    /// Replaces the arguments of a pending or stale change. They are checked against the tool's schema and previewed as
+    /// the proposer, and votes start over. Continues if the future is dropped.
     ///
     /// # Errors
     /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
@@ -275,7 +274,7 @@ impl Changes {
         edit::edit(self, edit).await
     }
 
-    /// Takes an approval back, by who gave it, or all of them by an admin, until the change may run
+    /// Withdraws the reviewer's own approval, or all approvals if an admin asks, until the change may run
     /// ([`Change::run_after`]).
     ///
     /// # Errors
@@ -285,8 +284,8 @@ impl Changes {
         decide::undo(&self.inner, id, reviewer, version).await
     }
 
-    /// Looks at the target again. Where nothing moved, the change comes back as it is; else it is pending with the new
-    /// diff, or stale with the reason why there is none. Goes on if the future is dropped.
+    /// Compares the change with its target again. Returns the change as it is if nothing moved; otherwise the change is
+    /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
     ///
     /// # Errors
     /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, why the target
@@ -295,7 +294,7 @@ impl Changes {
         refresh::refresh(self, id.to_owned(), Arc::clone(reviewer), version).await
     }
 
-    /// By its proposer, while pending or stale.
+    /// Withdraws a pending or stale change for its proposer.
     ///
     /// # Errors
     /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
@@ -303,8 +302,8 @@ impl Changes {
         decide::withdraw(&self.inner, id, principal).await
     }
 
-    /// What the client of its proposer answers to questions of a running change's tool, by their keys; those that are
-    /// not open are ignored. Returns once the answers are durable.
+    /// Passes the proposer's answers, by question key, to the tool of a running change. Answers to questions that are not
+    /// open are ignored. Returns once the answers are durable.
     ///
     /// # Errors
     /// `OVERLOADED`; those of the store.
@@ -312,33 +311,34 @@ impl Changes {
         &self,
         id: &str,
         principal: &Principal,
-        answers: Vec<(String, inquiries::Said)>,
+        answers: Vec<(String, inquiries::InquiryAnswer)>,
     ) -> Result<(), McpError> {
-        self.say(id, inquiries::Word::Answers { by: principal.name.clone(), answers }).await
+        self.send_inquiry_message(id, inquiries::InquiryMessage::Answers { by: principal.name.clone(), answers }).await
     }
 
-    /// To the change, at whichever node it runs.
-    async fn say(&self, id: &str, word: inquiries::Word) -> Result<(), McpError> {
-        let Some(own) = self.inner.nodes.claimant() else { return self.inner.inquiries.tell(id, word).await };
+    /// Delivers a message to the node on which the change runs.
+    async fn send_inquiry_message(&self, id: &str, word: inquiries::InquiryMessage) -> Result<(), McpError> {
+        let Some(own) = self.inner.nodes.claimant() else { return self.inner.inquiries.send(id, word).await };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
         let Some(change) = running else { return Ok(()) };
         let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
-            return self.inner.inquiries.tell(id, word).await;
+            return self.inner.inquiries.send(id, word).await;
         };
-        self.inner.store.tell(&by.node, id, word.told()).await.map_err(|e| store_error(&e))?;
-        // Until it is known here that it was heard; a change that says nothing of it takes no part in it.
-        self.wait(id, change.version, inquiries::HEARD).await.map(drop)
+        self.inner.store.tell(&by.node, id, word.to_json()).await.map_err(|e| store_error(&e))?;
+        // The next version of the change confirms the delivery; a change without open questions ignores it.
+        self.wait(id, change.version, inquiries::ACKNOWLEDGE_TIMEOUT).await.map(drop)
     }
 
-    /// The proposer's client wants nothing more of a running change: what its tool asks gets no answer.
+    /// Ends the dialogue of a running change because its proposer's client has cancelled the task: open and later
+    /// questions of the tool get no answer.
     ///
     /// # Errors
     /// As [`Self::answer`].
     pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
-        self.say(id, inquiries::Word::GiveUp { by: principal.name.clone() }).await
+        self.send_inquiry_message(id, inquiries::InquiryMessage::GiveUp { by: principal.name.clone() }).await
     }
 
-    /// A reviewer says how an unknown outcome ended.
+    /// Settles an unknown outcome as applied or failed.
     ///
     /// # Errors
     /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
@@ -354,8 +354,8 @@ impl Changes {
         decide::settle(&self.inner, id, reviewer, applied, comment, version).await
     }
 
-    /// Returns when the change's version is above `version`, or it is final, or `timeout` has passed
-    /// (then the change as it is); at once when the gateway shuts down. Cancel-safe.
+    /// Waits until the change's version is above `version`, the change is final, or `timeout` has passed, and returns the
+    /// change as it is then. Returns at once when the gateway shuts down. Cancel-safe.
     ///
     /// # Errors
     /// `OVERLOADED` where too many wait already; those of the store.
@@ -379,7 +379,7 @@ impl Changes {
         Ok(Some(change))
     }
 
-    /// Notes on these changes, to show them, what they wait for: an approved one, while another change has its target.
+    /// Sets `waits_for` on each approved change whose target another change occupies.
     ///
     /// # Errors
     /// Those of the store.
@@ -401,7 +401,7 @@ impl Changes {
         Ok(())
     }
 
-    /// This gateway among those that serve the store.
+    /// The nodes that serve the store, and this gateway's place among them.
     #[must_use]
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
         &self.inner.nodes
@@ -413,13 +413,13 @@ impl Changes {
         &self.inner.feed
     }
 
-    /// How many changes are in each state, all states named.
+    /// Counts the changes in each state, including states without changes.
     #[must_use]
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
         self.inner.counts.read()
     }
 
-    /// The audit trail, newest first, of one change or of all; `limit` is held to 1..=500.
+    /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.
     ///
     /// # Errors
     /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
@@ -440,8 +440,8 @@ impl Changes {
         Ok(Page { items, next_cursor })
     }
 
-    /// The entries of the audit trail that are looked for, newest first, each with what its change is called; `limit` is
-    /// held to 1..=500. A page of a long search may hold none and yet say where to look on.
+    /// Searches the audit trail, newest first, and returns each entry with the title of its change; `limit` is clamped to
+    /// 1..=500. A page of a long search may be empty and still have a cursor.
     ///
     /// # Errors
     /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
@@ -457,7 +457,7 @@ impl Changes {
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
 
-    /// The end of the audit trail, to export.
+    /// Returns the head of the audit trail, for export.
     ///
     /// # Errors
     /// Those of the store.
@@ -472,7 +472,7 @@ fn parse_cursor(cursor: Option<&str>) -> Result<Option<u64>, McpError> {
         .transpose()
 }
 
-/// What a client hears of a failing store; the log hears the rest.
+/// Converts a store error for a client; the details go to the log.
 fn store_error(error: &StoreError) -> McpError {
     if !matches!(error, StoreError::Closed) {
         tracing::error!(%error, "the store failed");

@@ -1,4 +1,4 @@
-//! Looks again at what a change was computed against: when it is approved, and just before it runs.
+//! Compares a change with the live state of its target: when it is approved, and just before it runs.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -14,39 +14,39 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, NoProgress, Provider};
 
-/// Characters of a fault's message, and of a summary or a label.
-const MAX_FAULT: usize = 1000;
-const MAX_HEADLINE: usize = 500;
+/// The most characters of a fault's message.
+const MAX_FAULT_CHARS: usize = 1000;
+const MAX_HEADLINE_CHARS: usize = 500;
 
-/// What was found.
+/// The result of comparing a change with its target.
 pub(super) enum Recheck {
-    /// Everything is as it was shown; the provider that may run it.
+    /// Everything is as shown; holds the provider that may run the call.
     Same(Arc<dyn Provider>),
-    /// The target moved, or something else would run the call.
-    Moved(Box<Moved>),
-    /// It cannot be done any more, or not as shown: the tool is another one, or the preview refuses.
+    /// The target moved, or another server or definition would run the call.
+    Moved(Box<Divergence>),
+    /// The call can no longer be made as shown: the tool's definition changed, or the preview refuses.
     Impossible(ChangeFault),
-    /// Nobody can tell right now.
+    /// The target cannot be read at the moment.
     Unavailable(McpError),
 }
 
-/// What a change would do now that what it was computed against is no more.
-pub(super) struct Moved {
+/// The current preview of a change whose target or server is no longer the one that was shown.
+pub(super) struct Divergence {
     pub preview: Preview,
     pub served_by: ServedBy,
-    /// Why the diff that was shown does not hold.
+    /// The reason why the diff that was shown is no longer valid.
     pub fault: ChangeFault,
 }
 
-impl Moved {
-    /// Whether what moved is the target, and what would run the call is what was shown.
-    pub(super) fn is_of(&self, change: &Change) -> bool {
+impl Divergence {
+    /// Returns `true` if only the target moved: the server and definition are those that were shown.
+    pub(super) fn has_same_server(&self, change: &Change) -> bool {
         change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == self.served_by.fingerprint)
     }
 }
 
-/// Fault of a change whose diff does not hold any more. Its proposer reads it too: nothing about addresses.
-fn moved_fault(change: &Change, served_by: &ServedBy) -> ChangeFault {
+/// Returns the fault of a change whose diff is no longer valid. It names no addresses, because the proposer reads it.
+fn divergence_fault(change: &Change, served_by: &ServedBy) -> ChangeFault {
     let message = match &change.served_by {
         Some(shown) if shown.fingerprint == served_by.fingerprint => "The target has changed since the diff was made",
         Some(_) => "The server has another command or address than when the diff was made",
@@ -55,29 +55,29 @@ fn moved_fault(change: &Change, served_by: &ServedBy) -> ChangeFault {
     ChangeFault { code: ErrorKind::ChangeStale.code().into(), message: message.into() }
 }
 
-/// What a provider's error leaves on the change.
+/// Converts a provider's error into the fault that the change records.
 pub(super) fn fault(error: &McpError) -> ChangeFault {
     let mut message = error.message.clone().into_owned();
-    cut(&mut message, MAX_FAULT);
+    truncate_chars(&mut message, MAX_FAULT_CHARS);
     ChangeFault { code: error.kind.code().into(), message }
 }
 
-/// Cuts a text that is repeated in every event to that many characters.
-pub(super) fn cut(text: &mut String, max: usize) {
+/// Truncates a text to at most `max` characters and an ellipsis.
+pub(super) fn truncate_chars(text: &mut String, max: usize) {
     if let Some((end, _)) = text.char_indices().nth(max) {
         text.truncate(end);
         text.push('…');
     }
 }
 
-/// Headlines of a preview stand in lists and in every event: bounded whatever the provider says.
-pub(super) fn presentable(mut preview: Preview) -> Preview {
-    cut(&mut preview.summary, MAX_HEADLINE);
-    cut(&mut preview.target.label, MAX_HEADLINE);
+/// Truncates the summary and label of a preview, which are part of lists and of every event.
+pub(super) fn bound_headlines(mut preview: Preview) -> Preview {
+    truncate_chars(&mut preview.summary, MAX_HEADLINE_CHARS);
+    truncate_chars(&mut preview.target.label, MAX_HEADLINE_CHARS);
     preview
 }
 
-/// The proposer: previews and runs happen on their behalf, with no more rights than an agent has.
+/// Returns the proposer as a principal. Previews and runs act for them, with an agent's rights only.
 pub(super) fn proposer(change: &Change) -> Arc<Principal> {
     Arc::new(Principal {
         name: change.proposer.principal.clone(),
@@ -87,19 +87,19 @@ pub(super) fn proposer(change: &Change) -> Arc<Principal> {
     })
 }
 
-/// Why a call cannot be previewed.
-pub(super) enum Obstacle {
-    /// It cannot be done, or the tool is another one.
+/// The reason why a call cannot be previewed.
+pub(super) enum PreviewFailure {
+    /// The call cannot be made, or the tool's definition changed.
     Impossible(McpError),
-    /// Nobody can tell right now.
+    /// The provider cannot be asked at the moment.
     Unavailable(McpError),
 }
 
 impl Inner {
-    /// Previews again, as the proposer, and compares. The provider that it gives is the one that was compared: another
-    /// that takes its name later is another value, and calls of this one fail then.
+    /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if
+    /// another one takes its name later, calls of this one fail.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
-        match self.look(change, &change.arguments).await {
+        match self.preview_again(change, &change.arguments).await {
             Ok((provider, preview)) => {
                 let served_by = provider.served_by();
                 let known = change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == served_by.fingerprint);
@@ -108,42 +108,42 @@ impl Inner {
                 if known && same {
                     return Recheck::Same(provider);
                 }
-                let fault = moved_fault(change, &served_by);
-                Recheck::Moved(Box::new(Moved { preview: presentable(preview), served_by, fault }))
+                let fault = divergence_fault(change, &served_by);
+                Recheck::Moved(Box::new(Divergence { preview: bound_headlines(preview), served_by, fault }))
             }
-            Err(Obstacle::Impossible(error)) => Recheck::Impossible(fault(&error)),
-            Err(Obstacle::Unavailable(error)) => Recheck::Unavailable(error),
+            Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(fault(&error)),
+            Err(PreviewFailure::Unavailable(error)) => Recheck::Unavailable(error),
         }
     }
 
     /// Previews the change's tool with these arguments, as the proposer.
-    pub(super) async fn look(
+    pub(super) async fn preview_again(
         &self,
         change: &Change,
         arguments: &RawValue,
-    ) -> Result<(Arc<dyn Provider>, Preview), Obstacle> {
+    ) -> Result<(Arc<dyn Provider>, Preview), PreviewFailure> {
         let unavailable = |message: &'static str| {
             let error = McpError::new(ErrorKind::UpstreamUnavailable, message);
-            Obstacle::Unavailable(error.with("provider", change.provider.as_str()))
+            PreviewFailure::Unavailable(error.with("provider", change.provider.as_str()))
         };
         let Some(provider) = self.directory.provider(&change.provider) else {
             return Err(unavailable("The provider of this change is not available"));
         };
         let hash = self.directory.tool_hash(&change.provider, &change.tool);
         if hash.is_none() && !self.directory.has_tools(&change.provider) {
-            // Not reached since the start: that says nothing about the tool.
+            // Not reached since the start, which proves nothing about the tool.
             return Err(unavailable("The provider of this change has not been reached yet"));
         }
         if hash.as_deref() != Some(change.tool_hash.as_str()) {
-            // Its arguments were never checked against the new definition: to be proposed anew.
-            return Err(Obstacle::Impossible(McpError::new(
+            // The arguments were never checked against the new definition, so the call must be proposed again.
+            return Err(PreviewFailure::Impossible(McpError::new(
                 ErrorKind::ChangeStale,
                 "The tool's definition has changed since this was proposed; propose it again",
             )));
         }
-        provider.available().map_err(Obstacle::Unavailable)?;
+        provider.check_available().map_err(PreviewFailure::Unavailable)?;
         let cancel = CancellationToken::new();
-        // Whatever ends the wait, the provider hears that nobody needs the answer.
+        // However the wait ends, the provider is told that the answer is no longer needed.
         let _cancelled = cancel.clone().drop_guard();
         let context = CallContext {
             principal: proposer(change),
@@ -158,17 +158,17 @@ impl Inner {
         };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =
-            countersign_provider::previews::again(&*self.directory, &provider, tool, arguments, &context, shown);
+            countersign_provider::previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown);
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) => Ok((provider, preview)),
-            Ok(Ok(Err(error))) if error.kind.passes() => Err(Obstacle::Unavailable(error)),
-            Ok(Ok(Err(error))) => Err(Obstacle::Impossible(error)),
+            Ok(Ok(Err(error))) if error.kind.passes() => Err(PreviewFailure::Unavailable(error)),
+            Ok(Ok(Err(error))) => Err(PreviewFailure::Impossible(error)),
             Ok(Err(_panic)) => {
                 tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a preview panicked");
-                Err(Obstacle::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed")))
+                Err(PreviewFailure::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed")))
             }
-            Err(_) => Err(Obstacle::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long"))),
+            Err(_) => Err(PreviewFailure::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long"))),
         }
     }
 }

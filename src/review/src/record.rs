@@ -1,4 +1,4 @@
-//! Serializes a transition for the store and the feed, in the caller's thread.
+//! Serializes a transition for the store and the feed, on the caller's thread.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,11 +11,11 @@ use countersign_domain::changes::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::Draft;
 
-/// What the feed tells of a change, so that nobody has to ask again to show it in a list: no arguments, no diff, no
-/// comments but the event's own. At most 100 votes, since no quorum is larger.
+/// The part of a change that the feed carries, enough to show it in a list: no arguments, no diff, and no comment except
+/// the event's own. It has at most 100 votes, since no quorum is larger.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Summary<'a> {
+struct ChangeSummary<'a> {
     id: &'a str,
     version: u64,
     state: ChangeState,
@@ -29,15 +29,15 @@ struct Summary<'a> {
     created_at: Timestamp,
     updated_at: Timestamp,
     expires_at: Timestamp,
-    /// Of what is shown now.
+    /// The digest of the current content.
     digest: &'a str,
     approvals: usize,
     quorum: u32,
     terms: &'a Terms,
     decisions: Vec<Vote<'a>>,
-    /// How often its arguments were corrected.
+    /// The number of corrections of the arguments.
     edit_count: usize,
-    preview: Previewed<'a>,
+    preview: PreviewSummary<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     run_after: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,18 +59,18 @@ struct Vote<'a> {
 }
 
 #[derive(Serialize)]
-struct Previewed<'a> {
+struct PreviewSummary<'a> {
     kind: PreviewKind,
-    /// The beginning of the reason.
+    /// The beginning of the reason for a failed preview.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<&'a str>,
 }
 
-/// Characters of the reason of a failed preview.
+/// The most characters of the reason for a failed preview.
 const MAX_REASON: usize = 200;
 
-impl<'a> Summary<'a> {
-    fn of(change: &'a Change) -> Self {
+impl<'a> ChangeSummary<'a> {
+    fn new(change: &'a Change) -> Self {
         let vote = |decision: &'a Decision| Vote {
             reviewer: &decision.reviewer,
             owner: decision.owner.as_deref(),
@@ -99,7 +99,7 @@ impl<'a> Summary<'a> {
             terms: &change.terms,
             decisions: change.decisions.iter().map(vote).collect(),
             edit_count: change.edits.len(),
-            preview: Previewed { kind: change.preview.kind, failed: change.preview.failed.as_deref().map(reason) },
+            preview: PreviewSummary { kind: change.preview.kind, failed: change.preview.failed.as_deref().map(reason) },
             run_after: change.run_after,
             duplicate_of: change.duplicate_of.as_deref(),
             fault: change.fault.as_ref(),
@@ -112,22 +112,22 @@ struct EventTail<'a> {
     at: Timestamp,
     actor: &'a str,
     comment: Option<&'a str>,
-    change: Summary<'a>,
+    change: ChangeSummary<'a>,
 }
 
-/// Of an audit entry.
+/// The details of an audit entry.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Details<'a> {
     version: u64,
-    /// What was shown when this happened.
+    /// The digest of what was shown at the time.
     digest: &'a str,
-    /// Of the bytes that were proposed, approved, run: whatever this is the entry of.
+    /// The hash of the argument bytes that this transition proposed, approved or ran.
     arguments_hash: &'a str,
-    /// Of an edit: those before it.
+    /// Only for an edit: the hash of the arguments before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_arguments_hash: Option<&'a str>,
-    /// Of the whole change after this, so that `audit verify` sees whether the change itself was altered.
+    /// The hash of the whole change after the transition, so that `audit verify` notices if the change was altered.
     change_hash: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     comment: Option<&'a str>,
@@ -135,12 +135,17 @@ struct Details<'a> {
     key_id: Option<&'a str>,
 }
 
-/// The draft of a transition; `key_id` is the key by which its actor was known, if any.
+/// Serializes a transition into a draft; `key_id` is the key that authenticated its actor, if any.
 pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draft, McpError> {
     let Transition { kind, from, actor, comment, after } = transition;
-    let body = json(&after, after.weight())?;
+    let body = json(&after, after.estimated_size())?;
     let tail = json(
-        &EventTail { at: after.updated_at, actor: &actor, comment: comment.as_deref(), change: Summary::of(&after) },
+        &EventTail {
+            at: after.updated_at,
+            actor: &actor,
+            comment: comment.as_deref(),
+            change: ChangeSummary::new(&after),
+        },
         1536 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
     )?;
     let arguments_hash = arguments_hash(&after.arguments);
@@ -157,7 +162,7 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
         },
         512 + comment.as_ref().map_or(0, String::len),
     )?;
-    // The opening brace is the writer's: the number comes before all this.
+    // The writer adds the opening brace and the event's number before this.
     let mut event_tail = tail;
     event_tail.remove(0);
     Ok(Draft {
@@ -175,7 +180,7 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
     })
 }
 
-/// A new change, as its first transition.
+/// Returns the first transition of a new change.
 pub(super) fn created(change: Change) -> Transition {
     Transition {
         kind: EventKind::Created,
@@ -186,7 +191,7 @@ pub(super) fn created(change: Change) -> Transition {
     }
 }
 
-/// Serializes into one allocation of about the right size.
+/// Serializes into one allocation of about `size` bytes.
 fn json<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
     let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(%error, "a change could not be serialized");

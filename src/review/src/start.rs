@@ -1,5 +1,5 @@
-//! Starts the actor, the Executor, the feed and the expiry over a store, recovers what the last process left, and
-//! ends them in order.
+//! Starts the actor, the Executor, the feed and the upkeep tasks on a store, recovers the changes that the last process
+//! left behind, and shuts everything down in order.
 
 use std::{
     sync::{
@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Changes, PendingConfig,
     actor::{
-        Approved, Metrics, PendingChanges,
-        daily::{self, Daily},
+        ApprovedChange, Metrics, PendingChanges,
+        daily_volume::{self, DailyVolume},
         duplicate_calls::DuplicateCalls,
         ledger::{Counts, Deadlines, Ledger},
-        order::Order,
-        proposal_rate::Flood,
+        order::AnnouncementOrder,
+        proposal_rate::ProposalRate,
         watch::Watchers,
     },
     commit::StepError,
@@ -39,7 +39,7 @@ use countersign_protocol::ErrorKind;
 use countersign_provider::ProviderDirectory;
 use countersign_store::{LiveChange, Record, Store, StoreError, WriteError};
 
-/// What could not be started.
+/// The reason why changes could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("pending changes need a running actix system")]
@@ -51,10 +51,9 @@ pub enum StartError {
 }
 
 impl Changes {
-    /// Starts everything on its own threads, within a running actix system. When it returns, what the last process
-    /// left running is of unknown outcome; what it left approved is on its way, and waits for its provider for up
-    /// to [`PendingConfig::provider_grace`], so the directory may still be filling. Install the metrics recorder
-    /// before.
+    /// Starts everything on its own threads, within a running actix system. When it returns, changes that the last
+    /// process left running have an unknown outcome, and approved ones are queued. They wait for their provider for up to
+    /// [`PendingConfig::provider_grace`], so the directory may still be incomplete. Install the metrics recorder first.
     ///
     /// # Errors
     /// [`StartError`]
@@ -75,12 +74,12 @@ impl Changes {
         let watchers = Watchers::new(config.max_waiters);
         let deadlines = Arc::new(Deadlines::default());
         let duplicates = Arc::new(DuplicateCalls::default());
-        let mut daily = Daily::new(config.max_bytes_per_day);
-        daily.restore(&store.proposed_since(daily::since((config.clock)())).await?);
+        let mut daily = DailyVolume::new(config.max_bytes_per_day);
+        daily.restore(&store.proposed_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
-            counts.moved(None, change.state);
+            counts.record_transition(None, change.state);
             if let Some(call) = &change.call_hash {
                 duplicates.add(call, &change.id);
             }
@@ -105,7 +104,7 @@ impl Changes {
             approved: approved.clone(),
             outcomes: (outcomes.0, Some(outcomes.1)),
             collected: Arc::default(),
-            order: Order::new(heads.event),
+            announcements: AnnouncementOrder::new(heads.event),
             gap: Arc::clone(&gap),
             metrics: Metrics::new(),
         };
@@ -123,12 +122,12 @@ impl Changes {
             deadlines,
             duplicates,
             inquiries: Inquiries::default(),
-            flood: Flood::new(config.max_proposals_per_minute),
+            proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
             nodes,
             gap,
-            followed: CancellationToken::new(),
-            places: Arc::new(Semaphore::new(config.queue)),
-            place_bytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
+            stop_following: CancellationToken::new(),
+            queue_slots: Arc::new(Semaphore::new(config.queue)),
+            queue_kibibytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
             started: Instant::now(),
             closing: AtomicBool::new(false),
             stop: CancellationToken::new(),
@@ -138,11 +137,11 @@ impl Changes {
             executor_gone: CancellationToken::new(),
             config,
         });
-        // From now on: what is written next may come after what others have written meanwhile.
+        // Must run before the first own write, which may follow writes of other nodes.
         executor.spawn(follow::run(Arc::clone(&inner)));
         restore(&inner, &live).await?;
         recover(&inner, &live, &approved).await?;
-        // The actor has the last sender: when it ends, the Executor does.
+        // The actor holds the last sender, so the Executor ends with it.
         drop(approved);
         let running = Arc::clone(&inner);
         let gone = inner.executor_gone.clone().drop_guard();
@@ -155,24 +154,25 @@ impl Changes {
         executor.spawn(prune::run(Arc::clone(&inner)));
         executor.spawn(votes::run(Arc::clone(&inner)));
         executor.spawn(orphans::run(Arc::clone(&inner)));
-        executor.spawn(follow::listen(Arc::clone(&inner)));
+        executor.spawn(follow::receive_messages(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
-    /// Whether its actor, its Executor and its store are alive. If not, only a restart of the process helps.
+    /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.inner.addr.connected() && !self.inner.executor_gone.is_cancelled() && self.inner.store.is_open()
     }
 
-    /// What keeps the store from working at the moment, if anything does; it recovers by itself where it can.
+    /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     #[must_use]
     pub fn store_trouble(&self) -> Option<StoreError> {
         self.inner.store.trouble()
     }
 
-    /// Ends in order: no new work, running calls get until the deadline and are then of unknown outcome, subscribers
-    /// and waiters get what there is and then the end, the store is closed. Call it once, within the actix system.
+    /// Shuts down in order: accepts no new work, gives running calls until the deadline (their outcome is unknown after
+    /// that), ends subscribers and waiters after the last event, and closes the store. Call it once, within the actix
+    /// system.
     pub async fn shutdown(&self, deadline: Duration) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
@@ -189,16 +189,16 @@ impl Changes {
                 let _ = tokio::time::timeout(Duration::from_secs(1), &mut ended).await;
             }
         }
-        // What endpoints have sent is still written and announced: every place is free again after it.
+        // Transitions of endpoints are still written and announced: all slots are free once they are done.
         let places = u32::try_from(inner.config.queue).unwrap_or(u32::MAX);
-        let drained = inner.places.acquire_many(places);
+        let drained = inner.queue_slots.acquire_many(places);
         if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
             tracing::warn!("some transitions were still on their way to the store at the end");
         }
-        inner.followed.cancel();
+        inner.stop_following.cancel();
         inner.feed.close();
         let store = Arc::clone(&inner.store);
-        // The store's threads are joined: not on a thread that others need.
+        // Closing joins the store's threads, so it must not block a thread that is needed elsewhere.
         let closed = std::thread::Builder::new().name("store-close".into()).spawn(move || store.close());
         match closed {
             Ok(thread) => {
@@ -213,8 +213,8 @@ impl Changes {
     }
 }
 
-/// On a backup, what was approved when it was taken may have run since, and what was pending may have been decided: a
-/// person looks again at the former, and the trail says when all of this happened.
+/// Handles the first start on a restored backup. Changes that were approved in the backup may have run since, so they
+/// become stale and wait for a person. The audit trail records the restoration.
 async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
     let Some(taken) = inner.store.backup_of().await? else { return Ok(()) };
     tracing::warn!(%taken, "this store was restored from a backup; what was approved then waits for a reviewer again");
@@ -232,7 +232,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", left.id)).into()),
         }
     }
-    // Only now: whoever crashes before begins anew.
+    // Recorded last, so that a crash before this point starts over.
     let details = serde_json::json!({ "backupOf": taken }).to_string();
     let record = Record::new("restored", inner.now(), SYSTEM, details);
     let (reply, answer) = oneshot::channel();
@@ -249,21 +249,21 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     }
 }
 
-/// What the last process left, and what nodes that are gone have left: what was executing has an unknown outcome, what was
-/// approved is to be run, by this node unless others are at it.
+/// Recovers the changes of the last process and of nodes that are gone: executing ones get an unknown outcome, and
+/// approved ones are queued, with a delay if other nodes are alive.
 async fn recover(
     inner: &Arc<Inner>,
     live: &[LiveChange],
-    approved: &mpsc::UnboundedSender<Approved>,
+    approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
     orphans::sweep(inner).await?;
     let others = inner.nodes.live() > 1;
     for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
-        // A restored one is approved no more.
+        // A change from a restored backup is no longer approved.
         if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            // By the clock by which it was approved, where that may be another one.
+            // Another node may have approved it by its own clock.
             let now = if others { change.updated_at } else { inner.now() };
-            let _ = approved.send(Approved::of(&change, now).left_by_others(others));
+            let _ = approved.send(ApprovedChange::new(&change, now).after_handover(others));
         }
     }
     Ok(())

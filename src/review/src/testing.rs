@@ -1,4 +1,4 @@
-//! Pending changes of a provider for tests, over a temporary directory.
+//! Pending changes with a fake provider for tests, in a temporary directory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
 
 use std::{
@@ -19,28 +19,28 @@ use countersign_domain::{
     changes::{Change, ChangeState, Preview, Proposer, ServedBy, Terms, Verdict, testing::proposer},
     principal::{Principal, Role},
 };
-pub use countersign_provider::testing::{Ending, Fake};
-use countersign_provider::{ProviderDirectory, testing::Directory};
+pub use countersign_provider::testing::{CallOutcome, FakeProvider};
+use countersign_provider::{ProviderDirectory, testing::FakeDirectory};
 use countersign_store::{Place, Store};
 
-/// Everything that a test needs; the directory outlives a restart.
+/// Changes, fake provider and clock of a test; the directory outlives a restart.
 pub struct Bench {
     pub dir: Arc<tempfile::TempDir>,
-    pub fake: Arc<Fake>,
+    pub fake: Arc<FakeProvider>,
     pub changes: Changes,
     /// Seconds added to the wall clock.
     pub skew: Arc<AtomicI64>,
 }
 
-/// Changes in a directory of the caller's, with the providers of the caller's.
+/// Starts changes in the caller's directory with the caller's providers.
 pub async fn start(path: &Path, providers: Arc<dyn ProviderDirectory>, config: PendingConfig) -> Changes {
     let store = Place::directory(path).open().unwrap();
     Changes::start(store, providers, config).await.unwrap()
 }
 
-/// Named `fake`.
-pub fn fake() -> Arc<Fake> {
-    Arc::new(Fake::named("fake"))
+/// Returns a provider named `fake`.
+pub fn fake() -> Arc<FakeProvider> {
+    Arc::new(FakeProvider::new("fake"))
 }
 
 pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
@@ -67,28 +67,33 @@ impl Bench {
         let skew = Arc::new(AtomicI64::new(0));
         let mut config = config(&skew);
         adjust(&mut config);
-        Self::over(dir, fake(), skew, config).await
+        Self::in_directory(dir, fake(), skew, config).await
     }
 
-    pub async fn over(
+    pub async fn in_directory(
         dir: Arc<tempfile::TempDir>,
-        fake: Arc<Fake>,
+        fake: Arc<FakeProvider>,
         skew: Arc<AtomicI64>,
         config: PendingConfig,
     ) -> Self {
         let path = dir.path().to_owned();
-        Self { dir, ..Self::at(&path, fake, skew, config).await }
+        Self { dir, ..Self::at_path(&path, fake, skew, config).await }
     }
 
-    /// In a directory of the caller's.
-    pub async fn at(path: &Path, fake: Arc<Fake>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
+    /// Starts in the caller's directory.
+    pub async fn at_path(path: &Path, fake: Arc<FakeProvider>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
         let store = Place::directory(path).open().unwrap();
-        Self::on(store, fake, skew, config).await
+        Self::on_store(store, fake, skew, config).await
     }
 
-    /// On a store of the caller's.
-    pub async fn on(store: Arc<dyn Store>, fake: Arc<Fake>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
-        let changes = Changes::start(store, Arc::new(Directory(Arc::clone(&fake))), config).await.unwrap();
+    /// Starts on the caller's store.
+    pub async fn on_store(
+        store: Arc<dyn Store>,
+        fake: Arc<FakeProvider>,
+        skew: Arc<AtomicI64>,
+        config: PendingConfig,
+    ) -> Self {
+        let changes = Changes::start(store, Arc::new(FakeDirectory(Arc::clone(&fake))), config).await.unwrap();
         Self { dir: Arc::new(tempfile::tempdir().unwrap()), fake, changes, skew }
     }
 
@@ -104,7 +109,7 @@ impl Bench {
             session: Some("0123456789abcdef".into()),
             ..proposer(principal)
         };
-        let preview = self.fake.preview_now(&arguments);
+        let preview = self.fake.current_preview(&arguments);
         let proposal = proposal(proposer, (self.fake.name, "update"), arguments, preview);
         Proposal { tool_title: "Update".into(), expire_after: Duration::from_secs(60), ..proposal }
     }
@@ -130,13 +135,13 @@ impl Bench {
         }
     }
 
-    pub async fn end(self) -> (Arc<tempfile::TempDir>, Arc<Fake>, Arc<AtomicI64>) {
+    pub async fn end(self) -> (Arc<tempfile::TempDir>, Arc<FakeProvider>, Arc<AtomicI64>) {
         self.changes.shutdown(Duration::from_secs(10)).await;
         (self.dir, self.fake, self.skew)
     }
 }
 
-/// A proposal of a call of a provider's tool, which needs one vote within an hour.
+/// Returns a proposal to call a provider's tool, which needs one vote within an hour.
 pub fn proposal(
     proposer: Proposer,
     (provider, tool): (&str, &str),

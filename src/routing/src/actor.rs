@@ -8,32 +8,32 @@ use tokio::sync::broadcast::Receiver;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    subscribers::{Clients, List, ListenFilter, ListenSink, Ready, Source, Subscribers},
-    table::{Aliases, Build, Published, RouteError, RouteTable},
-    target::Target,
+    subscribers::{Clients, List, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
+    table::{Aliases, PublishedTable, RouteError, RouteTable, TableInputs},
+    target::RouteTarget,
 };
 use countersign_domain::{policy::Policy, principal::Principal};
 use countersign_protocol::{RequestId, encode};
 use countersign_provider::{ProviderEvent, Subscriber};
 
-/// The only writer of routing state. Lives on an arbiter of its own.
+/// The only writer of routing state. It runs on its own arbiter.
 pub struct Router {
-    published: Arc<Published>,
+    published: Arc<PublishedTable>,
     policy: Policy,
     aliases: Aliases,
     pending_schema: Arc<Value>,
     clients: Arc<dyn Clients>,
     subscribers: Subscribers,
-    /// Each provider whose events are followed, until its entry is dropped.
-    followed: HashMap<usize, (Target, DropGuard)>,
-    /// A list has changed and the table was not built again yet.
-    stale: bool,
+    /// The providers whose events are forwarded. Dropping the guard stops the forwarder.
+    event_forwarders: HashMap<usize, (RouteTarget, DropGuard)>,
+    /// A list has changed, and the rebuild of the table is queued.
+    rebuild_pending: bool,
 }
 
 impl Router {
     #[must_use]
     pub fn new(
-        published: Arc<Published>,
+        published: Arc<PublishedTable>,
         policy: Policy,
         aliases: Aliases,
         pending_schema: Value,
@@ -46,94 +46,100 @@ impl Router {
             pending_schema: Arc::new(pending_schema),
             clients,
             subscribers: Subscribers::default(),
-            followed: HashMap::new(),
-            stale: false,
+            event_forwarders: HashMap::new(),
+            rebuild_pending: false,
         }
     }
 
-    /// Builds a table of these providers, publishes it, and tells clients of the lists that are others now.
-    /// A policy that treats principals differently may have changed what one of them is shown without the list being
-    /// another, so then the list counts as changed (`ruled_anew`).
-    fn publish(&mut self, providers: &[Target], strict: bool, ruled_anew: bool) -> Result<(), RouteError> {
+    /// Builds and publishes a table of these providers, and notifies clients of changed lists. Set `rulings_changed` if
+    /// rulings may have changed: if the policy distinguishes principals, an unchanged list may then look different to
+    /// some of them, so it counts as changed.
+    fn publish_table(
+        &mut self,
+        providers: &[RouteTarget],
+        strict: bool,
+        rulings_changed: bool,
+    ) -> Result<(), RouteError> {
         let old = self.published.load_full();
-        let table = Arc::new(RouteTable::of(&Build {
+        let table = Arc::new(RouteTable::rebuild(&TableInputs {
             providers,
             policy: &self.policy,
             aliases: &self.aliases,
-            pending: &self.pending_schema,
+            pending_schema: &self.pending_schema,
             previous: Some(&old),
             strict,
         })?);
         self.published.store(table.clone());
         old.superseded.cancel();
-        self.subscribers.move_sources(|uri| source(&table, uri));
+        self.subscribers.move_sources(|uri| find_source(&table, uri));
         let varies = old.varies_by_principal() || table.varies_by_principal();
-        let refuses = old.refusing_policy().is_some() || table.refusing_policy().is_some();
+        let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
         if old.generation > 0 {
             for (list, before, after) in [
                 (List::Tools, old.versions.tools, table.versions.tools),
                 (List::Prompts, old.versions.prompts, table.versions.prompts),
                 (List::Resources, old.versions.resources, table.versions.resources),
             ] {
-                let shown = if list == List::Tools { varies } else { refuses };
-                if before != after || (ruled_anew && shown) {
-                    self.list_changed(list);
+                let depends_on_principal = if list == List::Tools { varies } else { may_refuse };
+                if before != after || (rulings_changed && depends_on_principal) {
+                    self.notify_list_changed(list);
                 }
             }
         }
         Ok(())
     }
 
-    /// To handshake-era clients that are initialized, and to those that listen
+    /// Notifies initialized handshake-era clients and listeners of a changed list
     /// (2025-11-25/server/tools#list-changed-notification, 2026-07-28/basic/patterns/subscriptions).
-    fn list_changed(&mut self, list: List) {
+    fn notify_list_changed(&mut self, list: List) {
         let message = encode::notification(list.notification(), None);
-        self.clients.tell_all(&message);
-        self.subscribers.list_changed(list);
+        self.clients.broadcast(&message);
+        self.subscribers.notify_list_changed(list);
     }
 }
 
-/// Whose a resource is, if it is an upstream's.
-fn source(table: &RouteTable, uri: &str) -> Option<Source> {
-    let provider = table.resource(uri)?;
+/// Returns the upstream and its own URI of a resource; `None` if the resource is not an upstream's.
+fn find_source(table: &RouteTable, uri: &str) -> Option<WatchSource> {
+    let provider = table.provider_for_uri(uri)?;
     let upstream = provider.upstream()?;
     let own = upstream.names.own_uri(uri)?.to_owned();
-    Some(Source { upstream: upstream.clone(), own })
+    Some(WatchSource { upstream: upstream.clone(), own_uri: own })
 }
 
 impl Actor for Router {
     type Context = Context<Self>;
 }
 
-/// Sent at start and whenever providers come or go: builds a table, publishes it, and follows their events.
-/// Fails without any effect when the table cannot be built, for one because two of them claim one name.
+/// Sent at start and whenever providers are added or removed: builds and publishes a table, and forwards the providers'
+/// events. Fails without any effect if the table cannot be built, for instance because two providers claim one name.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
-pub struct PublishProviders(pub Vec<Target>);
+pub struct PublishProviders(pub Vec<RouteTarget>);
 
 impl Handler<PublishProviders> for Router {
     type Result = Result<(), RouteError>;
 
     fn handle(&mut self, PublishProviders(providers): PublishProviders, ctx: &mut Self::Context) -> Self::Result {
-        // Before the lists are read: what changes from now on is an event.
+        // Subscribed before the lists are read, so that no later change is missed.
         let new: Vec<_> = providers
             .iter()
-            .filter(|provider| !self.followed.contains_key(&provider.address()))
+            .filter(|provider| !self.event_forwarders.contains_key(&provider.identity()))
             .map(|provider| (provider.clone(), provider.events()))
             .collect();
-        self.publish(&providers, true, false)?;
-        self.stale = false;
-        self.followed.retain(|_, (followed, _)| providers.iter().any(|provider| provider.is(followed)));
+        self.publish_table(&providers, true, false)?;
+        self.rebuild_pending = false;
+        self.event_forwarders
+            .retain(|_, (forwarded, _)| providers.iter().any(|provider| provider.is_same_provider(forwarded)));
         for (provider, events) in new {
-            let guard = follow(&provider, events, ctx.address());
-            self.followed.insert(provider.address(), (provider, guard));
+            let guard = forward_events(&provider, events, ctx.address());
+            self.event_forwarders.insert(provider.identity(), (provider, guard));
         }
         Ok(())
     }
 }
 
-/// Sent when the configuration was read again: another policy and other aliases for the same providers. Names that
-/// several claim stay where they are; new claims are judged by [`PublishProviders`], which comes after it.
+/// Sent after a reload of the configuration: applies another policy and other aliases to the same providers. Contested
+/// names stay with their providers, because [`PublishProviders`] follows and decides new claims.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
 pub struct Reconfigure {
@@ -145,11 +151,11 @@ impl Handler<Reconfigure> for Router {
     type Result = Result<(), RouteError>;
 
     fn handle(&mut self, Reconfigure { policy, aliases }: Reconfigure, _: &mut Self::Context) -> Self::Result {
-        // What reviewers said holds under any policy.
-        let policy = policy.after(&self.policy);
+        // The reviewers' decisions are kept under the new policy.
+        let policy = policy.with_sources_of(&self.policy);
         let old = (std::mem::replace(&mut self.policy, policy), std::mem::replace(&mut self.aliases, aliases));
         let providers = self.published.load().providers().to_vec();
-        let built = self.publish(&providers, false, true);
+        let built = self.publish_table(&providers, false, true);
         if built.is_err() {
             (self.policy, self.aliases) = old;
         }
@@ -157,60 +163,60 @@ impl Handler<Reconfigure> for Router {
     }
 }
 
-/// Sent when a reviewer accepted or revoked definitions: the same providers, ruled upon anew.
+/// Sent when a reviewer accepted or revoked definitions: builds the table again with new rulings.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
-pub struct RuleAnew;
+pub struct RefreshRulings;
 
-impl Handler<RuleAnew> for Router {
+impl Handler<RefreshRulings> for Router {
     type Result = Result<(), RouteError>;
 
-    fn handle(&mut self, _: RuleAnew, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: RefreshRulings, _: &mut Self::Context) -> Self::Result {
         let providers = self.published.load().providers().to_vec();
-        self.publish(&providers, false, true)
+        self.publish_table(&providers, false, true)
     }
 }
 
-/// Sent by the Router to itself when lists of providers have changed, once for all that have changed by then.
+/// Sent by the Router to itself when lists of providers have changed. Changes until it is handled share one rebuild.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Rebuild;
+struct RebuildTable;
 
-impl Handler<Rebuild> for Router {
+impl Handler<RebuildTable> for Router {
     type Result = ();
 
-    fn handle(&mut self, _: Rebuild, _: &mut Self::Context) {
-        if !std::mem::take(&mut self.stale) {
+    fn handle(&mut self, _: RebuildTable, _: &mut Self::Context) {
+        if !std::mem::take(&mut self.rebuild_pending) {
             return;
         }
         let providers = self.published.load().providers().to_vec();
-        if let Err(error) = self.publish(&providers, false, false) {
+        if let Err(error) = self.publish_table(&providers, false, false) {
             tracing::error!(%error, "the old route table stays");
         }
     }
 }
 
-/// Forwards a provider's events one at a time, so that a burst waits in the provider's own bounded channel, until the
-/// guard is dropped.
-fn follow(provider: &Target, mut events: Receiver<ProviderEvent>, router: Addr<Router>) -> DropGuard {
+/// Forwards a provider's events one at a time, so that a burst waits in the provider's bounded channel. Dropping the
+/// guard stops the task.
+fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, router: Addr<Router>) -> DropGuard {
     use tokio::sync::broadcast::error::RecvError;
     let name = provider.name().to_owned();
-    let upstream = provider.upstream().is_some();
-    let over = CancellationToken::new();
-    let guard = over.clone().drop_guard();
-    actix::spawn(over.run_until_cancelled_owned(async move {
+    let is_upstream = provider.upstream().is_some();
+    let cancelled = CancellationToken::new();
+    let guard = cancelled.clone().drop_guard();
+    actix::spawn(cancelled.run_until_cancelled_owned(async move {
         loop {
-            let moved = match events.recv().await {
-                // The table knows what upstreams list, and tells whether it has changed. A module is asked each time.
-                Ok(ProviderEvent::ResourceListChanged) if !upstream => ProviderMoved::LiveListChanged,
-                Ok(event) => ProviderMoved::Event(event),
+            let forwarded = match events.recv().await {
+                // The table contains the lists of upstreams and detects their changes. Modules are asked for each list.
+                Ok(ProviderEvent::ResourceListChanged) if !is_upstream => ForwardedEvent::ModuleResourcesChanged,
+                Ok(event) => ForwardedEvent::Event(event),
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(provider = %name, missed, "events lost, clients are told to list again");
-                    ProviderMoved::Lost
+                    ForwardedEvent::EventsLost
                 }
                 Err(RecvError::Closed) => break,
             };
-            if router.send(moved).await.is_err() {
+            if router.send(forwarded).await.is_err() {
                 break;
             }
         }
@@ -218,53 +224,53 @@ fn follow(provider: &Target, mut events: Receiver<ProviderEvent>, router: Addr<R
     guard
 }
 
-/// Sent by the forwarder of a provider's events.
+/// An event sent by the forwarder of a provider.
 #[derive(Message)]
 #[rtype(result = "()")]
-enum ProviderMoved {
+enum ForwardedEvent {
     Event(ProviderEvent),
-    /// A module has other resources.
-    LiveListChanged,
-    /// Events were missed: anything may have changed.
-    Lost,
+    /// The resources of a module have changed.
+    ModuleResourcesChanged,
+    /// Events were missed, so anything may have changed.
+    EventsLost,
 }
 
-impl Handler<ProviderMoved> for Router {
+impl Handler<ForwardedEvent> for Router {
     type Result = ();
 
-    fn handle(&mut self, moved: ProviderMoved, ctx: &mut Self::Context) {
-        let rebuild = match moved {
-            ProviderMoved::Event(ProviderEvent::ResourcesUpdated(uris)) => {
-                uris.iter().for_each(|uri| self.subscribers.updated(uri, None));
+    fn handle(&mut self, forwarded: ForwardedEvent, ctx: &mut Self::Context) {
+        let rebuild = match forwarded {
+            ForwardedEvent::Event(ProviderEvent::ResourcesUpdated(uris)) => {
+                uris.iter().for_each(|uri| self.subscribers.notify_updated(uri, None));
                 false
             }
-            ProviderMoved::Event(ProviderEvent::PrivateUpdated(updated)) => {
-                updated.iter().for_each(|(uri, audience)| self.subscribers.updated(uri, Some(audience)));
+            ForwardedEvent::Event(ProviderEvent::PrivateResourcesUpdated(updated)) => {
+                updated.iter().for_each(|(uri, audience)| self.subscribers.notify_updated(uri, Some(audience)));
                 false
             }
-            ProviderMoved::LiveListChanged => {
-                self.list_changed(List::Resources);
+            ForwardedEvent::ModuleResourcesChanged => {
+                self.notify_list_changed(List::Resources);
                 false
             }
-            ProviderMoved::Event(
+            ForwardedEvent::Event(
                 ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged | ProviderEvent::ResourceListChanged,
             ) => true,
-            ProviderMoved::Lost => {
-                self.list_changed(List::Resources);
+            ForwardedEvent::EventsLost => {
+                self.notify_list_changed(List::Resources);
                 true
             }
         };
-        // Several servers often change at once, and then one table is enough.
-        if rebuild && !std::mem::replace(&mut self.stale, true) {
-            ctx.notify(Rebuild);
+        // Several servers often change at once; one rebuild covers them all.
+        if rebuild && !std::mem::replace(&mut self.rebuild_pending, true) {
+            ctx.notify(RebuildTable);
         }
     }
 }
 
-/// Sent by a session for `resources/subscribe`; the answer goes out once it is in force, which may take an upstream's
-/// answer.
+/// Sent by a session for `resources/subscribe`. The session answers once the subscription is in force, which may
+/// require an upstream's answer.
 #[derive(Message)]
-#[rtype(result = "Option<Ready>")]
+#[rtype(result = "Option<WatchReady>")]
 pub struct Subscribe {
     pub session: Arc<dyn Subscriber>,
     pub uri: String,
@@ -275,7 +281,7 @@ impl Handler<Subscribe> for Router {
 
     fn handle(&mut self, Subscribe { session, uri }: Subscribe, _: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        MessageResult(self.subscribers.subscribe(&session, uri, |uri| source(&table, uri)))
+        MessageResult(self.subscribers.subscribe(&session, uri, |uri| find_source(&table, uri)))
     }
 }
 
@@ -295,7 +301,7 @@ impl Handler<Unsubscribe> for Router {
     }
 }
 
-/// Sent by a session that ended while it had subscriptions: they go.
+/// Sent by a session that ended with open subscriptions, which are removed.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct SessionClosed {
@@ -313,13 +319,13 @@ impl Handler<SessionClosed> for Router {
     }
 }
 
-/// Sent for `subscriptions/listen`: gives the key to end it with, and the resources that an upstream must be asked to
-/// tell of. [`Acknowledge`] must follow; until then it hears nothing.
+/// Sent for `subscriptions/listen`. Returns the key that ends the subscription, and the resources that upstreams have
+/// yet to watch. [`Acknowledge`] must follow, because nothing is sent before it.
 #[derive(Message)]
-#[rtype(result = "(u64, Vec<(String, Ready)>)")]
+#[rtype(result = "(u64, Vec<(String, WatchReady)>)")]
 pub struct Listen {
     pub id: RequestId,
-    /// Who listens: of what not everybody may read, only those hear who may.
+    /// The listening principal, which only receives updates of restricted resources that it may read.
     pub principal: Arc<Principal>,
     pub filter: ListenFilter,
     pub sink: ListenSink,
@@ -330,11 +336,11 @@ impl Handler<Listen> for Router {
 
     fn handle(&mut self, Listen { id, principal, filter, sink }: Listen, _: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        MessageResult(self.subscribers.listen(id, principal, filter, sink, |uri| source(&table, uri)))
+        MessageResult(self.subscribers.listen(id, principal, filter, sink, |uri| find_source(&table, uri)))
     }
 }
 
-/// Sent when what a listener asked for is in force, but for the resources that their servers refused.
+/// Sent when the subscription is in force, except for the resources that their servers refused to watch.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Acknowledge {
@@ -350,15 +356,15 @@ impl Handler<Acknowledge> for Router {
     }
 }
 
-/// Sent when a `subscriptions/listen` request ended.
+/// Sent when a `subscriptions/listen` request has ended.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Unlisten(pub u64);
+pub struct StopListening(pub u64);
 
-impl Handler<Unlisten> for Router {
+impl Handler<StopListening> for Router {
     type Result = ();
 
-    fn handle(&mut self, Unlisten(key): Unlisten, _: &mut Self::Context) {
-        self.subscribers.unlisten(key);
+    fn handle(&mut self, StopListening(key): StopListening, _: &mut Self::Context) {
+        self.subscribers.remove_listener(key);
     }
 }

@@ -1,9 +1,10 @@
-//! Where a name leads: the [`Router`] actor is the only writer of routing state, everyone else reads what it publishes.
+//! Resolves names to providers. The [`Router`] actor is the only writer of routing state; all others read the table
+//! that it publishes.
 //!
-//! The Router never holds a future around I/O; a published [`RouteTable`] never changes, a change makes a new one.
+//! The Router awaits no I/O. A published [`RouteTable`] never changes: every change publishes a new one.
 //!
-//! [`table`] builds the table: whose a name is ([`target`]), who gets one that several want, what is in lists, what
-//! arguments a tool takes; [`ruling`] tells the policy what a tool is; [`subscribers`] has who wants to hear of what.
+//! [`table`] builds the table: which provider ([`target`]) owns a name, who gets a contested one, the entries of lists
+//! and the schemas of arguments. [`ruling`] describes tools to the policy, and [`subscribers`] holds the subscriptions.
 
 pub mod actor;
 pub mod ruling;
@@ -12,5 +13,7 @@ pub mod table;
 pub mod target;
 
 pub use actor::Router;
-pub use table::{Directory, Published, RouteTable, ToolRoute, awaited, listing, rendered, resources, validate};
-pub use target::Target;
+pub use table::{
+    PublishedTable, RouteDirectory, RouteTable, ToolRoute, list_entries, listing, resources, unreached, validate,
+};
+pub use target::RouteTarget;

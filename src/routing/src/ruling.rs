@@ -1,14 +1,14 @@
-//! What the policy is told of a tool: its definition's hash, and what reviewers said of that definition.
+//! Describes tools to the policy: the hash of a definition, and the reviewers' decision about it.
 
 use serde_json::{Value, json};
 
-use crate::target::Target;
-use countersign_domain::policy::{Policy, Ruling, Standing, ToolFacts, pins::Definition};
+use crate::target::RouteTarget;
+use countersign_domain::policy::{DefinitionStatus, Policy, Ruling, ToolFacts, pins::Definition};
 use countersign_protocol::arguments::{canonical_hash, canonical_text_hash};
 use countersign_provider::ToolDef;
 
-/// `sha256:…` of a definition, whatever the order of its members: of all that an upstream wrote, unknown members
-/// included; of a module's, what its calls depend on.
+/// Returns `sha256:…` of a definition, independent of the order of members. It covers all members that an upstream
+/// wrote, including unknown ones, and those of a module's definition that affect calls.
 #[must_use]
 pub fn definition_hash(def: &ToolDef) -> String {
     match &def.raw {
@@ -20,7 +20,7 @@ pub fn definition_hash(def: &ToolDef) -> String {
     }
 }
 
-/// The definition as a reviewer accepts it.
+/// Returns the definition in the form that a reviewer accepts.
 #[must_use]
 pub fn definition(def: &ToolDef) -> Definition {
     let text = match &def.raw {
@@ -41,31 +41,36 @@ fn module_definition(def: &ToolDef) -> Value {
     value
 }
 
-/// Records what a server offers when it is seen for the first time. An empty list says nothing: a server that was not
-/// reached yet has one too.
-pub(super) fn observe(policy: &Policy, provider: &Target, tools: &[ToolDef]) {
-    if !provider.is_module() && !tools.is_empty() && !policy.pins().knows(provider.name()) {
+/// Pins the definitions of a server that is seen for the first time. An empty list pins nothing, because a server that
+/// was not reached yet has one too.
+pub(super) fn pin_first_seen(policy: &Policy, provider: &RouteTarget, tools: &[ToolDef]) {
+    if !provider.is_module() && !tools.is_empty() && !policy.pins().has_server(provider.name()) {
         let definitions: Vec<Definition> = tools.iter().map(definition).collect();
         policy.observe(provider.name(), &definitions);
     }
 }
 
-/// What can be said of calls of this tool before there is one.
-pub(super) fn ruling(policy: &Policy, provider: &Target, def: &ToolDef, hash: &str) -> (Standing, Ruling) {
+/// Returns the standing of the definition and the part of the policy's decision that is known before any call.
+pub(super) fn tool_ruling(
+    policy: &Policy,
+    provider: &RouteTarget,
+    def: &ToolDef,
+    hash: &str,
+) -> (DefinitionStatus, Ruling) {
     let standing = if provider.is_module() {
-        Standing::Module
+        DefinitionStatus::Module
     } else {
-        policy.pins().standing((provider.name(), provider.target()), &def.name, hash)
+        policy.pins().status((provider.name(), provider.target_fingerprint()), &def.name, hash)
     };
     let facts = ToolFacts {
         name: def.name.clone(),
         server: provider.name().to_owned(),
         annotations: def.annotations,
         hash: hash.to_owned(),
-        target: provider.target().to_owned(),
+        target: provider.target_fingerprint().to_owned(),
         standing,
         trusted: provider.trust_annotations(),
-        // An upstream has no say in what the gateway's own tools are.
+        // An upstream cannot declare its tools to be the gateway's own.
         self_service: def.self_service && provider.is_module(),
     };
     (standing, policy.ruling(&facts))

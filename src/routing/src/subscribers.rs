@@ -1,6 +1,6 @@
-//! Who wants to hear of what: handshake-era subscriptions by session, and open `subscriptions/listen` requests.
+//! Subscriptions: handshake-era ones by session, and open `subscriptions/listen` requests.
 //!
-//! A resource of an upstream is watched there once, however many want to hear of it.
+//! A resource of an upstream is watched there once, regardless of the number of subscribers.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,17 +17,17 @@ use countersign_upstream::Upstream;
 
 /// All sessions.
 pub trait Clients: Send + Sync + 'static {
-    /// Sends a message to each session of the handshake era whose handshake is over.
-    fn tell_all(&self, message: &Bytes);
+    /// Sends a message to each session that has completed its handshake.
+    fn broadcast(&self, message: &Bytes);
 }
 
-/// Delivers one message to a listening request; `false` once it is gone or does not read.
+/// Delivers one message to a listening request. Returns `false` if the request has ended or does not read.
 pub type ListenSink = Arc<dyn Fn(Bytes) -> bool + Send + Sync>;
 
-/// Resolves when an upstream tells of the resource from now on, or says that it will not.
-pub type Ready = BoxFuture<'static, Result<(), McpError>>;
+/// Resolves when the upstream confirms that it watches the resource, or refuses.
+pub type WatchReady = BoxFuture<'static, Result<(), McpError>>;
 
-/// What a `subscriptions/listen` request asked for and gets
+/// The lists, resources and tasks that a `subscriptions/listen` request subscribes to
 /// (2026-07-28/basic/patterns/subscriptions, "Notification Filter").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenFilter {
@@ -35,11 +35,11 @@ pub struct ListenFilter {
     pub prompts_list_changed: bool,
     pub resources_list_changed: bool,
     pub uris: HashSet<String>,
-    /// Tasks of the extension; who tells of them is `countersign_bridge::tasks::listen`.
+    /// Ids of tasks. `countersign_bridge::tasks::listen` sends their updates.
     pub tasks: Vec<String>,
 }
 
-/// A list that can change.
+/// A list whose changes are announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     Tools,
@@ -47,6 +47,7 @@ pub enum List {
     Resources,
 }
 
+/// The notification that announces a change of each list.
 impl List {
     #[must_use]
     pub const fn notification(self) -> &'static str {
@@ -59,7 +60,7 @@ impl List {
 }
 
 impl ListenFilter {
-    const fn wants(&self, list: List) -> bool {
+    const fn includes_list(&self, list: List) -> bool {
         match list {
             List::Tools => self.tools_list_changed,
             List::Prompts => self.prompts_list_changed,
@@ -73,127 +74,131 @@ struct Listener {
     principal: Arc<Principal>,
     filter: ListenFilter,
     sink: ListenSink,
-    /// Nothing goes before the acknowledgement.
+    /// No message is sent before the acknowledgement.
     acknowledged: bool,
 }
 
-/// Where a resource of an upstream is watched.
+/// The upstream at which a resource is watched.
 #[derive(Clone)]
-pub struct Source {
+pub struct WatchSource {
     pub upstream: Arc<Upstream>,
-    /// The resource as the upstream calls it.
-    pub own: String,
+    /// The resource's URI at the upstream.
+    pub own_uri: String,
 }
 
-/// Everybody who wants to hear of one URI.
+/// All subscribers of one URI.
 #[derive(Default)]
-struct Watch {
-    source: Option<Source>,
+struct ResourceWatch {
+    source: Option<WatchSource>,
     sessions: HashMap<String, Weak<dyn Subscriber>>,
     listeners: HashSet<u64>,
 }
 
-impl Watch {
+impl ResourceWatch {
     fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.listeners.is_empty()
     }
 }
 
-/// See the module's page.
+/// All subscriptions to resources and lists.
 #[derive(Default)]
 pub struct Subscribers {
-    by_uri: HashMap<String, Watch>,
+    by_uri: HashMap<String, ResourceWatch>,
     listeners: HashMap<u64, Listener>,
-    last: u64,
+    last_key: u64,
 }
 
 impl Subscribers {
-    /// `source` finds whose the resource is, if nobody wanted it before.
+    /// Subscribes a session to a resource. `source` finds the resource's upstream if this is the first subscriber.
     pub fn subscribe(
         &mut self,
         session: &Arc<dyn Subscriber>,
         uri: String,
-        source: impl FnOnce(&str) -> Option<Source>,
-    ) -> Option<Ready> {
+        source: impl FnOnce(&str) -> Option<WatchSource>,
+    ) -> Option<WatchReady> {
         let (watch, ready) = self.watch(uri, source);
         watch.sessions.insert(session.id().to_string(), Arc::downgrade(session));
         ready
     }
 
     pub fn unsubscribe(&mut self, session: &str, uri: &str) {
-        self.leave(uri, |watch| _ = watch.sessions.remove(session));
+        self.remove_subscriber(uri, |watch| _ = watch.sessions.remove(session));
     }
 
-    /// Opens a listener. It hears nothing until it is acknowledged, for which the resources should be ready.
+    /// Opens a listener. Nothing is sent to it before it is acknowledged, which should wait for the returned resources.
     pub fn listen(
         &mut self,
         id: RequestId,
         principal: Arc<Principal>,
         filter: ListenFilter,
         sink: ListenSink,
-        mut source: impl FnMut(&str) -> Option<Source>,
-    ) -> (u64, Vec<(String, Ready)>) {
-        self.last += 1;
-        let key = self.last;
-        let mut all = Vec::new();
+        mut source: impl FnMut(&str) -> Option<WatchSource>,
+    ) -> (u64, Vec<(String, WatchReady)>) {
+        self.last_key += 1;
+        let key = self.last_key;
+        let mut watches = Vec::new();
         for uri in &filter.uris {
             let (watch, ready) = self.watch(uri.clone(), &mut source);
             watch.listeners.insert(key);
-            all.extend(ready.map(|ready| (uri.clone(), ready)));
+            watches.extend(ready.map(|ready| (uri.clone(), ready)));
         }
         self.listeners.insert(key, Listener { id, principal, filter, sink, acknowledged: false });
-        (key, all)
+        (key, watches)
     }
 
-    /// Sends a listener its acknowledgement, which comes before anything else on the subscription, without the
-    /// resources that their servers do not tell of.
+    /// Sends the acknowledgement, which precedes all other messages of the subscription. It omits the resources that
+    /// their servers refused to watch.
     pub fn acknowledge(&mut self, key: u64, refused: &[String]) {
         for uri in refused {
-            self.leave(uri, |watch| _ = watch.listeners.remove(&key));
+            self.remove_subscriber(uri, |watch| _ = watch.listeners.remove(&key));
         }
         if let Some(listener) = self.listeners.get_mut(&key) {
             for uri in refused {
                 listener.filter.uris.remove(uri);
             }
             listener.acknowledged = true;
-            (listener.sink)(acknowledged(&listener.id, &listener.filter));
+            (listener.sink)(acknowledgement(&listener.id, &listener.filter));
         }
     }
 
-    pub fn unlisten(&mut self, key: u64) {
+    pub fn remove_listener(&mut self, key: u64) {
         if let Some(listener) = self.listeners.remove(&key) {
             for uri in &listener.filter.uris {
-                self.leave(uri, |watch| _ = watch.listeners.remove(&key));
+                self.remove_subscriber(uri, |watch| _ = watch.listeners.remove(&key));
             }
         }
     }
 
-    fn watch(&mut self, uri: String, source: impl FnOnce(&str) -> Option<Source>) -> (&mut Watch, Option<Ready>) {
+    fn watch(
+        &mut self,
+        uri: String,
+        source: impl FnOnce(&str) -> Option<WatchSource>,
+    ) -> (&mut ResourceWatch, Option<WatchReady>) {
         let mut ready = None;
         let watch = self.by_uri.entry(uri).or_insert_with_key(|uri| {
             let source = source(uri);
-            ready = source.as_ref().map(Source::watch);
-            Watch { source, ..Watch::default() }
+            ready = source.as_ref().map(WatchSource::watch);
+            ResourceWatch { source, ..ResourceWatch::default() }
         });
         (watch, ready)
     }
 
-    fn leave(&mut self, uri: &str, leave: impl FnOnce(&mut Watch)) {
+    fn remove_subscriber(&mut self, uri: &str, remove: impl FnOnce(&mut ResourceWatch)) {
         let Some(watch) = self.by_uri.get_mut(uri) else { return };
-        leave(watch);
+        remove(watch);
         if watch.is_empty()
-            && let Some(Watch { source: Some(source), .. }) = self.by_uri.remove(uri)
+            && let Some(ResourceWatch { source: Some(source), .. }) = self.by_uri.remove(uri)
         {
-            source.upstream.unwatch_resource(&source.own);
+            source.upstream.unwatch_resource(&source.own_uri);
         }
     }
 
-    /// Routes have changed: resources are watched where they are now. The new place is told before the old one.
-    pub fn move_sources(&mut self, source: impl Fn(&str) -> Option<Source>) {
+    /// Moves watches to the upstreams that now own the resources. Each new upstream is told before the old one.
+    pub fn move_sources(&mut self, source: impl Fn(&str) -> Option<WatchSource>) {
         for (uri, watch) in &mut self.by_uri {
             let new = source(uri);
             let same = match (&watch.source, &new) {
-                (Some(old), Some(new)) => Arc::ptr_eq(&old.upstream, &new.upstream) && old.own == new.own,
+                (Some(old), Some(new)) => Arc::ptr_eq(&old.upstream, &new.upstream) && old.own_uri == new.own_uri,
                 (None, None) => true,
                 _ => false,
             };
@@ -201,87 +206,91 @@ impl Subscribers {
                 continue;
             }
             if let Some(new) = &new {
-                // It counts from now on; nobody waits for it.
+                // In force from now on; nobody waits for the confirmation.
                 drop(new.watch());
             }
             if let Some(old) = std::mem::replace(&mut watch.source, new) {
-                old.upstream.unwatch_resource(&old.own);
+                old.upstream.unwatch_resource(&old.own_uri);
             }
         }
     }
 
-    /// `notifications/resources/updated` to whoever asked for that URI; also, where it is an upstream's, to those who
-    /// asked for one that it is part of (schema/2025-11-25, `ResourceUpdatedNotificationParams`). Where there is an audience,
-    /// nobody else is told, whatever they subscribed to.
-    pub fn updated(&mut self, uri: &str, audience: Option<&Audience>) {
-        let may = |principal: &Principal| audience.is_none_or(|audience| audience.has(principal));
+    /// Sends `notifications/resources/updated` to all subscribers of the URI. For an upstream's resource, it also goes
+    /// to subscribers of a URI that contains it (schema/2025-11-25, `ResourceUpdatedNotificationParams`). If there is
+    /// an audience, only its members are notified.
+    pub fn notify_updated(&mut self, uri: &str, audience: Option<&Audience>) {
+        let is_allowed = |principal: &Principal| audience.is_none_or(|audience| audience.includes(principal));
         let Self { by_uri, listeners, .. } = self;
-        let mut deaf = Vec::new();
+        let mut closed = Vec::new();
         let message = |meta: &str| {
             let params = format!(r#"{{{meta}"uri":{}}}"#, quoted(uri));
             encode::notification("notifications/resources/updated", Some(&params))
         };
         let exact = by_uri.get(uri).into_iter();
-        let wholes = wholes(uri).filter_map(|whole| by_uri.get(whole).filter(|watch| watch.source.is_some()));
-        let mut told = HashSet::new();
-        for watch in exact.chain(wholes) {
+        let containing =
+            containing_uris(uri).filter_map(|whole| by_uri.get(whole).filter(|watch| watch.source.is_some()));
+        let mut notified = HashSet::new();
+        for watch in exact.chain(containing) {
             for session in watch.sessions.values().filter_map(Weak::upgrade) {
-                if may(session.principal()) && told.insert(Err(session.id().clone())) {
+                if is_allowed(session.principal()) && notified.insert(Err(session.id().clone())) {
                     session.send(message(""));
                 }
             }
             for key in &watch.listeners {
                 let Some(listener) = listeners.get(key).filter(|listener| listener.acknowledged) else { continue };
-                if !may(&listener.principal) {
+                if !is_allowed(&listener.principal) {
                     continue;
                 }
-                if told.insert(Ok(*key)) && !(listener.sink)(message(&format!("{},", tag(&listener.id)))) {
-                    deaf.push(*key);
+                if notified.insert(Ok(*key))
+                    && !(listener.sink)(message(&format!("{},", subscription_meta(&listener.id))))
+                {
+                    closed.push(*key);
                 }
             }
         }
-        deaf.into_iter().for_each(|key| self.unlisten(key));
+        closed.into_iter().for_each(|key| self.remove_listener(key));
     }
 
-    /// A list has changed: to the listeners that asked for it.
-    pub fn list_changed(&mut self, list: List) {
-        let mut deaf = Vec::new();
+    /// Notifies the listeners that subscribed to the list.
+    pub fn notify_list_changed(&mut self, list: List) {
+        let mut closed = Vec::new();
         for (key, listener) in &self.listeners {
-            if listener.acknowledged && listener.filter.wants(list) {
-                let params = format!("{{{}}}", tag(&listener.id));
+            if listener.acknowledged && listener.filter.includes_list(list) {
+                let params = format!("{{{}}}", subscription_meta(&listener.id));
                 if !(listener.sink)(encode::notification(list.notification(), Some(&params))) {
-                    deaf.push(*key);
+                    closed.push(*key);
                 }
             }
         }
-        deaf.into_iter().for_each(|key| self.unlisten(key));
+        closed.into_iter().for_each(|key| self.remove_listener(key));
     }
 }
 
-impl Source {
-    /// It counts at once; the future only tells when it is in force.
-    fn watch(&self) -> Ready {
-        Box::pin(self.upstream.watch_resource(&self.own))
+impl WatchSource {
+    /// Starts to watch at once; the returned future resolves when the upstream has confirmed.
+    fn watch(&self) -> WatchReady {
+        Box::pin(self.upstream.watch_resource(&self.own_uri))
     }
 }
 
-/// The member that says which subscription a message is of.
-fn tag(id: &RequestId) -> String {
+/// Returns the `_meta` member that names the subscription of a message.
+fn subscription_meta(id: &RequestId) -> String {
     format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#)
 }
 
-/// The URIs that a URI is part of, by its path: from the longest. How many at most that no made-up URI costs much.
-fn wholes(uri: &str) -> impl Iterator<Item = &str> {
+/// Returns the URIs that contain this one by path, longest first. Their number is bounded, so that a crafted URI cannot
+/// be expensive.
+fn containing_uris(uri: &str) -> impl Iterator<Item = &str> {
     const DEPTH: usize = 32;
-    let places = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(DEPTH);
-    // With the slash and without.
-    places.flat_map(|(at, c)| {
+    let separators = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(DEPTH);
+    // With and without the trailing slash.
+    separators.flat_map(|(at, c)| {
         let with = (c == '/' && at + 1 < uri.len()).then(|| &uri[..=at]);
         with.into_iter().chain(std::iter::once(&uri[..at]))
     })
 }
 
-fn acknowledged(id: &RequestId, filter: &ListenFilter) -> Bytes {
+fn acknowledgement(id: &RequestId, filter: &ListenFilter) -> Bytes {
     let mut honoured = serde_json::Map::new();
     for (name, wanted) in [
         ("toolsListChanged", filter.tools_list_changed),
@@ -300,7 +309,7 @@ fn acknowledged(id: &RequestId, filter: &ListenFilter) -> Bytes {
     if !filter.tasks.is_empty() {
         honoured.insert("taskIds".into(), filter.tasks.clone().into());
     }
-    let params = format!(r#"{{{},"notifications":{}}}"#, tag(id), serde_json::Value::Object(honoured));
+    let params = format!(r#"{{{},"notifications":{}}}"#, subscription_meta(id), serde_json::Value::Object(honoured));
     encode::notification("notifications/subscriptions/acknowledged", Some(&params))
 }
 

@@ -1,21 +1,21 @@
-//! Where a name leads, to a module or to an upstream: decided once, when a table is built.
+//! The destination of a name, a module or an upstream, decided when a table is built.
 
 use std::{ops::Deref, sync::Arc};
 
 use countersign_provider::{Module, Provider};
 use countersign_upstream::Upstream;
 
-/// Where a call goes.
+/// The destination of a call.
 #[derive(Clone)]
-pub enum Target {
-    /// It is called here, with values.
+pub enum RouteTarget {
+    /// A module, called directly with parsed values.
     Module(Arc<dyn Module>),
-    /// It is called by way of the bridge, with the bytes that came in; the Executor calls it as a provider.
+    /// An upstream, called through the bridge with the client's bytes. The Executor calls it as a provider.
     Upstream(Arc<Upstream>),
 }
 
-impl Target {
-    /// The upstream, where it is one.
+impl RouteTarget {
+    /// Returns the upstream, if the target is one.
     #[must_use]
     pub fn upstream(&self) -> Option<&Arc<Upstream>> {
         match self {
@@ -24,7 +24,7 @@ impl Target {
         }
     }
 
-    /// What all providers have in common: for previews and the Executor.
+    /// Returns the target as a provider, for previews and the Executor.
     #[must_use]
     pub fn provider(&self) -> Arc<dyn Provider> {
         match self {
@@ -33,15 +33,15 @@ impl Target {
         }
     }
 
-    /// Whether both are the very same provider, and not only two of one name.
+    /// Returns `true` if both are the same instance, not only providers of the same name.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        self.address() == other.address()
+    pub fn is_same_provider(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
     }
 
-    /// What tells one provider from another of the same name.
+    /// Returns a number that distinguishes this instance from others of the same name.
     #[must_use]
-    pub fn address(&self) -> usize {
+    pub fn identity(&self) -> usize {
         match self {
             Self::Module(module) => Arc::as_ptr(module).cast::<()>() as usize,
             Self::Upstream(upstream) => Arc::as_ptr(upstream).cast::<()>() as usize,
@@ -49,7 +49,7 @@ impl Target {
     }
 }
 
-impl Deref for Target {
+impl Deref for RouteTarget {
     type Target = dyn Provider;
 
     fn deref(&self) -> &Self::Target {

@@ -1,10 +1,10 @@
-//! What reviewers say of tools and of calls to come: accepted definitions and standing rules.
+//! Rulings of reviewers about tools and future calls: accepted definitions and standing rules.
 //!
-//! Never decides on a call. A ruling is on record before it is in force; then the route table is built anew with it, and the
-//! feed tells of it.
+//! Never decides on a call. A ruling is recorded before it takes effect; then the route table is rebuilt with it, and the
+//! feed announces it.
 //!
-//! [`tool_acceptance`] lists tools for people, accepts their definitions and revokes that; [`standing_rules`] gives, ends
-//! and counts rules that decide in a reviewer's stead.
+//! [`tool_acceptance`] lists tools, and accepts their definitions or revokes acceptances. [`standing_rules`] creates, ends
+//! and counts rules that decide in place of a reviewer.
 
 pub mod standing_rules;
 pub mod tool_acceptance;

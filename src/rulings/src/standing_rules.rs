@@ -1,12 +1,12 @@
-//! Standing rules of a running gateway: given on a change or on a tool ([`allow`]), listed, taken back, ended. Each of these
-//! is on record before it is in force, and told on the feed.
+//! Standing rules of a running gateway: created on a change or a tool ([`allow`]), listed, revoked and expired. Each step is
+//! recorded before it takes effect, and announced on the feed.
 //!
-//! What a rule decides is counted: in the rule, in the log line of each call, and, so that neither a flood of calls nor a
-//! quiet week fills or leaves out the audit trail, as one entry a minute for each rule that was used. All entries of a
-//! rule stand in the timeline of the change that it was given on, if it was given on one.
+//! Decisions of a rule are counted in the rule and logged with each call. The audit trail gets one entry a minute for each
+//! rule that was used, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
+//! change on which it was created, if any.
 
 mod allow;
-mod elsewhere;
+mod remote;
 
 use std::{
     collections::HashMap,
@@ -24,226 +24,230 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::tool_acceptance::Rebuild;
+use crate::tool_acceptance::RebuildRoutes;
 use countersign_domain::{
-    changes::{Change, ServedBy, machine::SYSTEM, people::Person},
+    changes::{Change, ServedBy, machine::SYSTEM, person::Person},
     policy::{
-        CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict,
-        standing_rules::{self, suffices},
+        CallFacts, Reviewers, StandingRule, StandingSource, StandingVerdict, Verdict,
+        standing_rules::{self, can_approve_alone},
     },
     principal::Principal,
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
-use countersign_routing::table::{Published, ToolRoute};
+use countersign_routing::table::{PublishedTable, ToolRoute};
 use countersign_runtime::crash::crash_point;
 use countersign_store::{Nodes, Record, Store, StoreError, standing_rules::USED, write_record};
 
-/// Rules of one owner, and of all, that are not over.
-pub const MAX_OF_ONE: usize = 200;
-pub const MAX: usize = 2000;
-/// Seconds.
-pub const MAX_ALLOW: u64 = 30 * 86_400;
-pub const MAX_DENY: u64 = 366 * 86_400;
-/// Bytes of arguments that are kept to be shown.
-const MAX_ARGUMENTS: usize = 64 << 10;
-/// How often ends are looked for, and after how many of these uses are recorded.
-const TICK: Duration = Duration::from_secs(1);
-const TICKS_OF_USES: u32 = 60;
+/// Maximum active rules of one owner, and of all.
+pub const MAX_RULES_PER_OWNER: usize = 200;
+pub const MAX_RULES: usize = 2000;
+/// The longest validity of rules that allow, and of rules that deny.
+pub const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
+pub const MAX_DENY_SECONDS: u64 = 366 * 86_400;
+/// Maximum bytes of arguments that are kept for display.
+const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
+/// The interval between checks for expired rules, and the number of checks between records of uses.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+const TICKS_BETWEEN_USE_RECORDS: u32 = 60;
 
-/// Of a rule whose creator may decide no more: of one that allows, and of one that denies.
-const ENDS: &str = "the key that it was given with was revoked, or may not decide any more";
-const STAYS: &str =
+/// Comments on rules whose creator may no longer decide: for a rule that allows, and for one that denies.
+const ALLOW_RULE_ENDED: &str = "the key that it was given with was revoked, or may not decide any more";
+const DENY_RULE_ORPHANED: &str =
     "the key that it was given with was revoked, or may not decide any more; it denies until a reviewer revokes it";
 
-/// Which arguments a rule speaks of: exactly those of its change, or any.
+/// The arguments to which a rule applies: exactly those of its change, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Arguments {
+pub enum ArgumentScope {
     Exact,
     Any,
 }
 
-/// Whose calls a rule speaks of: those of whoever proposed its change, or everybody's.
+/// The callers to which a rule applies: the proposer of its change, or everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Whose {
+pub enum CallerScope {
     Same,
     Any,
 }
 
-/// A rule as somebody wants it.
+/// A request to create a rule.
 #[derive(Clone, Debug)]
 pub struct NewRule {
-    pub says: Says,
-    pub arguments: Arguments,
-    pub principal: Whose,
-    /// Seconds.
-    pub lasts: Option<u64>,
+    pub says: StandingVerdict,
+    pub arguments: ArgumentScope,
+    pub principal: CallerScope,
+    /// Seconds from now; `None` means no end.
+    pub valid_for_seconds: Option<u64>,
     pub comment: Option<String>,
 }
 
-/// The rules as they are now, read where routes are built.
+/// The current rules, which the route table reads when it is built.
 pub struct StandingRuleCache {
     rules: ArcSwap<Vec<Arc<StandingRule>>>,
-    /// Nobody here would hear that one was revoked.
-    cut_off: AtomicBool,
+    /// This node is cut off from the others, and would miss a revocation.
+    is_cut_off: AtomicBool,
     nodes: Arc<dyn Nodes>,
 }
 
 impl StandingSource for StandingRuleCache {
-    fn of_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>> {
+    fn rules_for_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>> {
         let rules = self.rules.load();
-        let cut_off = self.cut_off.load(Ordering::Acquire);
-        let speaks = |rule: &&Arc<StandingRule>| {
-            !rule.is_over()
+        let is_cut_off = self.is_cut_off.load(Ordering::Acquire);
+        let applies = |rule: &&Arc<StandingRule>| {
+            !rule.has_ended()
                 && rule.provider == provider
                 && rule.tool == tool
-                && !(cut_off && rule.verdict == Says::Allow)
+                && !(is_cut_off && rule.verdict == StandingVerdict::Allow)
         };
-        rules.iter().filter(speaks).cloned().collect()
+        rules.iter().filter(applies).cloned().collect()
     }
 }
 
 impl StandingRuleCache {
-    /// Reads all rules.
+    /// Loads all rules.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
         let nodes = store.nodes();
         let now = now(&*nodes);
-        let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.timed(now))).collect();
-        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), cut_off: AtomicBool::new(false), nodes }))
+        let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
+        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), is_cut_off: AtomicBool::new(false), nodes }))
     }
 
-    /// While this node hears nothing of the others, no rule allows anything: one may have been revoked. Whether that is
-    /// news; then routes are to be built anew.
-    pub fn set_cut_off(&self, cut_off: bool) -> bool {
-        self.cut_off.swap(cut_off, Ordering::AcqRel) != cut_off
+    /// Sets whether this node is cut off from the others. No rule allows anything meanwhile, since it may have been revoked.
+    /// Returns `true` if this is a change, after which the routes must be rebuilt.
+    pub fn set_cut_off(&self, is_cut_off: bool) -> bool {
+        self.is_cut_off.swap(is_cut_off, Ordering::AcqRel) != is_cut_off
     }
 
-    /// All rules that are kept, oldest first.
+    /// Returns all kept rules, oldest first.
     #[must_use]
     pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
         self.rules.load_full()
     }
 
-    fn put(&self, rule: &StandingRule) {
+    fn insert(&self, rule: &StandingRule) {
         self.rules.rcu(|rules| {
             let mut rules: Vec<Arc<StandingRule>> = Vec::clone(rules);
             match rules.iter_mut().find(|known| known.id == rule.id) {
                 Some(known) => *known = Arc::new(rule.clone()),
                 None => rules.push(Arc::new(rule.clone())),
             }
-            let over = rules.iter().filter(|rule| rule.is_over()).count();
+            let over = rules.iter().filter(|rule| rule.has_ended()).count();
             let mut forget = over.saturating_sub(usize::try_from(countersign_store::standing_rules::KEPT).unwrap_or(0));
             rules.retain(|rule| {
-                let goes = forget > 0 && rule.is_over();
-                forget -= usize::from(goes);
-                !goes
+                let is_removed = forget > 0 && rule.has_ended();
+                forget -= usize::from(is_removed);
+                !is_removed
             });
             rules
         });
     }
 }
 
-/// The time of all nodes, to the millisecond, as all other times that people see.
+/// Returns the nodes' common time, in milliseconds like all times that people see.
 fn now(nodes: &dyn Nodes) -> Timestamp {
     let now = nodes.now();
     now.round(jiff::Unit::Millisecond).unwrap_or(now)
 }
 
-/// What [`StandingRules::new`] is made of.
-pub struct Parts {
+/// The dependencies of [`StandingRules`].
+pub struct StandingRulesDeps {
     pub store: Arc<dyn Store>,
-    pub board: Arc<StandingRuleCache>,
-    pub people: Arc<dyn Reviewers>,
-    pub routes: Arc<Published>,
-    pub rebuild: Rebuild,
+    pub cache: Arc<StandingRuleCache>,
+    pub reviewers: Arc<dyn Reviewers>,
+    pub routes: Arc<PublishedTable>,
+    pub rebuild: RebuildRoutes,
     pub feed: Feed,
 }
 
-/// See the module's page.
+/// Creates, revokes, expires and counts standing rules.
 pub struct StandingRules {
-    parts: Parts,
-    /// One at a time, so that bounds hold.
-    changing: tokio::sync::Mutex<()>,
-    /// Uses that are on record, by rule.
-    recorded: Mutex<HashMap<String, u64>>,
+    deps: StandingRulesDeps,
+    /// Held during each change, so that the limits hold.
+    change_lock: tokio::sync::Mutex<()>,
+    /// Recorded uses by rule id.
+    recorded_uses: Mutex<HashMap<String, u64>>,
 }
 
 impl StandingRules {
     fn now(&self) -> Timestamp {
-        now(&*self.parts.board.nodes)
+        now(&*self.deps.cache.nodes)
     }
 
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
-        let recorded = parts.board.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
-        Self { parts, changing: tokio::sync::Mutex::new(()), recorded: Mutex::new(recorded) }
+    pub fn new(parts: StandingRulesDeps) -> Self {
+        let recorded_uses = parts.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
+        Self { deps: parts, change_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
     }
 
-    /// All that are kept, newest first.
+    /// Returns all kept rules, newest first.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<StandingRule>> {
-        self.parts.board.rules().iter().rev().cloned().collect()
+        self.deps.cache.rules().iter().rev().cloned().collect()
     }
 
-    /// The tools that there are.
+    /// Returns the route table with all tools.
     #[must_use]
-    pub fn routes(&self) -> &Arc<Published> {
-        &self.parts.routes
+    pub fn routes(&self) -> &Arc<PublishedTable> {
+        &self.deps.routes
     }
 
-    /// A reviewer gives a rule on a change.
+    /// Creates a rule on a change for a reviewer.
     ///
     /// # Errors
-    /// `VALIDATION_FAILED` (no end, too long, a comment is asked for), `SELF_APPROVAL`, `FORBIDDEN` (the change asks for
-    /// more than this reviewer's word), `VERSION_CONFLICT` (the tool is gone or another), `POLICY_DENIED`,
+    /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
+    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed), `POLICY_DENIED`,
     /// `RATE_LIMITED`, `STORE_UNAVAILABLE`.
     pub async fn create(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.changing.lock().await;
-        self.may_create(change, by, &new)?;
-        self.is_room(by, 1)?;
+        let _one_at_a_time = self.change_lock.lock().await;
+        self.check_may_create(change, by, &new)?;
+        self.check_room(by, 1)?;
         let now = self.now();
-        let lasts = new.lasts.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
-        let exact = new.arguments == Arguments::Exact;
+        let lasts =
+            new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
+        let exact = new.arguments == ArgumentScope::Exact;
         let text = change.arguments.get();
         let rule = StandingRule {
             served_by: change.served_by.as_ref().map(|by| by.fingerprint.clone()),
-            principal: (new.principal == Whose::Same).then(|| change.proposer.principal.clone()),
-            proposer: Some(standing_rules::Whose {
+            principal: (new.principal == CallerScope::Same).then(|| change.proposer.principal.clone()),
+            proposer: Some(standing_rules::AccountRef {
                 name: change.proposer.principal.clone(),
                 owner: change.proposer.owner.clone(),
                 key_id: change.proposer.key_id.clone(),
             }),
             arguments_hash: exact.then(|| canonical_text_hash(text)),
-            arguments: (exact && text.len() <= MAX_ARGUMENTS).then(|| Arc::clone(&change.arguments)),
+            arguments: (exact && text.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
             from_change: Some(change.id.clone()),
             comment: new.comment,
             expires_at: lasts.and_then(|lasts| now.checked_add(lasts).ok()),
-            ..blank(new.says, (&change.provider, &change.tool, &change.tool_hash), by, now)
+            ..unrestricted_rule(new.says, (&change.provider, &change.tool, &change.tool_hash), by, now)
         }
-        .timed(now);
+        .with_deadline(now);
         crash_point("before_rule_created");
-        self.write(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref()).await?;
+        self.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
+            .await?;
         crash_point("after_rule_created");
         tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was given");
         Ok(Arc::new(rule))
     }
 
-    fn may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
+    fn check_may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
         let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
         let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
-        let people = &*self.parts.people;
-        let most = if new.says == Says::Allow { MAX_ALLOW } else { MAX_DENY };
-        match new.lasts {
-            None if new.says == Says::Allow => {
-                return invalid(format!("a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW} seconds"));
+        let people = &*self.deps.reviewers;
+        let max_seconds = if new.says == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
+        match new.valid_for_seconds {
+            None if new.says == StandingVerdict::Allow => {
+                return invalid(format!(
+                    "a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW_SECONDS} seconds"
+                ));
             }
-            Some(seconds) if seconds == 0 || seconds > most => {
-                return invalid(format!("`for` must be 1 to {most} seconds"));
+            Some(seconds) if seconds == 0 || seconds > max_seconds => {
+                return invalid(format!("`for` must be 1 to {max_seconds} seconds"));
             }
             _ => {}
         }
@@ -253,28 +257,28 @@ impl StandingRules {
         if !people.may_decide(&change.terms, by) {
             return forbidden("the change asks for other reviewers");
         }
-        if new.says == Says::Deny {
+        if new.says == StandingVerdict::Deny {
             return Ok(());
         }
         let proposer = &change.proposer;
-        if change.is_proposed_by(Person::of(by)) {
+        if change.is_proposed_by(Person::from_principal(by)) {
             return Err(McpError::new(ErrorKind::SelfApproval, "nobody allows what they proposed themselves"));
         }
-        if !change.terms.editors_may_approve() && change.is_edited_by(Person::of(by)) {
+        if !change.terms.editors_may_approve() && change.is_edited_by(Person::from_principal(by)) {
             let message = "you have edited the arguments, and the change asks somebody else to approve them then";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        if !suffices(people, &change.terms, by) {
+        if !can_approve_alone(people, &change.terms, by) {
             return forbidden(
                 "the change needs more than one approval or a preview each time, which no standing rule stands in for",
             );
         }
-        let table = self.parts.routes.load();
+        let table = self.deps.routes.load();
         let route: Option<&Arc<ToolRoute>> =
             table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
         let same = |route: &&Arc<ToolRoute>| {
             let fingerprint = change.served_by.as_ref().map(|ServedBy { fingerprint, .. }| fingerprint.as_str());
-            route.hash == change.tool_hash && fingerprint == Some(route.provider.target())
+            route.hash == change.tool_hash && fingerprint == Some(route.provider.target_fingerprint())
         };
         let Some(route) = route.filter(same) else {
             let message = "the tool is gone, or another than the one that the change was proposed to, or its server has \
@@ -287,7 +291,7 @@ impl StandingRules {
             key_id: proposer.key_id.clone(),
             owner: proposer.owner.clone(),
         };
-        let decision = route.ruling_on(&change.arguments).decide(&CallFacts {
+        let decision = route.ruling_for(&change.arguments).decide(&CallFacts {
             principal: &caller,
             transport: &proposer.transport,
             revision: proposer.revision.as_deref().unwrap_or_default(),
@@ -297,61 +301,62 @@ impl StandingRules {
         if decision.mark.is_some() {
             return forbidden("nobody has accepted the tool's definition yet; until then each call is reviewed");
         }
-        if decision.meant() == Verdict::Deny {
+        if decision.intended_verdict() == Verdict::Deny {
             return Err(McpError::new(ErrorKind::PolicyDenied, "the policy denies such calls by now"));
         }
-        if decision.meant() == Verdict::Review && !suffices(people, &decision.terms, by) {
+        if decision.intended_verdict() == Verdict::Review && !can_approve_alone(people, &decision.terms, by) {
             return forbidden("the policy asks for more than this reviewer's word by now");
         }
         Ok(())
     }
 
-    fn is_room(&self, by: &Principal, more: usize) -> Result<(), McpError> {
-        let rules = self.parts.board.rules();
-        let live = rules.iter().filter(|rule| !rule.is_over());
-        let is_own = |rule: &StandingRule| Person::of(&rule.creator()).is(Person::of(by));
+    fn check_room(&self, by: &Principal, more: usize) -> Result<(), McpError> {
+        let rules = self.deps.cache.rules();
+        let live = rules.iter().filter(|rule| !rule.has_ended());
+        let is_own =
+            |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by));
         let (all, own) = live.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
-        if all + more <= MAX && own + more <= MAX_OF_ONE {
+        if all + more <= MAX_RULES && own + more <= MAX_RULES_PER_OWNER {
             return Ok(());
         }
         let message = "too many standing rules; revoke some (countersign rules list)";
-        Err(McpError::new(ErrorKind::RateLimited, message).with("max", MAX_OF_ONE as u64))
+        Err(McpError::new(ErrorKind::RateLimited, message).with("max", MAX_RULES_PER_OWNER as u64))
     }
 
-    /// Whether it denies calls of this person, also through another of their keys. Rules from before their proposer was
-    /// noted say so by the change that they were given on, and by the name alone once retention has deleted that.
-    async fn denies_their_own(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
-        let person = Person::of(by);
-        if rule.principal.as_ref().is_some_and(|name| person.is_called(name)) {
+    /// Returns `true` if the rule denies calls of this person, with any of their keys. Older rules do not record the proposer;
+    /// for them the change counts, or only the name once retention has deleted the change.
+    async fn denies_own_calls(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
+        let person = Person::from_principal(by);
+        if rule.principal.as_ref().is_some_and(|name| person.is_named(name)) {
             return Ok(true);
         }
         if let Some(proposer) = &rule.proposer {
-            return Ok(proposer.person().is(person));
+            return Ok(proposer.person().is_same_as(person));
         }
         let Some(change) = &rule.from_change else { return Ok(false) };
-        let given_on = self.parts.store.get(change).await.map_err(|error| {
+        let given_on = self.deps.store.get(change).await.map_err(|error| {
             tracing::error!(%error, rule = %rule.id, "the change of a standing rule could not be read");
             McpError::new(ErrorKind::StoreUnavailable, "it could not be read whose calls the rule denies")
         })?;
-        Ok(given_on.is_some_and(|change| change.is_proposed_by(Person::of(by))))
+        Ok(given_on.is_some_and(|change| change.is_proposed_by(Person::from_principal(by))))
     }
 
-    /// Takes a rule back; any reviewer may, since it only makes things as strict or as lax as the configuration has them.
+    /// Revokes a rule. Any reviewer may, since this only restores what the configuration says.
     ///
     /// # Errors
-    /// `NOT_FOUND`, `VERSION_CONFLICT` for one that is over, `SELF_APPROVAL` for a denial of what one calls oneself,
-    /// `STORE_UNAVAILABLE`.
+    /// `NOT_FOUND`, `VERSION_CONFLICT` for a rule that is over, `SELF_APPROVAL` for a rule that denies the reviewer's own
+    /// calls, `STORE_UNAVAILABLE`.
     pub async fn revoke(&self, id: &str, by: &Principal, comment: Option<&str>) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.changing.lock().await;
-        let rules = self.parts.board.rules();
+        let _one_at_a_time = self.change_lock.lock().await;
+        let rules = self.deps.cache.rules();
         let Some(rule) = rules.iter().find(|rule| rule.id == id) else {
             return Err(McpError::new(ErrorKind::NotFound, "Standing rule not found"));
         };
-        if rule.is_over() {
+        if rule.has_ended() {
             let message = "the standing rule is over already";
             return Err(McpError::new(ErrorKind::VersionConflict, message).with("ruleId", rule.id.as_str()));
         }
-        if rule.verdict == Says::Deny && self.denies_their_own(rule, by).await? {
+        if rule.verdict == StandingVerdict::Deny && self.denies_own_calls(rule, by).await? {
             let message = "nobody takes back what denies their own calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
@@ -361,74 +366,77 @@ impl StandingRules {
             ..StandingRule::clone(rule)
         };
         crash_point("before_rule_revoked");
-        self.write(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
+        self.store_and_announce(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
         crash_point("after_rule_revoked");
         tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
         Ok(Arc::new(revoked))
     }
 
-    /// The rules as they are now.
+    /// Returns the current rules.
     #[must_use]
-    pub fn board(&self) -> &StandingRuleCache {
-        &self.parts.board
+    pub fn cache(&self) -> &StandingRuleCache {
+        &self.deps.cache
     }
 
-    /// Looks for ends, and from time to time records what was used, until the gateway shuts down.
+    /// Expires rules, and records uses from time to time, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = 0_u32;
         let mut seen = None;
         loop {
-            self.look_for_orphans(&mut seen).await;
+            self.end_orphans_after_key_loss(&mut seen).await;
             tokio::select! {
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(TICK_INTERVAL) => {}
                 () = shutdown.cancelled() => return,
             }
             self.expire().await;
             ticks = ticks.wrapping_add(1);
-            if ticks.is_multiple_of(TICKS_OF_USES) {
+            if ticks.is_multiple_of(TICKS_BETWEEN_USE_RECORDS) {
                 self.record_uses().await;
             }
         }
     }
 
-    /// Ends what is due. What cannot be recorded is tried again; it decides on nothing meanwhile.
+    /// Ends expired rules. If that cannot be recorded, it is retried; meanwhile these rules decide nothing.
     pub async fn expire(&self) {
         let now = self.now();
-        let rules = self.parts.board.rules();
-        let due = rules.iter().filter(|rule| !rule.is_over() && rule.is_due(now));
+        let rules = self.deps.cache.rules();
+        let due = rules.iter().filter(|rule| !rule.has_ended() && rule.is_expired(now));
         let ended: Vec<StandingRule> =
             due.map(|rule| StandingRule { expired_at: Some(now), ..StandingRule::clone(rule) }).collect();
         if ended.is_empty() {
             return;
         }
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.change_lock.lock().await;
         for rule in ended {
-            // Somebody may have revoked it meanwhile.
-            if self.parts.board.rules().iter().any(|known| known.id == rule.id && known.is_over()) {
+            // It may have been revoked meanwhile.
+            if self.deps.cache.rules().iter().any(|known| known.id == rule.id && known.has_ended()) {
                 continue;
             }
-            if let Err(error) = self.write(&rule, "standing_rule_expired", "rule.expired", SYSTEM, None).await {
+            if let Err(error) =
+                self.store_and_announce(&rule, "standing_rule_expired", "rule.expired", SYSTEM, None).await
+            {
                 tracing::warn!(%error, "the end of a standing rule could not be recorded");
                 return;
             }
         }
     }
 
-    /// Looks whether the keys with which rules were given still hold, whenever some key may have ceased to. What was
-    /// allowed with one that does not is ended, and what was denied is marked.
-    async fn look_for_orphans(&self, seen: &mut Option<u64>) {
-        let Ok(losses) = self.parts.people.losses() else { return };
+    /// Checks the keys behind all rules whenever some key may have become invalid. Ends rules that allow, and marks rules that
+    /// deny.
+    async fn end_orphans_after_key_loss(&self, seen: &mut Option<u64>) {
+        let Ok(losses) = self.deps.reviewers.revocations() else { return };
         if *seen != Some(losses) && self.end_orphans().await {
             *seen = Some(losses);
         }
     }
 
-    /// Whether all could be looked at and recorded. What could not be is tried again; it allows nothing meanwhile.
+    /// Ends or marks rules whose creator may no longer decide. Returns `false` if some could not be checked or recorded, and
+    /// must be retried; meanwhile they allow nothing.
     pub async fn end_orphans(&self) -> bool {
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.change_lock.lock().await;
         let mut all = true;
-        for rule in self.parts.board.rules().iter().filter(|rule| !rule.is_over() && rule.orphaned_at.is_none()) {
-            match self.parts.people.now(&rule.creator()) {
+        for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.orphaned_at.is_none()) {
+            match self.deps.reviewers.current_principal(&rule.creator()) {
                 Ok(Some(creator)) if creator.role.may_decide() => continue,
                 Ok(_) => {}
                 Err(_) => {
@@ -439,15 +447,15 @@ impl StandingRules {
             let now = self.now();
             let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };
             let (event, feed, comment) = match rule.verdict {
-                Says::Allow => {
+                StandingVerdict::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
-                    ("standing_rule_revoked", "rule.revoked", ENDS)
+                    ("standing_rule_revoked", "rule.revoked", ALLOW_RULE_ENDED)
                 }
-                Says::Deny => ("standing_rule_orphaned", "rule.orphaned", STAYS),
+                StandingVerdict::Deny => ("standing_rule_orphaned", "rule.orphaned", DENY_RULE_ORPHANED),
             };
             tracing::warn!(rule = %rule.id, by = %rule.created_by, says = ?rule.verdict, "whoever gave a standing rule may decide no more");
-            if let Err(error) = self.write(&orphan, event, feed, SYSTEM, Some(comment)).await {
+            if let Err(error) = self.store_and_announce(&orphan, event, feed, SYSTEM, Some(comment)).await {
                 tracing::warn!(%error, "that a standing rule lost its creator could not be recorded");
                 all = false;
             }
@@ -455,22 +463,26 @@ impl StandingRules {
         all
     }
 
-    /// Records how often rules decided, where that is more than what is on record.
+    /// Records the use counts that have grown since they were last recorded.
     pub async fn record_uses(&self) {
-        let _one_at_a_time = self.changing.lock().await;
-        let rules = self.parts.board.rules();
+        let _one_at_a_time = self.change_lock.lock().await;
+        let rules = self.deps.cache.rules();
         let used: Vec<StandingRule> = {
-            let recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = |rule: &StandingRule| recorded.get(&rule.id).copied().unwrap_or(0);
-            rules.iter().filter(|rule| rule.uses.get() > before(rule)).map(|rule| StandingRule::clone(rule)).collect()
+            let recorded = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
+            let recorded_count = |rule: &StandingRule| recorded.get(&rule.id).copied().unwrap_or(0);
+            rules
+                .iter()
+                .filter(|rule| rule.uses.get() > recorded_count(rule))
+                .map(|rule| StandingRule::clone(rule))
+                .collect()
         };
-        let written = used.iter().map(|rule| self.submit(rule, USED, SYSTEM, None));
+        let written = used.iter().map(|rule| self.record(rule, USED, SYSTEM, None));
         if let Some(Err(error)) = join_all(written).await.into_iter().find(Result::is_err) {
             tracing::warn!(%error, "uses of standing rules could not be recorded; they will be");
         }
     }
 
-    async fn write(
+    async fn store_and_announce(
         &self,
         rule: &StandingRule,
         event: &'static str,
@@ -478,22 +490,22 @@ impl StandingRules {
         by: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
-        self.submit(rule, event, by, comment).await?;
+        self.record(rule, event, by, comment).await?;
         crash_point("between_rule_and_routes");
-        self.parts.board.put(rule);
-        (self.parts.rebuild)().await;
-        self.tell(rule, feed, by, comment);
+        self.deps.cache.insert(rule);
+        (self.deps.rebuild)().await;
+        self.announce(rule, feed, by, comment);
         Ok(())
     }
 
-    fn tell(&self, rule: &StandingRule, feed: &'static str, by: &str, comment: Option<&str>) {
+    fn announce(&self, rule: &StandingRule, feed: &'static str, by: &str, comment: Option<&str>) {
         let at = self.now().to_string();
         let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
-        self.parts.feed.publish_session(&event);
+        self.deps.feed.publish_session(&event);
     }
 
-    /// With an entry in the timeline of the change that the rule was given on, or else of the rule's server.
-    async fn submit(
+    /// Stores a rule with an audit entry in the timeline of its change, or of its server if it has none.
+    async fn record(
         &self,
         rule: &StandingRule,
         event: &'static str,
@@ -501,7 +513,7 @@ impl StandingRules {
         comment: Option<&str>,
     ) -> Result<(), McpError> {
         let uses = rule.uses.get();
-        let mut details = json!({ "rule": told(rule) });
+        let mut details = json!({ "rule": audit_details(rule) });
         if let Some(comment) = comment {
             details["comment"] = comment.into();
         }
@@ -511,19 +523,24 @@ impl StandingRules {
             rules: vec![rule.clone()],
             ..Record::new(event, self.now(), by, details.to_string())
         };
-        // Written even where the endpoint's client goes away.
-        let written = write_record(&*self.parts.store, record).await;
+        // Written even if the client of the endpoint disconnects.
+        let written = write_record(&*self.deps.store, record).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
             error.told("it could not be stored; nothing has changed")
         })?;
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
+        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())
     }
 }
 
-/// A rule that nobody has narrowed yet: any arguments, whoever calls, without an end.
-fn blank(verdict: Says, (provider, tool, hash): (&str, &str, &str), by: &Principal, now: Timestamp) -> StandingRule {
+/// Returns a rule without restrictions: for any arguments, any caller, and without an end.
+fn unrestricted_rule(
+    verdict: StandingVerdict,
+    (provider, tool, hash): (&str, &str, &str),
+    by: &Principal,
+    now: Timestamp,
+) -> StandingRule {
     StandingRule {
         id: format!("srl_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         verdict,
@@ -552,8 +569,8 @@ fn blank(verdict: Says, (provider, tool, hash): (&str, &str, &str), by: &Princip
     }
 }
 
-/// Of a rule in the audit trail: everything but the arguments, which the hash stands for.
-fn told(rule: &StandingRule) -> Value {
+/// Returns the details of a rule for the audit trail, with the hash of the arguments in their place.
+fn audit_details(rule: &StandingRule) -> Value {
     json!({
         "id": rule.id, "verdict": rule.verdict, "provider": rule.provider, "tool": rule.tool, "toolHash": rule.tool_hash,
         "principal": rule.principal, "argumentsHash": rule.arguments_hash, "fromChange": rule.from_change,

@@ -1,5 +1,4 @@
-//! What upstream servers say of their tools, and what reviewers said to that: lists for people, acceptance,
-//! revocation.
+//! Tool definitions of upstream servers and their acceptance by reviewers: listing, acceptance and revocation.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,213 +8,232 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use countersign_domain::{
-    policy::{Mark, Standing, Verdict, pins::Definition},
+    policy::{AcceptanceMark, DefinitionStatus, Verdict, pins::Definition},
     principal::Principal,
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
 use countersign_routing::{
     ruling::definition,
-    table::{Published, RouteTable, ToolRoute},
+    table::{PublishedTable, RouteTable, ToolRoute},
 };
 use countersign_store::{PinStore, WriteError};
 
-/// Builds the route table anew with the pins as they are.
-pub type Rebuild = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+/// Rebuilds the route table with the current pins.
+pub type RebuildRoutes = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Tools in one acceptance.
-pub const MAX_TOOLS: usize = 20_000;
+/// Maximum tools in one acceptance.
+pub const MAX_TOOLS_PER_ACCEPTANCE: usize = 20_000;
 
-/// A tool, as people see it.
+/// A tool as people see it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolInfo {
-    /// As clients see it.
+    /// The name as clients see it.
     pub name: String,
     pub title: String,
     pub description: String,
     /// `allow`, `review` or `deny` for every call, or `depends`.
     pub verdict: &'static str,
-    /// Why, where it is the same for every call.
+    /// The reason, if it is the same for every call.
     pub reason: Option<String>,
-    /// The rules that decide, in order; empty where `policy.default` does.
+    /// The rules that decide, in order; empty if `policy.default` decides.
     pub rules: Vec<String>,
-    /// What the tool says of itself.
+    /// The annotations of the tool's definition.
     pub annotations: ToolAnnotations,
-    pub standing: Standing,
-    /// Why it is reviewed whatever else is said of it.
-    pub mark: Option<Mark>,
-    /// It says that it only reads, and that does not count yet.
+    pub standing: DefinitionStatus,
+    /// The reason why every call is reviewed regardless of the policy.
+    pub mark: Option<AcceptanceMark>,
+    /// The tool claims to be read-only, and nobody has accepted that yet.
     pub claims_read: bool,
-    /// Of the definition; an acceptance names it.
+    /// The hash of the definition, which an acceptance names.
     pub hash: String,
-    /// The whole definition: JSON, as it was written.
+    /// The whole definition as the original JSON.
     pub definition: Arc<str>,
-    /// The definition that was accepted or first seen, where the present one is another. A changed tool without it is
-    /// of another command or address than the one that it was accepted of.
+    /// The definition that was accepted or first seen, if it differs from the present one. A changed tool without it belongs
+    /// to another command or address than the accepted one.
     pub previous: Option<Arc<str>>,
     pub accepted_by: Option<String>,
     pub accepted_at: Option<Timestamp>,
-    /// A reviewer lets it run without review.
+    /// Set if a reviewer lets the tool run without review.
     pub let_run: Option<LetRun>,
-    /// A reviewer may let it run without review: `policy.default` decides on its calls, and a review of them asks for one
+    /// A reviewer may let the tool run without review: `policy.default` decides on its calls, and their reviews need only one
     /// approval.
     pub may_let_run: bool,
 }
 
-/// By whom a tool was let run without review, and why.
+/// The permission to run without review: who gave it, and why.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LetRun {
-    /// The standing rule, which can be revoked.
+    /// The id of the standing rule, which can be revoked.
     pub rule: String,
     pub by: String,
     pub at: Timestamp,
     pub reason: Option<String>,
 }
 
-/// How many tools of a provider wait for somebody.
+/// Numbers of a provider's tools that wait for a reviewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Waiting {
-    /// Came later than the server, and nobody accepted them.
+pub struct PendingToolCounts {
+    /// Tools that were added after the server was first seen, and are not accepted.
     pub new: usize,
-    /// Are others than those that were accepted or first seen.
+    /// Tools whose definition differs from the accepted or first seen one.
     pub changed: usize,
-    /// Say that they only read, which nobody accepted.
+    /// Tools that claim to be read-only, which nobody has accepted.
     pub reads: usize,
 }
 
-/// A definition that somebody was shown.
+/// A definition that was shown to a person.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct ShownDefinition {
     pub name: String,
     pub hash: String,
 }
 
-/// See the module's page.
-pub struct Definitions {
-    routes: Arc<Published>,
+/// Lists tool definitions, accepts them and revokes acceptances.
+pub struct ToolAcceptances {
+    routes: Arc<PublishedTable>,
     pins: Arc<PinStore>,
-    rebuild: Rebuild,
+    rebuild: RebuildRoutes,
     feed: Feed,
 }
 
-/// The event of definitions that were `accepted` or `revoked`.
+/// Returns the feed event about definitions that were `accepted` or `revoked`.
 #[must_use]
-pub fn moved(provider: &str, what: &str, tools: &[&str], by: Option<&str>) -> Value {
-    /// Names in one event; how many there are is said as well.
-    const NAMED: usize = 20;
+pub fn acceptance_event(provider: &str, what: &str, tools: &[&str], by: Option<&str>) -> Value {
+    /// Maximum tool names in one event, which also contains their number.
+    const MAX_NAMED_TOOLS: usize = 20;
     json!({
         "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
-        "actor": by, "what": what, "tools": tools.get(..NAMED).unwrap_or(tools), "count": tools.len(),
+        "actor": by, "what": what, "tools": tools.get(..MAX_NAMED_TOOLS).unwrap_or(tools), "count": tools.len(),
     })
 }
 
-impl Definitions {
+impl ToolAcceptances {
     #[must_use]
-    pub fn new(routes: Arc<Published>, pins: Arc<PinStore>, rebuild: Rebuild, feed: Feed) -> Self {
+    pub fn new(routes: Arc<PublishedTable>, pins: Arc<PinStore>, rebuild: RebuildRoutes, feed: Feed) -> Self {
         Self { routes, pins, rebuild, feed }
     }
 
-    /// The tools of a provider, in the order of its list; `None` where there is no such provider.
+    /// Returns the tools of a provider in the order of its list, or `None` if there is no such provider.
     #[must_use]
     pub fn tools(&self, provider: &str) -> Option<Vec<ToolInfo>> {
         let table = self.routes.load_full();
-        table.provider(provider).map(|_| of(&table, provider).map(|route| self.info(route)).collect())
+        table
+            .provider(provider)
+            .map(|_| tools_of_provider(&table, provider).map(|route| self.describe_tool(route)).collect())
     }
 
-    /// What waits for somebody, by provider; providers of which nothing does are left out.
+    /// Returns the numbers of waiting tools by provider, for providers that have any.
     #[must_use]
-    pub fn waiting(&self) -> HashMap<String, Waiting> {
-        let mut all: HashMap<String, Waiting> = HashMap::new();
+    pub fn pending_counts(&self) -> HashMap<String, PendingToolCounts> {
+        let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools() {
-            let claims = claims_read(route);
+            let claims = claims_to_read(route);
             if route.standing.mark().is_none() && !claims {
                 continue;
             }
             let waiting = all.entry(route.provider.name().to_owned()).or_default();
             match route.standing {
-                Standing::New => waiting.new += 1,
-                Standing::Changed => waiting.changed += 1,
+                DefinitionStatus::New => waiting.new += 1,
+                DefinitionStatus::Changed => waiting.changed += 1,
                 _ => waiting.reads += 1,
             }
         }
         all
     }
 
-    /// Accepts definitions as they were shown: all of them, or none.
+    /// Accepts definitions as they were shown: all of them or none.
     ///
     /// # Errors
-    /// `NOT_FOUND` for a provider that is none or a module, `VERSION_CONFLICT` where a definition is another by now (with
-    /// the tools' names in `data.tools`), `STORE_UNAVAILABLE`.
-    pub async fn accept(&self, provider: &str, shown: &[Shown], reviewer: &Principal) -> Result<(), McpError> {
-        let (target, definitions) = self.current(provider, shown)?;
-        self.pins.accept((provider, &target), &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
+    /// `NOT_FOUND` for an unknown provider or a module, `VERSION_CONFLICT` if a definition has changed since (with the names
+    /// of the tools in `data.tools`), `STORE_UNAVAILABLE`.
+    pub async fn accept(
+        &self,
+        provider: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
+        let (target, definitions) = self.current_definitions(provider, shown)?;
+        self.pins
+            .accept((provider, &target), &definitions, &reviewer.name)
+            .await
+            .map_err(|error| write_failed(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.moved(provider, "accepted", shown, reviewer).await;
+        self.announce(provider, "accepted", shown, reviewer).await;
         Ok(())
     }
 
-    /// Takes acceptances back.
+    /// Revokes acceptances.
     ///
     /// # Errors
-    /// As [`Self::accept`].
-    pub async fn revoke(&self, provider: &str, shown: &[Shown], reviewer: &Principal) -> Result<(), McpError> {
-        let (_, definitions) = self.current(provider, shown)?;
-        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
+    /// The same as [`Self::accept`].
+    pub async fn revoke(
+        &self,
+        provider: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
+        let (_, definitions) = self.current_definitions(provider, shown)?;
+        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| write_failed(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.moved(provider, "revoked", shown, reviewer).await;
+        self.announce(provider, "revoked", shown, reviewer).await;
         Ok(())
     }
 
-    async fn moved(&self, provider: &str, what: &str, shown: &[Shown], reviewer: &Principal) {
+    async fn announce(&self, provider: &str, what: &str, shown: &[ShownDefinition], reviewer: &Principal) {
         (self.rebuild)().await;
         let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).collect();
-        self.feed.publish_session(&moved(provider, what, &tools, Some(&reviewer.name)));
+        self.feed.publish_session(&acceptance_event(provider, what, &tools, Some(&reviewer.name)));
     }
 
-    /// What is behind the provider's name, and the definitions, as one route table has them.
-    fn current(&self, provider: &str, shown: &[Shown]) -> Result<(String, Vec<Definition>), McpError> {
+    /// Returns the target of the provider and the definitions shown, from one route table.
+    fn current_definitions(
+        &self,
+        provider: &str,
+        shown: &[ShownDefinition],
+    ) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
         let Some(behind) = table.provider(provider) else {
             return Err(McpError::new(ErrorKind::NotFound, "there is no server of this name"));
         };
-        let routes: HashMap<&str, &Arc<ToolRoute>> = of(&table, provider)
+        let routes: HashMap<&str, &Arc<ToolRoute>> = tools_of_provider(&table, provider)
             .filter(|r| !r.provider.is_module())
             .map(|route| (route.name.as_str(), route))
             .collect();
         let mut definitions = Vec::with_capacity(shown.len());
         let mut others = Vec::new();
-        for Shown { name, hash } in shown {
+        for ShownDefinition { name, hash } in shown {
             match routes.get(name.as_str()).filter(|route| route.hash == *hash) {
                 Some(route) => definitions.push(definition(&route.def)),
                 None => others.push(name.chars().take(128).collect::<String>()),
             }
         }
         if others.is_empty() {
-            return Ok((behind.target().to_owned(), definitions));
+            return Ok((behind.target_fingerprint().to_owned(), definitions));
         }
         others.truncate(20);
         let message = "a tool's definition is another than the one that was shown, or the tool is gone";
         Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", others))
     }
 
-    fn info(&self, route: &ToolRoute) -> ToolInfo {
+    fn describe_tool(&self, route: &ToolRoute) -> ToolInfo {
         let pins = self.pins.snapshot();
         let pin = pins.pin(route.provider.name(), &route.name);
-        let accepted = pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.standing == Standing::Accepted);
-        let fixed = route.ruling.fixed();
-        let let_run = route.ruling.let_run().map(|rule| LetRun {
+        let accepted =
+            pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.standing == DefinitionStatus::Accepted);
+        let fixed = route.ruling.fixed_decision();
+        let let_run = route.ruling.tool_allow_rule().map(|rule| LetRun {
             rule: rule.id.clone(),
             by: rule.created_by.clone(),
             at: rule.created_at,
             reason: rule.comment.clone(),
         });
         let may_let_run = route.standing.mark().is_none()
-            && route
-                .ruling
-                .by_default()
-                .is_some_and(|decision| decision.verdict == Verdict::Review && decision.terms.one_word_is_enough());
+            && route.ruling.default_decision().is_some_and(|decision| {
+                decision.verdict == Verdict::Review && decision.terms.single_approval_suffices()
+            });
         let (verdict, reason) = match (fixed, &let_run) {
             (Some(decision), _) => (decision.verdict.as_str(), Some(decision.reason.to_string())),
             (None, Some(let_run)) => {
@@ -229,8 +247,8 @@ impl Definitions {
             None => route.ruling.rules().map(str::to_owned).collect(),
         };
         let def = definition(&route.def);
-        // The same text where it is the program behind the name that is another.
-        let previous = pin.filter(|_| route.standing == Standing::Changed).and_then(|pin| pin.text.clone());
+        // The text is the same if only the program behind the name has changed.
+        let previous = pin.filter(|_| route.standing == DefinitionStatus::Changed).and_then(|pin| pin.text.clone());
         let previous = previous.filter(|text| *text != def.text);
         ToolInfo {
             name: route.name.clone(),
@@ -242,7 +260,7 @@ impl Definitions {
             annotations: route.def.annotations,
             standing: route.standing,
             mark: route.standing.mark(),
-            claims_read: claims_read(route),
+            claims_read: claims_to_read(route),
             hash: def.hash,
             definition: def.text,
             previous,
@@ -254,20 +272,20 @@ impl Definitions {
     }
 }
 
-/// Whether accepting the definition would make it count as a read.
-fn claims_read(route: &ToolRoute) -> bool {
-    let denied = route.ruling.fixed().is_some_and(|decision| decision.verdict == Verdict::Deny);
-    route.standing == Standing::Seen
+/// Returns `true` if accepting the definition would make the tool count as read-only.
+fn claims_to_read(route: &ToolRoute) -> bool {
+    let denied = route.ruling.fixed_decision().is_some_and(|decision| decision.verdict == Verdict::Deny);
+    route.standing == DefinitionStatus::Seen
         && route.def.annotations.read_only_hint
         && !route.provider.trust_annotations()
         && !denied
 }
 
-fn of<'a>(table: &'a RouteTable, provider: &'a str) -> impl Iterator<Item = &'a Arc<ToolRoute>> {
+fn tools_of_provider<'a>(table: &'a RouteTable, provider: &'a str) -> impl Iterator<Item = &'a Arc<ToolRoute>> {
     table.tools().iter().filter(move |route| route.provider.name() == provider)
 }
 
-fn unwritten(error: &WriteError) -> McpError {
+fn write_failed(error: &WriteError) -> McpError {
     tracing::error!(%error, "what a reviewer said of definitions could not be stored");
     error.told("it could not be stored; nothing was accepted or revoked")
 }

@@ -4,7 +4,7 @@
 //! `COUNTERSIGN_CRASH_AT` names the point. With `COUNTERSIGN_CRASH_AFTER=n` the n-th passage crashes (the first is 1).
 
 /// All of them. The crash proof (`tests/durability/crash_proof`) ends a gateway at each.
-pub const POINTS: &[&str] = &[
+pub const CRASH_POINTS: &[&str] = &[
     // Of every transition: in the store's transaction with the change written and its audit entry not, before and
     // after the commit, and around telling of it.
     "within_transaction",

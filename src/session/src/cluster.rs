@@ -98,10 +98,10 @@ pub fn owner_of<'a>(cluster: &'a dyn Cluster, exchange: &Exchange, request: &Req
 /// Returns the headers that mirror arguments of a call, where its tool has some.
 #[must_use]
 pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedHeaders {
-    let params = request.object().object;
+    let params = request.outlined_params().object;
     let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
-    let route = name.and_then(|name| table.tool(&name));
-    route.map_or_else(Vec::new, |route| param_headers::of_call(&route.param_headers, params.member("arguments")))
+    let route = name.and_then(|name| table.find_tool(&name));
+    route.map_or_else(Vec::new, |route| param_headers::for_call(&route.param_headers, params.member("arguments")))
 }
 
 /// Waits for the owner's answer as for one of this node: until the client takes its request back, or the session ends.

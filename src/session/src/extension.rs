@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::Handling;
 use countersign_bridge::{extension, tasks};
-use countersign_domain::policy::Asker;
+use countersign_domain::policy::Requester;
 use countersign_exchange::{context::asker, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -25,7 +25,7 @@ use countersign_upstream::{Negotiated, Upstream};
 pub fn target(
     table: &RouteTable,
     facts: &ClientFacts,
-    asker: &Asker<'_>,
+    asker: &Requester<'_>,
     method: &str,
 ) -> Result<Arc<Upstream>, McpError> {
     let refused = |message: &'static str| {
@@ -90,10 +90,10 @@ mod tests {
     use crate::testing::Gateway;
     use countersign_config::{UpstreamConfig, UpstreamTarget};
     use countersign_protocol::{Era, Revision};
-    use countersign_routing::Target;
+    use countersign_routing::RouteTarget;
     use countersign_upstream::{
         LinkKind,
-        testing::{fake::Fake, reached},
+        testing::{connected_upstream, fake::FakeServer},
     };
 
     const DECLARED: &str = r#"{"extensions":{"acme/x":{}}}"#;
@@ -110,11 +110,11 @@ mod tests {
     }
 
     /// Returns a modern server of that name that offers the extension.
-    async fn serve(name: &str, extension: &str) -> Target {
-        let server = Fake::new(Era::Modern, LinkKind::Stateless);
+    async fn serve(name: &str, extension: &str) -> RouteTarget {
+        let server = FakeServer::new(Era::Modern, LinkKind::Stateless);
         *server.capabilities.lock() = json!({ "tools": {}, "extensions": { extension: {} } });
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
-        Target::Upstream(reached(UpstreamConfig::new(name, target), &server).await)
+        RouteTarget::Upstream(connected_upstream(UpstreamConfig::new(name, target), &server).await)
     }
 
     #[actix::test]

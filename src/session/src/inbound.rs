@@ -95,7 +95,7 @@ fn answered(
 }
 
 /// Runs a future to its first wait here and now, and the rest, if any, as a task. So the order of messages is kept
-/// for all that is answered at once (`initialize` before what follows it). That is what it is for; besides, those cost no
+/// for all that is answered at once (`handshake_revision` before what follows it). That is what it is for; besides, those cost no
 /// task, which would be 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
 pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
     let mut work = Box::pin(work);
@@ -122,7 +122,7 @@ impl MessageSource {
     /// What is said of a message that is none; `None` for a bad notification, which nobody waits for.
     pub fn fault(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
         RequestMetrics::get().error(fault.error.kind);
-        (!fault.silent).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
+        (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
 
     async fn message(self, message: Message<'_>) -> Option<WireResponse> {

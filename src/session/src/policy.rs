@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use countersign_domain::policy::{
-    Asker, CallFacts, Decision, Passage, Policy, Subject, Verdict,
+    AccessDecision, CallFacts, Decision, Policy, Requester, Subject, Verdict,
     subjects::{Owner, Refusal},
 };
 use countersign_exchange::context::{Exchange, asker};
@@ -54,8 +54,8 @@ pub enum Counted {
 /// `INTERNAL_ERROR` where the policy could not be asked.
 pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<Judged, McpError> {
     let judged = |decision| Judged { route: Arc::clone(route), decision };
-    let ruling = route.ruling_on(arguments);
-    if let Some(decision) = ruling.fixed() {
+    let ruling = route.ruling_for(arguments);
+    if let Some(decision) = ruling.fixed_decision() {
         return Ok(judged(Arc::clone(decision)));
     }
     let principal = &exchange.identity.principal;
@@ -70,8 +70,8 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
 }
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
-    let Asker { principal, transport, revision, client } = asker(exchange);
-    route.ruling_on(arguments).decide(&CallFacts { principal, transport, revision, client, arguments })
+    let Requester { principal, transport, revision, client } = asker(exchange);
+    route.ruling_for(arguments).decide(&CallFacts { principal, transport, revision, client, arguments })
 }
 
 impl Judged {
@@ -106,9 +106,9 @@ impl Judged {
     fn count(&self, exchange: &Exchange) {
         let (decision, tool, principal) = (&self.decision, &self.route.name, &exchange.identity.principal.name);
         if let Some(rule) = &decision.standing {
-            rule.uses.count();
+            rule.uses.increment();
             tracing::info!(
-                rule = %rule.id, %tool, %principal, verdict = decision.meant().as_str(), uses = rule.uses.get(),
+                rule = %rule.id, %tool, %principal, verdict = decision.intended_verdict().as_str(), uses = rule.uses.get(),
                 "a standing rule decided on a call"
             );
             crash_point("after_rule_used");
@@ -136,12 +136,17 @@ fn denied(route: &ToolRoute, decision: &Decision) -> McpError {
 
 /// Why the policy refuses it, whether that is enforced or not.
 #[must_use]
-pub fn refusal(policy: &Policy, provider: &dyn Provider, subject: Subject<'_>, asker: &Asker<'_>) -> Option<Refusal> {
+pub fn refusal(
+    policy: &Policy,
+    provider: &dyn Provider,
+    subject: Subject<'_>,
+    asker: &Requester<'_>,
+) -> Option<Refusal> {
     let name = provider.name();
     let owner = if provider.is_module() { Owner::Module(name) } else { Owner::Upstream(name) };
-    match policy.passage(subject, owner, asker) {
-        Passage::Refused(refusal) => Some(refusal),
-        Passage::Allowed | Passage::Unnamed => None,
+    match policy.decide_access(subject, owner, asker) {
+        AccessDecision::Refused(refusal) => Some(refusal),
+        AccessDecision::Allowed | AccessDecision::NoRule => None,
     }
 }
 
@@ -159,7 +164,7 @@ pub fn admit(
     let Some(refusal) = refusal(policy, provider, subject, &asker(exchange)) else { return Ok(()) };
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or("policy.default");
-    let (what, principal) = (subject.what(), &exchange.identity.principal.name);
+    let (what, principal) = (subject.kind_name(), &exchange.identity.principal.name);
     if policy.simulates() {
         metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => "deny").increment(1);
         tracing::info!(what, name, %principal, rule, "it was let through because policy.mode is simulate");
@@ -176,7 +181,7 @@ pub fn admit(
 }
 
 /// Tells what of a list this client is shown: what it may not use is not listed to it.
-pub struct Lists<'a>(Option<(&'a Policy, Asker<'a>)>);
+pub struct Lists<'a>(Option<(&'a Policy, Requester<'a>)>);
 
 impl<'a> Lists<'a> {
     #[must_use]

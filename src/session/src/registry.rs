@@ -35,7 +35,7 @@ fn counts(shared: &SessionShared) -> bool {
 }
 
 impl Clients for Registry {
-    fn tell_all(&self, message: &Bytes) {
+    fn broadcast(&self, message: &Bytes) {
         self.for_each(|session| {
             if session.is_initialized()
                 && session.legacy_revision().is_some()

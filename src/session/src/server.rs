@@ -13,7 +13,7 @@ use crate::{
     cluster::Cluster,
     limits::RequestLimits,
     long_requests::LongRequests,
-    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals, opened_pages::Opened},
+    state::{deciding_keys::DecidingKeys, limiter::Limiter, local_tasks::Locals, opened_pages::OpenedPages},
     status::GatewayStatus,
 };
 use countersign_bridge::Bridge;
@@ -23,14 +23,14 @@ use countersign_exchange::{context::RequestSlots, facts::ClientFacts, memory::Me
 use countersign_feed::Feed;
 use countersign_provider::Meter;
 use countersign_review::Changes;
-use countersign_routing::{Published, Router};
-use countersign_runtime::lanes::Lanes;
+use countersign_routing::{PublishedTable, Router};
+use countersign_runtime::lanes::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
 /// Finds what tools, prompts and resources lead to, and waits for servers that have just been started.
 #[derive(Clone)]
 pub struct Routing {
-    pub routes: Arc<Published>,
+    pub routes: Arc<PublishedTable>,
     pub router: Addr<Router>,
     pub upstreams: Arc<Upstreams>,
     /// How long a server may take until its first answer (`limits.first_connection`).
@@ -48,7 +48,7 @@ pub struct Reviews {
     pub retention: RetentionConfig,
     pub address: Arc<GatewayAddress>,
     /// Changes whose pages their clients were already asked to open.
-    pub opened_pages: Opened,
+    pub opened_pages: OpenedPages,
     /// Keys that both called tools and decided on changes.
     pub deciding_keys: DecidingKeys,
 }
@@ -62,7 +62,7 @@ impl Reviews {
             expire_after: config.changes.expire_after,
             retention: config.changes.retention,
             address,
-            opened_pages: Opened::default(),
+            opened_pages: OpenedPages::default(),
             deciding_keys: DecidingKeys::default(),
         }
     }
@@ -78,7 +78,7 @@ pub struct McpServer {
     /// What is kept for each principal.
     pub memory: Arc<Memory>,
     /// Where large messages are handled.
-    pub lanes: Arc<Lanes>,
+    pub lanes: Arc<LargeMessageThreads>,
     pub routing: Routing,
     pub reviews: Reviews,
     pub bridge: Arc<Bridge>,
@@ -106,7 +106,7 @@ impl McpServer {
             limiter: Arc::new(Limiter::new(&config.limits)),
             long_requests,
             memory,
-            lanes: Lanes::new(config.limits.large_threads),
+            lanes: LargeMessageThreads::new(config.limits.large_threads),
             routing,
             reviews,
             bridge: Arc::new(bridge),

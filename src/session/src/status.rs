@@ -10,7 +10,7 @@ use countersign_config::Config;
 use countersign_exchange::{inflow::Inflow, shared::Channel};
 use countersign_protocol::Revision;
 use countersign_review::Changes;
-use countersign_routing::Published;
+use countersign_routing::PublishedTable;
 use countersign_telemetry::{
     Metrics, Queue,
     metrics::{body_bytes, queue_length},
@@ -23,7 +23,7 @@ pub struct GatewayStatus {
     /// Cancelled when the gateway begins to drain.
     pub shutdown: CancellationToken,
     pub changes: Changes,
-    pub routes: Arc<Published>,
+    pub routes: Arc<PublishedTable>,
     pub upstreams: Arc<Upstreams>,
     pub registry: Arc<Registry>,
     /// Bytes of bodies that are held.
@@ -49,7 +49,7 @@ impl GatewayStatus {
         };
         let table = self.routes.load();
         let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
-        let missing = self.upstreams.missing(listed);
+        let missing = self.upstreams.missing_required(listed);
         let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
         let mut health = json!({
             "status": if ready { "ok" } else if draining { "draining" } else { "unavailable" },
@@ -109,7 +109,7 @@ impl GatewayStatus {
         queue_length(Queue::Outbox).set(queued as f64);
         #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
         body_bytes().set(self.inflow.held() as f64);
-        self.upstreams.measure();
+        self.upstreams.update_gauges();
         self.metrics.render()
     }
 }

@@ -18,14 +18,16 @@ use crate::{
     server::{Reviews, Routing},
     status::GatewayStatus,
 };
-use countersign_auth::{Authenticator, stored::Stored};
+use countersign_auth::{Authenticator, stored_credentials::StoredCredentials};
 use countersign_bridge::{Bridge, carried::Carrier};
 use countersign_config::{Config, Environment, Flags, load};
 use countersign_domain::policy::Policy;
 use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::Bench as Clients};
-use countersign_provider::testing::Fake;
+use countersign_provider::testing::FakeProvider;
 use countersign_review::{gateway_tools::pending_output_schema, testing as review};
-use countersign_routing::{Directory, Published, RouteTable, Router, Target, actor::PublishProviders, table::Aliases};
+use countersign_routing::{
+    PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router, actor::PublishProviders, table::Aliases,
+};
 use countersign_telemetry::Metrics;
 use countersign_upstream::Upstreams;
 
@@ -35,7 +37,7 @@ pub struct Gateway {
     pub server: Arc<McpServer>,
     pub sessions: Arc<Sessions>,
     pub clients: Clients,
-    pub keys: Arc<Stored>,
+    pub keys: Arc<StoredCredentials>,
     /// The directory that everything is kept in.
     _data: tempfile::TempDir,
 }
@@ -47,17 +49,17 @@ impl Gateway {
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, config).unwrap();
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
-        let loaded = load(&flags, &Environment::of(dir.path(), &[])).unwrap_or_else(|error| panic!("{error}"));
+        let loaded = load(&flags, &Environment::new(dir.path(), &[])).unwrap_or_else(|error| panic!("{error}"));
         let config = Arc::new(loaded.config);
-        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
         let review_config = review::config(&Arc::new(AtomicI64::new(0)));
-        let changes = review::start(dir.path(), Arc::new(Directory(Arc::clone(&routes))), review_config).await;
+        let changes = review::start(dir.path(), Arc::new(RouteDirectory(Arc::clone(&routes))), review_config).await;
         let registry = Arc::new(Registry::default());
         let (policy, aliases) = (Policy::new(&config.policy), Aliases::new(&config.routes).unwrap());
         let clients = Arc::clone(&registry) as _;
         let router = Router::new(Arc::clone(&routes), policy, aliases, pending_output_schema(), clients).start();
-        let upstreams = Arc::new(Upstreams::with(Box::new(|_| Vec::new())));
-        let keys = Arc::new(Stored::in_directory(dir.path()).unwrap());
+        let upstreams = Arc::new(Upstreams::with_connectors(Box::new(|_| Vec::new())));
+        let keys = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
         let (started, shutdown) = (Instant::now(), CancellationToken::new());
         let in_force = Arc::clone(&config);
         let status = GatewayStatus {
@@ -90,14 +92,14 @@ impl Gateway {
     }
 
     /// Publishes these providers, and no others.
-    pub async fn offer(&self, providers: Vec<Target>) {
+    pub async fn offer(&self, providers: Vec<RouteTarget>) {
         self.server.routing.router.send(PublishProviders(providers)).await.unwrap().unwrap();
     }
 
     /// Publishes this module alone.
-    pub async fn offer_module(&self, module: Fake) -> Arc<Fake> {
+    pub async fn offer_module(&self, module: FakeProvider) -> Arc<FakeProvider> {
         let module = Arc::new(module);
-        self.offer(vec![Target::Module(Arc::clone(&module) as _)]).await;
+        self.offer(vec![RouteTarget::Module(Arc::clone(&module) as _)]).await;
         module
     }
 }

@@ -42,9 +42,13 @@ impl KeyRow<'_> {
     pub fn hash(&self) -> String {
         let mut hasher = PartHasher::new("countersign.key.1");
         for text in [self.id, self.name, self.role] {
-            hasher.part(text.as_bytes());
+            hasher.add_part(text.as_bytes());
         }
-        hasher.optional(self.owner).part(self.secret).part(self.created_at.as_bytes()).optional(self.revoked_at);
+        hasher
+            .add_optional(self.owner)
+            .add_part(self.secret)
+            .add_part(self.created_at.as_bytes())
+            .add_optional(self.revoked_at);
         hasher.finish()
     }
 }
@@ -64,9 +68,9 @@ pub(crate) struct PinRow<'a> {
 impl PinRow<'_> {
     pub fn hash(&self) -> String {
         let mut hasher = PartHasher::new("countersign.pin.1");
-        hasher.part(self.server.as_bytes()).part(self.tool.as_bytes());
+        hasher.add_part(self.server.as_bytes()).add_part(self.tool.as_bytes());
         for part in [self.seen, self.accepted, self.by, self.at, self.definition, self.target] {
-            hasher.optional(part);
+            hasher.add_optional(part);
         }
         hasher.finish()
     }
@@ -89,7 +93,7 @@ pub(crate) const NEWEST_POLICY: &str = "";
 
 pub(crate) fn policy_hash(text: &str) -> String {
     let mut hasher = PartHasher::new("countersign.policy.1");
-    hasher.part(text.as_bytes());
+    hasher.add_part(text.as_bytes());
     hasher.finish()
 }
 
@@ -109,7 +113,7 @@ pub(crate) fn rule_with(id: &str, hash: &str, allows: bool, over: bool) -> Value
 
 pub(crate) fn rule_hash(body: &str) -> String {
     let mut hasher = PartHasher::new("countersign.rule.1");
-    hasher.part(body.as_bytes());
+    hasher.add_part(body.as_bytes());
     hasher.finish()
 }
 

@@ -13,7 +13,7 @@ use super::{
     policy_snapshots::NEWEST,
     sql::Cell,
 };
-use countersign_domain::policy::Says;
+use countersign_domain::policy::StandingVerdict;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +181,8 @@ impl Table {
             // No node has it: whatever runs is taken to be lost at the next start.
             "claims" => vec![("node", Cell::Text(String::new())), ("epoch", Cell::Int(0))],
             "standing_rules" => {
-                let verdict = serde_json::from_value::<Says>(said("body")["verdict"].clone());
-                vec![("allows", Cell::Bool(verdict.is_ok_and(|verdict| verdict == Says::Allow)))]
+                let verdict = serde_json::from_value::<StandingVerdict>(said("body")["verdict"].clone());
+                vec![("allows", Cell::Bool(verdict.is_ok_and(|verdict| verdict == StandingVerdict::Allow)))]
             }
             _ => Vec::new(),
         }

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use super::{Record, Store, StoreError, WriteError, covered::PinRow, write_record};
 use countersign_domain::{
     changes::machine::GATEWAY,
-    policy::pins::{Acceptance, Definition, Pin, PinSource, Pins},
+    policy::pins::{Acceptance, Definition, PinSource, Pins, ToolPin},
 };
 
 /// The entry of a server's definitions that were seen for the first time.
@@ -23,7 +23,7 @@ pub(crate) const FIRST_SEEN: &str = "definitions_seen";
 #[derive(Clone, Debug)]
 pub struct PinWrite {
     pub tool: String,
-    pub pin: Pin,
+    pub pin: ToolPin,
 }
 
 /// The pins of a running gateway: read as a snapshot, changed one after another.
@@ -84,7 +84,7 @@ impl PinStore {
         let now = self.pins.load_full();
         let writes = tools.iter().map(|tool| PinWrite {
             tool: tool.name.clone(),
-            pin: Pin {
+            pin: ToolPin {
                 seen: now.pin(server, &tool.name).and_then(|pin| pin.seen.clone()),
                 accepted: Some(Acceptance {
                     hash: tool.hash.clone(),
@@ -110,7 +110,7 @@ impl PinStore {
             pin.accepted.as_ref()?;
             // The text of what was first seen is known only where it is the one that was accepted.
             let text = pin.text.clone().filter(|_| pin.seen.is_some());
-            Some(PinWrite { tool: tool.name.clone(), pin: Pin { seen: pin.seen.clone(), accepted: None, text } })
+            Some(PinWrite { tool: tool.name.clone(), pin: ToolPin { seen: pin.seen.clone(), accepted: None, text } })
         });
         self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
     }
@@ -121,7 +121,7 @@ impl PinStore {
         let _one_at_a_time = self.changing.lock().await;
         let now = self.pins.load_full();
         let Some(tools) = now.servers.get(server) else { return 0 };
-        let accepted = |pin: &Pin| pin.accepted.as_ref().map(|accepted| accepted.target.clone());
+        let accepted = |pin: &ToolPin| pin.accepted.as_ref().map(|accepted| accepted.target.clone());
         let of_another = tools.values().filter_map(accepted).flatten().filter(|other| other != target).count();
         let writes: Vec<PinWrite> = tools
             .iter()
@@ -177,14 +177,14 @@ impl PinSource for PinStore {
     }
 
     fn observe(&self, server: &str, tools: &[Definition]) {
-        if self.pins.load().knows(server) {
+        if self.pins.load().has_server(server) {
             return;
         }
         let writes: Vec<PinWrite> = tools
             .iter()
             .map(|tool| PinWrite {
                 tool: tool.name.clone(),
-                pin: Pin { seen: Some(tool.hash.clone()), accepted: None, text: Some(Arc::clone(&tool.text)) },
+                pin: ToolPin { seen: Some(tool.hash.clone()), accepted: None, text: Some(Arc::clone(&tool.text)) },
             })
             .collect();
         // In force before it is durable: it loosens nothing, and after a crash the server is seen for the first time
@@ -239,7 +239,7 @@ pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
 mod tests {
     use super::*;
     use crate::Place;
-    use countersign_domain::policy::Standing;
+    use countersign_domain::policy::DefinitionStatus;
 
     fn tool(name: &str, hash: &str) -> Definition {
         Definition { name: name.into(), hash: hash.into(), text: format!("{{\"{hash}\":1}}").into() }
@@ -253,30 +253,30 @@ mod tests {
     async fn what_was_seen_and_accepted_outlives_the_process_and_stands_in_the_trail() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
-        assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen, "never recorded");
+        assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::Seen, "never recorded");
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         // Only the first time counts.
         pins.observe("fs", &[tool("read", "h9"), tool("new", "h3")]);
-        let is = |pins: &PinStore, tool, hash| pins.pins().standing(("fs", "t"), tool, hash);
-        assert_eq!(is(&pins, "read", "h1"), Standing::Seen);
-        assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
-        assert_eq!(is(&pins, "new", "h3"), Standing::New);
+        let is = |pins: &PinStore, tool, hash| pins.pins().status(("fs", "t"), tool, hash);
+        assert_eq!(is(&pins, "read", "h1"), DefinitionStatus::Seen);
+        assert_eq!(is(&pins, "read", "h9"), DefinitionStatus::Changed);
+        assert_eq!(is(&pins, "new", "h3"), DefinitionStatus::New);
         pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
-        assert_eq!(is(&pins, "read", "h1"), Standing::Accepted);
-        assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
-        assert_eq!(is(&pins, "new", "h3"), Standing::Accepted);
+        assert_eq!(is(&pins, "read", "h1"), DefinitionStatus::Accepted);
+        assert_eq!(is(&pins, "read", "h9"), DefinitionStatus::Changed);
+        assert_eq!(is(&pins, "new", "h3"), DefinitionStatus::Accepted);
         pins.store.close();
         let before = Pins::clone(&pins.pins());
         drop(pins);
 
         let pins = board(dir.path()).await;
         assert_eq!(pins.pins().servers, before.servers);
-        assert!(pins.pins().knows("fs") && !pins.pins().knows("git"));
+        assert!(pins.pins().has_server("fs") && !pins.pins().has_server("git"));
         let text = pins.pins().pin("fs", "new").unwrap().text.clone();
         assert_eq!(text.as_deref(), Some("{\"h3\":1}"), "to compare a later definition with");
         pins.revoke("fs", &[tool("read", "h1"), tool("new", "h3"), tool("write", "h2")], "bob").await.unwrap();
-        assert_eq!(is(&pins, "read", "h1"), Standing::Seen);
-        assert_eq!(is(&pins, "new", "h3"), Standing::New);
+        assert_eq!(is(&pins, "read", "h1"), DefinitionStatus::Seen);
+        assert_eq!(is(&pins, "new", "h3"), DefinitionStatus::New);
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         let told: Vec<(&str, &str)> = trail.iter().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
         assert_eq!(
@@ -304,19 +304,19 @@ mod tests {
         let pins = board(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
-        let of = |pins: &PinStore, target, tool, hash| pins.pins().standing(("fs", target), tool, hash);
+        let of = |pins: &PinStore, target, tool, hash| pins.pins().status(("fs", target), tool, hash);
         assert_eq!(
             (pins.behind("fs", "a").await, pins.behind("fs", "b").await, pins.behind("git", "b").await),
             (0, 1, 0)
         );
-        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Accepted);
-        assert_eq!(of(&pins, "b", "read", "h1"), Standing::Changed);
-        assert_eq!(of(&pins, "b", "write", "h2"), Standing::Seen, "nobody had accepted anything of it");
+        assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Accepted);
+        assert_eq!(of(&pins, "b", "read", "h1"), DefinitionStatus::Changed);
+        assert_eq!(of(&pins, "b", "write", "h2"), DefinitionStatus::Seen, "nobody had accepted anything of it");
         pins.accept(("fs", "b"), &[tool("read", "h1")], "alice").await.unwrap();
-        assert_eq!(of(&pins, "b", "read", "h1"), Standing::Accepted);
-        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Changed);
+        assert_eq!(of(&pins, "b", "read", "h1"), DefinitionStatus::Accepted);
+        assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Changed);
         pins.revoke("fs", &[tool("read", "h1")], "alice").await.unwrap();
-        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Seen);
+        assert_eq!(of(&pins, "a", "read", "h1"), DefinitionStatus::Seen);
     }
 
     #[actix::test]
@@ -332,12 +332,12 @@ mod tests {
         drop(conn);
         let pins = board(dir.path()).await;
         assert_eq!(pins.behind("fs", "now").await, 0);
-        let of = |pins: &PinStore, target| pins.pins().standing(("fs", target), "read", "h1");
-        assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
+        let of = |pins: &PinStore, target| pins.pins().status(("fs", target), "read", "h1");
+        assert_eq!((of(&pins, "now"), of(&pins, "later")), (DefinitionStatus::Accepted, DefinitionStatus::Changed));
         pins.store.close();
         drop(pins);
         let pins = board(dir.path()).await;
-        assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
+        assert_eq!((of(&pins, "now"), of(&pins, "later")), (DefinitionStatus::Accepted, DefinitionStatus::Changed));
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!(trail[0].event, "definitions_bound");
         pins.store.close();
@@ -352,6 +352,6 @@ mod tests {
         pins.observe("fs", &[tool("read", "h1")]);
         pins.store.close();
         assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
-        assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen);
+        assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::Seen);
     }
 }

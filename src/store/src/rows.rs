@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use jiff::Timestamp;
 
 use super::StoreError;
-use countersign_domain::changes::{Change, ChangeState, audit::Hash};
+use countersign_domain::changes::{Change, ChangeState, audit::EntryHash};
 use countersign_runtime::reclaim;
 
 pub(crate) fn parse_change(body: &str) -> Result<Arc<Change>, StoreError> {
@@ -31,7 +31,7 @@ pub(crate) fn parse_state(text: &str) -> Result<ChangeState, StoreError> {
     ChangeState::parse(text).ok_or_else(|| StoreError::BadRecord(format!("not a state: {text:?}")))
 }
 
-pub(crate) fn parse_hash(bytes: &[u8]) -> Result<Hash, StoreError> {
+pub(crate) fn parse_hash(bytes: &[u8]) -> Result<EntryHash, StoreError> {
     bytes.try_into().map_err(|_| StoreError::BadRecord(format!("a hash of {} bytes", bytes.len())))
 }
 

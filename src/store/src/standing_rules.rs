@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{StoreError, covered};
-use countersign_domain::policy::{Says, StandingRule};
+use countersign_domain::policy::{StandingRule, StandingVerdict};
 
 /// Rules that are over are kept for people to look at, the newest of them; the audit trail keeps all.
 pub const KEPT: i64 = 1000;
@@ -14,6 +14,6 @@ pub const USED: &str = "standing_rule_used";
 /// A rule's row: its body, and what the trail is told of it.
 pub(crate) fn row(rule: &StandingRule) -> Result<(String, Value), StoreError> {
     let body = serde_json::to_string(rule).map_err(|e| StoreError::BadRecord(format!("{}: {e}", rule.id)))?;
-    let told = covered::rule_row(&rule.id, &body, rule.verdict == Says::Allow, rule.is_over());
+    let told = covered::rule_row(&rule.id, &body, rule.verdict == StandingVerdict::Allow, rule.has_ended());
     Ok((body, told))
 }

@@ -323,7 +323,7 @@ async fn the_trail_is_chained_and_paged(at: At) {
             actor: &entry.actor,
             details: entry.details.get(),
         };
-        verifier.entry(&content, &entry.prev_hash, &entry.hash).unwrap();
+        verifier.check_entry(&content, &entry.prev_hash, &entry.hash).unwrap();
     }
     assert_eq!(verifier.finish().unwrap(), store.heads().await.unwrap().audit);
     let one = store.audit_page(Some("c3".into()), None, 50).await.unwrap();
@@ -618,7 +618,7 @@ async fn what_reviewers_said_is_kept_with_its_entry(at: At) {
     record(&*store, told_of("standing_rule_created", vec![rule("srl_1", "allow"), rule("srl_2", "deny")]), false)
         .await
         .unwrap();
-    let ids = |rules: Vec<StandingRule>| rules.into_iter().map(|rule| (rule.id.clone(), rule.is_over())).collect();
+    let ids = |rules: Vec<StandingRule>| rules.into_iter().map(|rule| (rule.id.clone(), rule.has_ended())).collect();
     let rules: Vec<(String, bool)> = ids(store.standing_rules().await.unwrap());
     assert_eq!(rules, [("srl_1".to_owned(), false), ("srl_2".to_owned(), false)]);
     // Where a backup was restored nobody knows what was revoked since.

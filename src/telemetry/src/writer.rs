@@ -17,7 +17,7 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use countersign_protocol::redact::redacted;
+use countersign_protocol::redact::redact;
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
@@ -147,7 +147,7 @@ impl Drop for Line<'_> {
 
 /// What others say is logged as it came, but for configured secrets.
 fn without_secrets(text: Vec<u8>) -> Vec<u8> {
-    match std::str::from_utf8(&text).map(redacted) {
+    match std::str::from_utf8(&text).map(redact) {
         Ok(Cow::Owned(masked)) => masked.into_bytes(),
         _ => text,
     }
@@ -183,12 +183,12 @@ mod tests {
 
     #[test]
     fn configured_secrets_are_not_logged() {
-        countersign_protocol::redact::keep_secret(["not-in-any-log".to_owned()]);
+        countersign_protocol::redact::register_secrets(["not-in-any-log".to_owned()]);
         assert_eq!(without_secrets(b"401: not-in-any-log".to_vec()), b"401: [secret]");
     }
 
     #[test]
-    fn only_we_begin_lines() {
+    fn continuation_lines_are_indented() {
         assert_eq!(one_entry(b"a\n".to_vec()), b"a\n");
         assert_eq!(one_entry(b"a\nb\n\n".to_vec()), b"a\n    b\n    \n");
         assert_eq!(one_entry(Vec::new()), b"");

@@ -165,7 +165,7 @@ impl Tracker {
                 if let Some(id) = change_id
                     && !db.is_claimed(id).map_err(|error| not_written(&error))?
                 {
-                    return Err(Permit::lapsed());
+                    return Err(Permit::expired_error());
                 }
             }
             let actor =
@@ -251,7 +251,7 @@ impl Provider for Tracker {
         })
     }
 
-    fn reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+    fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
         reading::reads(tool, arguments)
     }
 

@@ -41,7 +41,7 @@ fn def(
         annotations,
         self_service: false,
         long_running: false,
-        reads_when: None,
+        read_only_when: None,
         raw: None,
     }
 }

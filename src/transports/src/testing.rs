@@ -67,7 +67,7 @@ impl Served {
     pub fn revoke(&self, key: &str) {
         let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
         self.gateway.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
-        self.endpoint.server.long_requests.authenticator.forget(&hash);
+        self.endpoint.server.long_requests.authenticator.forget_key(&hash);
     }
 
     /// Sends a request from this machine to the MCP and plain endpoints.

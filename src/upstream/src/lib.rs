@@ -1,11 +1,12 @@
-//! Upstream MCP servers: how they are reached, spoken to and looked after.
+//! Upstream MCP servers: connecting to them, calling them, and keeping their lists fresh.
 //!
-//! Never decides whether a call may be made: policy has, before. Who calls for a client goes through
-//! `countersign_bridge`, which speaks for clients of any era.
+//! This crate never decides whether a call may be made, which policy has done before. Calls for a client go through
+//! `countersign_bridge`, which translates between eras.
 //!
-//! Each folder uses only those before it. [`link`]: connections over each transport, their eras, whose is what arrives.
-//! [`catalog`]: lists, and names as clients see them. [`server`]: what one [`Upstream`] has: endpoints, pools, breakers.
-//! `calls`: the way of a call, what may be sent again, approved changes. `upkeep`: stays connected, keeps lists fresh.
+//! Each folder uses only the ones before it. [`link`]: connections over each transport, their eras, and the attribution
+//! of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools and circuit
+//! breakers of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying connected and
+//! keeping lists fresh.
 
 mod calls;
 pub mod catalog;
@@ -20,10 +21,10 @@ mod tests;
 mod upkeep;
 
 pub use calls::rounds;
-pub use catalog::{Catalog, Names, is_let_through, names};
+pub use catalog::{Catalog, Names, is_tool_allowed, names};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification, child,
     detect, handshake, http,
 };
 pub use registry::Upstreams;
-pub use server::{Caller, Pinned, Upstream, UpstreamStatus, cache};
+pub use server::{Caller, LinkChoice, Upstream, UpstreamStatus, cache};

@@ -1,4 +1,4 @@
-//! An upstream as a provider: its lists for the router, its tools for the Executor.
+//! The provider of an upstream: its lists for the router, and its tools for the Executor.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ use countersign_provider::{
     CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
     previews::arguments as preview,
 };
-use countersign_runtime::lanes::{LARGE, aside};
+use countersign_runtime::lanes::{LARGE_MESSAGE_BYTES, offload};
 
 impl Upstream {
     fn tool(&self, name: &str) -> Result<ToolDef, McpError> {
-        let offered = self.offered.load();
-        offered.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
+        let definitions = self.definitions.load();
+        definitions.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
             let shown: String = name.chars().take(128).collect();
             let away = !matches!(self.phase(), Phase::Up);
             if away {
-                // It may well have the tool.
+                // The tool may exist, because the lists are unknown.
                 return McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
                     .with("outcome", "not_applied");
             }
@@ -45,23 +45,23 @@ impl Provider for Upstream {
     }
 
     fn tools(&self) -> Vec<ToolDef> {
-        self.offered.load().tools.clone()
+        self.definitions.load().tools.clone()
     }
 
     fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
         self.refresh_if_stale();
-        Box::pin(std::future::ready(Ok(self.offered.load().resources.clone())))
+        Box::pin(std::future::ready(Ok(self.definitions.load().resources.clone())))
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
-        self.offered.load().templates.clone()
+        self.definitions.load().templates.clone()
     }
 
     fn prompts(&self) -> Vec<PromptDef> {
-        self.offered.load().prompts.clone()
+        self.definitions.load().prompts.clone()
     }
 
-    /// Where its URIs have a scheme of their own, that one; else those of what it lists.
+    /// Returns the upstream's own URI scheme, or else the schemes of its listed resources.
     fn uri_schemes(&self) -> Vec<String> {
         let scheme = self.names.scheme();
         if !scheme.is_empty() {
@@ -85,7 +85,7 @@ impl Provider for Upstream {
             let dropped = CancellationToken::new();
             let _dropped = dropped.clone().drop_guard();
             let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
-            // A mailbox that is closed has not taken it; one that closes later leaves the outcome open.
+            // A closed mailbox has not accepted the message; if it closes later, the outcome is unknown.
             match actor.send(execute).await {
                 Ok(result) => result,
                 Err(actix::MailboxError::Closed) if self.stop.is_cancelled() => {
@@ -104,7 +104,7 @@ impl Provider for Upstream {
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         let def = self.tool(tool);
-        let own = self.names.own(tool).unwrap_or(tool);
+        let own = self.names.own_name(tool).unwrap_or(tool);
         let by_tool = self.config.serialize == Serialization::Tool;
         let keyed = move |mut preview: Preview| {
             if by_tool {
@@ -112,19 +112,20 @@ impl Provider for Upstream {
             }
             preview
         };
-        if arguments.get().len() <= LARGE {
-            let preview = def.and_then(|def| preview::of(self.name(), own, &def, arguments)).map(keyed);
+        if arguments.get().len() <= LARGE_MESSAGE_BYTES {
+            let preview = def.and_then(|def| preview::preview_arguments(self.name(), own, &def, arguments)).map(keyed);
             return Box::pin(std::future::ready(preview));
         }
         let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
         Box::pin(async move {
             let def = def?;
-            aside(arguments.get().len(), move || preview::of(&name, &own, &def, &arguments).map(keyed)).await?
+            offload(arguments.get().len(), move || preview::preview_arguments(&name, &own, &def, &arguments).map(keyed))
+                .await?
         })
     }
 
     fn call_timeout(&self, tool: &str) -> Option<Duration> {
-        Some(self.timeouts.of("tools/call", Some(self.names.own(tool).unwrap_or(tool))))
+        Some(self.timeouts.for_call("tools/call", Some(self.names.own_name(tool).unwrap_or(tool))))
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
@@ -135,7 +136,7 @@ impl Provider for Upstream {
         false
     }
 
-    fn target(&self) -> &str {
+    fn target_fingerprint(&self) -> &str {
         &self.target
     }
 
@@ -155,14 +156,14 @@ impl Provider for Upstream {
     }
 
     fn recipe(&self, tool: &str) -> Option<&Recipe> {
-        self.config.previews.get(self.names.own(tool).unwrap_or(tool))
+        self.config.previews.get(self.names.own_name(tool).unwrap_or(tool))
     }
 
-    fn expose(&self, own: &str) -> String {
+    fn exposed_name(&self, own: &str) -> String {
         self.names.expose(own).into_owned()
     }
 
-    fn available(&self) -> Result<(), McpError> {
+    fn check_available(&self) -> Result<(), McpError> {
         match self.phase() {
             Phase::Up => Ok(()),
             _ => Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))

@@ -1,4 +1,4 @@
-//! All upstreams: started, replaced and ended as the configuration says, on one thread of their own.
+//! All upstreams, started, replaced and stopped as configured, on a thread of their own.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,25 +15,26 @@ use crate::{
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 
-/// How long calls of a server that was removed may still run.
-const DRAIN: Duration = Duration::from_secs(30);
+/// How long calls to a removed server may continue.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes the connectors of one upstream: one for its command, or one for each of its URLs.
-pub type Connectors = Box<dyn Fn(&Arc<UpstreamConfig>) -> Vec<Arc<dyn Connector>> + Send + Sync>;
+/// Creates the connectors of one upstream: one for its command, or one for each of its URLs.
+pub type ConnectorFactory = Box<dyn Fn(&Arc<UpstreamConfig>) -> Vec<Arc<dyn Connector>> + Send + Sync>;
 
-/// See the module's page.
+/// The running upstreams.
 pub struct Upstreams {
     thread: Arbiter,
-    connectors: Connectors,
+    connectors: ConnectorFactory,
     all: Mutex<Vec<Arc<Upstream>>>,
 }
 
 impl Upstreams {
-    /// None yet. `data` is where stdio servers have their folders; `max_message` bounds their messages, in bytes.
+    /// Creates an empty registry. `data` contains the folders of stdio servers; `max_message` limits their messages, in
+    /// bytes.
     #[must_use]
     pub fn new(data: &Path, max_message: usize) -> Self {
         let data: PathBuf = data.to_owned();
-        Self::with(Box::new(move |config| match &config.target {
+        Self::with_connectors(Box::new(move |config| match &config.target {
             UpstreamTarget::Command { .. } => {
                 vec![Arc::new(ChildConnector::new(config, &data).max_message(max_message))]
             }
@@ -41,15 +42,14 @@ impl Upstreams {
         }))
     }
 
-    /// With connectors of the caller's own.
+    /// Creates an empty registry with other connectors.
     #[must_use]
-    pub fn with(connectors: Connectors) -> Self {
+    pub fn with_connectors(connectors: ConnectorFactory) -> Self {
         Self { thread: Arbiter::new(), connectors, all: Mutex::default() }
     }
 
-    /// Brings what runs in line with the configuration: what is the same goes on with its connections, what is new
-    /// starts in the background, what has changed or is gone is closed once its calls are through. Gives the providers
-    /// in the order of the configuration.
+    /// Applies the configuration: unchanged servers keep their connections, new ones start in the background, and
+    /// changed or removed ones are closed after their calls. Returns the providers in the order of the configuration.
     pub fn apply(&self, configs: &[UpstreamConfig]) -> Vec<Arc<Upstream>> {
         let mut all = self.all.lock();
         let mut old = std::mem::take(&mut *all);
@@ -67,12 +67,12 @@ impl Upstreams {
             }
             let connectors = (self.connectors)(&config);
             let upstream = Upstream::new(config, connectors);
-            // The same server with other settings offers what it did, until it says otherwise.
+            // The same server with other settings keeps its lists until it reports new ones.
             let before = old
                 .iter()
                 .find(|old| old.config.name == upstream.config.name && old.config.target == upstream.config.target);
             if let Some(before) = before {
-                upstream.inherit(before);
+                upstream.inherit_lists(before);
             }
             let actor = UpstreamActor(Arc::clone(&upstream));
             let _ = upstream.actor.set(UpstreamActor::start_in_arbiter(&self.thread.handle(), move |_| actor));
@@ -80,7 +80,7 @@ impl Upstreams {
         }
         for upstream in old {
             tracing::info!(upstream = %upstream.config.name, "it is closed: the configuration has no such server any more");
-            upstream.meters.removed();
+            upstream.metrics.remove();
             self.thread.spawn(drain(upstream));
         }
         all.clone()
@@ -96,58 +96,60 @@ impl Upstreams {
         self.all.lock().iter().map(|upstream| (upstream.config.name.clone(), upstream.status())).collect()
     }
 
-    /// The required ones that are not up, or whose tools cannot be called yet: `listed` says whether the route table has
-    /// some of a server, which it gets a moment after the server was reached.
+    /// Returns the required servers that are not up or whose tools cannot be called yet. `listed` tells whether the
+    /// route table has tools of a server, which takes a moment after it was reached.
     #[must_use]
-    pub fn missing(&self, listed: impl Fn(&str) -> bool) -> Vec<String> {
+    pub fn missing_required(&self, listed: impl Fn(&str) -> bool) -> Vec<String> {
         let all = self.all.lock();
-        let callable = |up: &Upstream| up.offered.load().tools.is_empty() || listed(&up.config.name);
+        let callable = |up: &Upstream| up.definitions.load().tools.is_empty() || listed(&up.config.name);
         let missing = all.iter().filter(|up| up.config.required && !(matches!(up.phase(), Phase::Up) && callable(up)));
         missing.map(|upstream| upstream.config.name.clone()).collect()
     }
 
-    /// Resolves when each was reached, or a try to has failed, for the first time; or after so long.
-    pub async fn settled(&self, at_most: Duration) {
+    /// Waits until the first attempt to connect to each upstream has ended, at most `at_most`.
+    pub async fn wait_until_settled(&self, at_most: Duration) {
         let all = self.all.lock().clone();
-        let _ = tokio::time::timeout(at_most, futures_util::future::join_all(all.iter().map(|u| u.settled()))).await;
+        let _ =
+            tokio::time::timeout(at_most, futures_util::future::join_all(all.iter().map(|u| u.wait_until_settled())))
+                .await;
     }
 
-    /// A client's session has ended.
+    /// Closes the links of a client session that has ended.
     pub fn session_ended(&self, session: &str) {
         for upstream in self.all.lock().iter() {
             upstream.session_ended(session);
         }
     }
 
-    /// Sets the gauges that are read rather than counted.
-    pub fn measure(&self) {
-        self.all.lock().iter().for_each(|upstream| upstream.measure());
+    /// Updates the gauges whose values are read rather than counted.
+    pub fn update_gauges(&self) {
+        self.all.lock().iter().for_each(|upstream| upstream.update_gauges());
     }
 
-    /// Closes all connections; children get a moment to end by themselves.
+    /// Closes all connections; children get a moment to exit.
     pub async fn stop(&self) {
         let all = std::mem::take(&mut *self.all.lock());
         for upstream in &all {
             upstream.close();
         }
         if !all.is_empty() {
-            // Links close in the background, on the thread that is stopped next.
+            // Links close in the background on the thread that is stopped next.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         self.thread.stop();
     }
 }
 
-/// Ends an upstream that nothing new is routed to, once what runs there is through.
+/// Closes an upstream that is no longer routed to, after its calls have finished.
 async fn drain(upstream: Arc<Upstream>) {
     let quiet = async {
-        // Calls that found it in the old table are on their way.
+        // Calls that resolved it in the old table may still arrive.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        while upstream.places.taken() > 0 {
+        while upstream.call_slots.in_use() > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    if tokio::time::timeout(DRAIN, quiet).await.is_err() {
+    if tokio::time::timeout(DRAIN_TIMEOUT, quiet).await.is_err() {
         tracing::warn!(upstream = %upstream.config.name, "calls were still running when it was closed");
     }
     upstream.close();

@@ -16,7 +16,7 @@ use awc::http::{
 };
 
 use crate::{
-    catalog::{Catalog, offered::Offered},
+    catalog::{Catalog, usable_definitions::UsableDefinitions},
     link::{
         Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
         http::{Place, answer, client, head::Field},
@@ -30,12 +30,12 @@ use countersign_provider::request::UpstreamRequest;
 
 /// Keeps what it hears.
 #[derive(Default)]
-pub struct Heard {
+pub struct RecordingListener {
     notifications: Mutex<Vec<UpstreamNotification>>,
     requests: Mutex<Vec<UpstreamRequest>>,
 }
 
-impl Heard {
+impl RecordingListener {
     pub fn methods(&self) -> Vec<String> {
         self.notifications.lock().iter().map(|n| n.method.clone()).collect()
     }
@@ -45,7 +45,7 @@ impl Heard {
     }
 }
 
-impl Listener for Heard {
+impl Listener for RecordingListener {
     fn notification(&self, notification: UpstreamNotification) {
         self.notifications.lock().push(notification);
     }
@@ -64,33 +64,33 @@ pub fn negotiated(revision: Revision) -> Negotiated {
 pub type Script = Box<dyn Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync>;
 
 /// A connector whose links answer from a script; it notes what was sent. `None` from `era` and `fallback`, as real ones.
-pub struct Scripted {
+pub struct ScriptedConnector {
     pub kind: LinkKind,
-    pub apart: bool,
-    pub older: Option<Arc<Scripted>>,
+    pub probes_apart: bool,
+    pub fallback: Option<Arc<ScriptedConnector>>,
     pub legacy_only: bool,
     pub script: Arc<Script>,
     pub sent: Arc<Mutex<Vec<String>>>,
 }
 
-impl Scripted {
+impl ScriptedConnector {
     /// `script` gets the method and the request.
     pub fn new(
-        apart: bool,
+        probes_apart: bool,
         script: impl Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync + 'static,
     ) -> Self {
-        let kind = if apart { LinkKind::Shared } else { LinkKind::Streams };
+        let kind = if probes_apart { LinkKind::Shared } else { LinkKind::Streams };
         let script: Script = Box::new(script);
-        Self { kind, apart, older: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
+        Self { kind, probes_apart, fallback: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
     }
 
     /// The methods that were sent, with `connect` and `close` of links.
-    pub fn sent(&self) -> Vec<String> {
+    pub fn sent_methods(&self) -> Vec<String> {
         self.sent.lock().clone()
     }
 }
 
-impl Connector for Scripted {
+impl Connector for ScriptedConnector {
     fn connect<'a>(&'a self, _: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         self.sent.lock().push("connect".to_owned());
         let link = ScriptedLink {
@@ -107,7 +107,7 @@ impl Connector for Scripted {
     }
 
     fn probe_apart(&self) -> bool {
-        self.apart
+        self.probes_apart
     }
 
     fn era(&self) -> Option<Era> {
@@ -115,7 +115,7 @@ impl Connector for Scripted {
     }
 
     fn fallback(&self) -> Option<Arc<dyn Connector>> {
-        self.older.clone().map(|older| older as Arc<dyn Connector>)
+        self.fallback.clone().map(|fallback| fallback as Arc<dyn Connector>)
     }
 
     fn describe(&self) -> String {
@@ -173,39 +173,39 @@ pub fn error(code: i64, data: Option<&str>) -> Result<Response, LinkError> {
 }
 
 /// An upstream of that server, connected, its lists read.
-pub async fn reached(config: UpstreamConfig, server: &Arc<fake::Fake>) -> Arc<Upstream> {
+pub async fn connected_upstream(config: UpstreamConfig, server: &Arc<fake::FakeServer>) -> Arc<Upstream> {
     let upstream = Upstream::new(Arc::new(config), vec![Arc::clone(server) as _]);
     upstream.start();
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     upstream
 }
 
 /// An upstream that offers this and was never connected.
-pub fn stocked(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog) -> Arc<Upstream> {
+pub fn disconnected_upstream(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog) -> Arc<Upstream> {
     let upstream = Upstream::new(Arc::new(config), Vec::new());
-    restock(&upstream, catalog);
+    replace_catalog(&upstream, catalog);
     upstream.negotiated.store(Some(Arc::new(negotiated)));
     upstream
 }
 
 /// Its lists were read.
-pub fn reach(upstream: &Upstream) {
-    upstream.was_read();
+pub fn mark_lists_read(upstream: &Upstream) {
+    upstream.mark_reached();
 }
 
 /// It offers something else now.
-pub fn restock(upstream: &Upstream, catalog: Catalog) {
-    upstream.offered.store(Arc::new(Offered::build(&upstream.config, &upstream.names, &catalog)));
+pub fn replace_catalog(upstream: &Upstream, catalog: Catalog) {
+    upstream.definitions.store(Arc::new(UsableDefinitions::build(&upstream.config, &upstream.names, &catalog)));
     upstream.catalog.store(Arc::new(catalog));
 }
 
 /// What it is to tell of.
-pub fn watched(upstream: &Upstream) -> Vec<String> {
-    upstream.watched.uris().into_iter().collect()
+pub fn watched_uris(upstream: &Upstream) -> Vec<String> {
+    upstream.resource_watches.uris().into_iter().collect()
 }
 
 /// As if it was never reached.
-pub fn lose(upstream: &Upstream) {
+pub fn mark_never_reached(upstream: &Upstream) {
     upstream.negotiated.store(None);
 }
 

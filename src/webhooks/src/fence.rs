@@ -1,6 +1,6 @@
-//! The last moment before something goes out. A process that was stopped between a look at whether it leads and the write to a
-//! receiver would go on with that write when it wakes, and another node may have sent what comes after it. So it is looked once
-//! more right before each write: what is left between the two are a few instructions.
+//! Fences webhook deliveries at the socket. A process that is suspended between its leadership check and the write would
+//! finish the write when it resumes, although another node may have sent later events. Leadership is therefore checked
+//! again right before each write, which leaves only a few instructions in between.
 
 use std::{
     fmt,
@@ -18,43 +18,43 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use countersign_store::Nodes;
 
-/// A connection on which only the node writes that leads.
-pub struct Fenced {
+/// A connection that accepts writes only while this node is the leader.
+pub struct FencedStream {
     io: TcpStream,
     nodes: Arc<dyn Nodes>,
 }
 
-/// Connects with [`Fenced`] connections.
+/// Returns a connector that opens [`FencedStream`] connections.
 pub fn connector(
     nodes: Arc<dyn Nodes>,
-) -> impl Service<ConnectInfo<Uri>, Response = Connection<Uri, Fenced>, Error = ConnectError> + Clone {
+) -> impl Service<ConnectInfo<Uri>, Response = Connection<Uri, FencedStream>, Error = ConnectError> + Clone {
     Connector::default().service().map(move |connection: Connection<Uri, TcpStream>| {
         let (io, uri) = connection.into_parts();
-        Connection::new(uri, Fenced { io, nodes: Arc::clone(&nodes) })
+        Connection::new(uri, FencedStream { io, nodes: Arc::clone(&nodes) })
     })
 }
 
-impl Fenced {
-    fn writer(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+impl FencedStream {
+    fn writable_stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         if self.nodes.leads() { Ok(Pin::new(&mut self.io)) } else { Err(io::Error::other("another node sends by now")) }
     }
 }
 
-impl fmt::Debug for Fenced {
+impl fmt::Debug for FencedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.io.fmt(f)
     }
 }
 
-impl AsyncRead for Fenced {
+impl AsyncRead for FencedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Fenced {
+impl AsyncWrite for FencedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.writer()?.poll_write(cx, buf)
+        self.writable_stream()?.poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -62,7 +62,7 @@ impl AsyncWrite for Fenced {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.writer()?.poll_write_vectored(cx, bufs)
+        self.writable_stream()?.poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -78,7 +78,7 @@ impl AsyncWrite for Fenced {
     }
 }
 
-impl ActixStream for Fenced {
+impl ActixStream for FencedStream {
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
         ActixStream::poll_read_ready(&self.io, cx)
     }
@@ -100,13 +100,13 @@ mod tests {
     use countersign_config::WebhookConfig;
 
     use crate::{
-        send::{AttemptOutcome, Id, Sender},
-        testing::Two,
+        send::{AttemptOutcome, DeliveryId, Sender},
+        testing::FakeNodes,
     };
 
     use super::*;
 
-    /// A webhook, and what is sent to it on the one connection that it takes.
+    /// Returns a webhook, and a thread that returns everything sent on its only connection.
     fn receiver() -> (WebhookConfig, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut config = WebhookConfig::sample("hook");
@@ -114,7 +114,7 @@ mod tests {
         let receiver = std::thread::spawn(move || {
             let (mut stream, mut read) = (listener.accept().unwrap().0, Vec::new());
             let mut chunk = [0; 4096];
-            // Until the connection ends, which is kept until then.
+            // Reads until the connection ends, which the client keeps open until then.
             while let Ok(n @ 1..) = stream.read(&mut chunk) {
                 read.extend_from_slice(&chunk[..n]);
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
@@ -127,10 +127,10 @@ mod tests {
     #[actix::test]
     async fn webhook_timestamp_is_the_time_of_the_store() {
         let (config, receiver) = receiver();
-        let nodes = Arc::new(Two::default());
+        let nodes = Arc::new(FakeNodes::default());
         *nodes.now.lock().unwrap() = Some(jiff::Timestamp::from_second(1_000_000_000).unwrap());
-        let sender = Sender::always(nodes);
-        let id = Id::new("1", None, "webhook.test", "{}");
+        let sender = Sender::for_any_node(nodes);
+        let id = DeliveryId::new("1", None, "webhook.test", "{}");
         assert_eq!(sender.send(&config, &id, Bytes::new()).await, AttemptOutcome::Delivered(200));
         drop(sender);
         let read = receiver.join().unwrap().to_lowercase();
@@ -138,12 +138,12 @@ mod tests {
     }
 
     #[actix::test]
-    async fn only_the_node_that_leads_writes_also_on_a_connection_that_stands() {
+    async fn only_leader_writes_on_open_connection() {
         let (config, receiver) = receiver();
-        let nodes = Arc::new(Two::default());
-        let sender = Sender::leading(Arc::clone(&nodes) as _);
+        let nodes = Arc::new(FakeNodes::default());
+        let sender = Sender::for_leader(Arc::clone(&nodes) as _);
         let send = async |what: &'static str| {
-            let id = Id::new(what, None, "webhook.test", what);
+            let id = DeliveryId::new(what, None, "webhook.test", what);
             sender.send(&config, &id, Bytes::from_static(what.as_bytes())).await
         };
         nodes.leads.store(true, Ordering::SeqCst);

@@ -1,20 +1,19 @@
-//! Webhooks: the feed's events, sent to addresses that the configuration names, at least once and in order for each
-//! change.
+//! Webhooks: send events of the feed to the configured addresses, at least once and in order for each change.
 //!
-//! Never holds up anything else: a receiver that is away costs a bounded number of rows, and the feed keeps the rest.
-//! What goes out is worded in [`countersign_domain::webhooks`]: what happened, never the arguments or the diff.
+//! Never delays anything else: an absent receiver costs a bounded number of rows, and the feed keeps the rest.
+//! [`countersign_domain::webhooks`] formats the events, which never contain arguments or diffs.
 //!
-//! `worker.rs` follows the feed for one webhook from a stored place, [`wanted`] says which events it gets, [`lanes`]
-//! which goes out next, [`send`] makes one attempt. [`Webhooks::apply`] puts another configuration into force: a
-//! webhook that stays by its name keeps its place and what waits.
+//! `worker.rs` follows the feed for one webhook from a stored position, [`event_filter`] selects its events, [`lanes`]
+//! orders the deliveries, and [`send`] makes one attempt. [`Webhooks::apply`] applies a new configuration: a webhook that
+//! keeps its name keeps its position and pending deliveries.
 
+mod cleanup;
+pub mod event_filter;
 mod fence;
-mod forget;
 pub mod lanes;
 pub mod send;
 #[cfg(test)]
 mod testing;
-pub mod wanted;
 mod worker;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -26,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    forget::Forgetful,
+    cleanup::RemovedWebhookCleanup,
     worker::{Command, Worker},
 };
 use countersign_config::WebhookConfig;
@@ -38,10 +37,10 @@ use countersign_store::{
     webhooks::{Deliveries, Delivery},
 };
 
-/// How a webhook is.
+/// The state of a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Everything of the feed up to here is through.
+    /// All events of the feed up to this number are done.
     pub position: u64,
     pub waiting: usize,
     pub failing: bool,
@@ -49,9 +48,10 @@ pub struct Status {
     pub next_attempt_at: Option<Timestamp>,
 }
 
-struct Shared(Mutex<Status>);
+/// The status that a worker shares with its readers.
+struct SharedStatus(Mutex<Status>);
 
-impl Shared {
+impl SharedStatus {
     fn update(&self, change: impl FnOnce(&mut Status)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -61,20 +61,20 @@ impl Shared {
     }
 }
 
-/// A webhook as it is listed: never its secret, of its address only scheme, host and port.
+/// A webhook in a listing, without its secret, and with only scheme, host and port of its address.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
+pub struct WebhookSummary {
     pub name: String,
     pub url: String,
     pub format: &'static str,
     pub events: Vec<String>,
-    /// Globs; none is all.
+    /// Globs of tools and servers; an empty list matches all.
     pub tools: Vec<String>,
     pub servers: Vec<String>,
     pub states: Vec<ChangeState>,
     pub position: u64,
-    /// The end of the feed.
+    /// The number of the last event in the feed.
     pub head: u64,
     pub waiting: usize,
     pub failing: bool,
@@ -82,56 +82,58 @@ pub struct Listed {
     pub next_attempt_at: Option<Timestamp>,
 }
 
-/// What came of a test.
+/// The result of a test delivery.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tested {
+pub struct TestResult {
     pub delivered: bool,
     pub status: Option<u16>,
     pub error: Option<String>,
 }
 
-struct Running {
+/// A webhook with its running worker.
+struct RunningWebhook {
     config: Arc<WebhookConfig>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
     commands: mpsc::Sender<Command>,
     stop: CancellationToken,
     ended: CancellationToken,
 }
 
-/// What all workers share.
-struct Ground {
+/// Dependencies shared by all workers.
+struct WorkerContext {
     store: Arc<dyn Deliveries>,
     nodes: Arc<dyn Nodes>,
     thread: ArbiterHandle,
-    /// The dashboard's address, up to the name of a page.
-    link: Arc<str>,
+    /// The dashboard's URL, to which the name of a page is appended.
+    dashboard_url: Arc<str>,
     shutdown: CancellationToken,
 }
 
 /// All webhooks of a gateway.
 pub struct Webhooks {
     feed: Feed,
-    /// None until they begin, and where nothing is sent.
-    ground: OnceLock<Ground>,
-    /// In the order of the configuration.
-    running: Arc<Mutex<Vec<Arc<Running>>>>,
-    /// One set of them after another.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Unset until [`Webhooks::start`], and in a gateway that sends nothing.
+    context: OnceLock<WorkerContext>,
+    /// Running webhooks in the order of the configuration.
+    running: Arc<Mutex<Vec<Arc<RunningWebhook>>>>,
+    /// Held while the set of webhooks changes.
+    replace_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Webhooks {
-    /// None yet, see [`Self::begin`].
+    /// Creates an instance without webhooks, for [`Self::start`].
     #[must_use]
-    pub fn none(feed: Feed) -> Self {
-        Self { feed, ground: OnceLock::new(), running: Arc::default(), turn: Arc::default() }
+    pub fn new(feed: Feed) -> Self {
+        Self { feed, context: OnceLock::new(), running: Arc::default(), replace_lock: Arc::default() }
     }
 
-    /// Starts their tasks on `thread`; once. `link` is the dashboard's address, up to the name of a page.
+    /// Starts the workers on `thread`. Must be called at most once. `link` is the dashboard's URL, to which the name of a
+    /// page is appended.
     ///
     /// # Errors
-    /// Those of opening the database.
-    pub async fn begin(
+    /// Errors of opening the database.
+    pub async fn start(
         &self,
         (store, nodes): (Arc<dyn Deliveries>, Arc<dyn Nodes>),
         configured: &[WebhookConfig],
@@ -139,12 +141,21 @@ impl Webhooks {
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let ground =
-            self.ground.get_or_init(|| Ground { store, nodes, thread, link: link.into(), shutdown: shutdown.clone() });
-        // Who is one of several may have been started with an older configuration: it is looked at once it leads.
+        let ground = self.context.get_or_init(|| WorkerContext {
+            store,
+            nodes,
+            thread,
+            dashboard_url: link.into(),
+            shutdown: shutdown.clone(),
+        });
+        // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
         self.replace(configured, ground.nodes.claimant().is_none()).await?;
-        let (running, turn) = (Arc::clone(&self.running), Arc::clone(&self.turn));
-        let forgetful = Forgetful { store: Arc::clone(&ground.store), nodes: Arc::clone(&ground.nodes), turn };
+        let (running, turn) = (Arc::clone(&self.running), Arc::clone(&self.replace_lock));
+        let forgetful = RemovedWebhookCleanup {
+            store: Arc::clone(&ground.store),
+            nodes: Arc::clone(&ground.nodes),
+            replace_lock: turn,
+        };
         let names = move || {
             let running = running.lock().unwrap_or_else(PoisonError::into_inner);
             running.iter().map(|running| running.config.name.clone()).collect()
@@ -154,62 +165,62 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Exactly these instead of those before. What is the same runs on; one that has changed is stopped and goes on from
-    /// its place, where what was under way goes out again; one that is gone is forgotten with all that waited for it.
+    /// Replaces the set of webhooks. Unchanged webhooks keep running; changed ones are restarted at their position, and
+    /// deliveries in flight are sent again; removed ones are deleted with their pending deliveries.
     ///
     /// # Errors
-    /// Those of the database; the webhooks are these nevertheless.
+    /// Errors of the database. The set is replaced nevertheless.
     pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
-        // A node whose configuration is older must not forget what another one sends.
-        let forget = self.ground.get().is_some_and(|ground| ground.nodes.leads());
+        // A node with an older configuration must not delete webhooks of another node.
+        let forget = self.context.get().is_some_and(|ground| ground.nodes.leads());
         self.replace(configured, forget).await
     }
 
     async fn replace(&self, configured: &[WebhookConfig], forget: bool) -> Result<(), StoreError> {
-        let Some(ground) = self.ground.get() else { return Ok(()) };
-        let _turn = self.turn.lock().await;
-        let before = self.running();
+        let Some(ground) = self.context.get() else { return Ok(()) };
+        let _turn = self.replace_lock.lock().await;
+        let previous = self.running();
         let (stay, leave): (Vec<_>, Vec<_>) =
-            before.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
-        // Two of one name would send in two orders.
-        end(&leave).await;
+            previous.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
+        // Two workers of one name would send in different orders.
+        stop_all(&leave).await;
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
         let store = Arc::clone(&ground.store);
-        let kept = tokio::task::spawn_blocking(move || if forget { store.keep_only(&names) } else { Ok(()) }).await;
+        let retained = tokio::task::spawn_blocking(move || if forget { store.keep_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
             let stays = stay.iter().find(|running| *running.config == *webhook);
-            stays.map_or_else(|| Arc::new(ground.start(webhook, &self.feed)), Arc::clone)
+            stays.map_or_else(|| Arc::new(ground.start_worker(webhook, &self.feed)), Arc::clone)
         });
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = now.collect();
-        kept.unwrap_or(Err(StoreError::Closed))
+        retained.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Sends nothing any more, and waits for the answers to what is under way: before another node begins, or this one again.
-    pub async fn finish(&self) {
+    /// Stops sending, and waits for the answers to deliveries in flight, before another node or this one starts again.
+    pub async fn drain(&self) {
         let all = async {
-            let _turn = self.turn.lock().await;
-            end(&self.running()).await;
+            let _turn = self.replace_lock.lock().await;
+            stop_all(&self.running()).await;
         };
-        // The store may be silent.
-        let _ = tokio::time::timeout(worker::FINISH * 2, all).await;
+        // The store may not answer.
+        let _ = tokio::time::timeout(worker::DRAIN_TIMEOUT * 2, all).await;
     }
 
-    fn running(&self) -> Vec<Arc<Running>> {
+    fn running(&self) -> Vec<Arc<RunningWebhook>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// In the order of the configuration.
+    /// Lists the webhooks in the order of the configuration.
     #[must_use]
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<WebhookSummary> {
         let head = self.feed.subscribe(None).map_or(0, |feed| feed.position());
         self.running()
             .iter()
             .map(|running| {
                 let (config, shared) = (&running.config, &running.shared);
                 let Status { position, waiting, failing, last_error, next_attempt_at } = shared.read();
-                Listed {
+                WebhookSummary {
                     name: config.name.clone(),
-                    url: config.url.shown(),
+                    url: config.url.redacted(),
                     format: config.format.as_str(),
                     events: config.events.clone(),
                     tools: config.tools.clone(),
@@ -226,54 +237,56 @@ impl Webhooks {
             .collect()
     }
 
-    /// Deliveries below a number, the newest first.
+    /// Returns deliveries with an id below `below`, newest first.
     ///
     /// # Errors
-    /// `NOT_FOUND`, those of the store.
+    /// `NOT_FOUND`, or errors of the store.
     pub async fn deliveries(&self, name: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, McpError> {
         let name = self.find(name)?.config.name.clone();
-        let Some(store) = self.ground.get().map(|ground| Arc::clone(&ground.store)) else { return Ok(Vec::new()) };
+        let Some(store) = self.context.get().map(|ground| Arc::clone(&ground.store)) else { return Ok(Vec::new()) };
         let read = tokio::task::spawn_blocking(move || store.deliveries(&name, below, limit));
-        let read = read.await.map_err(|_| gone())?;
+        let read = read.await.map_err(|_| shutting_down_error())?;
         read.map_err(|error| {
             tracing::error!(%error, "deliveries cannot be read");
             error.to_mcp()
         })
     }
 
-    /// Sends what waits at once, and what was given up again; answers how many of these.
+    /// Sends pending deliveries at once and requeues those that were given up. Returns the number of the latter.
     ///
     /// # Errors
     /// `NOT_FOUND`; `SHUTTING_DOWN`
     pub async fn retry(&self, name: &str) -> Result<usize, McpError> {
         let (answer, done) = oneshot::channel();
-        self.find(name)?.commands.send(Command::Retry(answer)).await.map_err(|_| gone())?;
-        done.await.map_err(|_| gone())
+        self.find(name)?.commands.send(Command::Retry(answer)).await.map_err(|_| shutting_down_error())?;
+        done.await.map_err(|_| shutting_down_error())
     }
 
-    /// Sends an event that says that it is a test, past everything that waits.
+    /// Sends a test event ahead of all pending deliveries.
     ///
     /// # Errors
     /// `NOT_FOUND`; `SHUTTING_DOWN`
-    pub async fn test(&self, name: &str) -> Result<Tested, McpError> {
+    pub async fn send_test(&self, name: &str) -> Result<TestResult, McpError> {
         let (answer, done) = oneshot::channel();
-        self.find(name)?.commands.send(Command::Test(answer)).await.map_err(|_| gone())?;
-        Ok(match done.await.map_err(|_| gone())? {
-            send::AttemptOutcome::Delivered(status) => Tested { delivered: true, status: Some(status), error: None },
+        self.find(name)?.commands.send(Command::Test(answer)).await.map_err(|_| shutting_down_error())?;
+        Ok(match done.await.map_err(|_| shutting_down_error())? {
+            send::AttemptOutcome::Delivered(status) => {
+                TestResult { delivered: true, status: Some(status), error: None }
+            }
             send::AttemptOutcome::Failed(failed) => {
-                Tested { delivered: false, status: failed.status, error: Some(failed.error) }
+                TestResult { delivered: false, status: failed.status, error: Some(failed.error) }
             }
         })
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Running>, McpError> {
+    fn find(&self, name: &str) -> Result<Arc<RunningWebhook>, McpError> {
         let found = self.running().into_iter().find(|running| running.config.name == name);
         found.ok_or_else(|| McpError::new(ErrorKind::NotFound, "There is no webhook of this name"))
     }
 }
 
-/// Stops them, and waits until all have.
-async fn end(some: &[Arc<Running>]) {
+/// Stops the webhooks, and waits until all workers have ended.
+async fn stop_all(some: &[Arc<RunningWebhook>]) {
     for running in some {
         running.stop.cancel();
     }
@@ -282,28 +295,28 @@ async fn end(some: &[Arc<Running>]) {
     }
 }
 
-impl Ground {
-    fn start(&self, webhook: &WebhookConfig, feed: &Feed) -> Running {
+impl WorkerContext {
+    fn start_worker(&self, webhook: &WebhookConfig, feed: &Feed) -> RunningWebhook {
         let (commands, queue) = mpsc::channel(8);
-        let (config, shared) = (Arc::new(webhook.clone()), Arc::new(Shared(Mutex::default())));
+        let (config, shared) = (Arc::new(webhook.clone()), Arc::new(SharedStatus(Mutex::default())));
         let (stop, ended) = (self.shutdown.child_token(), CancellationToken::new());
         let worker = Worker {
             config: Arc::clone(&config),
             store: Arc::clone(&self.store),
             nodes: Arc::clone(&self.nodes),
             feed: feed.clone(),
-            link: Arc::clone(&self.link),
+            dashboard_url: Arc::clone(&self.dashboard_url),
             shared: Arc::clone(&shared),
             commands: queue,
             stop: stop.clone(),
             _ended: ended.clone().drop_guard(),
         };
-        // A thread that has ended drops the worker, which has ended with that.
+        // If the thread has ended, the worker is dropped, which also marks it as ended.
         self.thread.spawn_fn(move || drop(actix::spawn(worker.run())));
-        Running { config, shared, commands, stop, ended }
+        RunningWebhook { config, shared, commands, stop, ended }
     }
 }
 
-fn gone() -> McpError {
+fn shutting_down_error() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down, or the webhook is being reconfigured")
 }

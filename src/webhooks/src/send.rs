@@ -1,9 +1,8 @@
-//! One attempt: a signed POST, and what its answer means. Redirects are not followed, and an answer's body is only
-//! looked at to say what was wrong.
+//! Makes one delivery attempt: sends a signed POST and interprets the answer. Redirects are not followed, and the body of
+//! an answer is used only to describe errors.
 //!
-//! Where it goes is the operator's word alone: no event, agent or receiver has a say in an address, so addresses within
-//! the own network are as good as others, and an answer that leads elsewhere leads nowhere. What an answer says is cut to
-//! 200 characters before a viewer can read it.
+//! Only the operator chooses the address, never an event, an agent or a receiver. Addresses in the local network are
+//! therefore allowed, and redirects are refused. The text of an answer is cut to 200 characters before anybody sees it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,96 +17,96 @@ use sha2::{Digest as _, Sha256};
 use super::fence;
 use countersign_config::WebhookConfig;
 use countersign_domain::{
-    changes::{digest::hex, visible::visible},
+    changes::{digest::hex, visible::escape_hidden},
     webhooks::sign,
 };
 use countersign_net::{self as net, tls};
-use countersign_protocol::redact::redacted;
+use countersign_protocol::redact::redact;
 use countersign_store::Nodes;
 
 /// Bytes of an answer that are read.
-const MAX_ANSWER: usize = 8 << 10;
+const MAX_ANSWER_BYTES: usize = 8 << 10;
 /// Characters of it that are told.
-const MAX_TOLD: usize = 200;
+const MAX_ERROR_CHARS: usize = 200;
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
     Delivered(u16),
-    Failed(Failed),
+    Failed(FailedAttempt),
 }
 
-/// An attempt that failed.
+/// A failed attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failed {
-    /// None where there was no answer.
+pub struct FailedAttempt {
+    /// The status of the answer, if there was one.
     pub status: Option<u16>,
-    /// For people, on one line.
+    /// A description for people, on one line.
     pub error: String,
-    /// How long the receiver wants to be left alone.
+    /// The pause that the receiver requests.
     pub retry_after: Option<Duration>,
-    /// The receiver wants no more of this (410).
-    pub gone: bool,
+    /// The receiver wants no more deliveries (410).
+    pub is_gone: bool,
 }
 
-/// What a delivery is known by, however often it is sent: its event's key, and some of the hash of what it says, since a
-/// store that was restored from a backup counts on from an older number.
+/// The id of a delivery in all its attempts: the event's key and a part of the hash of its content, since a store that was
+/// restored from a backup reuses event numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Id {
-    /// Its number in the feed, of an event of a change.
+pub struct DeliveryId {
+    /// The event's number in the feed, if it is about a change.
     pub seq: Option<u64>,
     pub kind: String,
-    text: String,
+    header_value: String,
 }
 
-impl Id {
+impl DeliveryId {
     #[must_use]
     pub fn new(key: &str, seq: Option<u64>, kind: &str, event: &str) -> Self {
         let hash = hex(&Sha256::digest(event.as_bytes()));
         let hash: String = hash.chars().take(16).collect();
-        Self { seq, kind: kind.to_owned(), text: format!("evt_{key}_{hash}") }
+        Self { seq, kind: kind.to_owned(), header_value: format!("evt_{key}_{hash}") }
     }
 }
 
-/// Sends deliveries; belongs to one thread.
+/// Sends deliveries. Belongs to one thread.
 #[derive(Clone)]
 pub struct Sender {
     client: awc::Client,
-    /// Receivers refuse what is older than a few minutes: the time is that of the store, as all nodes have it.
+    /// The source of the store's time, which all nodes share: receivers refuse timestamps older than a few minutes.
     nodes: Arc<dyn Nodes>,
 }
 
 impl Sender {
-    /// Sends whether this node leads or not.
+    /// Creates a sender that works on any node.
     #[must_use]
-    pub fn always(nodes: Arc<dyn Nodes>) -> Self {
+    pub fn for_any_node(nodes: Arc<dyn Nodes>) -> Self {
         Self { client: net::client(tls::public_config()), nodes }
     }
 
-    /// Sends only as long as this node leads.
+    /// Creates a sender that works only while this node is the leader.
     #[must_use]
-    pub fn leading(nodes: Arc<dyn Nodes>) -> Self {
+    pub fn for_leader(nodes: Arc<dyn Nodes>) -> Self {
         let client = net::client_over(fence::connector(Arc::clone(&nodes)), tls::public_config());
         Self { client, nodes }
     }
 
-    /// The time that it is by the store.
+    /// Returns the store's time.
     pub fn now(&self) -> Timestamp {
         self.nodes.now()
     }
 
-    /// One attempt, within the webhook's `timeout`.
-    pub async fn send(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> AttemptOutcome {
-        let attempt = self.attempt(webhook, id, body);
+    /// Makes one attempt within the webhook's `timeout`.
+    pub async fn send(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
+        let attempt = self.send_once(webhook, id, body);
         match tokio::time::timeout(webhook.timeout, attempt).await {
             Ok(outcome) => outcome,
-            Err(_) => failed(format!("no answer within {}s", webhook.timeout.as_secs_f32())),
+            Err(_) => failed_attempt(format!("no answer within {}s", webhook.timeout.as_secs_f32())),
         }
     }
 
-    async fn attempt(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> AttemptOutcome {
+    async fn send_once(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
         let Ok(uri) = webhook.url.0.as_str().parse::<Uri>() else {
-            return failed("the url is not an http or https URL".into());
+            return failed_attempt("the url is not an http or https URL".into());
         };
         let at = self.now().as_second();
         let mut request = self
@@ -115,60 +114,60 @@ impl Sender {
             .post(&uri)
             .insert_header((USER_AGENT, net::USER_AGENT))
             .insert_header((CONTENT_TYPE, webhook.format.content_type()))
-            .insert_header(("webhook-id", id.text.as_str()))
+            .insert_header(("webhook-id", id.header_value.as_str()))
             .insert_header(("webhook-timestamp", at.to_string()))
             .insert_header(("countersign-event", id.kind.as_str()));
         if let Some(seq) = id.seq {
             request = request.insert_header(("countersign-seq", seq.to_string()));
         }
         if !webhook.keys.is_empty() {
-            let signature = sign::signature(&webhook.keys, &id.text, at, &body);
+            let signature = sign::signature(&webhook.keys, &id.header_value, at, &body);
             request = request.insert_header(("webhook-signature", signature));
         }
         let mut response = match request.send_body(body).await {
             Ok(response) => response,
-            // Its text names the host at most, which is no secret.
-            Err(error) => return failed(error.to_string()),
+            // The text contains at most the host, which is not secret.
+            Err(error) => return failed_attempt(error.to_string()),
         };
         let status = response.status();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| wanted(value, self.now()));
-        // Read to its end, so that the connection can be used again; what is no success says why.
-        let told = response.body().limit(MAX_ANSWER).await.unwrap_or_default();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value, self.now()));
+        // Read completely, so that the connection can be reused; the text of a failure is reported.
+        let body = response.body().limit(MAX_ANSWER_BYTES).await.unwrap_or_default();
         if status.is_success() {
             return AttemptOutcome::Delivered(status.as_u16());
         }
-        AttemptOutcome::Failed(Failed {
+        AttemptOutcome::Failed(FailedAttempt {
             status: Some(status.as_u16()),
-            error: why(status, &told),
+            error: describe_failure(status, &body),
             retry_after,
-            gone: status == StatusCode::GONE,
+            is_gone: status == StatusCode::GONE,
         })
     }
 }
 
-fn failed(error: String) -> AttemptOutcome {
-    AttemptOutcome::Failed(Failed { error: line(&error), ..Failed::default() })
+fn failed_attempt(error: String) -> AttemptOutcome {
+    AttemptOutcome::Failed(FailedAttempt { error: single_line(&error), ..FailedAttempt::default() })
 }
 
-fn why(status: StatusCode, told: &[u8]) -> String {
+fn describe_failure(status: StatusCode, body: &[u8]) -> String {
     let what = match status.as_u16() {
         300..=399 => format!("answered {status}; redirects are not followed, write the address that it leads to"),
         _ => format!("answered {status}"),
     };
-    match line(&String::from_utf8_lossy(told)) {
-        told if told.is_empty() => what,
-        told => format!("{what}: {told}"),
+    match single_line(&String::from_utf8_lossy(body)) {
+        text if text.is_empty() => what,
+        text => format!("{what}: {text}"),
     }
 }
 
-/// Somebody else's text, on one line and cut.
-fn line(text: &str) -> String {
-    let text = visible(text.trim()).replace(['\n', '\t'], " ");
-    redacted(&text).chars().take(MAX_TOLD).collect()
+/// Reduces a foreign text to one short line without control characters and secrets.
+fn single_line(text: &str) -> String {
+    let text = escape_hidden(text.trim()).replace(['\n', '\t'], " ");
+    redact(&text).chars().take(MAX_ERROR_CHARS).collect()
 }
 
-/// `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).
-fn wanted(value: &HeaderValue, now: Timestamp) -> Option<Duration> {
+/// Parses `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).
+fn parse_retry_after(value: &HeaderValue, now: Timestamp) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse::<u32>() {
         return Some(Duration::from_secs(seconds.into()));
@@ -182,17 +181,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_the_same_for_the_same_event_and_has_no_full_stop() {
-        let id = |seq: u64, event| Id::new(&seq.to_string(), Some(seq), "change.created", event).text;
+    fn id_is_stable_per_event_and_has_no_dot() {
+        let id = |seq: u64, event| DeliveryId::new(&seq.to_string(), Some(seq), "change.created", event).header_value;
         assert_eq!(id(7, "{}"), id(7, "{}"));
         assert_ne!(id(7, "{}"), id(7, "{ }"));
         assert!(id(7, "{}").starts_with("evt_7_") && !id(7, "{}").contains('.'));
     }
 
     #[test]
-    fn a_receiver_may_ask_for_a_pause_in_seconds_or_until_a_date() {
+    fn retry_after_accepts_seconds_and_dates() {
         let now = "2015-10-21T07:27:00Z".parse().unwrap();
-        let wanted = |text: &'static str| wanted(&HeaderValue::from_static(text), now);
+        let wanted = |text: &'static str| parse_retry_after(&HeaderValue::from_static(text), now);
         assert_eq!(wanted("120"), Some(Duration::from_secs(120)));
         assert_eq!(wanted("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::from_secs(60)));
         assert_eq!(wanted("Wed, 21 Oct 2015 07:26:00 GMT"), None, "it is over");
@@ -202,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_says_stays_on_its_line() {
-        let told = why(StatusCode::BAD_REQUEST, "invalid\n\u{1b}[2Jblocks".as_bytes());
-        assert_eq!(told, "answered 400 Bad Request: invalid \\u{1b}[2Jblocks");
-        assert!(why(StatusCode::FOUND, b"").contains("not followed"));
-        assert!(why(StatusCode::BAD_GATEWAY, &[b'x'; 9000]).len() < 300);
+    fn answer_text_is_reduced_to_one_line() {
+        let failure = describe_failure(StatusCode::BAD_REQUEST, "invalid\n\u{1b}[2Jblocks".as_bytes());
+        assert_eq!(failure, "answered 400 Bad Request: invalid \\u{1b}[2Jblocks");
+        assert!(describe_failure(StatusCode::FOUND, b"").contains("not followed"));
+        assert!(describe_failure(StatusCode::BAD_GATEWAY, &[b'x'; 9000]).len() < 300);
     }
 }

@@ -1,4 +1,4 @@
-//! What tests of several parts use.
+//! Helpers for the tests of several modules.
 
 use std::sync::{
     Mutex,
@@ -14,16 +14,16 @@ use countersign_store::{
     nodes::{Introduction, News, Node, Peer, Reach},
 };
 
-/// One of two nodes, which leads when it is told to.
+/// A fake node out of two, whose leadership the test controls.
 #[derive(Default)]
-pub struct Two {
+pub struct FakeNodes {
     pub leads: AtomicBool,
-    /// What time it is by the store; that of this machine where it does not matter.
+    /// The store's time; `None` uses the clock of this machine.
     pub now: Mutex<Option<Timestamp>>,
     pub list: Mutex<Vec<Node>>,
 }
 
-impl Nodes for Two {
+impl Nodes for FakeNodes {
     fn now(&self) -> Timestamp {
         self.now.lock().unwrap().unwrap_or_else(Timestamp::now)
     }

@@ -1,8 +1,8 @@
-//! The task of one webhook: follows the feed from its place, takes in what concerns it, and sends it.
+//! The task of one webhook: follows the feed from its position, enqueues matching events, and sends them.
 //!
-//! What is taken in is durable before it is sent and until it has arrived, so that every event goes out at least once,
-//! whatever ends the process; what was under way then goes out again, under the same id. Of several nodes of one store the
-//! one that leads sends; another takes over where that one stood.
+//! Deliveries are durable from before they are sent until they have arrived, so that every event is sent at least once
+//! even if the process dies. Deliveries in flight are then sent again with the same id. Only the leader among several
+//! nodes sends, and a new leader continues where the old one stopped.
 
 use std::{
     future::{Future, poll_fn},
@@ -21,15 +21,15 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Shared, Status,
+    SharedStatus, Status,
+    event_filter::EventFilter,
     lanes::Lanes,
-    send::{AttemptOutcome, Failed, Id, Sender},
-    wanted::Wanted,
+    send::{AttemptOutcome, DeliveryId, FailedAttempt, Sender},
 };
 use countersign_config::WebhookConfig;
 use countersign_domain::{
     changes::Claimant,
-    webhooks::event::{Facts, outward},
+    webhooks::event::{EventFacts, outgoing_json},
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_net::random_byte;
@@ -40,67 +40,70 @@ use countersign_store::{
 };
 use countersign_telemetry::metrics as telemetry;
 
-/// Deliveries that wait; while there are so many, no more are taken in.
-const WINDOW: usize = 256;
-/// Events taken in with one write.
-const BATCH: usize = 64;
-/// Events that concern nobody are noted as looked at after so many: after a restart they are looked at again.
-const UNNOTED: u64 = 512;
-/// Before a write to the store is tried again.
-const STORE_PAUSE: Duration = Duration::from_secs(1);
-/// How often it is looked whether this node still leads, or does by now.
-const TURN: Duration = Duration::from_millis(250);
-/// How often it is looked what another node has asked to be sent again, or how far the leading one is.
-const LOOK: Duration = Duration::from_secs(3);
+/// Maximum pending deliveries. No more events are enqueued while there are so many.
+const MAX_WAITING: usize = 256;
+/// Maximum events that are enqueued with one write.
+const MAX_BATCH: usize = 64;
+/// Non-matching events after which the position is stored. After a restart they are read again.
+const MAX_UNRECORDED_EVENTS: u64 = 512;
+/// The pause before a failed write to the store is retried.
+const STORE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The interval between leadership checks.
+const LEADER_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval between looks for deliveries that another node requeued, or for the progress of the leader.
+const STORE_POLL_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How long the answers to what is under way are waited for at the end.
-pub(super) const FINISH: Duration = Duration::from_secs(2);
+/// The time that answers to deliveries in flight are awaited at the end.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a webhook is asked from outside.
+/// A command to a webhook's worker.
 pub(super) enum Command {
-    /// Everything that waits goes out at once, and what was given up waits again. Answers how many of these.
+    /// Sends all pending deliveries at once and requeues those that were given up. Answers the number of the latter.
     Retry(oneshot::Sender<usize>),
-    /// Sends an event that says that it is a test.
+    /// Sends a test event.
     Test(oneshot::Sender<AttemptOutcome>),
 }
 
+/// The worker of one webhook.
 pub(super) struct Worker {
     pub config: Arc<WebhookConfig>,
     pub store: Arc<dyn Deliveries>,
     pub feed: Feed,
     pub nodes: Arc<dyn Nodes>,
-    /// The dashboard's address, up to the name of a page.
-    pub link: Arc<str>,
-    pub shared: Arc<Shared>,
+    /// The dashboard's URL, to which the name of a page is appended.
+    pub dashboard_url: Arc<str>,
+    pub shared: Arc<SharedStatus>,
     pub commands: mpsc::Receiver<Command>,
-    /// The gateway ends, or the webhook is another or none by now.
+    /// Cancelled when the gateway ends, or the webhook is changed or removed.
     pub stop: CancellationToken,
-    /// Dropped when it has stopped.
+    /// Dropped when the worker has stopped.
     pub _ended: DropGuard,
 }
 
-struct Sent {
-    waiting: Waiting,
+/// An attempt with its outcome.
+struct FinishedAttempt {
+    delivery: Waiting,
     outcome: AttemptOutcome,
 }
 
-enum Next {
-    End,
-    Sent(Sent),
+enum WorkerEvent {
+    Stop,
+    Sent(FinishedAttempt),
     Command(Command),
     Event(Option<Arc<FeedEvent>>),
     Due,
-    /// It is looked who leads, and what others have asked for.
-    Look,
+    /// Time to check leadership and requests of other nodes.
+    Tick,
 }
 
 impl Worker {
-    /// Runs until it is stopped.
+    /// Runs until the worker is stopped.
     pub(super) async fn run(mut self) {
         let _name = telemetry::ConfiguredName::new(&["webhook"], &self.config.name);
-        let (sender, tests) = (Sender::leading(Arc::clone(&self.nodes)), Sender::always(Arc::clone(&self.nodes)));
+        let (sender, tests) =
+            (Sender::for_leader(Arc::clone(&self.nodes)), Sender::for_any_node(Arc::clone(&self.nodes)));
         let all = Arc::clone(&self.store);
-        while let Some(by) = self.turn(&tests).await {
+        while let Some(by) = self.wait_until_leader(&tests).await {
             self.store = by.as_ref().and_then(|by| all.led_by(by)).unwrap_or_else(|| Arc::clone(&all));
             self.serve(&sender, &tests).await;
             self.store = Arc::clone(&all);
@@ -109,223 +112,226 @@ impl Worker {
             }
             tracing::warn!(
                 webhook = self.config.name,
-                "another node may send by now; what was under way goes out again"
+                "another node may be sending now; deliveries in flight are sent again"
             );
         }
     }
 
-    /// Waits until this node leads; as what. `None` when it is to stop.
-    async fn turn(&mut self, tests: &Sender) -> Option<Option<Claimant>> {
-        let mut look = Instant::now();
+    /// Waits until this node is the leader, and returns its claimant. Returns `None` if the worker is to stop.
+    async fn wait_until_leader(&mut self, tests: &Sender) -> Option<Option<Claimant>> {
+        let mut next_poll = Instant::now();
         loop {
             let by = self.nodes.claimant();
             if self.nodes.leads() && self.nodes.holds(by.as_ref()) {
                 return Some(by);
             }
-            if look <= Instant::now() {
-                let (seen, waiting) = self.begin().await?;
+            if next_poll <= Instant::now() {
+                let (position, pending) = self.load_position().await?;
                 let mut lanes = Lanes::default();
-                waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
-                self.told(seen, &lanes);
-                look = Instant::now() + LOOK;
+                pending.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+                self.publish_status(position, &lanes);
+                next_poll = Instant::now() + STORE_POLL_INTERVAL;
             }
             tokio::select! {
                 () = self.stop.cancelled() => return None,
-                () = sleep(TURN) => {}
+                () = sleep(LEADER_CHECK_INTERVAL) => {}
                 Some(command) = self.commands.recv() => match command {
-                    // Whoever leads finds what waits again.
+                    // The leader finds the requeued deliveries in the store.
                     Command::Retry(answer) => {
-                        let again = self.again(&mut Lanes::default()).await;
+                        let again = self.retry_waiting(&mut Lanes::default()).await;
                         let _ = answer.send(again);
                     }
-                    Command::Test(answer) => self.test(tests, answer),
+                    Command::Test(answer) => self.spawn_test(tests, answer),
                 }
             }
         }
     }
 
-    fn test(&self, sender: &Sender, answer: oneshot::Sender<AttemptOutcome>) {
-        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
+    fn spawn_test(&self, sender: &Sender, answer: oneshot::Sender<AttemptOutcome>) {
+        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
         actix::spawn(async move {
-            let _ = answer.send(test(&config, &sender, &link).await);
+            let _ = answer.send(send_test(&config, &sender, &link).await);
         });
     }
 
-    /// Sends as long as this node leads, and tests by the other one.
+    /// Sends deliveries with `sender` while this node is the leader, and test events with `tests`.
     async fn serve(&mut self, sender: &Sender, tests: &Sender) {
-        let wanted = Wanted::new(&self.config);
-        let Some((mut seen, waiting)) = self.begin().await else { return };
-        let mut look = Instant::now() + LOOK;
-        let mut noted = seen;
+        let filter = EventFilter::new(&self.config);
+        let Some((mut position, pending)) = self.load_position().await else { return };
+        let mut next_poll = Instant::now() + STORE_POLL_INTERVAL;
+        let mut recorded = position;
         let mut lanes = Lanes::default();
-        waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
-        let mut under_way = FuturesUnordered::new();
-        let mut feed = self.feed.subscribe(Some(seen));
+        pending.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+        let mut in_flight = FuturesUnordered::new();
+        let mut feed = self.feed.subscribe(Some(position));
         loop {
             if !self.nodes.leads() {
                 return;
             }
-            while let Some(waiting) = lanes.take(Instant::now()) {
-                under_way.push(self.send(sender, waiting));
+            while let Some(delivery) = lanes.take_next(Instant::now()) {
+                in_flight.push(self.send_delivery(sender, delivery));
             }
-            self.told(seen, &lanes);
-            let room = lanes.len() < WINDOW;
+            self.publish_status(position, &lanes);
+            let has_room = lanes.len() < MAX_WAITING;
             let next = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => Next::End,
-                Some(sent) = under_way.next() => Next::Sent(sent),
-                Some(command) = self.commands.recv() => Next::Command(command),
-                event = listen(feed.as_mut()), if room => Next::Event(event),
-                () = until(lanes.next()) => Next::Due,
-                () = sleep(TURN) => Next::Look,
+                () = self.stop.cancelled() => WorkerEvent::Stop,
+                Some(sent) = in_flight.next() => WorkerEvent::Sent(sent),
+                Some(command) = self.commands.recv() => WorkerEvent::Command(command),
+                event = next_event(feed.as_mut()), if has_room => WorkerEvent::Event(event),
+                () = wait_until(lanes.next_due()) => WorkerEvent::Due,
+                () = sleep(LEADER_CHECK_INTERVAL) => WorkerEvent::Tick,
             };
             match next {
-                Next::End => return self.finish(&mut under_way, &mut lanes).await,
-                Next::Due => {}
-                Next::Look => {
-                    if look <= Instant::now() && self.nodes.live() > 1 {
+                WorkerEvent::Stop => return self.drain(&mut in_flight, &mut lanes).await,
+                WorkerEvent::Due => {}
+                WorkerEvent::Tick => {
+                    if next_poll <= Instant::now() && self.nodes.live() > 1 {
                         let name = self.config.name.clone();
-                        let Some(waiting) = self.durably(move |store| store.waiting(&name)).await else { return };
-                        let new: Vec<_> = waiting.into_iter().filter(|waiting| !lanes.has(waiting.id)).collect();
-                        new.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
-                        look = Instant::now() + LOOK;
+                        let Some(pending) = self.run_on_store(move |store| store.waiting(&name)).await else { return };
+                        let new: Vec<_> = pending.into_iter().filter(|delivery| !lanes.contains(delivery.id)).collect();
+                        new.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+                        next_poll = Instant::now() + STORE_POLL_INTERVAL;
                     }
                 }
-                Next::Sent(sent) => {
-                    if !self.sent(sent, &mut lanes).await {
+                WorkerEvent::Sent(sent) => {
+                    if !self.record_attempt(sent, &mut lanes).await {
                         return;
                     }
                 }
-                Next::Command(Command::Retry(answer)) => {
-                    let again = self.again(&mut lanes).await;
+                WorkerEvent::Command(Command::Retry(answer)) => {
+                    let again = self.retry_waiting(&mut lanes).await;
                     let _ = answer.send(again);
                 }
-                Next::Command(Command::Test(answer)) => self.test(tests, answer),
-                Next::Event(None) => {
-                    // The store could not be read, or the gateway ends.
-                    sleep(STORE_PAUSE).await;
-                    feed = self.feed.subscribe(Some(seen));
+                WorkerEvent::Command(Command::Test(answer)) => self.spawn_test(tests, answer),
+                WorkerEvent::Event(None) => {
+                    // The store could not be read, or the gateway is ending.
+                    sleep(STORE_RETRY_DELAY).await;
+                    feed = self.feed.subscribe(Some(position));
                     if feed.is_none() {
                         return;
                     }
                 }
-                Next::Event(Some(event)) => {
-                    let mut taken = Vec::new();
+                WorkerEvent::Event(Some(event)) => {
+                    let mut deliveries = Vec::new();
                     let mut event = Some(event);
                     while let Some(next) = event {
                         if let Some(seq) = next.seq {
-                            seen = seen.max(seq);
+                            position = position.max(seq);
                         }
-                        taken.extend(self.concerning(&next, &wanted));
-                        let more = taken.len() < BATCH.min(WINDOW.saturating_sub(lanes.len()));
+                        deliveries.extend(self.to_delivery(&next, &filter));
+                        let more = deliveries.len() < MAX_BATCH.min(MAX_WAITING.saturating_sub(lanes.len()));
                         event = feed.as_mut().filter(|_| more).and_then(|feed| feed.next().now_or_never()).flatten();
                     }
-                    if taken.is_empty() && seen - noted < UNNOTED {
+                    if deliveries.is_empty() && position - recorded < MAX_UNRECORDED_EVENTS {
                         continue;
                     }
-                    let (name, rows) = (self.config.name.clone(), taken.clone());
+                    let (name, rows) = (self.config.name.clone(), deliveries.clone());
                     crash_point("before_take_in");
-                    let Some(ids) = self.durably(move |store| store.take_in(&name, seen, &rows)).await else {
+                    let Some(ids) = self.run_on_store(move |store| store.take_in(&name, position, &rows)).await else {
                         return;
                     };
                     crash_point("after_take_in");
-                    noted = seen;
-                    let numbered = taken.into_iter().zip(ids).map(|(waiting, id)| Waiting { id, ..waiting });
-                    numbered.for_each(|waiting| lanes.push(waiting, Instant::now()));
+                    recorded = position;
+                    let numbered = deliveries.into_iter().zip(ids).map(|(delivery, id)| Waiting { id, ..delivery });
+                    numbered.for_each(|delivery| lanes.push(delivery, Instant::now()));
                 }
             }
         }
     }
 
-    /// Waits for the answers to what is under way, so that what goes out next, from wherever, does not overtake it.
-    async fn finish(&self, under_way: &mut (impl Stream<Item = Sent> + Unpin), lanes: &mut Lanes) {
+    /// Waits for the answers to deliveries in flight, so that no later delivery of any node overtakes them.
+    async fn drain(&self, in_flight: &mut (impl Stream<Item = FinishedAttempt> + Unpin), lanes: &mut Lanes) {
         let answered = async {
-            while let Some(sent) = under_way.next().await {
-                if !self.sent(sent, lanes).await {
+            while let Some(sent) = in_flight.next().await {
+                if !self.record_attempt(sent, lanes).await {
                     return;
                 }
             }
         };
-        if timeout(FINISH, answered).await.is_err() {
-            tracing::warn!(webhook = self.config.name, "a receiver does not answer; what was under way goes out again");
+        if timeout(DRAIN_TIMEOUT, answered).await.is_err() {
+            tracing::warn!(
+                webhook = self.config.name,
+                "a receiver does not answer; deliveries in flight are sent again"
+            );
         }
     }
 
-    /// Where it stands in the feed, and what waits from before.
-    async fn begin(&self) -> Option<(u64, Vec<Waiting>)> {
+    /// Loads the position in the feed and the pending deliveries.
+    async fn load_position(&self) -> Option<(u64, Vec<Waiting>)> {
         let head = self.feed.subscribe(None)?.position();
         let name = self.config.name.clone();
-        self.durably(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await
+        self.run_on_store(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await
     }
 
-    /// The event as a delivery, if it is one of those that this webhook wants.
-    fn concerning(&self, event: &FeedEvent, wanted: &Wanted) -> Option<Waiting> {
+    /// Turns an event into a delivery if it matches the filter.
+    fn to_delivery(&self, event: &FeedEvent, filter: &EventFilter) -> Option<Waiting> {
         if let (Some(seq), None) = (event.seq, &event.change) {
             tracing::warn!(webhook = self.config.name, to = seq, "events were pruned before they could be delivered");
             return None;
         }
-        if !wanted.is_kind(&event.kind) {
+        if !filter.accepts_kind(&event.kind) {
             return None;
         }
-        let facts = Facts::of(&event.json);
-        wanted.wants(&event.kind, &facts).then(|| Waiting {
+        let facts = EventFacts::from_json(&event.json);
+        filter.accepts(&event.kind, &facts).then(|| Waiting {
             id: 0,
             key: event.seq.map_or_else(new_live_key, |seq| seq.to_string()),
             seq: event.seq,
             kind: event.kind.clone().into_owned(),
             subject: facts.subject,
-            event: outward(&event.json),
+            event: outgoing_json(&event.json),
             attempts: 0,
             since: self.nodes.now(),
         })
     }
 
-    fn send(&self, sender: &Sender, waiting: Waiting) -> impl Future<Output = Sent> + use<> {
-        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
+    fn send_delivery(&self, sender: &Sender, delivery: Waiting) -> impl Future<Output = FinishedAttempt> + use<> {
+        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
         let nodes = Arc::clone(&self.nodes);
         async move {
-            let id = Id::new(&waiting.key, waiting.seq, &waiting.kind, &waiting.event);
-            let link = page(&link, &waiting.kind, &waiting.subject);
-            let body = config.format.body(&waiting.event, &link, config.template.as_ref());
+            let id = DeliveryId::new(&delivery.key, delivery.seq, &delivery.kind, &delivery.event);
+            let link = page_url(&link, &delivery.kind, &delivery.subject);
+            let body = config.format.render_body(&delivery.event, &link, config.template.as_ref());
             let mut sending = std::pin::pin!(sender.send(&config, &id, body));
-            // A process that was stopped wakes with it in its hands, and another node may have sent what comes after it.
+            // A suspended process resumes here, and another node may have sent later events since.
             let outcome = poll_fn(|cx| if nodes.leads() { sending.as_mut().poll(cx) } else { Poll::Pending }).await;
-            Sent { waiting, outcome }
+            FinishedAttempt { delivery, outcome }
         }
     }
 
-    /// Notes what came of it. Answers false when it is to stop.
-    async fn sent(&self, Sent { waiting, outcome }: Sent, lanes: &mut Lanes) -> bool {
+    /// Records the outcome of an attempt. Returns `false` if the worker is to stop.
+    async fn record_attempt(&self, FinishedAttempt { delivery, outcome }: FinishedAttempt, lanes: &mut Lanes) -> bool {
         let (now, name) = (self.nodes.now(), self.config.name.clone());
-        let attempts = waiting.attempts.saturating_add(1);
-        let (state, tried, failed) = match outcome {
+        let attempts = delivery.attempts.saturating_add(1);
+        let (state, record, failed) = match outcome {
             AttemptOutcome::Delivered(status) => {
                 (DeliveryState::Delivered, Tried { attempts, status: Some(status), error: None }, None)
             }
             AttemptOutcome::Failed(failed) => {
-                // A clock that was set back makes nothing old.
-                let waited = Duration::try_from(now.duration_since(waiting.since)).unwrap_or_default();
-                let over = failed.gone || waited >= self.config.give_up_after;
+                // A clock that was set back must not expire deliveries.
+                let waited = Duration::try_from(now.duration_since(delivery.since)).unwrap_or_default();
+                let over = failed.is_gone || waited >= self.config.give_up_after;
                 let state = if over { DeliveryState::GivenUp } else { DeliveryState::Waiting };
                 (state, Tried { attempts, status: failed.status, error: Some(failed.error.clone()) }, Some(failed))
             }
         };
-        let id = waiting.id;
+        let id = delivery.id;
         crash_point("after_delivery");
-        if self.durably(move |store| store.tried(&name, id, state, &tried, now)).await.is_none() {
+        if self.run_on_store(move |store| store.tried(&name, id, state, &record, now)).await.is_none() {
             return false;
         }
         crash_point("after_delivery_noted");
-        self.counted(state);
+        self.count_attempt(state);
         match (state, failed) {
-            (DeliveryState::Delivered, _) | (_, None) => self.arrived(&waiting, lanes),
-            (_, Some(failed)) => self.refused(&waiting, attempts, state, failed, lanes),
+            (DeliveryState::Delivered, _) | (_, None) => self.handle_delivered(&delivery, lanes),
+            (_, Some(failed)) => self.handle_failure(&delivery, attempts, state, failed, lanes),
         }
         true
     }
 
-    fn arrived(&self, waiting: &Waiting, lanes: &mut Lanes) {
-        if lanes.delivered(&waiting.subject, Instant::now()) {
+    fn handle_delivered(&self, delivery: &Waiting, lanes: &mut Lanes) {
+        if lanes.record_delivered(&delivery.subject, Instant::now()) {
             tracing::info!(webhook = self.config.name, "the webhook's receiver is back");
             self.shared.update(|status| (status.failing, status.last_error) = (false, None));
             self.announce("webhook.recovered", None);
@@ -334,16 +340,23 @@ impl Worker {
         }
     }
 
-    fn refused(&self, waiting: &Waiting, attempts: u32, state: DeliveryState, failed: Failed, lanes: &mut Lanes) {
-        let Failed { error, retry_after, .. } = failed;
+    fn handle_failure(
+        &self,
+        delivery: &Waiting,
+        attempts: u32,
+        state: DeliveryState,
+        failed: FailedAttempt,
+        lanes: &mut Lanes,
+    ) {
+        let FailedAttempt { error, retry_after, .. } = failed;
         let (now, name) = (Instant::now(), &self.config.name);
-        tracing::debug!(webhook = name, id = waiting.id, attempts, error, "a delivery failed");
-        let away = lanes.failed(&waiting.subject, retry_after, random_byte(), now);
+        tracing::debug!(webhook = name, id = delivery.id, attempts, error, "a delivery failed");
+        let away = lanes.record_failure(&delivery.subject, retry_after, random_byte(), now);
         if state == DeliveryState::GivenUp {
-            tracing::warn!(webhook = name, id = waiting.id, attempts, error, "a delivery was given up");
-            lanes.given_up(&waiting.subject, now);
+            tracing::warn!(webhook = name, id = delivery.id, attempts, error, "a delivery was given up");
+            lanes.record_given_up(&delivery.subject, now);
         } else {
-            lanes.tried(&waiting.subject, attempts);
+            lanes.set_attempts(&delivery.subject, attempts);
         }
         self.shared.update(|status| {
             status.failing |= away;
@@ -355,17 +368,17 @@ impl Worker {
         }
     }
 
-    async fn again(&self, lanes: &mut Lanes) -> usize {
+    async fn retry_waiting(&self, lanes: &mut Lanes) -> usize {
         let (now, name) = (self.nodes.now(), self.config.name.clone());
-        let again = self.durably(move |store| store.again(&name, WINDOW, now)).await;
-        let (again, waiting) = again.unwrap_or_default();
-        waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
-        lanes.hurry(Instant::now());
+        let again = self.run_on_store(move |store| store.again(&name, MAX_WAITING, now)).await;
+        let (again, pending) = again.unwrap_or_default();
+        pending.into_iter().for_each(|delivery| lanes.push(delivery, Instant::now()));
+        lanes.make_all_due(Instant::now());
         again
     }
 
-    /// Does it until it is done; `None` when it is to stop, or another node does this by now.
-    async fn durably<T: Send + 'static>(
+    /// Repeats a store operation until it succeeds. Returns `None` if the worker is to stop, or another node has taken over.
+    async fn run_on_store<T: Send + 'static>(
         &self,
         work: impl Fn(&dyn Deliveries) -> Result<T, StoreError> + Send + Sync + 'static,
     ) -> Option<T> {
@@ -380,19 +393,19 @@ impl Worker {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return None,
-                () = sleep(STORE_PAUSE) => {}
+                () = sleep(STORE_RETRY_DELAY) => {}
             }
         }
     }
 
-    /// For those who look at it.
-    fn told(&self, seen: u64, lanes: &Lanes) {
-        let next = lanes.next().filter(|_| lanes.first().is_some());
+    /// Updates the shared status and the metrics.
+    fn publish_status(&self, position: u64, lanes: &Lanes) {
+        let next = lanes.next_due().filter(|_| lanes.lowest_seq().is_some());
         let soon = next.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero());
         let next = soon.and_then(|wait| self.nodes.now().checked_add(wait).ok());
         self.shared.update(|status| {
             *status = Status {
-                position: lanes.first().map_or(seen, |first| first.saturating_sub(1)),
+                position: lanes.lowest_seq().map_or(position, |first| first.saturating_sub(1)),
                 waiting: lanes.len(),
                 next_attempt_at: next,
                 ..std::mem::take(status)
@@ -402,7 +415,7 @@ impl Worker {
         metrics::gauge!(telemetry::WEBHOOK_WAITING, "webhook" => self.config.name.clone()).set(lanes.len() as f64);
     }
 
-    fn counted(&self, state: DeliveryState) {
+    fn count_attempt(&self, state: DeliveryState) {
         let outcome = match state {
             DeliveryState::Delivered => "delivered",
             DeliveryState::Waiting => "failed",
@@ -419,8 +432,8 @@ impl Worker {
     }
 }
 
-/// The page of the dashboard that shows what an event is about.
-fn page(link: &str, kind: &str, subject: &str) -> String {
+/// Returns the URL of the dashboard page about an event's subject.
+fn page_url(link: &str, kind: &str, subject: &str) -> String {
     match kind.split_once('.').map_or("", |(what, _)| what) {
         "change" => format!("{link}inbox/{subject}"),
         "rule" => format!("{link}rules"),
@@ -430,8 +443,8 @@ fn page(link: &str, kind: &str, subject: &str) -> String {
     }
 }
 
-/// Something that says what it is, of no change.
-async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> AttemptOutcome {
+/// Sends a test event about no change.
+async fn send_test(config: &WebhookConfig, sender: &Sender, link: &str) -> AttemptOutcome {
     let at = sender.now();
     let event = json!({
         "type": "webhook.test", "at": at.to_string(), "actor": "countersign", "comment": null,
@@ -439,25 +452,25 @@ async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> AttemptOut
             "provider": "countersign", "proposer": { "principal": "countersign" } },
     })
     .to_string();
-    let body = config.format.body(&event, &page(link, "webhook.test", ""), config.template.as_ref());
-    sender.send(config, &Id::new("test", None, "webhook.test", &event), body).await
+    let body = config.format.render_body(&event, &page_url(link, "webhook.test", ""), config.template.as_ref());
+    sender.send(config, &DeliveryId::new("test", None, "webhook.test", &event), body).await
 }
 
-async fn listen(feed: Option<&mut FeedSubscription>) -> Option<Arc<FeedEvent>> {
+async fn next_event(feed: Option<&mut FeedSubscription>) -> Option<Arc<FeedEvent>> {
     match feed {
         Some(feed) => feed.next().await,
         None => None,
     }
 }
 
-async fn until(at: Option<Instant>) {
+async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
 
-/// Returns a key for the delivery of an event that has no number: without `-`, so that a double click selects all of it.
+/// Returns a key for an event without a number. It contains no `-`, so that a double click selects all of it.
 fn new_live_key() -> String {
     format!("live_{}", nanoid::nanoid!(16, &nanoid::alphabet::SAFE[2..]))
 }

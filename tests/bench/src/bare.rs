@@ -1,4 +1,4 @@
-//! The baseline: an actix-web endpoint that parses a JSON-RPC request and answers JSON of the size that it is asked for.
+//! The baseline: an actix-web endpoint that parses a JSON-RPC request and answers JSON of the requested size.
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use anyhow::Result;
@@ -30,18 +30,18 @@ struct Pad<'a> {
 }
 
 /// Bytes of an answer around its pad.
-const AROUND: usize = r#"{"jsonrpc":"2.0","id":1,"result":{"text":""}}"#.len();
+const BYTES_AROUND_PAD: usize = r#"{"jsonrpc":"2.0","id":1,"result":{"text":""}}"#.len();
 /// The largest pad.
-const MOST: usize = 1 << 20;
+const MAX_PAD: usize = 1 << 20;
 
 async fn answer(size: web::Path<usize>, request: web::Json<Request>, pad: web::Data<String>) -> HttpResponse {
-    let pad = &pad[..size.saturating_sub(AROUND).min(MOST)];
+    let pad = &pad[..size.saturating_sub(BYTES_AROUND_PAD).min(MAX_PAD)];
     HttpResponse::Ok().json(Answer { jsonrpc: "2.0", id: request.id, result: Pad { text: pad } })
 }
 
 /// Serves until it is killed.
 pub fn serve(port: u16, workers: usize) -> Result<()> {
-    let pad = web::Data::new("x".repeat(MOST));
+    let pad = web::Data::new("x".repeat(MAX_PAD));
     actix_web::rt::System::new().block_on(async move {
         HttpServer::new(move || App::new().app_data(pad.clone()).route("/{size}", web::post().to(answer)))
             .workers(workers)

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http::{ACCEPT, Http, modern, post},
-    process::{Server, Setting},
+    process::{Server, RunSettings},
     report::{self, goal, line, median, micros, percentile},
     ws::{self, Ws},
 };
@@ -22,16 +22,16 @@ use crate::{
 /// Connections of the load that CPU is measured under.
 pub const CONNECTIONS: usize = 16;
 
-pub type Once<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// One connection that makes the same call again and again.
 pub trait Caller {
-    fn once(&mut self) -> Once<'_>;
+    fn once(&mut self) -> CallFuture<'_>;
 }
 
 pub struct OverHttp(pub Http, pub Rc<Vec<u8>>);
 impl Caller for OverHttp {
-    fn once(&mut self) -> Once<'_> {
+    fn once(&mut self) -> CallFuture<'_> {
         Box::pin(async {
             let (status, ..) = self.0.exchange(&self.1).await?;
             anyhow::ensure!(status == 200, "status {status}");
@@ -42,13 +42,13 @@ impl Caller for OverHttp {
 
 pub struct OverWs(pub Ws, pub Rc<Vec<u8>>);
 impl Caller for OverWs {
-    fn once(&mut self) -> Once<'_> {
+    fn once(&mut self) -> CallFuture<'_> {
         Box::pin(async { self.0.exchange(&self.1).await.map(|_| ()) })
     }
 }
 
 /// What is measured: how to call the gateway, and the bare endpoint with the same sizes.
-struct Case {
+struct BenchCase {
     name: &'static str,
     goal: f64,
     request: Rc<Vec<u8>>,
@@ -56,7 +56,7 @@ struct Case {
     bare: Rc<Vec<u8>>,
 }
 
-impl Case {
+impl BenchCase {
     async fn callers(&self, port: u16, bare: bool, count: usize) -> Result<Vec<Box<dyn Caller>>> {
         let mut callers: Vec<Box<dyn Caller>> = Vec::new();
         for _ in 0..count {
@@ -89,7 +89,7 @@ pub async fn load(callers: &mut [Box<dyn Caller>], time: Duration) -> Result<u64
 }
 
 /// Microseconds of the server's CPU for each call.
-async fn cpu_per_call(server: &Server, case: &Case, bare: bool, time: Duration) -> Result<(f64, f64)> {
+async fn cpu_per_call(server: &Server, case: &BenchCase, bare: bool, time: Duration) -> Result<(f64, f64)> {
     let mut callers = case.callers(server.port, bare, CONNECTIONS).await?;
     load(&mut callers, time / 4).await?;
     let (before, since) = (server.cpu()?, Instant::now());
@@ -99,7 +99,7 @@ async fn cpu_per_call(server: &Server, case: &Case, bare: bool, time: Duration) 
 }
 
 /// Latencies of one call after the other, sorted.
-async fn latencies(server: &Server, case: &Case, bare: bool, count: usize) -> Result<Vec<Duration>> {
+async fn latencies(server: &Server, case: &BenchCase, bare: bool, count: usize) -> Result<Vec<Duration>> {
     let mut callers = case.callers(server.port, bare, 1).await?;
     let mut times = Vec::with_capacity(count);
     for round in 0..count + count / 10 {
@@ -134,7 +134,7 @@ async fn answer_len(port: u16, request: &[u8]) -> Result<usize> {
     Ok(whole - head)
 }
 
-async fn cases(gateway: &Server, bare: &Server) -> Result<Vec<Case>> {
+async fn cases(gateway: &Server, bare: &Server) -> Result<Vec<BenchCase>> {
     let port = gateway.port;
     let mut http = Http::connect(port).await?;
     let session = http.session().await?;
@@ -159,7 +159,7 @@ async fn cases(gateway: &Server, bare: &Server) -> Result<Vec<Case>> {
     ] {
         let answer = answer_len(port, &request).await?;
         let bare = bare_request(bare.port, body_len(&request), answer);
-        cases.push(Case { name, goal, request: Rc::new(request), over_ws: false, bare });
+        cases.push(BenchCase { name, goal, request: Rc::new(request), over_ws: false, bare });
     }
     let mut socket = Ws::open(port, Ipv4Addr::LOCALHOST).await?;
     for (name, goal, method, params) in
@@ -168,12 +168,12 @@ async fn cases(gateway: &Server, bare: &Server) -> Result<Vec<Case>> {
         let request = ws::request(method, &params);
         let answer = socket.exchange(&request).await?;
         let bare = bare_request(bare.port, request.len() - 6, answer);
-        cases.push(Case { name, goal, request: Rc::new(request), over_ws: true, bare });
+        cases.push(BenchCase { name, goal, request: Rc::new(request), over_ws: true, bare });
     }
     Ok(cases)
 }
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     report::section(
         "Calls, beside a bare actix-web endpoint that parses and answers JSON of the same size",
         "scripts/bench calls",

@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     http::{ACCEPT, Http, post},
-    process::{Server, Setting},
+    process::{Server, RunSettings},
     proposals::{WRITERS, change_in, proposal},
     proxied,
     report::{self, goal, line, micros, percentile},
@@ -30,7 +30,7 @@ const NODES: usize = 3;
 const RATE: u32 = 300;
 const CLIENTS: u32 = 12;
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     let most = if setting.quick { 1_500 } else { 9_000 };
     report::section(
         &format!("Gateways on one PostgreSQL: {most} proposals and their rejections by {WRITERS} clients, and more"),
@@ -54,7 +54,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
     local
         .run_until(async {
             events("a proposal to all dashboards", &nodes, &project, &key, count).await?;
-            let load = Load::start(&nodes, &project);
+            let load = BackgroundLoad::start(&nodes, &project);
             events("the same under load", &nodes, &project, &key, count).await?;
             let rate = load.end()?;
             line("", &format!("the load: {rate:.0} other proposals a second at {NODES} nodes"));
@@ -67,13 +67,13 @@ pub async fn run(setting: &Setting) -> Result<()> {
 }
 
 /// Clients at all nodes that propose at a steady rate.
-struct Load {
+struct BackgroundLoad {
     clients: Vec<JoinHandle<Result<()>>>,
     made: Rc<RefCell<u32>>,
     began: Instant,
 }
 
-impl Load {
+impl BackgroundLoad {
     fn start(nodes: &[Server], project: &str) -> Self {
         let made = Rc::new(RefCell::new(0));
         let client = |n: u32, port: u16| {

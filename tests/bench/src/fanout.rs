@@ -1,4 +1,4 @@
-//! Change events to many open dashboards: how long until all have them, and what it costs.
+//! Measures change events to many open dashboards: the delay until all have them, and the cost.
 
 use std::{
     cell::Cell,
@@ -12,11 +12,11 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::{
     http::{Http, modern},
-    process::{Server, Setting},
+    process::{Server, RunSettings},
     report::{self, line, micros, percentile},
 };
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     let (dashboards, events) = if setting.quick { (200, 10) } else { (1_000, 50) };
     report::section(&format!("Feed: {events} changes to {dashboards} dashboards (SSE)"), "scripts/bench fanout");
     let env = [
@@ -47,7 +47,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
                 );
                 tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await?;
                 let mut buffer = vec![0; 16 << 10];
-                // The first event says hello: from here on it is live.
+                // The first event is the greeting; from here on the feed is live.
                 let mut greeting = Vec::new();
                 while !greeting.windows(5).any(|five| five == b"hello") {
                     let read = stream.read(&mut buffer).await?;
@@ -56,7 +56,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
                 }
                 let received = Rc::clone(&received);
                 tasks.push(tokio::task::spawn_local(async move {
-                    // Data lines may come cut anywhere, so their beginnings are counted across reads.
+                    // Data lines may be cut anywhere, so their beginnings are counted across reads.
                     let pattern = b"event: change.";
                     let mut matched = 0;
                     while let Ok(read) = stream.read(&mut buffer).await

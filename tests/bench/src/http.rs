@@ -1,4 +1,4 @@
-//! A cheap HTTP/1.1 client: requests are bytes made beforehand, answers are read as far as their length.
+//! A cheap HTTP/1.1 client: requests are prepared bytes, and answers are read up to their length.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
@@ -23,10 +23,10 @@ pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &str) -> Vec<
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// What every MCP client sends.
+/// The header that every MCP client sends.
 pub const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
 
-/// A modern request with its headers and `_meta`.
+/// Renders a modern request with its headers and `_meta`.
 pub fn modern(port: u16, method: &str, mut params: Value) -> Vec<u8> {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -49,7 +49,7 @@ impl Http {
         Ok(Self { stream, port, buffer: vec![0; 64 << 10], filled: 0 })
     }
 
-    /// Sends the request and reads its answer; gives the status, the whole length, and where the body begins.
+    /// Sends the request and reads its answer; returns the status, the whole length, and the offset of the body.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<(u16, usize, usize)> {
         self.stream.write_all(request).await?;
         self.filled = 0;
@@ -76,12 +76,12 @@ impl Http {
         }
     }
 
-    /// The body of the last answer.
+    /// Returns the body of the last answer.
     pub fn body(&self, head: usize) -> &[u8] {
         &self.buffer[head..self.filled]
     }
 
-    /// Sends the request, which must succeed; gives its JSON.
+    /// Sends the request, which must succeed; returns its JSON.
     pub async fn json(&mut self, request: &[u8]) -> Result<Value> {
         let (status, _, head) = self.exchange(request).await?;
         let text = String::from_utf8_lossy(self.body(head)).into_owned();
@@ -100,7 +100,7 @@ impl Http {
         Ok(self.exchange(request.as_bytes()).await?.0)
     }
 
-    /// Opens a handshake session; gives its id.
+    /// Opens a handshake session; returns its id.
     pub async fn session(&mut self) -> Result<String> {
         let body = json!({
             "jsonrpc": "2.0", "id": 0, "method": "initialize",

@@ -1,16 +1,16 @@
-//! Resident memory of many idle WebSocket sessions, each after its handshake.
+//! Measures the resident memory of many idle WebSocket sessions after their handshakes.
 
 use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, ensure};
 
 use crate::{
-    process::{Server, Setting, open_files},
+    process::{Server, RunSettings, open_files},
     report::{self, goal, line},
     ws::{Ws, request},
 };
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     let wanted: usize = if setting.quick { 2_000 } else { 10_000 };
     report::section(&format!("Memory of {wanted} idle WebSocket sessions"), "scripts/bench idle");
     ensure!(open_files() > wanted as u64 + 200, "raise the limit of open files above {wanted} (ulimit -n)");
@@ -21,14 +21,14 @@ pub async fn run(setting: &Setting) -> Result<()> {
         ("COUNTERSIGN_LIMITS__MAX_STREAMS", "30000"),
     ];
     let gateway = Server::gateway(setting, &env).await?;
-    // What the first session brings with it is not the price of one more.
+    // The cost of the first session is not the price of one more.
     let mut first = Ws::open(gateway.port, Ipv4Addr::LOCALHOST).await?;
     first.exchange(&request("ping", &serde_json::json!({}))).await?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = gateway.resident()?;
     let mut sockets = Vec::with_capacity(wanted);
     for count in 0..wanted {
-        // A source address has only so many ports.
+        // A source address has a limited number of ports.
         let from = Ipv4Addr::new(127, 0, 0, 1 + u8::try_from(count / 5_000)?);
         sockets.push(Ws::open(gateway.port, from).await?);
     }

@@ -1,4 +1,4 @@
-//! Instructions of a proxied call, counted by valgrind's callgrind: repeatable where a shared machine's clock is not.
+//! Counts the instructions of a proxied call with valgrind's callgrind, which is repeatable on a shared machine.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -6,22 +6,22 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     echo::Era,
-    process::Setting,
-    proxied::{Callers, Stand, Way},
+    process::RunSettings,
+    proxied::{Callers, TestStand, CallPath},
     report::{self, line},
 };
 
-/// Calls before the counting begins: connections, caches and the allocator are warm then.
-const WARM: usize = 300;
+/// Calls before the counting begins, which warm up connections, caches and the allocator.
+const WARM_UP_CALLS: usize = 300;
 
-pub async fn run(setting: &Setting, beside: Option<&Path>) -> Result<()> {
+pub async fn run(setting: &RunSettings, beside: Option<&Path>) -> Result<()> {
     report::section(
         "Instructions of a proxied call (callgrind; user space only, one connection)",
         "scripts/bench instructions [--beside PROGRAM] (valgrind comes with Debian's valgrind)",
     );
     let calls = if setting.quick { 500 } else { 3000 };
     for (name, era) in [("2025-11-25", Era::Legacy), ("2026-07-28", Era::Modern)] {
-        for (endpoint, way) in [("HTTP", Way::Gateway), ("WebSocket", Way::GatewayWs)] {
+        for (endpoint, way) in [("HTTP", CallPath::Gateway), ("WebSocket", CallPath::GatewayWs)] {
             let ours = count(setting, &setting.gateway, era, way, calls).await?;
             let figures = match beside {
                 None => format!("{ours:.0}"),
@@ -36,8 +36,8 @@ pub async fn run(setting: &Setting, beside: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Instructions for each of that many calls, one after the other.
-async fn count(setting: &Setting, gateway: &Path, era: Era, way: Way, calls: usize) -> Result<f64> {
+/// Returns the instructions for each of that many consecutive calls.
+async fn count(setting: &RunSettings, gateway: &Path, era: Era, way: CallPath, calls: usize) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     let under = vec![
@@ -47,15 +47,15 @@ async fn count(setting: &Setting, gateway: &Path, era: Era, way: Way, calls: usi
         format!("--callgrind-out-file={}", folder.path().join("out").display()),
         format!("--log-file={}", log.display()),
     ];
-    let setting = Setting { gateway: gateway.to_owned(), under, ..setting.clone() };
-    let stand = Stand::new(&setting, era, 10).await?;
+    let setting = RunSettings { gateway: gateway.to_owned(), under, ..setting.clone() };
+    let stand = TestStand::new(&setting, era, 10).await?;
     let Callers(_, mut callers) = stand.callers(way, "echo").await?;
     let caller = callers.first_mut().context("no connection")?;
-    for _ in 0..WARM {
+    for _ in 0..WARM_UP_CALLS {
         caller.once().await?;
     }
     instrument(stand.gateway.id(), "on")?;
-    // What the switch itself left behind is translated and done.
+    // The code that the switch itself left behind is translated and executed.
     tokio::time::sleep(Duration::from_millis(200)).await;
     for _ in 0..calls {
         caller.once().await?;

@@ -1,5 +1,5 @@
-//! How long a reviewer waits while an agent makes large calls, one after the other on several connections: what is large
-//! is worked on away from the threads that serve connections.
+//! Measures a reviewer's latency while an agent makes large calls on several connections: large messages are processed
+//! outside the threads that serve connections.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use anyhow::{Result, ensure};
 
 use crate::{
     http::{ACCEPT, Http, post},
-    process::{Server, Setting},
+    process::{Server, RunSettings},
     report::{self, goal, line, percentile},
 };
 
-/// Connections of the agent.
+/// The agent's connections.
 const CALLERS: usize = 4;
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     let length = Duration::from_secs(if setting.quick { 3 } else { 15 });
     report::section("A reviewer's requests during calls with 300,000 keys", "scripts/bench latency");
     let gateway = Server::gateway(setting, &[]).await?;
@@ -41,7 +41,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
                         http.exchange(&call).await?;
                         calls.set(calls.get() + 1);
                     }
-                    #[allow(unreachable_code, reason = "says what the task ends with")]
+                    #[allow(unreachable_code, reason = "states the result type of the task")]
                     anyhow::Ok(())
                 });
             }

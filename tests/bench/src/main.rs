@@ -1,13 +1,13 @@
-//! Measures the gateway beside what it is made of, in one run, and prints ratios.
+//! Measures the gateway beside its building blocks in one run, and prints ratios.
 //!
 //! `calls`: CPU per call and latency of a ping and of a read tool over HTTP in both eras and over WebSocket, beside a
 //! bare actix-web endpoint that parses and answers JSON of the same size. `proxied`: a call through the gateway to an
-//! upstream, beside the same call through nginx. `proposals`: durable proposals a second beside
-//! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
-//! sessions. `latency`: how long a reviewer waits during large calls. `instructions` (only when named): what a proxied
-//! call costs in instructions, by valgrind, beside another build of the gateway. `store` (only when named): proposals and
-//! decisions on SQLite and on PostgreSQL. `cluster` (only when named): SQLite, and one gateway and three on one PostgreSQL. CPU is
-//! read from `/proc/PID/stat` of the server, so the load generator's own does not count.
+//! upstream, beside the same call through nginx. `proposals`: durable proposals per second beside raw SQLite group
+//! commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket sessions. `latency`: a
+//! reviewer's latency during large calls. `instructions` (only when named): instructions of a proxied call, by
+//! valgrind, beside another build of the gateway. `store` (only when named): proposals and decisions on SQLite and on
+//! PostgreSQL. `cluster` (only when named): SQLite, and one and three gateways on one PostgreSQL. CPU is read from
+//! `/proc/PID/stat` of the server, so the load generator's own does not count.
 
 mod bare;
 mod calls;
@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
-// As the gateway's: the two must not differ in their allocator.
+// The gateway's allocator: the two must not differ in it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -49,27 +49,27 @@ enum Section {
 
 #[derive(Parser, Debug)]
 struct Args {
-    /// What to measure; everything if nothing is named.
+    /// The sections to measure; all if none is named.
     sections: Vec<Section>,
-    /// A short run: less precise, same shape.
+    /// A short run: less precise, with the same shape.
     #[arg(long)]
     quick: bool,
-    /// Of `calls`, only the cases whose name holds this text.
+    /// Runs only the cases of `calls` whose name contains this text.
     #[arg(long, default_value = "")]
     case: String,
     /// The gateway's program.
     #[arg(long)]
     gateway: Option<PathBuf>,
-    /// Another build of the gateway, such as an older one, that `instructions` are counted of in turn.
+    /// Another build of the gateway, such as an older one, whose `instructions` are counted in turn.
     #[arg(long)]
     beside: Option<PathBuf>,
-    /// Worker threads of both servers; without it as many as the gateway has by itself.
+    /// Worker threads of both servers; by default as many as the gateway starts itself.
     #[arg(long, default_value_t = workers())]
     workers: usize,
-    /// Be the bare server on this port (used by the program itself).
+    /// Runs as the bare server on this port (used by the program itself).
     #[arg(long, hide = true)]
     bare: Option<u16>,
-    /// Be the echo upstream on this port (used by the program itself).
+    /// Runs as the echo upstream on this port (used by the program itself).
     #[arg(long, hide = true)]
     echo: Option<u16>,
     #[arg(long, hide = true, default_value = "modern")]
@@ -78,7 +78,7 @@ struct Args {
     tools: usize,
 }
 
-/// One for every two cores.
+/// Returns one worker for every two cores.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
     let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
     let all = [Section::Calls, Section::Proxied, Section::Proposals, Section::Fanout, Section::Idle, Section::Latency];
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
-    let setting = process::Setting {
+    let setting = process::RunSettings {
         gateway,
         under: Vec::new(),
         workers: args.workers,
@@ -103,7 +103,7 @@ fn main() -> Result<()> {
     };
     process::raise_limits()?;
     report::head(&setting);
-    // One thread for the load: the machine's other cores are the servers'.
+    // One thread for the load; the machine's other cores belong to the servers.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         for section in chosen {

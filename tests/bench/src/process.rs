@@ -13,7 +13,7 @@ use crate::{echo::Era, http::Http};
 
 /// What holds for the whole run.
 #[derive(Clone)]
-pub struct Setting {
+pub struct RunSettings {
     pub gateway: PathBuf,
     /// A program with its arguments that the gateway runs under, such as valgrind.
     pub under: Vec<String>,
@@ -50,7 +50,7 @@ fn free_port() -> Result<u16> {
 
 impl Server {
     /// The gateway with fresh data, with limits out of the way of the measurement.
-    pub async fn gateway(setting: &Setting, env: &[(&str, &str)]) -> Result<Self> {
+    pub async fn gateway(setting: &RunSettings, env: &[(&str, &str)]) -> Result<Self> {
         let data = tempfile::tempdir()?;
         let port = free_port()?;
         let workers = setting.workers.to_string();
@@ -83,7 +83,7 @@ impl Server {
     }
 
     /// The bare actix-web server.
-    pub async fn bare(setting: &Setting) -> Result<Self> {
+    pub async fn bare(setting: &RunSettings) -> Result<Self> {
         let port = free_port()?;
         let child = Command::new(std::env::current_exe()?)
             .args(["--bare", &port.to_string(), "--workers", &setting.workers.to_string()])
@@ -109,7 +109,7 @@ impl Server {
     }
 
     /// nginx in front of an upstream, set up to be quick: keep-alive on both sides, nothing logged, as many workers.
-    pub async fn nginx(setting: &Setting, upstream: u16) -> Result<Self> {
+    pub async fn nginx(setting: &RunSettings, upstream: u16) -> Result<Self> {
         let data = tempfile::tempdir()?;
         let port = free_port()?;
         let folder = data.path().display();
@@ -140,7 +140,7 @@ impl Server {
     }
 
     /// The gateway with that upstream behind it, which is simply allowed; its store is in PostgreSQL where there is an address.
-    pub async fn gateway_before(setting: &Setting, upstream: u16, store: Option<&str>) -> Result<Self> {
+    pub async fn gateway_with_upstream(setting: &RunSettings, upstream: u16, store: Option<&str>) -> Result<Self> {
         let config = tempfile::Builder::new().suffix(".yaml").tempfile()?;
         let text = format!(
             "policy: {{ default: allow }}\nmodules: {{ tracker: {{ enabled: false }} }}\nmcpServers:\n  echo:\n    \
@@ -187,12 +187,12 @@ impl Server {
     }
 
     /// A reviewer's key.
-    pub fn reviewer(&self, setting: &Setting) -> Result<String> {
+    pub fn reviewer(&self, setting: &RunSettings) -> Result<String> {
         self.reviewer_with(setting, &[])
     }
 
     /// As [`Self::reviewer`], where the gateway's store is.
-    pub fn reviewer_with(&self, setting: &Setting, env: &[(&str, &str)]) -> Result<String> {
+    pub fn reviewer_with(&self, setting: &RunSettings, env: &[(&str, &str)]) -> Result<String> {
         let output = Command::new(&setting.gateway)
             .args(["keys", "create", "--role", "reviewer", "--name", "bench", "--data"])
             .arg(self.data())

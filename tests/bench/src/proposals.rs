@@ -1,4 +1,4 @@
-//! Durable proposals a second, beside raw SQLite group commits: the rows that a proposal writes, by as many writers.
+//! Measures durable proposals per second, beside raw SQLite group commits of the same rows by as many writers.
 
 use std::{
     path::Path,
@@ -12,28 +12,28 @@ use serde_json::json;
 
 use crate::{
     http::{Http, modern},
-    process::{Server, Setting},
+    process::{Server, RunSettings},
     report::{self, goal, line},
 };
 
-/// Clients that each wait for their own change to be durable before they propose the next.
+/// Clients that each wait until their change is durable before they propose the next.
 pub const WRITERS: usize = 64;
 
-/// Nothing is in the way of many changes.
-pub const UNBOUND: [(&str, &str); 3] = [
+/// Settings without limits on the number of changes.
+pub const UNBOUNDED_LIMITS: [(&str, &str); 3] = [
     ("COUNTERSIGN_CHANGES__MAX_PENDING", "1000000"),
     ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", "1000000000"),
     ("COUNTERSIGN_CHANGES__MAX_BYTES_PER_DAY", "0"),
 ];
 
-/// The sample project of the gateway's tracker.
+/// Returns the sample project of the gateway's tracker.
 pub async fn project(http: &mut Http, port: u16) -> Result<String> {
     let call = modern(port, "tools/call", json!({"name": "list_projects", "arguments": {}}));
     let projects = http.json(&call).await?;
     Ok(projects["result"]["structuredContent"]["projects"][0]["id"].as_str().context("no project")?.to_owned())
 }
 
-/// So many clients propose for so long, or so many changes; answers how long each proposal took, and its id.
+/// Makes so many clients propose for so long, or so many changes; returns the time and id of each proposal.
 pub async fn load(
     port: u16,
     project: &str,
@@ -52,7 +52,7 @@ pub async fn load(
                     tokio::task::spawn_local(async move {
                         let mut http = Http::connect(port).await?;
                         let mut proposed = Vec::new();
-                        // Made once, so that the load costs little beside what it measures.
+                        // Prepared once, so that the load costs little beside the measured work.
                         let mut request = proposal(port, &project, TITLE);
                         let at = request
                             .windows(TITLE.len())
@@ -82,19 +82,19 @@ pub async fn load(
         .await
 }
 
-/// The id of the first change that is named there.
+/// Returns the first change id in the text.
 pub fn change_in(text: &[u8]) -> Option<String> {
     let at = text.windows(4).position(|part| part == b"chg_")?;
     Some(String::from_utf8_lossy(text.get(at..at + 28)?).into_owned())
 }
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     report::section(
         "Durable proposals, beside raw SQLite group commits of the same rows (WAL, synchronous=FULL, as many writers)",
         "scripts/bench proposals",
     );
     let time = if setting.quick { Duration::from_secs(2) } else { Duration::from_secs(6) };
-    let gateway = Server::gateway(setting, &UNBOUND).await?;
+    let gateway = Server::gateway(setting, &UNBOUNDED_LIMITS).await?;
     let key = gateway.reviewer(setting)?;
     let mut http = Http::connect(gateway.port).await?;
     let project = project(&mut http, gateway.port).await?;
@@ -130,7 +130,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// Commits of the gateway's store, as it counts them itself.
+/// Returns the commits of the gateway's store, as it counts them itself.
 async fn commits_so_far(http: &mut Http, port: u16) -> Result<f64> {
     let request = format!("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     let (_, _, head) = http.exchange(request.as_bytes()).await?;
@@ -142,7 +142,7 @@ async fn commits_so_far(http: &mut Http, port: u16) -> Result<f64> {
 /// A title that is replaced in the bytes of a request.
 const TITLE: &str = "000000000000000000000000";
 
-/// The request that proposes an issue of that title.
+/// Renders a request that proposes an issue with that title.
 pub fn proposal(port: u16, project: &str, title: &str) -> Vec<u8> {
     let arguments = json!({"projectId": project, "title": title, "type": "Story", "description": "As long as one is."});
     modern(port, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
@@ -153,14 +153,14 @@ async fn propose(http: &mut Http, port: u16, project: &str, title: &str) -> Resu
     Ok(answer["result"]["structuredContent"]["changeId"].as_str().context("no change")?.to_owned())
 }
 
-/// The rows of one change in one table, to be written again and again under other ids.
-struct Template {
+/// The rows of one change in one table, to be inserted again under other ids.
+struct RowTemplate {
     insert: String,
     row: Vec<Value>,
 }
 
-impl Template {
-    /// The row of the change `n`: another number, another id, otherwise the same.
+impl RowTemplate {
+    /// Returns the row for the change `n`, with another number and id.
     fn row(&self, n: i64, old: &str, new: &str) -> Vec<Value> {
         let mut row = self.row.clone();
         row[0] = Value::Integer(n);
@@ -173,8 +173,8 @@ impl Template {
     }
 }
 
-/// What the gateway's store holds of one change: its tables and indexes, and the rows that a proposal writes.
-fn copied(store: &Path, raw: &Connection, change: &str) -> Result<Vec<Template>> {
+/// Copies the schema and rows of one change in the gateway's store: its tables and indexes, and the rows of a proposal.
+fn copy_change(store: &Path, raw: &Connection, change: &str) -> Result<Vec<RowTemplate>> {
     let store = Connection::open_with_flags(store, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut templates = Vec::new();
     for (table, column) in [("changes", "id"), ("events", "change_id"), ("audit", "change_id")] {
@@ -187,17 +187,17 @@ fn copied(store: &Path, raw: &Connection, change: &str) -> Result<Vec<Template>>
         let width = statement.column_count();
         let row = statement.query_row([change], |row| (0..width).map(|index| row.get(index)).collect())?;
         let marks = vec!["?"; width].join(", ");
-        templates.push(Template { insert: format!("INSERT INTO {table} VALUES ({marks})"), row });
+        templates.push(RowTemplate { insert: format!("INSERT INTO {table} VALUES ({marks})"), row });
     }
     Ok(templates)
 }
 
-/// Writers that wait for their change to be durable; one thread that commits whatever has come: the same rows in the
-/// same tables and indexes as a proposal's, and nothing else. Gives changes and commits.
+/// Measures writers that wait for their change to be durable, and one thread that commits everything pending: the same
+/// rows in the same tables and indexes as a proposal's, and nothing else. Returns changes and commits.
 fn raw(store: &Path, folder: &Path, change: &str, time: Duration) -> Result<(u64, u64)> {
     let connection = Connection::open(folder.join("raw.db"))?;
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
-    let templates = copied(store, &connection, change)?;
+    let templates = copy_change(store, &connection, change)?;
     let (sender, queue): (SyncSender<SyncSender<()>>, Receiver<SyncSender<()>>) = sync_channel(WRITERS);
     let end = Instant::now() + time;
     let writers: Vec<_> = (0..WRITERS)

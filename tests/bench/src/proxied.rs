@@ -1,4 +1,4 @@
-//! The proxied call: through the gateway to a fast echo upstream, beside the same call direct and through nginx.
+//! Measures a proxied call through the gateway to a fast echo upstream, beside the same call direct and through nginx.
 
 use std::{
     net::Ipv4Addr,
@@ -13,69 +13,69 @@ use crate::{
     calls::{CONNECTIONS, Caller, OverHttp, OverWs, load},
     echo::Era,
     http::{ACCEPT, Http, modern, post},
-    process::{Server, Setting},
+    process::{Server, RunSettings},
     report::{self, goal, line, median, micros},
     ws::{self, Ws},
 };
 
-/// How the same call is made.
+/// The path of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum CallPath {
     Direct,
     Nginx,
     Gateway,
     GatewayWs,
 }
 
-/// Connections that all call in the same way.
-pub struct Callers(pub Way, pub Vec<Box<dyn Caller>>);
+/// Connections that use the same path.
+pub struct Callers(pub CallPath, pub Vec<Box<dyn Caller>>);
 
-/// One era: an upstream, and everything in front of it.
-pub struct Stand {
+/// The servers of one era: an upstream, and everything in front of it.
+pub struct TestStand {
     era: Era,
     echo: Server,
     nginx: Server,
     pub gateway: Server,
 }
 
-impl Stand {
-    pub async fn new(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
+impl TestStand {
+    pub async fn new(setting: &RunSettings, era: Era, tools: usize) -> Result<Self> {
         Self::on(setting, era, tools, None).await
     }
 
-    /// With the gateway's store in PostgreSQL, where there is an address.
-    async fn on(setting: &Setting, era: Era, tools: usize, store: Option<&str>) -> Result<Self> {
+    /// Starts the servers, with the gateway's store in PostgreSQL if there is a URL.
+    async fn on(setting: &RunSettings, era: Era, tools: usize, store: Option<&str>) -> Result<Self> {
         let echo = Server::echo(era, tools).await?;
         let nginx = Server::nginx(setting, echo.port).await?;
-        let gateway = Server::gateway_before(setting, echo.port, store).await?;
-        // A thousand tools and more are listed a moment after their server was reached.
+        let gateway = Server::gateway_with_upstream(setting, echo.port, store).await?;
+        // A thousand tools or more are listed a moment after their server was connected.
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(Self { era, echo, nginx, gateway })
     }
 
-    fn server(&self, way: Way) -> &Server {
+    fn server(&self, way: CallPath) -> &Server {
         match way {
-            Way::Direct => &self.echo,
-            Way::Nginx => &self.nginx,
-            Way::Gateway | Way::GatewayWs => &self.gateway,
+            CallPath::Direct => &self.echo,
+            CallPath::Nginx => &self.nginx,
+            CallPath::Gateway | CallPath::GatewayWs => &self.gateway,
         }
     }
 
-    pub async fn callers(&self, way: Way, tool: &str) -> Result<Callers> {
+    pub async fn callers(&self, way: CallPath, tool: &str) -> Result<Callers> {
         let port = self.server(way).port;
         let params =
             json!({"name": tool, "arguments": {"text": "All work and no play makes Jack a dull boy. ".repeat(5)}});
         let mut callers: Vec<Box<dyn Caller>> = Vec::new();
         for _ in 0..CONNECTIONS {
             callers.push(match way {
-                Way::GatewayWs => {
+                CallPath::GatewayWs => {
                     let request = Rc::new(ws::request("tools/call", &params));
                     Box::new(OverWs(Ws::open(port, Ipv4Addr::LOCALHOST).await?, request))
                 }
                 _ => {
                     let mut http = Http::connect(port).await?;
                     let request = self.request(&mut http, port, &params).await?;
-                    // It must be an answer of the tool, and not an error that happens to be quick.
+                    // It must be a result of the tool, not an error that happens to be fast.
                     let answer = http.json(&request).await?;
                     anyhow::ensure!(answer["result"]["content"][0]["text"].is_string(), "{answer}");
                     Box::new(OverHttp(http, Rc::new(request)))
@@ -95,8 +95,8 @@ impl Stand {
         Ok(post(port, "/mcp", &headers, &body))
     }
 
-    /// Microseconds of CPU of what stands in front of the upstream (of the upstream itself, if nothing does), and of
-    /// the wall clock from a request to its answer.
+    /// Returns microseconds of CPU of the server in front of the upstream (or of the upstream itself, if there is
+    /// none), and of the wall clock for each request.
     async fn measure(&self, callers: &mut Callers, time: Duration) -> Result<(f64, f64)> {
         let Callers(way, callers) = callers;
         load(callers, time / 4).await?;
@@ -108,24 +108,24 @@ impl Stand {
     }
 }
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     report::section(
         "Proxied calls of an echo tool, beside nginx in front of the same upstream",
         "scripts/bench proxied (nginx comes with Debian's nginx-light)",
     );
-    // Many short rounds: where the machine is shared, its moods last for seconds, and a ratio is that of one moment.
+    // Many short rounds: on a shared machine, disturbances last for seconds, and a ratio belongs to one moment.
     let (time, rounds) = if setting.quick { (Duration::from_millis(800), 1) } else { (Duration::from_secs(1), 21) };
     for (name, era) in [("2025-11-25", Era::Legacy), ("2026-07-28", Era::Modern)] {
-        let stand = Stand::new(setting, era, 10).await?;
-        let mut direct = stand.callers(Way::Direct, "echo").await?;
-        let mut nginx = stand.callers(Way::Nginx, "echo").await?;
-        let mut http = stand.callers(Way::Gateway, "echo").await?;
-        let mut web_socket = stand.callers(Way::GatewayWs, "echo").await?;
+        let stand = TestStand::new(setting, era, 10).await?;
+        let mut direct = stand.callers(CallPath::Direct, "echo").await?;
+        let mut nginx = stand.callers(CallPath::Nginx, "echo").await?;
+        let mut http = stand.callers(CallPath::Gateway, "echo").await?;
+        let mut web_socket = stand.callers(CallPath::GatewayWs, "echo").await?;
         let mut ratios = [vec![], vec![], vec![]];
         let mut cpu = [vec![], vec![], vec![]];
         let mut took = [vec![], vec![], vec![], vec![]];
         for _ in 0..rounds {
-            // In turn, so that a busy moment of the machine hits all.
+            // In turn, so that a busy moment of the machine affects all.
             let (_, direct) = stand.measure(&mut direct, time).await?;
             let (nginx, by_nginx) = stand.measure(&mut nginx, time).await?;
             let (http, by_http) = stand.measure(&mut http, time).await?;
@@ -163,13 +163,13 @@ pub async fn run(setting: &Setting) -> Result<()> {
     memory(setting).await
 }
 
-/// The same call through a gateway with its store in PostgreSQL, beside one with SQLite: it touches neither.
-pub async fn stores(setting: &Setting, url: &str) -> Result<()> {
+/// Compares the same call through gateways with stores in PostgreSQL and SQLite; the call uses neither.
+pub async fn stores(setting: &RunSettings, url: &str) -> Result<()> {
     let (time, rounds) = if setting.quick { (Duration::from_millis(800), 1) } else { (Duration::from_secs(1), 9) };
-    let sqlite = Stand::new(setting, Era::Modern, 10).await?;
-    let postgres = Stand::on(setting, Era::Modern, 10, Some(url)).await?;
+    let sqlite = TestStand::new(setting, Era::Modern, 10).await?;
+    let postgres = TestStand::on(setting, Era::Modern, 10, Some(url)).await?;
     let (mut by_sqlite, mut by_postgres) =
-        (sqlite.callers(Way::Gateway, "echo").await?, postgres.callers(Way::Gateway, "echo").await?);
+        (sqlite.callers(CallPath::Gateway, "echo").await?, postgres.callers(CallPath::Gateway, "echo").await?);
     let (mut of_sqlite, mut of_postgres, mut ratios) = (vec![], vec![], vec![]);
     for _ in 0..rounds {
         let (one, other) =
@@ -187,12 +187,12 @@ pub async fn stores(setting: &Setting, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The cost of a call does not grow with the number of tools.
-async fn tools(setting: &Setting, time: Duration, rounds: usize) -> Result<()> {
-    let few = Stand::new(setting, Era::Modern, 10).await?;
-    let many = Stand::new(setting, Era::Modern, 10_000).await?;
+/// Checks that the cost of a call does not grow with the number of tools.
+async fn tools(setting: &RunSettings, time: Duration, rounds: usize) -> Result<()> {
+    let few = TestStand::new(setting, Era::Modern, 10).await?;
+    let many = TestStand::new(setting, Era::Modern, 10_000).await?;
     let (mut by_few, mut by_many) =
-        (few.callers(Way::Gateway, "echo_9").await?, many.callers(Way::Gateway, "echo_9999").await?);
+        (few.callers(CallPath::Gateway, "echo_9").await?, many.callers(CallPath::Gateway, "echo_9999").await?);
     let (mut of_few, mut of_many) = (vec![], vec![]);
     for _ in 0..rounds {
         of_few.push(few.measure(&mut by_few, time).await?.0);
@@ -204,11 +204,11 @@ async fn tools(setting: &Setting, time: Duration, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory over a million calls.
-async fn memory(setting: &Setting) -> Result<()> {
+/// Measures the resident memory over a million calls.
+async fn memory(setting: &RunSettings) -> Result<()> {
     let (warm, calls) = if setting.quick { (20_000, 50_000) } else { (100_000, 1_000_000) };
-    let stand = Stand::new(setting, Era::Modern, 10).await?;
-    let Callers(_, mut callers) = stand.callers(Way::Gateway, "echo").await?;
+    let stand = TestStand::new(setting, Era::Modern, 10).await?;
+    let Callers(_, mut callers) = stand.callers(CallPath::Gateway, "echo").await?;
     let mut made = 0;
     while made < warm {
         made += load(&mut callers, Duration::from_millis(500)).await?;

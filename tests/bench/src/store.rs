@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::{
     http::Http,
-    process::{Server, Setting},
-    proposals::{UNBOUND, WRITERS, load, project},
+    process::{Server, RunSettings},
+    proposals::{UNBOUNDED_LIMITS, WRITERS, load, project},
     report::{self, line, percentile},
 };
 
@@ -43,12 +43,12 @@ impl Drop for Postgres {
 }
 
 /// Each a second.
-pub struct Figures {
+pub struct Rates {
     pub proposals: f64,
     pub decisions: f64,
 }
 
-pub async fn run(setting: &Setting) -> Result<()> {
+pub async fn run(setting: &RunSettings) -> Result<()> {
     let most = if setting.quick { 2_000 } else { 10_000 };
     report::section(
         &format!("Stores: {most} proposals and their rejections by {WRITERS} clients, one gateway each"),
@@ -65,8 +65,8 @@ pub async fn run(setting: &Setting) -> Result<()> {
 }
 
 /// The middle of the ratios, each of one round.
-pub fn compared(name: &str, these: &[Figures], those: &[Figures]) {
-    let ratio = |of: fn(&Figures) -> f64| {
+pub fn compared(name: &str, these: &[Rates], those: &[Rates]) {
+    let ratio = |of: fn(&Rates) -> f64| {
         report::median(these.iter().zip(those).map(|(this, that)| of(this) / of(that)).collect())
     };
     line(name, &format!("{:.2} times the proposals", ratio(|figures| figures.proposals)));
@@ -74,8 +74,8 @@ pub fn compared(name: &str, these: &[Figures], those: &[Figures]) {
 }
 
 /// So many gateways on the store at that address, or one with SQLite; and the sample project, which is theirs together.
-pub async fn start(setting: &Setting, url: Option<&str>, nodes: usize) -> Result<(Vec<Server>, String)> {
-    let mut env = UNBOUND.to_vec();
+pub async fn start(setting: &RunSettings, url: Option<&str>, nodes: usize) -> Result<(Vec<Server>, String)> {
+    let mut env = UNBOUNDED_LIMITS.to_vec();
     env.extend(url.map(|url| ("COUNTERSIGN_STORE__URL", url)));
     let mut servers = Vec::new();
     for _ in 0..nodes {
@@ -91,13 +91,13 @@ pub async fn start(setting: &Setting, url: Option<&str>, nodes: usize) -> Result
 }
 
 /// A reviewer's key for the gateways of that store.
-pub fn reviewer(setting: &Setting, url: Option<&str>, servers: &[Server]) -> Result<String> {
+pub fn reviewer(setting: &RunSettings, url: Option<&str>, servers: &[Server]) -> Result<String> {
     let env: Vec<_> = url.map(|url| ("COUNTERSIGN_STORE__URL", url)).into_iter().collect();
     servers.first().context("no gateway")?.reviewer_with(setting, &env)
 }
 
 /// [`WRITERS`] clients, a share of them at each of so many gateways, propose and then reject.
-pub async fn measure(setting: &Setting, name: &str, url: Option<&str>, nodes: usize, most: usize) -> Result<Figures> {
+pub async fn measure(setting: &RunSettings, name: &str, url: Option<&str>, nodes: usize, most: usize) -> Result<Rates> {
     let (servers, project) = start(setting, url, nodes).await?;
     let key = reviewer(setting, url, &servers)?;
     let ports: Vec<u16> = servers.iter().map(|server| server.port).collect();
@@ -110,7 +110,7 @@ pub async fn measure(setting: &Setting, name: &str, url: Option<&str>, nodes: us
     let proposals = proposed.len() as f64 / since.elapsed().as_secs_f64();
     let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / proposed.len() as f64;
     let mut times: Vec<Duration> = proposed.iter().map(|(time, _)| *time).collect();
-    shown(&format!("{name}, proposals"), proposals, &mut times, spent);
+    print_rate(&format!("{name}, proposals"), proposals, &mut times, spent);
 
     // What each decision has to name is looked up before the clock runs.
     let mut shares: Vec<(u16, Vec<Vec<u8>>)> = (0..WRITERS).map(|writer| (ports[writer % nodes], Vec::new())).collect();
@@ -127,11 +127,11 @@ pub async fn measure(setting: &Setting, name: &str, url: Option<&str>, nodes: us
     let mut times = decide(shares).await?;
     let decided = times.len() as f64 / since.elapsed().as_secs_f64();
     let spent = (all_cpu()? - cpu).as_secs_f64() * 1e6 / times.len() as f64;
-    shown(&format!("{name}, decisions"), decided, &mut times, spent);
-    Ok(Figures { proposals, decisions: decided })
+    print_rate(&format!("{name}, decisions"), decided, &mut times, spent);
+    Ok(Rates { proposals, decisions: decided })
 }
 
-fn shown(name: &str, rate: f64, times: &mut [Duration], cpu: f64) {
+fn print_rate(name: &str, rate: f64, times: &mut [Duration], cpu: f64) {
     times.sort_unstable();
     let ms = |part| percentile(times, part).as_secs_f64() * 1e3;
     line(

@@ -1,4 +1,4 @@
-//! A cheap WebSocket client: frames are bytes made beforehand.
+//! A cheap WebSocket client: frames are prepared bytes.
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub struct Ws {
     filled: usize,
 }
 
-/// A masked frame; the mask is zero, so the payload is as it was.
+/// Returns a masked frame; the mask is zero, so the payload is unchanged.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x80 | opcode];
     match u16::try_from(payload.len()) {
@@ -32,13 +32,13 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A request as a frame.
+/// Returns a request as a frame.
 pub fn request(method: &str, params: &Value) -> Vec<u8> {
     frame(1, json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string().as_bytes())
 }
 
 impl Ws {
-    /// Connects and opens a handshake session. `from` is the source address, since one has only so many ports.
+    /// Connects and opens a handshake session. `from` is the source address, since one has a limited number of ports.
     pub async fn open(port: u16, from: std::net::Ipv4Addr) -> Result<Self> {
         let socket = tokio::net::TcpSocket::new_v4()?;
         socket.bind((from, 0).into())?;
@@ -83,13 +83,13 @@ impl Ws {
         self.filled -= count;
     }
 
-    /// Sends a frame and reads up to the next text frame; pings are answered. Gives the payload's length.
+    /// Sends a frame and reads up to the next text frame; answers pings. Returns the payload's length.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<usize> {
         self.stream.write_all(request).await?;
         Ok(self.text().await?.len())
     }
 
-    /// The next text frame's payload.
+    /// Returns the next text frame's payload.
     pub async fn text(&mut self) -> Result<Vec<u8>> {
         loop {
             if let Some((opcode, start, end)) = parse(&self.buffer[..self.filled]) {
@@ -108,7 +108,7 @@ impl Ws {
     }
 }
 
-/// The first whole frame: its opcode, and where its payload begins and ends.
+/// Returns the first complete frame: its opcode, and the range of its payload.
 fn parse(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     let (start, length) = match *bytes.get(1)? {
         126 => (4, usize::from(u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?))),

@@ -1,1 +1,1 @@
-//! Nothing: the crate exists for its test, which drives the gateway with the official Rust SDK.
+//! Empty: the crate exists for its tests, which drive the gateway with the official Rust SDK.

@@ -1,9 +1,9 @@
-//! The cluster proof: agents with and without sessions, reviewers, dashboards and two webhooks' receivers at several gateways on
-//! one PostgreSQL that another one follows, while the gateways are killed, stopped for longer than a lease, cut off, slowed, set
-//! to other times and restarted, and the database crashes or the other one takes its place. Afterwards every promise that any
-//! of them made is held against the store and against what the upstream really did.
+//! The cluster proof: agents with and without sessions, reviewers, dashboards and two webhook receivers use several
+//! gateways on a PostgreSQL with a replica. Meanwhile gateways are killed, frozen for longer than a lease, cut off,
+//! slowed down, restarted and given wrong clocks, and the database crashes or fails over. Afterwards every promise of a
+//! gateway is compared with the store and with the upstream's effects.
 //!
-//! The short run is a test like others. The long one is `scripts/cluster-proof`, which prints its figures.
+//! The short run is an ordinary test. The long one is `scripts/cluster-proof`, which prints its figures.
 
 mod nemesis;
 pub(crate) mod proxy;
@@ -14,9 +14,9 @@ use crate::crash_proof::{agent::Agent, chance::Chance, checks, feed::Subscriber,
 use nemesis::{Fault, Nemesis};
 use support::postgres::Server;
 
-struct Size {
+struct RunSize {
     nodes: usize,
-    /// At least so many of both.
+    /// The minimum number of faults, and below of changes.
     faults: usize,
     changes: usize,
     workers: u64,
@@ -24,15 +24,15 @@ struct Size {
 }
 
 #[test]
-fn nothing_is_lost_or_runs_twice_whatever_happens_to_several_gateways() {
-    prove(&Size { nodes: 3, faults: Fault::ALL.len() + 2, changes: 100, workers: 6, seed: 7 });
+fn cluster_loses_nothing_and_runs_nothing_twice() {
+    run_proof(&RunSize { nodes: 3, faults: Fault::ALL.len() + 2, changes: 100, workers: 6, seed: 7 });
 }
 
 #[test]
 #[ignore = "takes minutes: scripts/cluster-proof"]
 fn the_long_run() {
     let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
-    prove(&Size {
+    run_proof(&RunSize {
         nodes: number("CLUSTER_PROOF_NODES", 3),
         faults: number("CLUSTER_PROOF_FAULTS", 100),
         changes: number("CLUSTER_PROOF_CHANGES", 2000),
@@ -41,13 +41,13 @@ fn the_long_run() {
     });
 }
 
-/// Dashboards that listen, each at one gateway after another.
+/// Listening dashboards, each moving from gateway to gateway.
 const DASHBOARDS: usize = 3;
 
-/// Ends the subscribers and the workers with itself.
-struct Ended<'a>(&'a [Subscriber], &'a World);
+/// Stops the subscribers and workers when dropped.
+struct StopOnDrop<'a>(&'a [Subscriber], &'a World);
 
-impl Drop for Ended<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|dashboard| dashboard.ended.store(true, Ordering::SeqCst));
         self.1.enough.store(true, Ordering::SeqCst);
@@ -55,7 +55,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn prove(size: &Size) {
+fn run_proof(size: &RunSize) {
     let began = Instant::now();
     let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=300"]);
     server.sql("postgres", "CREATE DATABASE cluster");
@@ -67,8 +67,8 @@ fn prove(size: &Size) {
     let mut nemesis = Nemesis::new(&world, &server, Chance::new(size.seed));
     std::thread::scope(|scope| {
         let listening: Vec<_> = dashboards.iter().map(|dashboard| scope.spawn(|| dashboard.run(&world))).collect();
-        // Whatever fails, nobody waits for them for ever.
-        let _ended = Ended(&dashboards, &world);
+        // If something fails, they are not waited for forever.
+        let _ended = StopOnDrop(&dashboards, &world);
         let workers: Vec<_> = (0..size.workers)
             .map(|n| {
                 let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
@@ -91,7 +91,7 @@ fn prove(size: &Size) {
         world.enough.store(true, Ordering::SeqCst);
         let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         if results.iter().all(Result::is_ok) && !early {
-            let end = checks::come_to_rest(&world);
+            let end = checks::wait_until_settled(&world);
             support::eventually("all dashboards have heard everything", || {
                 let all = |dashboard: &Subscriber| dashboard.told.lock().unwrap().len() as u64 >= end;
                 (listening.iter().any(std::thread::ScopedJoinHandle::is_finished) || dashboards.iter().all(all))
@@ -113,7 +113,7 @@ fn prove(size: &Size) {
         let both = first.len().min(other.len());
         assert_eq!(first[..both], other[..both], "two dashboards heard different things");
     }
-    let found = checks::everything(&world, &first);
+    let found = checks::check_everything(&world, &first);
     nemesis.end();
     let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
     let output = verify.args(["audit", "verify", "--data"]).arg(world.data()).output().unwrap();

@@ -14,7 +14,7 @@ use crate::crash_proof::{chance::Chance, world::World};
 use support::{Gateway, Options, Process, http::Conn, listening, postgres::Server};
 
 /// Longer than a lease.
-const LONG: Duration = Duration::from_millis(6500);
+const LONGER_THAN_LEASE: Duration = Duration::from_millis(6500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
@@ -166,7 +166,7 @@ impl<'a> Nemesis<'a> {
     }
 
     fn pause_or_outlast(&mut self) {
-        if self.chance.below(3) == 0 { std::thread::sleep(LONG) } else { self.rest(2500) }
+        if self.chance.below(3) == 0 { std::thread::sleep(LONGER_THAN_LEASE) } else { self.rest(2500) }
     }
 
     /// The node's own time is off by that from now on, as it says itself in what it answers.
@@ -186,7 +186,7 @@ impl<'a> Nemesis<'a> {
         let pid = self.nodes[n].process.as_ref().unwrap().0.id();
         support::signal(pid, Signal::STOP);
         let port = self.world.ports[n].swap(0, Ordering::SeqCst);
-        std::thread::sleep(LONG);
+        std::thread::sleep(LONGER_THAN_LEASE);
         self.rest(1500);
         support::signal(pid, Signal::CONT);
         self.world.ports[n].store(port, Ordering::SeqCst);

@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-const PASS: u64 = 0;
-const SILENT: u64 = u64::MAX;
-const CLOSED: u64 = u64::MAX - 1;
+const MODE_PASS: u64 = 0;
+const MODE_SILENT: u64 = u64::MAX;
+const MODE_CLOSED: u64 = u64::MAX - 1;
 
 pub struct Proxy {
     pub port: u16,
@@ -28,11 +28,11 @@ impl Proxy {
     pub fn to(folder: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (mode, open) = (Arc::new(AtomicU64::new(PASS)), Arc::new(Mutex::new(Vec::new())));
+        let (mode, open) = (Arc::new(AtomicU64::new(MODE_PASS)), Arc::new(Mutex::new(Vec::new())));
         let (told, kept, socket) = (Arc::clone(&mode), Arc::clone(&open), folder.join(".s.PGSQL.5432"));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                if told.load(Ordering::SeqCst) != CLOSED {
+                if told.load(Ordering::SeqCst) != MODE_CLOSED {
                     let _ = join(client, &socket, &told, &kept);
                 }
             }
@@ -41,12 +41,12 @@ impl Proxy {
     }
 
     pub fn pass(&self) {
-        self.mode.store(PASS, Ordering::SeqCst);
+        self.mode.store(MODE_PASS, Ordering::SeqCst);
     }
 
     /// Ends all connections, and takes none.
     pub fn cut(&self) {
-        self.mode.store(CLOSED, Ordering::SeqCst);
+        self.mode.store(MODE_CLOSED, Ordering::SeqCst);
         for (client, server) in self.open.lock().unwrap().drain(..) {
             let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
         }
@@ -54,7 +54,7 @@ impl Proxy {
 
     /// Nothing passes, and nothing ends.
     pub fn silence(&self) {
-        self.mode.store(SILENT, Ordering::SeqCst);
+        self.mode.store(MODE_SILENT, Ordering::SeqCst);
     }
 
     pub fn delay(&self, milliseconds: u64) {
@@ -89,12 +89,12 @@ where
     while let Ok(n) = from.read(&mut buffer)
         && n > 0
     {
-        while mode.load(Ordering::SeqCst) == SILENT {
+        while mode.load(Ordering::SeqCst) == MODE_SILENT {
             std::thread::sleep(Duration::from_millis(10));
         }
         match mode.load(Ordering::SeqCst) {
-            CLOSED => return,
-            PASS => {}
+            MODE_CLOSED => return,
+            MODE_PASS => {}
             delay => std::thread::sleep(Duration::from_millis(delay)),
         }
         if to.write_all(&buffer[..n]).is_err() {

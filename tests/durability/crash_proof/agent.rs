@@ -18,12 +18,12 @@ pub const REVISION: &str = "2025-11-25";
 
 /// The changes that a session has asked to hear of, and what it heard. Goes with the session.
 #[derive(Debug, Default)]
-pub struct Followed {
+pub struct FollowedChanges {
     /// By URI: the version that it had when the session was certainly told of what comes, and how many updates came.
     changes: BTreeMap<String, (u64, u64)>,
 }
 
-impl Followed {
+impl FollowedChanges {
     fn begin(&mut self, change: &str, version: u64) {
         self.changes.insert(uri(change), (version, 0));
     }
@@ -48,7 +48,7 @@ fn version(world: &World, change: &str) -> u64 {
 }
 
 /// What the two kinds of sessions have in common.
-pub trait InSession {
+pub trait SessionAgent {
     /// Until there is an answer, through one gateway after another, and in a new session where the one before is gone.
     fn request(&mut self, world: &World, method: &str, params: &Value) -> Value;
 
@@ -56,9 +56,9 @@ pub trait InSession {
     fn listen(&mut self, world: &World, time: Duration);
 
     /// Its connection breaks, and it comes back through another gateway when next there is something to say or to hear.
-    fn break_off(&mut self);
+    fn drop_connection(&mut self);
 
-    fn followed(&mut self) -> &mut Followed;
+    fn followed(&mut self) -> &mut FollowedChanges;
 
     fn follow(&mut self, world: &World, change: &str) {
         let patience = world.patience();
@@ -80,7 +80,7 @@ pub trait InSession {
         let patience = world.patience();
         loop {
             if chance.below(3) == 0 {
-                self.break_off();
+                self.drop_connection();
             }
             self.listen(world, Duration::from_millis(50));
             let Some((began, heard)) = self.followed().changes.get(&uri(change)).copied() else { return };
@@ -104,7 +104,7 @@ impl Agent {
         }
     }
 
-    pub fn in_session(&mut self) -> Option<&mut dyn InSession> {
+    pub fn in_session(&mut self) -> Option<&mut dyn SessionAgent> {
         match self {
             Self::Stateless => None,
             Self::Http(session) => Some(session),

@@ -1,7 +1,6 @@
-//! Numbers that look random and are the same for the same seed, so that a run that failed can be had again (as far as
-//! threads allow).
+//! Pseudo-random numbers from a seed, so that a failed run can be repeated (as far as threads allow).
 
-/// xorshift64*
+/// The generator xorshift64*.
 #[derive(Clone)]
 pub struct Chance(u64);
 
@@ -10,7 +9,7 @@ impl Chance {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// 0 to `bound - 1`.
+    /// Returns a number from 0 to `bound - 1`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -8,8 +8,8 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    feed::{self, Told},
-    upstream::Done,
+    feed::{self, FeedTransition},
+    upstream::AppliedCall,
     world::{Promise, World},
 };
 use support::PATIENCE;
@@ -39,7 +39,7 @@ impl Found {
 }
 
 /// Waits for as long as there are fewer and fewer left, however slow the machine is.
-fn dwindle(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
+fn wait_until_none_left(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
     let (mut least, mut since) = (u64::MAX, Instant::now());
     loop {
         let (now, about) = left();
@@ -55,8 +55,8 @@ fn dwindle(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
 }
 
 /// Waits until nothing is on its way; answers the number of the last event.
-pub fn come_to_rest(world: &World) -> u64 {
-    dwindle(world, "changes neither run nor expire", || {
+pub fn wait_until_settled(world: &World) -> u64 {
+    wait_until_none_left(world, "changes neither run nor expire", || {
         let approved = world.look("/api/changes?status=approved,executing&limit=1");
         let brief = world.look("/api/changes?status=pending,stale&server=brief&limit=200");
         let count = |state: &str| approved["counts"][state].as_u64().unwrap();
@@ -68,7 +68,7 @@ pub fn come_to_rest(world: &World) -> u64 {
 
 /// Waits until the webhooks' receivers have everything.
 fn delivered(world: &World) {
-    dwindle(world, "events are not delivered", || {
+    wait_until_none_left(world, "events are not delivered", || {
         let webhooks = world.look("/api/webhooks");
         let all = webhooks["webhooks"].as_array().unwrap();
         assert_eq!(all.len(), world.receivers.len(), "{webhooks}");
@@ -82,7 +82,7 @@ fn delivered(world: &World) {
 
 /// Holds the promises against the store, the store against the upstream, and the feed against itself and against what
 /// the webhooks' receivers got.
-pub fn everything(world: &World, told: &[Told]) -> Found {
+pub fn check_everything(world: &World, told: &[FeedTransition]) -> Found {
     let promises = world.promises.lock().unwrap().clone();
     let done = world.upstream.done();
     let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -97,7 +97,7 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
         found.calls += done.len();
         let changes = by_key.get(key).map(Vec::as_slice).unwrap_or_default();
         if promise.rule.is_some() {
-            ruled(world, promise, changes, done);
+            check_rule(world, promise, changes, done);
             found.rules += 1;
         }
         if changes.is_empty() {
@@ -110,7 +110,7 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
             if promise.rule.is_some() {
                 continue;
             }
-            one(key, promise, change, done);
+            check_change(key, promise, change, done);
             found.edited += usize::from(promise.edited);
             found.undone += usize::from(promise.undone);
             found.tasks += usize::from(promise.task);
@@ -139,7 +139,7 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
     for (heard, kept) in told.iter().zip(&stored) {
         assert_eq!(heard, kept, "told otherwise than it is stored");
     }
-    edges(&stored);
+    check_transitions(&stored);
     found.stale = stored.iter().filter(|event| event.kind == "change.stale").count();
     delivered(world);
     for receiver in &world.receivers {
@@ -151,13 +151,13 @@ pub fn everything(world: &World, told: &[Told]) -> Found {
 }
 
 /// One change: what was promised of it, what it says of itself, what the upstream did.
-fn one(key: &str, promise: &Promise, change: &Value, done: &[Done]) {
+fn check_change(key: &str, promise: &Promise, change: &Value, done: &[AppliedCall]) {
     let about = || format!("{key}: {promise:?}\n{change}\nthe upstream: {done:?}");
     let state = change["state"].as_str().unwrap();
     let id = change["id"].as_str().unwrap();
     assert!(promise.ids.len() <= 1 && promise.ids.iter().all(|told| told == id), "{}", about());
     assert!(done.len() <= 1, "it ran {} times: {}", done.len(), about());
-    for Done { value, base } in done {
+    for AppliedCall { value, base } in done {
         assert!(promise.approval_sent, "it ran and nobody approved, or all was taken back: {}", about());
         assert!(promise.values.contains(value), "what ran is not what was approved: {}", about());
         assert_eq!(change["arguments"]["value"], value.as_str(), "{}", about());
@@ -203,7 +203,7 @@ fn one(key: &str, promise: &Promise, change: &Value, done: &[Done]) {
 }
 
 /// A change that standing rules were given on, and the call after they were revoked: nobody approved either.
-fn ruled(world: &World, promise: &Promise, changes: &[Value], done: &[Done]) {
+fn check_rule(world: &World, promise: &Promise, changes: &[Value], done: &[AppliedCall]) {
     let rule = promise.rule.as_ref().unwrap();
     let about = || format!("{promise:?}\n{changes:?}\nthe upstream: {done:?}");
     assert!(changes.len() <= 2 && changes.iter().all(|change| change["state"] == "pending"), "{}", about());
@@ -250,7 +250,7 @@ fn settle(world: &World, change: &Value, ran: bool) {
 }
 
 /// Each change begins once, its versions rise by one, and it is claimed at most once.
-fn edges(stored: &[Told]) {
+fn check_transitions(stored: &[FeedTransition]) {
     let mut versions: BTreeMap<&str, u64> = BTreeMap::new();
     let mut claimed: BTreeSet<&str> = BTreeSet::new();
     for event in stored.iter().filter(|event| !event.change.is_empty()) {

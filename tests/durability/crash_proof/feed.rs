@@ -16,7 +16,7 @@ use support::http::Conn;
 
 /// What was told of one transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct FeedTransition {
     pub seq: u64,
     pub kind: String,
     pub change: String,
@@ -25,7 +25,7 @@ pub struct Told {
 
 #[derive(Default)]
 pub struct Subscriber {
-    pub told: Mutex<Vec<Told>>,
+    pub told: Mutex<Vec<FeedTransition>>,
     pub ended: AtomicBool,
 }
 
@@ -51,11 +51,11 @@ impl Subscriber {
         let mut told = self.told.lock().unwrap();
         let last = told.last().map_or(0, |told| told.seq);
         assert_eq!(id, last + 1, "the feed has a gap or repeats itself: {event}");
-        told.push(Told::read(id, event));
+        told.push(FeedTransition::read(id, event));
     }
 }
 
-impl Told {
+impl FeedTransition {
     pub fn read(id: u64, event: &Value) -> Self {
         assert_eq!(event["seq"].as_u64(), Some(id), "{event}");
         Self {
@@ -94,13 +94,13 @@ pub fn head(world: &World) -> u64 {
 }
 
 /// The whole feed, as it is stored in the end.
-pub fn replay(world: &World, until: u64) -> Vec<Told> {
+pub fn replay(world: &World, until: u64) -> Vec<FeedTransition> {
     let mut conn = open(world, Some(0)).expect("the feed");
     let mut all = Vec::new();
     while (all.len() as u64) < until {
         let event = conn.event().expect("the feed goes on to its end");
         if let Some(id) = &event.id {
-            all.push(Told::read(id.parse().unwrap(), &event.json()));
+            all.push(FeedTransition::read(id.parse().unwrap(), &event.json()));
         }
     }
     all

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use countersign_runtime::crash::POINTS;
+use countersign_runtime::crash::CRASH_POINTS;
 
 use super::{chance::Chance, plan::Plan, world::World};
 use support::{self, Gateway, Options, PATIENCE, Process, listening, postgres};
@@ -31,7 +31,7 @@ pub struct Killer<'a> {
 
 /// Points that a run of this kind passes.
 pub fn reachable() -> impl Iterator<Item = &'static str> {
-    POINTS.iter().copied().filter(|point| !point.contains("prune"))
+    CRASH_POINTS.iter().copied().filter(|point| !point.contains("prune"))
 }
 
 #[derive(Debug)]
@@ -70,13 +70,13 @@ impl<'a> Killer<'a> {
 
     /// One gateway's life.
     pub fn round(&mut self) {
-        let (began, plan) = (Instant::now(), self.choose());
+        let (began, plan) = (Instant::now(), self.choose_kill());
         let name = format!("{plan:?}");
         match plan {
             Kill::Point(point, passage) => {
                 let passage = passage.to_string();
                 let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
-                *self.world.wanted.lock().unwrap() = Plan::past(point);
+                *self.world.wanted.lock().unwrap() = Plan::reaching_point(point);
                 let mut process = self.start(env);
                 if self.ended(&mut process, PATIENCE / 2) {
                     *self.points.entry(point).or_default() += 1;
@@ -135,7 +135,7 @@ impl<'a> Killer<'a> {
     }
 
     /// Each point once; then whatever comes.
-    fn choose(&mut self) -> Kill {
+    fn choose_kill(&mut self) -> Kill {
         let what = self.chance.below(20);
         let passage = 1 + self.chance.below(8);
         if let Some(point) = self.missing().first().filter(|_| what < 17) {

@@ -1,8 +1,8 @@
-//! The crash proof: agents propose, reviewers approve, correct and reject, and the gateway is killed under them, at
-//! every named point and at any other moment, started again, and killed again. Afterwards every promise that any of
-//! the gateways made is held against what the last one says and against what the upstream really did.
+//! The crash proof: agents propose, reviewers approve, edit and reject, and the gateway is killed at every named point
+//! and at random moments, again and again. Afterwards every promise of a gateway is compared with what the last one
+//! says and with the upstream's effects.
 //!
-//! The short run is a test like others. The long one is `scripts/crash-proof`, which prints its figures.
+//! The short run is an ordinary test. The long one is `scripts/crash-proof`, which prints its figures.
 
 pub mod agent;
 pub mod chance;
@@ -27,9 +27,9 @@ use feed::Subscriber;
 use killer::Killer;
 use world::World;
 
-/// How much is to be done.
-struct Size {
-    /// At least so many of both; each named point is among the kills.
+/// The size of a run.
+struct RunSize {
+    /// The minimum number of kills, and below of changes; each named point is among the kills.
     kills: usize,
     changes: usize,
     workers: u64,
@@ -37,15 +37,15 @@ struct Size {
 }
 
 #[test]
-fn nothing_approved_is_lost_or_runs_twice_whatever_crashes() {
-    prove(&Size { kills: killer::reachable().count() + 4, changes: 100, workers: 6, seed: 7 });
+fn crashes_lose_nothing_and_repeat_nothing() {
+    run_proof(&RunSize { kills: killer::reachable().count() + 4, changes: 100, workers: 6, seed: 7 });
 }
 
 #[test]
 #[ignore = "takes minutes: scripts/crash-proof"]
 fn the_long_run() {
     let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
-    prove(&Size {
+    run_proof(&RunSize {
         kills: number("CRASH_PROOF_KILLS", 100),
         changes: number("CRASH_PROOF_CHANGES", 2000),
         workers: number("CRASH_PROOF_WORKERS", 10) as u64,
@@ -53,10 +53,10 @@ fn the_long_run() {
     });
 }
 
-/// Ends the subscriber and the workers with itself.
-struct Ended<'a>(&'a Subscriber, &'a World);
+/// Stops the subscriber and the workers when dropped.
+struct StopOnDrop<'a>(&'a Subscriber, &'a World);
 
-impl Drop for Ended<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::SeqCst);
         self.1.enough.store(true, Ordering::SeqCst);
@@ -64,15 +64,15 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn prove(size: &Size) {
+fn run_proof(size: &RunSize) {
     let began = Instant::now();
     let world = World::new(1, |data, name| support::create_key(data, "reviewer", name));
     let subscriber = Subscriber::default();
     let mut killer = Killer::new(&world, Chance::new(size.seed), size.kills);
     std::thread::scope(|scope| {
         let listening = scope.spawn(|| subscriber.run(&world));
-        // Whatever fails, nobody waits for them for ever.
-        let _ended = Ended(&subscriber, &world);
+        // If something fails, they are not waited for forever.
+        let _ended = StopOnDrop(&subscriber, &world);
         let workers: Vec<_> = (0..size.workers)
             .map(|n| {
                 let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
@@ -86,14 +86,14 @@ fn prove(size: &Size) {
         }
         let early = broken();
         world.enough.store(true, Ordering::SeqCst);
-        // What is under way comes to its end while the killing goes on for a little.
+        // Work in progress completes while the killing continues for a while.
         if !early {
             killer.round();
         }
         killer.start_for_good();
         let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         if results.iter().all(Result::is_ok) && !early {
-            let end = checks::come_to_rest(&world);
+            let end = checks::wait_until_settled(&world);
             support::eventually("the subscriber has heard everything", || {
                 (listening.is_finished() || subscriber.told.lock().unwrap().len() as u64 >= end).then_some(())
             });
@@ -106,7 +106,7 @@ fn prove(size: &Size) {
         heard.unwrap_or_else(|_| panic!("the subscriber failed:\n{}", world.log()));
     });
     let told = subscriber.told.into_inner().unwrap();
-    let found = checks::everything(&world, &told);
+    let found = checks::check_everything(&world, &told);
     killer.stop();
     let (entries, head) = killer.verify();
     let (kills, states) = (killer.kills(), |state| found.state(state));

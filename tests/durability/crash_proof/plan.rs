@@ -48,7 +48,7 @@ impl Plan {
     }
 
     /// What brings a gateway there; `None` where everything does.
-    pub fn past(point: &str) -> Option<Self> {
+    pub fn reaching_point(point: &str) -> Option<Self> {
         Some(match point {
             "before_edit" | "after_edit" => Self::Edit,
             "before_undo" | "after_undo" => Self::Undo,
@@ -69,7 +69,7 @@ impl Plan {
             Self::Move | Self::MoveLate | Self::Refresh => "doc".into(),
             Self::Expire => "brief".into(),
             Self::Rule => "ruled".into(),
-            _ => format!("count{}", chance.below(super::world::NAMES as u64)),
+            _ => format!("count{}", chance.below(super::world::UPSTREAM_NAMES as u64)),
         }
     }
 

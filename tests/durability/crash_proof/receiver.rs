@@ -8,18 +8,18 @@ use std::{
 
 use serde_json::Value;
 
-use super::{feed::Told, wire, world::World};
+use super::{feed::FeedTransition, wire, world::World};
 
 pub struct Receiver {
     pub url: String,
     /// What it took, in the order in which it came, whether the gateway heard of that or not.
-    taken: Arc<Mutex<Vec<(Instant, Told)>>>,
+    taken: Arc<Mutex<Vec<(Instant, FeedTransition)>>>,
 }
 
 impl Receiver {
     /// Refuses one request in so many, and hangs up in answer to one in so many others.
     pub fn start(refused: u64, unanswered: u64) -> Self {
-        let taken: Arc<Mutex<Vec<(Instant, Told)>>> = Arc::default();
+        let taken: Arc<Mutex<Vec<(Instant, FeedTransition)>>> = Arc::default();
         let (keeps, requests) = (Arc::clone(&taken), Mutex::new(0_u64));
         let port = wire::serve(move |_, body| {
             let event: Value = serde_json::from_str(body).unwrap();
@@ -29,7 +29,7 @@ impl Receiver {
             if requests.is_multiple_of(refused) {
                 return Some((500, String::new()));
             }
-            keeps.lock().unwrap().push((Instant::now(), Told::read(seq, &event)));
+            keeps.lock().unwrap().push((Instant::now(), FeedTransition::read(seq, &event)));
             (!requests.is_multiple_of(unanswered)).then(|| (200, String::new()))
         });
         Self { url: format!("http://127.0.0.1:{port}/"), taken }
@@ -37,13 +37,17 @@ impl Receiver {
 
     /// Everything of a change that the feed has arrived, once or more often, and never in another order; answers how many
     /// deliveries arrived, and how many of them again.
-    pub fn check(&self, stored: &[Told], world: &World) -> (usize, usize) {
+    pub fn check(&self, stored: &[FeedTransition], world: &World) -> (usize, usize) {
         let taken = self.taken.lock().unwrap();
         let mut last: BTreeMap<&str, u64> = BTreeMap::new();
         let mut arrived: BTreeSet<u64> = BTreeSet::new();
         for (_, told) in taken.iter() {
             let before = last.insert(&told.change, told.seq).unwrap_or_default();
-            assert!(before <= told.seq, "{told:?} arrived after event {before}: {}", Self::about(told, &taken, world));
+            assert!(
+                before <= told.seq,
+                "{told:?} arrived after event {before}: {}",
+                Self::describe(told, &taken, world)
+            );
             arrived.insert(told.seq);
             let kept = stored.get(usize::try_from(told.seq).unwrap() - 1);
             assert_eq!(kept, Some(told), "delivered otherwise than it is stored");
@@ -55,7 +59,7 @@ impl Receiver {
     }
 
     /// When all that is of the same change came, what was done to the gateways meanwhile, and what they say.
-    fn about(told: &Told, taken: &[(Instant, Told)], world: &World) -> String {
+    fn describe(told: &FeedTransition, taken: &[(Instant, FeedTransition)], world: &World) -> String {
         let of_it = taken.iter().filter(|(_, other)| other.change == told.change);
         let came: Vec<String> =
             of_it.map(|(at, told)| format!("{} {} at {:.3} s", told.seq, told.kind, world.since(*at))).collect();

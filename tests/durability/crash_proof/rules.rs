@@ -1,5 +1,5 @@
-//! Standing rules: once an answer said that there is one, calls are as it says, after any crash; once an answer said that
-//! it is revoked, they are reviewed again.
+//! Standing rules: after an answer confirms a rule, calls follow it across any crash; after an answer confirms its
+//! revocation, they are reviewed again.
 
 use serde_json::{Value, json};
 
@@ -7,30 +7,30 @@ use super::{
     agent::Agent,
     chance::Chance,
     worker::{again, propose, rest},
-    world::{Standing, World},
+    world::{RulePromise, World},
 };
 
-/// So often is something tried before it is wrong.
-const TRIES: usize = 4000;
+/// The number of attempts before something is wrong.
+const MAX_TRIES: usize = 4000;
 
-/// On a pending change, which itself is never approved.
+/// Creates, uses and revokes a rule on a pending change, which itself is never approved.
 pub fn give_use_and_revoke(world: &World, change: &str, key: &str, arguments: &Value, chance: &mut Chance) {
     let denies = chance.below(3) == 0;
-    world.note(key, |promise| promise.rule = Some(Standing { denies, ..Standing::default() }));
-    give(world, change, key, denies);
-    call(world, key, arguments, denies);
-    revoke(world, change, key);
-    // With another idempotency key: the one of the first call names the first change.
+    world.note(key, |promise| promise.rule = Some(RulePromise { denies, ..RulePromise::default() }));
+    give_rule(world, change, key, denies);
+    call_under_rule(world, key, arguments, denies);
+    revoke_rule(world, change, key);
+    // With another idempotency key, because the first one belongs to the first change.
     let after =
         propose(world, &mut Agent::Stateless, "ruled__apply", &format!("{key} after"), arguments, false, chance);
     assert_ne!(after, change, "another key is another change");
 }
 
-fn note(world: &World, key: &str, change: impl FnOnce(&mut Standing)) {
+fn note(world: &World, key: &str, change: impl FnOnce(&mut RulePromise)) {
     world.note(key, |promise| change(promise.rule.as_mut().unwrap()));
 }
 
-/// Rules of that change that are in force.
+/// Returns the rules of that change that are in force.
 fn in_force(world: &World, change: &str) -> Vec<String> {
     let rules = world.look("/api/rules");
     let of_change = |rule: &&Value| rule["fromChange"] == change && rule["revokedAt"].is_null();
@@ -38,12 +38,12 @@ fn in_force(world: &World, change: &str) -> Vec<String> {
     rules.map(|rule| rule["id"].as_str().unwrap().to_owned()).collect()
 }
 
-fn give(world: &World, change: &str, key: &str, denies: bool) {
+fn give_rule(world: &World, change: &str, key: &str, denies: bool) {
     let body = json!({
         "verdict": if denies { "deny" } else { "allow" }, "arguments": "exact", "principal": "same", "for": 3600,
     });
-    for _ in 0..TRIES {
-        // An answer may have been lost: the list tells.
+    for _ in 0..MAX_TRIES {
+        // An answer may have been lost, so the list is read.
         if let Some(id) = in_force(world, change).into_iter().next() {
             return note(world, key, |rule| {
                 rule.ids.insert(id);
@@ -63,9 +63,9 @@ fn give(world: &World, change: &str, key: &str, denies: bool) {
     panic!("no rule could be given on {change}");
 }
 
-/// Until there is an answer: without one, nobody knows whether it ran.
-fn call(world: &World, key: &str, arguments: &Value, denies: bool) {
-    for _ in 0..TRIES {
+/// Calls until there is an answer: without one, nobody knows whether the call ran.
+fn call_under_rule(world: &World, key: &str, arguments: &Value, denies: bool) {
+    for _ in 0..MAX_TRIES {
         note(world, key, |rule| rule.sent += 1);
         match world.ask("POST", "/tools/ruled__apply", &[], arguments) {
             Some(answer) if answer.status == 200 && !denies => return note(world, key, |rule| rule.answered += 1),
@@ -78,8 +78,8 @@ fn call(world: &World, key: &str, arguments: &Value, denies: bool) {
     panic!("a call could never be made");
 }
 
-fn revoke(world: &World, change: &str, key: &str) {
-    for _ in 0..TRIES {
+fn revoke_rule(world: &World, change: &str, key: &str) {
+    for _ in 0..MAX_TRIES {
         let Some(id) = in_force(world, change).into_iter().next() else { return };
         match world.review(1, &format!("/api/rules/{id}/revoke"), &json!({})) {
             Some(answer) if answer.status == 200 => note(world, key, |rule| {

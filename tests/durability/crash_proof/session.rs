@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 use serde_json::Value;
 
 use super::{
-    agent::{Followed, InSession, REVISION},
+    agent::{FollowedChanges, REVISION, SessionAgent},
     world::{Answer, World},
 };
 use support::{
@@ -22,7 +22,7 @@ pub struct HttpSession {
     last: Option<String>,
     /// The ids of all that carried a message.
     seen: BTreeSet<String>,
-    followed: Followed,
+    followed: FollowedChanges,
     /// Of its last request.
     number: i64,
 }
@@ -33,7 +33,7 @@ impl HttpSession {
         if let Some(id) = &self.id {
             headers.extend([("Mcp-Session-Id", id.as_str()), ("MCP-Protocol-Version", REVISION)]);
         }
-        world.ask("POST", "/mcp", &headers, body).filter(|answer| !answer.is_early())
+        world.ask("POST", "/mcp", &headers, body).filter(|answer| !answer.is_retryable())
     }
 
     fn gone(&mut self, world: &World) {
@@ -53,7 +53,7 @@ impl HttpSession {
                 }
             }
             while self.id.is_some() && self.last.is_none() {
-                self.break_off();
+                self.drop_connection();
                 self.listen(world, Duration::from_millis(500));
                 patience.rest(|| "a stream".into());
             }
@@ -97,7 +97,7 @@ impl HttpSession {
             // So much came meanwhile that not all of it is held.
             Some(410) => {
                 world.sessions.too_late.fetch_add(1, Ordering::Relaxed);
-                (self.last, self.followed) = (None, Followed::default());
+                (self.last, self.followed) = (None, FollowedChanges::default());
             }
             None | Some(429 | 500..) => {}
             Some(status) => panic!("its stream: {status}"),
@@ -105,7 +105,7 @@ impl HttpSession {
     }
 }
 
-impl InSession for HttpSession {
+impl SessionAgent for HttpSession {
     fn request(&mut self, world: &World, method: &str, params: &Value) -> Value {
         let patience = world.patience();
         loop {
@@ -137,11 +137,11 @@ impl InSession for HttpSession {
         }
     }
 
-    fn break_off(&mut self) {
+    fn drop_connection(&mut self) {
         self.stream = None;
     }
 
-    fn followed(&mut self) -> &mut Followed {
+    fn followed(&mut self) -> &mut FollowedChanges {
         &mut self.followed
     }
 }

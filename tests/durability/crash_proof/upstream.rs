@@ -20,7 +20,7 @@ const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// What it did for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct AppliedCall {
     pub value: String,
     /// What was there before.
     pub base: String,
@@ -29,7 +29,7 @@ pub struct Done {
 #[derive(Default)]
 struct State {
     /// Each call.
-    done: BTreeMap<String, Vec<Done>>,
+    done: BTreeMap<String, Vec<AppliedCall>>,
     texts: BTreeMap<String, String>,
     /// Which call works at each target now, by its key, and those that came while another one did.
     working: BTreeMap<String, String>,
@@ -54,7 +54,7 @@ impl Upstream {
         (upstream, format!("http://127.0.0.1:{port}/mcp"))
     }
 
-    pub fn done(&self) -> BTreeMap<String, Vec<Done>> {
+    pub fn done(&self) -> BTreeMap<String, Vec<AppliedCall>> {
         self.state.lock().unwrap().done.clone()
     }
 
@@ -68,7 +68,7 @@ impl Upstream {
         self.state.lock().unwrap().overlaps.clone()
     }
 
-    pub fn has_done(&self, key: &str) -> bool {
+    pub fn has_applied(&self, key: &str) -> bool {
         self.state.lock().unwrap().done.contains_key(key)
     }
 
@@ -95,7 +95,7 @@ impl Upstream {
         let mut state = self.state.lock().unwrap();
         let base = Self::text(&state, key);
         state.texts.insert(key.to_owned(), value.to_owned());
-        state.done.entry(key.to_owned()).or_default().push(Done { value: value.to_owned(), base });
+        state.done.entry(key.to_owned()).or_default().push(AppliedCall { value: value.to_owned(), base });
     }
 
     /// A call begins to work at a target, which nobody else may do before it ends.
@@ -127,7 +127,7 @@ impl Upstream {
             // Without an answer: it was done, and nobody hears of it.
             "tools/call" => {
                 let server = line.split(' ').nth(1).and_then(|path| path.strip_prefix("/mcp/"));
-                self.work(server, &message["params"])?
+                self.run_call(server, &message["params"])?
             }
             "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": capabilities}),
             "tools/list" => tools(),
@@ -156,7 +156,7 @@ impl Upstream {
 
     /// A call, and the work that it does at its target: a text of `doc`, else the whole server. What a standing rule lets
     /// through is not kept apart by anybody.
-    fn work(self: &Arc<Self>, server: Option<&str>, params: &Value) -> Option<Value> {
+    fn run_call(self: &Arc<Self>, server: Option<&str>, params: &Value) -> Option<Value> {
         let key = params["arguments"]["key"].as_str().unwrap_or_default().to_owned();
         let target = match server {
             Some("doc") => key.clone(),

@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    agent::{Followed, InSession, REVISION},
+    agent::{FollowedChanges, REVISION, SessionAgent},
     world::World,
 };
 use support::{
@@ -24,7 +24,7 @@ pub struct WsSession {
     id: Option<String>,
     /// Frames that came over connections before.
     before: u64,
-    followed: Followed,
+    followed: FollowedChanges,
     /// Of its last request.
     number: i64,
 }
@@ -97,7 +97,7 @@ impl WsSession {
     }
 }
 
-impl InSession for WsSession {
+impl SessionAgent for WsSession {
     fn request(&mut self, world: &World, method: &str, params: &Value) -> Value {
         let patience = world.patience();
         loop {
@@ -115,7 +115,7 @@ impl InSession for WsSession {
             }
             // Whether it arrived, it does not know: it comes back and asks again.
             world.unanswered.fetch_add(1, Ordering::Relaxed);
-            self.break_off();
+            self.drop_connection();
             patience.rest(|| format!("an answer to {method} {params}"));
         }
     }
@@ -129,18 +129,18 @@ impl InSession for WsSession {
                 Some(frame) if frame.opcode == TEXT => self.followed.hear(world, &frame.json()),
                 Some(frame) if frame.opcode == PING => ws.send_frame(true, PONG, &frame.payload),
                 // It ends: whoever has something to say or to hear comes back.
-                _ => return self.break_off(),
+                _ => return self.drop_connection(),
             }
         }
     }
 
-    fn break_off(&mut self) {
+    fn drop_connection(&mut self) {
         if let Some(ws) = self.ws.take() {
             self.before += ws.received;
         }
     }
 
-    fn followed(&mut self) -> &mut Followed {
+    fn followed(&mut self) -> &mut FollowedChanges {
         &mut self.followed
     }
 }

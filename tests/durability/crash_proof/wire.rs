@@ -1,4 +1,4 @@
-//! As much of an HTTP server as the upstream and the webhook's receiver need.
+//! A minimal HTTP server for the upstream and the webhook receiver.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -6,11 +6,11 @@ use std::{
     sync::Arc,
 };
 
-/// What to do with a request: answer with a status and a body, or hang up.
+/// The answer to a request: a status and a body, or `None` to hang up.
 pub type Reaction = Option<(u16, String)>;
 
-/// Serves on a port of loopback for as long as the process lives; answers the port. `react` gets the request line and
-/// the body.
+/// Serves on a loopback port for as long as the process lives; returns the port. `react` gets the request line and the
+/// body.
 pub fn serve(react: impl Fn(&str, &str) -> Reaction + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -37,7 +37,7 @@ fn connection(mut stream: TcpStream, react: &dyn Fn(&str, &str) -> Reaction) {
     }
 }
 
-/// The request line and the body.
+/// Reads the request line and the body.
 fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, String)> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {

@@ -15,9 +15,9 @@ use super::{
 };
 
 /// So often is a decision tried before something is wrong.
-const TRIES: usize = 4000;
+const MAX_TRIES: usize = 4000;
 /// So often is it looked whether a change has run before the worker turns to other things.
-const LOOKS: usize = 60;
+const MAX_POLLS: usize = 60;
 
 /// Not yet, and no reason to hurry.
 pub fn rest() {
@@ -34,11 +34,11 @@ pub fn run(world: &World, name: &str, mut agent: Agent, mut chance: Chance) {
         let plan = wanted.unwrap_or_else(|| Plan::any(&mut chance));
         // What is decided about rules at one of several gateways holds at the others a moment later.
         let plan = if plan == Plan::Rule && world.ports.len() > 1 { Plan::Approve } else { plan };
-        one(world, &mut agent, &format!("{name}-{n}"), plan, &mut chance);
+        run_plan(world, &mut agent, &format!("{name}-{n}"), plan, &mut chance);
     }
 }
 
-fn one(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mut Chance) {
+fn run_plan(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mut Chance) {
     let mode = plan.mode(chance);
     let value = format!("{key} as proposed");
     let tool = format!("{}__apply", plan.server(chance));
@@ -59,7 +59,7 @@ fn one(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mut Cha
             edit(world, &id, key, mode, chance);
             approve(world, &id, key, plan, chance);
         }
-        Plan::Undo => undone(world, &id, key, chance),
+        Plan::Undo => approve_and_undo(world, &id, key, chance),
         Plan::Move | Plan::Refresh => {
             world.upstream.alter(key, format!("{key} as altered"));
             if plan == Plan::Refresh {
@@ -71,7 +71,7 @@ fn one(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mut Cha
             decide(world, &id, key, "approve", chance);
             world.note(key, |promise| promise.moved_late = true);
             world.upstream.alter(key, format!("{key} as altered late"));
-            run_out(world, &id, key, plan, chance);
+            wait_until_run(world, &id, key, plan, chance);
         }
         Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
@@ -128,13 +128,13 @@ pub fn propose(
 /// Approves, and waits until it has run.
 fn approve(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
     decide(world, id, key, "approve", chance);
-    run_out(world, id, key, plan, chance);
+    wait_until_run(world, id, key, plan, chance);
 }
 
 /// Waits until it has run, and approves it again where its target moved. Does not wait for ever: what is still under way
 /// is looked at in the end.
-fn run_out(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
-    for _ in 0..LOOKS {
+fn wait_until_run(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
+    for _ in 0..MAX_POLLS {
         match world.change(id)["state"].as_str().unwrap() {
             "approved" | "executing" => std::thread::sleep(Duration::from_millis(30)),
             "pending" | "stale" => decide(world, id, key, "approve", chance),
@@ -146,7 +146,7 @@ fn run_out(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) 
 
 /// Until the change is neither pending nor stale, whoever's doing that is.
 fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance) {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let change = world.change(id);
         if change["state"] != "pending" && change["state"] != "stale" {
             return;
@@ -193,9 +193,9 @@ pub fn again(answer: &Answer, what: &str) {
 }
 
 /// Approved, and taken back in time, if it was. Then something else becomes of it.
-fn undone(world: &World, id: &str, key: &str, chance: &mut Chance) {
+fn approve_and_undo(world: &World, id: &str, key: &str, chance: &mut Chance) {
     decide(world, id, key, "approve", chance);
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let change = world.change(id);
         match change["state"].as_str().unwrap() {
             "approved" => {}
@@ -227,7 +227,7 @@ fn undone(world: &World, id: &str, key: &str, chance: &mut Chance) {
 }
 
 fn refresh(world: &World, id: &str) {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let change = world.change(id);
         if change["state"] == "pending" && change["diff"].to_string().contains("as altered") {
             return;
@@ -263,7 +263,7 @@ fn cancel(world: &World, id: &str, key: &str) {
 /// Other arguments; the key stays, since it is how the upstream counts.
 fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
     let value = format!("{key} as corrected");
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let change = world.change(id);
         if change["state"] != "pending" || change["arguments"]["value"] == value.as_str() {
             return;
@@ -284,9 +284,9 @@ fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
 /// A person looks at the upstream, where the call has come to its end, and says how it ended.
 fn settle(world: &World, id: &str, key: &str) {
     support::eventually("the upstream is done with it", || (!world.upstream.is_working_on(key)).then_some(()));
-    let outcome = if world.upstream.has_done(key) { "applied" } else { "failed" };
+    let outcome = if world.upstream.has_applied(key) { "applied" } else { "failed" };
     world.note(key, |promise| promise.settled = Some(outcome));
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let change = world.change(id);
         if change["state"] != "outcome_unknown" {
             return;

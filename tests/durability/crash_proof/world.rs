@@ -18,7 +18,7 @@ use super::{plan::Plan, receiver::Receiver, upstream::Upstream};
 use support::{PATIENCE, http::Conn};
 
 /// How many names the upstream has for what is proposed most: what goes to one of them runs one after another.
-pub const NAMES: usize = 4;
+pub const UPSTREAM_NAMES: usize = 4;
 
 /// What a stateless client calls the extension of tasks.
 const TASKS: &str = "io.modelcontextprotocol/tasks";
@@ -44,14 +44,14 @@ pub struct Promise {
     /// How a person settled it.
     pub settled: Option<&'static str>,
     /// Of a change that a standing rule was given on.
-    pub rule: Option<Standing>,
+    pub rule: Option<RulePromise>,
     /// Values that a reviewer ever approved, or tried to.
     pub values: BTreeSet<String>,
 }
 
 /// What is known of a standing rule and of the calls that it speaks of.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct RulePromise {
     pub denies: bool,
     /// Rules that an answer named.
     pub ids: BTreeSet<String>,
@@ -113,13 +113,13 @@ pub struct Answer {
 }
 
 /// What is tried again and again over all faults, but not for ever.
-pub struct Patience<'a> {
+pub struct RetryBudget<'a> {
     world: &'a World,
     began: Instant,
     lives: usize,
 }
 
-impl Patience<'_> {
+impl RetryBudget<'_> {
     /// Waits a little before the next try.
     pub fn rest(&self, what: impl Fn() -> String) {
         // Many gateways had the time for it, or one had very much.
@@ -138,7 +138,7 @@ impl Answer {
     }
 
     /// The gateway could not do it now.
-    pub fn is_early(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         self.status >= 500 || self.status == 429
     }
 }
@@ -249,15 +249,15 @@ impl World {
         let patience = self.patience();
         loop {
             // Not yet: the upstream's tools are on their way, or the store is overloaded.
-            if let Some(answer) = self.ask(method, path, headers, body).filter(|answer| !answer.is_early()) {
+            if let Some(answer) = self.ask(method, path, headers, body).filter(|answer| !answer.is_retryable()) {
                 return answer;
             }
             patience.rest(|| format!("an answer to {method} {path} {body}"));
         }
     }
 
-    pub fn patience(&self) -> Patience<'_> {
-        Patience { world: self, began: Instant::now(), lives: self.lives.load(Ordering::SeqCst) }
+    pub fn patience(&self) -> RetryBudget<'_> {
+        RetryBudget { world: self, began: Instant::now(), lives: self.lives.load(Ordering::SeqCst) }
     }
 
     /// A request of an agent that speaks 2026-07-28 and, with `tasks`, declares the extension; answers the result.
@@ -318,7 +318,7 @@ impl World {
 fn config(url: &str, receivers: &[Receiver; 2]) -> String {
     let hook = |receiver: &Receiver| json!({"url": receiver.url, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
     let server = |name: &str| json!({"url": format!("{url}/{name}"), "timeout": "2s", "breaker": {"threshold": 0}});
-    let names = (0..NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
+    let names = (0..UPSTREAM_NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
     let mut servers: serde_json::Map<String, Value> = names.map(|name| (name.clone(), server(&name))).collect();
     // Of this one, reviewers see the difference to what is there.
     let recipe = json!({

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{
     BALANCER, GATEWAYS, Machines,
     hosts::{Host, inside},
-    nginx, shipped,
+    nginx, shipped_file,
 };
 use support::{
     Process, eventually,
@@ -53,7 +53,7 @@ fn all_are_up(haproxy: &Host) -> bool {
 
 /// What became of the requests of one client.
 #[derive(Debug, Default)]
-struct Seen {
+struct ClientResult {
     served: usize,
     /// Answers that the client did not want, by what they were.
     failed: BTreeMap<String, usize>,
@@ -61,7 +61,7 @@ struct Seen {
     gap: Duration,
 }
 
-impl std::fmt::Display for Seen {
+impl std::fmt::Display for ClientResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let failed: usize = self.failed.values().sum();
         write!(f, "{} served, {failed} failed, longest gap {:.1} s", self.served, self.gap.as_secs_f64())
@@ -105,11 +105,16 @@ impl Ask {
 
 /// Asks one request after another through a balancer, each by a connection of its own, until told to stop. Counts those that
 /// were served.
-fn client(ask: Ask, balancer: &'static str, key: &str, stop: &Arc<AtomicBool>) -> (JoinHandle<Seen>, Arc<AtomicUsize>) {
+fn client(
+    ask: Ask,
+    balancer: &'static str,
+    key: &str,
+    stop: &Arc<AtomicBool>,
+) -> (JoinHandle<ClientResult>, Arc<AtomicUsize>) {
     let (key, stop, served) = (key.to_owned(), Arc::clone(stop), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&served);
     let thread = std::thread::spawn(move || {
-        let (mut seen, mut last) = (Seen::default(), Instant::now());
+        let (mut seen, mut last) = (ClientResult::default(), Instant::now());
         while !stop.load(Ordering::SeqCst) {
             let (status, text) = ask.send(balancer, &key);
             if status == 200 {
@@ -137,12 +142,12 @@ fn live(key: &str) -> Option<(usize, u64)> {
 }
 
 #[test]
-fn balancers_survive_a_rolling_restart_and_a_frozen_node() {
-    inside("deployment::balancers::balancers_survive_a_rolling_restart_and_a_frozen_node", || {
+fn balancers_survive_rolling_restart_and_frozen_node() {
+    inside("deployment::balancers::balancers_survive_rolling_restart_and_frozen_node", || {
         let mut machines = Machines::start();
         let (reviewer, agent) = (machines.key("reviewer", "alice"), machines.key("agent", "robot"));
         let hosts = [machines.lan.host("nginx", BALANCER), machines.lan.host("haproxy", HAPROXY)];
-        let (nginx_conf, haproxy_cfg) = (shipped("nginx.conf"), shipped("haproxy.cfg"));
+        let (nginx_conf, haproxy_cfg) = (shipped_file("nginx.conf"), shipped_file("haproxy.cfg"));
         let balancers = [nginx(&hosts[0], &nginx_conf), haproxy(&hosts[1], &haproxy_cfg)];
         restart_one_after_another(&mut machines, &hosts[1], &reviewer, &agent);
         kill_all_at_once(&mut machines, &reviewer, &agent);
@@ -168,7 +173,12 @@ fn is_ready(gateway: &str) -> bool {
 }
 
 /// Runs the fault while clients ask through both balancers, and prints what they saw of it: for each its reads and calls.
-fn seen_during(name: &str, reviewer: &str, agent: &str, fault: impl FnOnce()) -> [(&'static str, Seen, Seen); 2] {
+fn results_during(
+    name: &str,
+    reviewer: &str,
+    agent: &str,
+    fault: impl FnOnce(),
+) -> [(&'static str, ClientResult, ClientResult); 2] {
     eventually("all gateways serve", || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len()));
     eventually("HAProxy serves", || (Ask::Read.send(HAPROXY, reviewer).0 == 200).then_some(()));
     let stop = Arc::new(AtomicBool::new(false));
@@ -196,7 +206,7 @@ fn seen_during(name: &str, reviewer: &str, agent: &str, fault: impl FnOnce()) ->
 
 fn restart_one_after_another(machines: &mut Machines, haproxy: &Host, reviewer: &str, agent: &str) {
     let all_live = || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
-    let seen = seen_during("rolling restart", reviewer, agent, || {
+    let seen = results_during("rolling restart", reviewer, agent, || {
         for n in 0..GATEWAYS.len() {
             let (_, before) = eventually("all gateways serve", all_live);
             eventually("HAProxy has them all", || all_are_up(haproxy).then_some(()));
@@ -216,7 +226,7 @@ fn restart_one_after_another(machines: &mut Machines, haproxy: &Host, reviewer: 
 }
 
 fn kill_all_at_once(machines: &mut Machines, reviewer: &str, agent: &str) {
-    seen_during("all three killed and started at once", reviewer, agent, || {
+    results_during("all three killed and started at once", reviewer, agent, || {
         for gateway in &mut machines.gateways {
             gateway.0.kill().unwrap();
         }

@@ -10,13 +10,13 @@ use std::{
 use support::{Process, binary};
 
 /// What says that this process is the one in the namespaces.
-const INSIDE: &str = "COUNTERSIGN_TEST_INSIDE";
+const INSIDE_VARIABLE: &str = "COUNTERSIGN_TEST_INSIDE";
 
 /// Where the test itself stands in the network.
-const OUTSIDE: &str = "10.0.0.1/24";
+const OUTSIDE_ADDRESS: &str = "10.0.0.1/24";
 
 /// Of a machine: what is not there for others. In it, the program lies where it is installed, and `/mnt` is empty.
-const PREPARED: &str = r#"
+const MACHINE_SCRIPT: &str = r#"
 set -e
 hostname "$1"
 mount --bind "$2" /etc/hosts
@@ -29,7 +29,7 @@ exec "$@"
 
 /// Runs the rest of that test in namespaces of its own. Only root can make those; whoever cannot is told that it is skipped.
 pub fn inside(test: &str, rest: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
+    if std::env::var_os(INSIDE_VARIABLE).is_some() {
         return rest();
     }
     // With the first process, all that it started ends.
@@ -40,7 +40,7 @@ pub fn inside(test: &str, rest: impl FnOnce()) {
     }
     let mut again = Command::new("unshare");
     again.args(apart).arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture", test]);
-    let output = again.env(INSIDE, "1").stdin(Stdio::null()).output().unwrap();
+    let output = again.env(INSIDE_VARIABLE, "1").stdin(Stdio::null()).output().unwrap();
     // Printed here, it stands with the failure of this test.
     println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{test} fails, see above");
@@ -64,7 +64,7 @@ impl Lan {
         std::fs::create_dir_all("/run/netns").unwrap();
         run("mount -t tmpfs tmpfs /run/netns");
         run("ip link add lan type bridge");
-        run(&format!("ip address add {OUTSIDE} dev lan"));
+        run(&format!("ip address add {OUTSIDE_ADDRESS} dev lan"));
         run("ip link set lan up");
         run("ip link set lo up");
         let names = names.iter().map(|(address, name)| format!("{address} {name}\n")).collect();
@@ -101,7 +101,7 @@ impl Host {
     /// A command on this machine, with this environment and no other.
     pub fn command(&self, words: &[&str], env: &[(String, String)]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name, "unshare", "--uts", "sh", "-c", PREPARED, "sh", &self.name]);
+        command.args(["netns", "exec", &self.name, "unshare", "--uts", "sh", "-c", MACHINE_SCRIPT, "sh", &self.name]);
         command.arg(self.home.join("hosts")).arg(binary()).arg(self.home.join("mnt")).args(words);
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/mnt/home");
         command.envs(env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());

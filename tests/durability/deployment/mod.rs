@@ -1,8 +1,8 @@
-//! The deployments of `docs/cluster.md`: the commands, environments, files and addresses that stand there, with processes in
-//! networks of their own in place of containers and machines.
+//! Tests of the deployments in `docs/cluster.md`: the same commands, environments, files and addresses, with processes
+//! in separate networks instead of containers and machines.
 //!
-//! What differs: `/data` and `/etc/countersign` lie in `/mnt`; the balancer has no certificate, and the database on another
-//! machine none either.
+//! The differences: `/data` and `/etc/countersign` are in `/mnt`, and neither the balancer nor the remote database has
+//! a certificate.
 
 mod balancers;
 mod hosts;
@@ -24,7 +24,7 @@ const DATABASE: &str = "10.0.0.20";
 const BALANCER: &str = "10.0.0.30";
 const PASSWORD: &str = "chosen-by-us";
 
-/// PostgreSQL on a machine of its own, which asks those of others for their password.
+/// Starts PostgreSQL on a separate machine, which asks others for their password.
 fn database(host: &Host, user: &str, password: &str, name: &str) -> Server {
     let server = Server::start_by(&host.network(), 5432, &["-c", "fsync=off", "-c", "listen_addresses=*"]);
     assert_eq!(user, "countersign", "the role that the server has");
@@ -38,11 +38,11 @@ fn database(host: &Host, user: &str, password: &str, name: &str) -> Server {
 }
 
 /// A file of `config/`.
-fn shipped(name: &str) -> String {
+fn shipped_file(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../config").join(name)).unwrap()
 }
 
-/// nginx with this configuration, without TLS.
+/// Starts nginx with this configuration, without TLS.
 fn nginx(host: &Host, site: &str) -> Process {
     let site = site.replace("listen 443 ssl;", "listen 443;");
     let site: Vec<&str> = site.lines().filter(|line| !line.trim().starts_with("ssl_")).collect();
@@ -63,7 +63,7 @@ fn key(host: &Host, words: &[&str], env: &[(String, String)]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Through the balancer, from outside, by the name that it has there.
+/// Sends a request through the balancer from outside, by its public name.
 fn ask(method: &str, path: &str, key: &str, more: &[(&str, &str)], body: &Value) -> Option<Response> {
     let mut conn = Conn::try_open(SocketAddr::new(BALANCER.parse().unwrap(), 443)).ok()?;
     let bearer = format!("Bearer {key}");
@@ -74,7 +74,7 @@ fn ask(method: &str, path: &str, key: &str, more: &[(&str, &str)], body: &Value)
     conn.try_response()
 }
 
-/// An agent in one session and a reviewer, neither of whom knows that there are three gateways.
+/// Runs an agent in one session and a reviewer, neither of whom knows that there are three gateways.
 fn one_change_through_the_balancer(agent: &str, reviewer: &str) {
     let none = Value::Null;
     let get = |path: &str| ask("GET", path, reviewer, &[], &none);
@@ -92,7 +92,7 @@ fn one_change_through_the_balancer(agent: &str, reviewer: &str) {
         ask("POST", "/mcp", agent, &headers, body).unwrap()
     };
     assert_eq!(post(&notification("notifications/initialized")).status, 202);
-    // More than there are gateways: most of them are handed on.
+    // More requests than gateways, so most of them are forwarded.
     for n in 1..=9 {
         let listed = post(&request(n, "tools/list", json!({})));
         assert_eq!(listed.status, 200, "{}", listed.text());
@@ -120,9 +120,9 @@ fn one_change_through_the_balancer(agent: &str, reviewer: &str) {
 }
 
 #[test]
-fn the_compose_file_of_the_page_serves_through_its_balancer() {
-    inside("deployment::the_compose_file_of_the_page_serves_through_its_balancer", || {
-        // As compose does: `$$` is a dollar, and what is in braces a variable.
+fn compose_file_of_the_page_works() {
+    inside("deployment::compose_file_of_the_page_works", || {
+        // As compose does: `$$` is a dollar, and text in braces is a variable.
         let text = snippet("yml", "services:").replace("${DB_PASSWORD}", PASSWORD).replace("$$", "$");
         let compose: Value = serde_saphyr::from_str(&text).unwrap();
         let services = &compose["services"];
@@ -151,7 +151,7 @@ fn the_compose_file_of_the_page_serves_through_its_balancer() {
 
         assert_eq!(services["balancer"]["ports"], json!(["443:443"]));
         let servers = GATEWAYS.map(|address| format!("    server {address}:8080 max_fails=0;\n")).concat();
-        let site = shipped("nginx.conf");
+        let site = shipped_file("nginx.conf");
         assert!(site.contains(&servers));
         let site = site.replace(&servers, "    server gateway:8080 max_fails=0;\n");
         let _balancer = nginx(&lan.host("balancer", BALANCER), &site);
@@ -159,7 +159,7 @@ fn the_compose_file_of_the_page_serves_through_its_balancer() {
     });
 }
 
-/// The value of a setting of the unit.
+/// Returns the value of a setting of the unit.
 fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
     unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap()
 }
@@ -169,9 +169,9 @@ struct Machines {
     gateways: Vec<Process>,
     machines: Vec<Host>,
     envs: Vec<Vec<(String, String)>>,
-    /// The unit's command, as it is on these machines.
+    /// The unit's command, adapted to these machines.
     start: String,
-    /// What ends last.
+    /// Dropped last.
     _database: (Server, Host),
     lan: Lan,
 }
@@ -208,7 +208,7 @@ impl Machines {
         self.machines[n].spawn(&self.start.split(' ').collect::<Vec<_>>(), &self.envs[n])
     }
 
-    /// A key of that role and name, by the command of the page.
+    /// Creates a key with that role and name, by the command of the page.
     fn key(&self, role: &str, name: &str) -> String {
         let create = snippet("sh", "sudo sh -c").replace("/etc/", "/mnt/").replace("/var/lib/", "/mnt/");
         let create = create.trim().strip_prefix("sudo ").unwrap().replace("reviewer", role).replace("alice", name);
@@ -217,17 +217,17 @@ impl Machines {
 }
 
 #[test]
-fn the_unit_of_the_page_serves_on_three_machines() {
-    inside("deployment::the_unit_of_the_page_serves_on_three_machines", || {
+fn systemd_unit_of_the_page_serves_on_three_machines() {
+    inside("deployment::systemd_unit_of_the_page_serves_on_three_machines", || {
         let machines = Machines::start();
         let (reviewer, agent) = (machines.key("reviewer", "alice"), machines.key("agent", "robot"));
-        let _balancer = nginx(&machines.lan.host("balancer", BALANCER), &shipped("nginx.conf"));
+        let _balancer = nginx(&machines.lan.host("balancer", BALANCER), &shipped_file("nginx.conf"));
         one_change_through_the_balancer(&agent, &reviewer);
     });
 }
 
 #[test]
-fn systemd_takes_the_unit_of_the_page() {
+fn systemd_accepts_the_unit_of_the_page() {
     if !Command::new("systemd-analyze").arg("--version").output().is_ok_and(|output| output.status.success()) {
         println!("skipped: there is no systemd-analyze");
         return;
@@ -235,14 +235,14 @@ fn systemd_takes_the_unit_of_the_page() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("countersign.service");
     let program = binary();
-    // It looks whether the program is there.
+    // It checks that the program exists.
     let unit = snippet("ini", "[Service]").replace("/usr/local/bin/countersign", program.to_str().unwrap());
     std::fs::write(&file, &unit).unwrap();
     let verify = || Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&file).output().unwrap();
     let output = verify();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && !said.contains("countersign.service"), "{said}");
-    // It notices what it does not know.
+    // It reports unknown settings.
     std::fs::write(&file, unit.replace("StateDirectory", "StatesDirectory")).unwrap();
     assert!(String::from_utf8_lossy(&verify().stderr).contains("StatesDirectory"));
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     ARGUMENTS, ENVELOPE, HANDSHAKE, Pair, mcp, text,
-    upstream::{RESULT, STATELESS, Upstream, VENDOR},
+    upstream::{ODD_RESULT, STATELESS, Upstream, VENDOR},
 };
 use support::{command, eventually};
 
@@ -15,7 +15,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(&text.replace("12345678901234567890123", "1").replace("1e400", "1")).unwrap()
 }
 
-fn caching(client: &str, upstream: &'static str, server: Value) -> Pair {
+fn caching_pair(client: &str, upstream: &'static str, server: Value) -> Pair {
     let upstream = Upstream::start(upstream);
     let mut server = server;
     server["url"] = json!(upstream.url);
@@ -23,11 +23,11 @@ fn caching(client: &str, upstream: &'static str, server: Value) -> Pair {
     let config = json!({
         "policy": {"default": "allow"}, "modules": {"tracker": {"enabled": false}}, "mcpServers": {"fake": server},
     });
-    Pair::before(client, upstream, &config, "read", &json!({}))
+    Pair::start_with_config(client, upstream, &config, "read", &json!({}))
 }
 
 /// Reads, or calls, so often; how often the upstream was asked, and the last answer.
-fn again(pair: &Pair, method: &str, what: &str, params: &str, meta: &str) -> (usize, Value) {
+fn repeat(pair: &Pair, method: &str, what: &str, params: &str, meta: &str) -> (usize, Value) {
     let before = pair.upstream.count(what);
     let mut last = Value::Null;
     for _ in 0..3 {
@@ -37,22 +37,22 @@ fn again(pair: &Pair, method: &str, what: &str, params: &str, meta: &str) -> (us
 }
 
 #[test]
-fn reads_are_kept_as_long_as_their_server_says() {
+fn reads_are_cached_for_the_servers_ttl() {
     for client in [HANDSHAKE, STATELESS] {
-        let pair = caching(client, STATELESS, json!({"cache": true, "trust_annotations": true}));
+        let pair = caching_pair(client, STATELESS, json!({"cache": true, "trust_annotations": true}));
         for uri in ["x:mine", "x:ours"] {
             let params = format!(r#"{{"uri":"{uri}"}}"#);
-            let (asked, last) = again(&pair, "resources/read", uri, &params, "");
+            let (asked, last) = repeat(&pair, "resources/read", uri, &params, "");
             assert_eq!(asked, 1, "{client} {uri}");
             assert_eq!(last["result"]["contents"][0]["n"], 1.0);
             let ttl = last["result"]["ttlMs"].as_u64();
             assert_eq!(ttl.is_some_and(|ttl| ttl < 3_600_000), pair.is_stateless(), "{last}");
             // What the key does not know of is asked anew.
             for meta in [r#""progressToken":1"#, r#""vendor.example/who":"b""#] {
-                assert_eq!(again(&pair, "resources/read", uri, &params, meta).0, 3, "{client} {meta}");
+                assert_eq!(repeat(&pair, "resources/read", uri, &params, meta).0, 3, "{client} {meta}");
             }
             let other = format!(r#"{{"uri":"{uri}","page":1}}"#);
-            assert_eq!(again(&pair, "resources/read", uri, &other, "").0, 1, "{client}");
+            assert_eq!(repeat(&pair, "resources/read", uri, &other, "").0, 1, "{client}");
         }
         let call = |number: u32| format!(r#"{{"name":"read","arguments":{{"n":{number}}}}}"#);
         let read = r#""name":"read""#;
@@ -80,24 +80,24 @@ fn reads_are_kept_as_long_as_their_server_says() {
 }
 
 #[test]
-fn what_names_no_time_or_is_not_believed_to_read_is_asked_for_each_time() {
+fn untrusted_or_untimed_reads_are_not_cached() {
     let uri = r#"{"uri":"x:mine"}"#;
-    let off = caching(STATELESS, STATELESS, json!({"trust_annotations": true}));
-    assert_eq!(again(&off, "resources/read", "x:mine", uri, "").0, 3, "off by default");
-    let pair = caching(STATELESS, STATELESS, json!({"cache": true}));
-    assert_eq!(again(&pair, "resources/read", "x:here", r#"{"uri":"x:here"}"#, "").0, 3);
+    let off = caching_pair(STATELESS, STATELESS, json!({"trust_annotations": true}));
+    assert_eq!(repeat(&off, "resources/read", "x:mine", uri, "").0, 3, "off by default");
+    let pair = caching_pair(STATELESS, STATELESS, json!({"cache": true}));
+    assert_eq!(repeat(&pair, "resources/read", "x:here", r#"{"uri":"x:here"}"#, "").0, 3);
     let before = pair.upstream.count(r#""name":"read""#);
     for _ in 0..3 {
         text(&mut pair.start("tools/call", "read", r#"{"name":"read","arguments":{}}"#, ""));
     }
     assert_eq!(pair.upstream.count(r#""name":"read""#) - before, 3, "nobody believes that it reads");
-    let legacy = caching(STATELESS, HANDSHAKE, json!({"cache": true}));
-    assert_eq!(again(&legacy, "resources/read", "x:mine", uri, "").0, 3);
+    let legacy = caching_pair(STATELESS, HANDSHAKE, json!({"cache": true}));
+    assert_eq!(repeat(&legacy, "resources/read", "x:mine", uri, "").0, 3);
 }
 
 #[test]
-fn a_principals_answers_are_its_own_unless_they_are_public() {
-    let pair = caching(STATELESS, STATELESS, json!({"cache": true}));
+fn cached_answers_are_private_unless_public() {
+    let pair = caching_pair(STATELESS, STATELESS, json!({"cache": true}));
     let read = |uri: &str, key: Option<&str>| {
         let params = format!(r#"{{"uri":"{uri}","_meta":{{{ENVELOPE}}}}}"#);
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{params}}}"#);
@@ -117,7 +117,7 @@ fn a_principals_answers_are_its_own_unless_they_are_public() {
 }
 
 /// A server whose circuit is open, and one that may stand in for it.
-fn broken(server: Value, rules: Value) -> (Pair, Arc<Upstream>) {
+fn pair_with_open_circuit(server: Value, rules: Value) -> (Pair, Arc<Upstream>) {
     let (upstream, spare) = (Upstream::start(STATELESS), Upstream::start(HANDSHAKE));
     let mut first = json!({
         "url": upstream.url, "breaker": {"threshold": 2, "window": "1h", "cooldown": "1h"}, "fallback": "spare",
@@ -128,12 +128,12 @@ fn broken(server: Value, rules: Value) -> (Pair, Arc<Upstream>) {
         "modules": {"tracker": {"enabled": false}},
         "mcpServers": {"fake": first, "spare": {"url": spare.url, "tools": {"deny": ["error"]}}},
     });
-    let pair = Pair::before(STATELESS, upstream, &config, "spare__url", &json!({}));
+    let pair = Pair::start_with_config(STATELESS, upstream, &config, "spare__url", &json!({}));
     eventually("the first is there too", || {
         let listed = pair.gateway.modern(1, "tools/list", json!({})).text();
         listed.contains("fake__bytes").then_some(())
     });
-    pair.upstream.break_down();
+    pair.upstream.start_failing();
     for _ in 0..2 {
         let failed = parsed(&text(&mut pair.call("fake__talk", "", "")));
         assert_eq!(failed["result"]["isError"], true, "{failed}");
@@ -142,10 +142,10 @@ fn broken(server: Value, rules: Value) -> (Pair, Arc<Upstream>) {
 }
 
 #[test]
-fn another_server_answers_for_one_that_is_not_tried() {
-    let (pair, spare) = broken(json!({"fallback_text": "later"}), json!([]));
+fn fallback_server_answers_for_an_open_circuit() {
+    let (pair, spare) = pair_with_open_circuit(json!({"fallback_text": "later"}), json!([]));
     let got = text(&mut pair.call("fake__bytes", "", ""));
-    assert!(got.contains(RESULT.strip_suffix('}').unwrap()), "{got}");
+    assert!(got.contains(ODD_RESULT.strip_suffix('}').unwrap()), "{got}");
     let (_, body) = spare.got(r#""name":"bytes""#, 0);
     assert!(body.contains(ARGUMENTS), "{body}");
     // The plain endpoint goes there too.
@@ -161,13 +161,13 @@ fn another_server_answers_for_one_that_is_not_tried() {
 }
 
 #[test]
-fn nothing_goes_where_the_policy_would_not_let_it() {
+fn fallback_obeys_the_policy() {
     let rules = json!([
         {"tools": ["spare__bytes"], "then": "deny"},
         {"tools": ["spare__talk"], "then": "review"},
         {"tools": ["fake__slow"], "then": "review"},
     ]);
-    let (pair, spare) = broken(json!({}), rules);
+    let (pair, spare) = pair_with_open_circuit(json!({}), rules);
     for tool in ["fake__bytes", "fake__url"] {
         let refused = parsed(&text(&mut pair.call(tool, "", "")));
         let open = refused.to_string().contains("CIRCUIT_OPEN");
@@ -183,8 +183,8 @@ fn nothing_goes_where_the_policy_would_not_let_it() {
 }
 
 #[test]
-fn names_that_clients_refuse_are_told_of() {
-    let pair = caching(STATELESS, STATELESS, json!({}));
+fn names_that_clients_refuse_are_reported() {
+    let pair = caching_pair(STATELESS, STATELESS, json!({}));
     let (status, servers) = pair.gateway.api("GET", "/api/servers", None);
     assert_eq!(status, 200);
     let fake = servers["servers"].as_array().unwrap().iter().find(|p| p["name"] == "fake").unwrap();
@@ -196,7 +196,7 @@ fn names_that_clients_refuse_are_told_of() {
     assert!(shown.contains("! some clients refuse the tool name \"odd name\""), "{shown}");
 }
 
-fn unknown(client: &str, upstream: &'static str, policy: Value, declares: bool) -> Pair {
+fn pair_for_extension(client: &str, upstream: &'static str, policy: Value, declares: bool) -> Pair {
     let upstream = Upstream::start(upstream);
     let config = json!({
         "policy": policy,
@@ -204,11 +204,11 @@ fn unknown(client: &str, upstream: &'static str, policy: Value, declares: bool) 
         "mcpServers": {"fake": {"url": upstream.url, "prefix": ""}},
     });
     let capabilities = if declares { json!({"experimental": {"vendor.example/do": {}}}) } else { json!({}) };
-    Pair::before(client, upstream, &config, "bytes", &capabilities)
+    Pair::start_with_config(client, upstream, &config, "bytes", &capabilities)
 }
 
 /// The status and the body of the answer, and the upstream's share of the request.
-fn do_it(pair: &Pair, params: Option<&str>, declares: bool) -> (u16, String) {
+fn call_extension(pair: &Pair, params: Option<&str>, declares: bool) -> (u16, String) {
     let capabilities = if declares { r#""experimental":{"vendor.example/do":{}}"# } else { "" };
     let envelope = format!(
         r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{{"name":"c","version":"1"}},"io.modelcontextprotocol/clientCapabilities":{{{capabilities}}}"#
@@ -228,22 +228,22 @@ fn do_it(pair: &Pair, params: Option<&str>, declares: bool) -> (u16, String) {
 }
 
 #[test]
-fn requests_of_an_extension_that_both_declare_pass_as_they_are() {
+fn declared_extension_requests_pass_unchanged() {
     for era in [HANDSHAKE, STATELESS] {
-        let pair = unknown(era, era, json!({"default": "allow"}), true);
+        let pair = pair_for_extension(era, era, json!({"default": "allow"}), true);
         let odd = r#"{ "uri":"x:here","n":1E+2,"z":12345678901234567890123}"#;
-        let (status, got) = do_it(&pair, Some(odd), true);
+        let (status, got) = call_extension(&pair, Some(odd), true);
         assert_eq!((status, got), (200, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{VENDOR}}}"#)), "{era}");
         let (head, body) = pair.upstream.got("vendor/do", 0);
         assert!(body.contains(odd.strip_suffix('}').unwrap()), "{era}: {body}");
         assert_eq!(head.contains("mcp-method: vendor/do"), era == STATELESS, "{head}");
-        assert_eq!(do_it(&pair, None, true).0, 200);
+        assert_eq!(call_extension(&pair, None, true).0, 200);
         assert_eq!(pair.upstream.got("vendor/do", 1).1.contains("params"), era == STATELESS);
     }
 }
 
 #[test]
-fn requests_that_nobody_declared_or_the_policy_does_not_know_do_not_pass() {
+fn undeclared_or_unjudged_requests_are_refused() {
     let allow = json!({"default": "allow"});
     let rule = json!({"default": "allow", "rules": [{"tools": ["vendor/*"], "then": "review"}]});
     let elsewhere = json!({"default": "allow", "rules": [{"tools": ["fs_*"], "then": "deny"}]});
@@ -257,8 +257,8 @@ fn requests_that_nobody_declared_or_the_policy_does_not_know_do_not_pass() {
         (STATELESS, STATELESS, &elsewhere, true, None),
     ];
     for (client, upstream, policy, declares, refused) in cases {
-        let pair = unknown(client, upstream, policy.clone(), declares);
-        let (status, got) = do_it(&pair, Some("{}"), declares);
+        let pair = pair_for_extension(client, upstream, policy.clone(), declares);
+        let (status, got) = call_extension(&pair, Some("{}"), declares);
         let case = format!("{client} {upstream} {policy} {declares}: {status} {got}");
         match refused {
             Some(why) => {

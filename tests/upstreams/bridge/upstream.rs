@@ -14,7 +14,7 @@ pub const STATELESS: &str = "2026-07-28";
 
 /// What it has seen and what it waits for.
 #[derive(Default)]
-struct Seen {
+struct UpstreamState {
     /// Every POST that is no part of connecting: its headers in lower case and its body.
     posts: Vec<(String, String)>,
     /// Connections that closed before their answer.
@@ -26,12 +26,12 @@ struct Seen {
 pub struct Upstream {
     pub url: String,
     pub revision: &'static str,
-    seen: Mutex<Seen>,
+    seen: Mutex<UpstreamState>,
     changed: Condvar,
 }
 
 /// Odd, and to stay so.
-pub const RESULT: &str = concat!(
+pub const ODD_RESULT: &str = concat!(
     "{ \"content\":[ {\"type\":\"text\",\"text\":\"x\",\"n\":12345678901234567890123} ],\"vendor\" : {\"z\":1.0,\"a\":1e400},",
     "\"nextCursor\":\"c\",\"structuredContent\":{\"b\":1.50,\"a\":\"\\u0041\"}}"
 );
@@ -58,7 +58,7 @@ impl Upstream {
     }
 
     /// From now on its tools fail, and no fault of theirs.
-    pub fn break_down(&self) {
+    pub fn start_failing(&self) {
         self.note(|seen| seen.broken = true);
     }
 
@@ -73,7 +73,7 @@ impl Upstream {
 
     /// Waits until `find` gives something.
     #[track_caller]
-    fn wait<T>(&self, what: &str, find: impl Fn(&Seen) -> Option<T>) -> T {
+    fn wait<T>(&self, what: &str, find: impl Fn(&UpstreamState) -> Option<T>) -> T {
         let mut seen = self.seen.lock().unwrap();
         loop {
             if let Some(found) = find(&seen) {
@@ -100,7 +100,7 @@ impl Upstream {
         });
     }
 
-    fn note(&self, change: impl FnOnce(&mut Seen)) {
+    fn note(&self, change: impl FnOnce(&mut UpstreamState)) {
         change(&mut self.seen.lock().unwrap());
         self.changed.notify_all();
     }
@@ -139,7 +139,7 @@ impl Upstream {
                 }
                 _ if id.is_null() || method.is_empty() => answer(&mut stream, 202, ""),
                 _ => {
-                    let result = self.standing(&method);
+                    let result = self.fixed_answer(&method);
                     answer(&mut stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
                 }
             }
@@ -147,7 +147,7 @@ impl Upstream {
     }
 
     /// Answers that are always the same.
-    fn standing(&self, method: &str) -> Value {
+    fn fixed_answer(&self, method: &str) -> Value {
         let mut capabilities = json!({"tools": {}, "prompts": {}, "resources": {}, "logging": {}});
         capabilities["experimental"] = json!({"vendor.example/do": {"v": 1}});
         let info = json!({"name": "fake", "version": "1"});
@@ -193,7 +193,7 @@ impl Upstream {
         };
         let echo = || result(&format!(r#"{{"content":[],"got":{body}}}"#));
         match what {
-            "bytes" => answer(stream, 200, &result(RESULT)),
+            "bytes" => answer(stream, 200, &result(ODD_RESULT)),
             "error" => answer(stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{ERROR}}}"#)),
             "x:here" => answer(stream, 200, &result(r#"{"contents":[{"uri":"x:here","text":"t","n":1.0}]}"#)),
             "x:mine" | "x:ours" | "read" => {

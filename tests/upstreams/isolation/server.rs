@@ -20,10 +20,10 @@ pub const HANDSHAKE: &str = "2025-11-25";
 pub type Offer = Value;
 
 /// Answers a request: `{"result": …}` or `{"error": …}`.
-pub type Act = Box<dyn Fn(&Value, &mut Turn<'_>) -> Value + Send + Sync>;
+pub type CallHandler = Box<dyn Fn(&Value, &mut PendingCall<'_>) -> Value + Send + Sync>;
 
 #[derive(Default)]
-struct Seen {
+struct ServerState {
     open: bool,
     /// Bodies of everything but what belongs to connecting.
     posts: Vec<String>,
@@ -33,19 +33,19 @@ pub struct Server {
     pub url: String,
     revision: &'static str,
     offer: Offer,
-    act: Act,
-    seen: Mutex<Seen>,
+    act: CallHandler,
+    seen: Mutex<ServerState>,
     changed: Condvar,
 }
 
 /// A request that is being answered.
-pub struct Turn<'a> {
+pub struct PendingCall<'a> {
     server: &'a Server,
     stream: &'a mut TcpStream,
     streams: bool,
 }
 
-impl Turn<'_> {
+impl PendingCall<'_> {
     /// Sends a message before the answer.
     pub fn send(&mut self, message: &Value) {
         if !std::mem::replace(&mut self.streams, true) {
@@ -59,8 +59,8 @@ impl Turn<'_> {
     /// Asks the client and gives what it answers, whole.
     #[track_caller]
     pub fn ask(&mut self, method: &str, params: Value) -> Value {
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let id = format!("q{}", ASKED.fetch_add(1, Ordering::Relaxed));
+        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+        let id = format!("q{}", NEXT_ID.fetch_add(1, Ordering::Relaxed));
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         let wanted = format!(r#""id":"{id}""#);
         let answer = self.server.wait("an answer", |seen| {
@@ -81,14 +81,14 @@ pub fn tool(name: &str) -> Value {
 }
 
 impl Server {
-    pub fn start(revision: &'static str, offer: Offer, act: Act) -> Arc<Self> {
-        let server = Self::held(revision, offer, act);
+    pub fn start(revision: &'static str, offer: Offer, act: CallHandler) -> Arc<Self> {
+        let server = Self::start_silent(revision, offer, act);
         server.open();
         server
     }
 
     /// One that takes connections and answers nothing before [`Server::open`].
-    pub fn held(revision: &'static str, offer: Offer, act: Act) -> Arc<Self> {
+    pub fn start_silent(revision: &'static str, offer: Offer, act: CallHandler) -> Arc<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let (seen, changed) = (Mutex::default(), Condvar::new());
@@ -117,13 +117,13 @@ impl Server {
         self.seen.lock().unwrap().posts.iter().filter(|body| body.contains(text)).cloned().collect()
     }
 
-    fn note(&self, change: impl FnOnce(&mut Seen)) {
+    fn note(&self, change: impl FnOnce(&mut ServerState)) {
         change(&mut self.seen.lock().unwrap());
         self.changed.notify_all();
     }
 
     #[track_caller]
-    fn wait<T>(&self, what: &str, find: impl Fn(&Seen) -> Option<T>) -> T {
+    fn wait<T>(&self, what: &str, find: impl Fn(&ServerState) -> Option<T>) -> T {
         let mut seen = self.seen.lock().unwrap();
         loop {
             if let Some(found) = find(&seen) {
@@ -151,7 +151,7 @@ impl Server {
             let method = message["method"].as_str().unwrap_or_default();
             let id = &message["id"];
             if method == "subscriptions/listen" {
-                let mut turn = Turn { server: self, stream: &mut stream, streams: false };
+                let mut turn = PendingCall { server: self, stream: &mut stream, streams: false };
                 let tag = json!({"io.modelcontextprotocol/subscriptionId": id});
                 let params = json!({"_meta": tag, "notifications": {}});
                 let method = "notifications/subscriptions/acknowledged";
@@ -167,7 +167,7 @@ impl Server {
                 answer(&mut stream, 202, "");
                 continue;
             }
-            if let Some(result) = self.standing(method) {
+            if let Some(result) = self.connection_answer(method) {
                 let body = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
                 answer(&mut stream, 200, &body);
                 continue;
@@ -177,7 +177,7 @@ impl Server {
                 answer(&mut stream, 202, "");
                 continue;
             }
-            let mut turn = Turn { server: self, stream: &mut stream, streams: false };
+            let mut turn = PendingCall { server: self, stream: &mut stream, streams: false };
             let outcome = (self.act)(&message, &mut turn);
             let outcome = outcome.to_string();
             // Its own bytes, where it wrote some.
@@ -192,7 +192,7 @@ impl Server {
     }
 
     /// What belongs to connecting.
-    fn standing(&self, method: &str) -> Option<Value> {
+    fn connection_answer(&self, method: &str) -> Option<Value> {
         let capabilities = json!({
             "tools": {}, "prompts": {}, "resources": {"subscribe": true}, "completions": {}, "experimental": {"acme.example/x": {}},
         });

@@ -1,4 +1,4 @@
-//! What is sent and what comes back when all goes well.
+//! Tests of requests and answers when everything goes well.
 
 use countersign_config::UrlTransport;
 use countersign_protocol::Revision;
@@ -8,8 +8,8 @@ use serde_json::json;
 use super::server::*;
 
 #[actix::test]
-async fn a_stateless_request_carries_its_headers_and_the_result_its_bytes() {
-    let server = Server::each(|mut conn, request| async move {
+async fn stateless_request_has_headers_and_exact_result() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         let body = format!(
             "{{ \"jsonrpc\":\"2.0\",\"x\":1, \"id\":{},\n\"result\":{{\"n\":12345678901234567890123,\"b\" : 1.0}}}}",
             request.id()
@@ -21,7 +21,7 @@ async fn a_stateless_request_carries_its_headers_and_the_result_its_bytes() {
     let headers = [("X-Api-Key", "secret"), ("accept", "nothing"), ("user-agent", "mine")];
     let connector = connector(&server.url, &headers, UrlTransport::Auto);
     assert_eq!(connector.kind(), LinkKind::Streams);
-    let link = connector.connect(Heard::new()).await.unwrap();
+    let link = connector.connect(RecordingListener::new()).await.unwrap();
     link.opened(&negotiated(Revision::MODERN));
     assert_eq!((connector.kind(), link.kind()), (LinkKind::Stateless, LinkKind::Stateless));
     let mut outgoing = Outgoing::new(7, "tools/call", Some(r#"{"name":"größe"}"#));
@@ -61,15 +61,15 @@ async fn a_stateless_request_carries_its_headers_and_the_result_its_bytes() {
 }
 
 #[actix::test]
-async fn a_stream_hands_on_what_comes_before_the_answer_in_order() {
-    let server = Server::each(|mut conn, request| async move {
+async fn stream_messages_precede_the_answer_in_order() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         conn.stream("").await;
         conn.chunk(": hello\n\n").await;
         for n in 1..=3 {
             let params = json!({"progressToken": request.id(), "progress": n});
             conn.event(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})).await;
         }
-        // Also on the stream of a request a stateless server must not ask; nor does that end it.
+        // Also on the stream of a request, where a stateless server must not ask; that does not end the stream.
         conn.event(&json!({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})).await;
         conn.chunk("event: ping\ndata: what is this\n\n").await;
         conn.event(&json!({"jsonrpc": "2.0", "id": request.id(), "result": {"ok": true}})).await;
@@ -81,8 +81,8 @@ async fn a_stream_hands_on_what_comes_before_the_answer_in_order() {
     .await;
     let link = server.modern().await;
     for id in 1..=3 {
-        let heard = Heard::new();
-        let answer = soon(link.request(&call(id), heard.clone())).await;
+        let heard = RecordingListener::new();
+        let answer = within_max_wait(link.request(&call(id), heard.clone())).await;
         assert_eq!(heard.methods(), ["notifications/progress"; 3]);
         assert_eq!(text(answer), r#"{"ok":true}"#);
         // The end of the stream may come a moment after the answer.
@@ -94,12 +94,12 @@ async fn a_stream_hands_on_what_comes_before_the_answer_in_order() {
 }
 
 #[actix::test]
-async fn connections_are_used_again_after_every_kind_of_answer() {
-    let server = Server::each(|mut conn, request| async move {
+async fn connections_are_reused_after_every_kind_of_answer() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         match request.id().as_u64().unwrap() % 3 {
             0 => conn.result(&request, json!({})).await,
             1 => {
-                // In one piece with its end, as most servers write it.
+                // In one write with the end, as most servers do.
                 let event = format!("data: {}\n\n", json!({"jsonrpc": "2.0", "id": request.id(), "result": {}}));
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
                 conn.write(format!("{head}{:x}\r\n{event}\r\n0\r\n\r\n", event.len())).await;
@@ -118,11 +118,11 @@ async fn connections_are_used_again_after_every_kind_of_answer() {
 }
 
 #[actix::test]
-async fn errors_are_answers_whatever_the_status() {
+async fn json_rpc_errors_count_with_any_status() {
     for status in ["200 OK", "400 Bad Request", "404 Not Found", "500 Oops", "401 Unauthorized"] {
         for stream in [false, true] {
             for id in ["7", "null", "\"server-error\""] {
-                let server = Server::each(move |mut conn, _| async move {
+                let server = Server::start_for_each_request(move |mut conn, _| async move {
                     let body = format!(
                         r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32022,"message":"no","data":{{"supported":["x"],"n":1.0}}}}}}"#
                     );
@@ -162,7 +162,7 @@ async fn dropping_a_stateless_request_closes_its_stream() {
     .await;
     let link = server.modern().await;
     for id in [1, 2] {
-        let heard = Heard::new();
+        let heard = RecordingListener::new();
         let outgoing = call(id);
         let mut request = link.request(&outgoing, heard.clone());
         if id == 2 {
@@ -171,14 +171,14 @@ async fn dropping_a_stateless_request_closes_its_stream() {
             tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
         }
         drop(request);
-        assert_eq!(soon(is_closed.recv()).await.unwrap(), id);
+        assert_eq!(within_max_wait(is_closed.recv()).await.unwrap(), id);
     }
     assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "closing is all the cancelling there is");
 }
 
 #[actix::test]
-async fn a_slow_drip_is_no_fault() {
-    let server = Server::each(|mut conn, request| async move {
+async fn slow_response_is_accepted() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         let event = format!(
             "id: 1\r\ndata: {}\r\n\r\n",
             json!({"jsonrpc": "2.0", "id": request.id(), "result": {"slow": "ü"}})
@@ -202,8 +202,8 @@ async fn a_slow_drip_is_no_fault() {
 }
 
 #[actix::test]
-async fn a_subscription_lasts_and_its_messages_are_its_own() {
-    let server = Server::each(|mut conn, request| async move {
+async fn subscription_stays_open_with_its_own_messages() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         if request.rpc() == "subscriptions/listen" {
             conn.stream("").await;
             let meta = json!({"io.modelcontextprotocol/subscriptionId": request.id()});
@@ -218,7 +218,7 @@ async fn a_subscription_lasts_and_its_messages_are_its_own() {
     })
     .await;
     let link = server.modern().await;
-    let heard = Heard::new();
+    let heard = RecordingListener::new();
     let outgoing = Outgoing::new(1, "subscriptions/listen", Some("{}"));
     let mut listen = link.request(&outgoing, heard.clone());
     let others = async {
@@ -230,8 +230,8 @@ async fn a_subscription_lasts_and_its_messages_are_its_own() {
 }
 
 #[actix::test]
-async fn credentials_of_the_url_are_sent_and_never_shown() {
-    let server = Server::each(|mut conn, request| async move {
+async fn url_credentials_are_sent_and_never_shown() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         conn.result(&request, json!({})).await;
         conn
     })
@@ -242,7 +242,7 @@ async fn credentials_of_the_url_are_sent_and_never_shown() {
     url.set_query(Some("token=hidden"));
     let connector = connector(&url, &[], UrlTransport::StreamableHttp);
     assert_eq!(connector.describe(), server.url.as_str());
-    let link = connector.connect(Heard::new()).await.unwrap();
+    let link = connector.connect(RecordingListener::new()).await.unwrap();
     ask(&link, Outgoing::new(1, "server/discover", None)).await.unwrap();
     let request = &server.log.all()[0];
     assert_eq!(request.header("authorization"), Some("Basic dXMgZXI6cEBzcw=="));
@@ -251,8 +251,8 @@ async fn credentials_of_the_url_are_sent_and_never_shown() {
 }
 
 #[actix::test]
-async fn links_are_shared_by_threads_each_with_connections_of_its_own() {
-    let server = Server::each(|mut conn, request| async move {
+async fn threads_share_links_but_not_connections() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         conn.result(&request, json!({"connection": conn.number})).await;
         conn
     })
@@ -266,10 +266,10 @@ async fn links_are_shared_by_threads_each_with_connections_of_its_own() {
             let id = round * 10 + n as u64;
             arbiter.spawn_fn(move || {
                 actix_web::rt::spawn(async move {
-                    let _ = done.send(text(link.request(&call(id), Heard::new()).await));
+                    let _ = done.send(text(link.request(&call(id), RecordingListener::new()).await));
                 });
             });
-            let text = soon(answer).await.unwrap();
+            let text = within_max_wait(answer).await.unwrap();
             assert_eq!(text, json!({"connection": n}).to_string(), "round {round}");
         }
     }
@@ -280,7 +280,7 @@ async fn links_are_shared_by_threads_each_with_connections_of_its_own() {
 }
 
 #[actix::test]
-async fn bodies_that_end_with_their_connection_and_interim_responses_are_read() {
+async fn close_delimited_bodies_and_1xx_are_read() {
     for stream in [false, true] {
         for pieces in [1, 3, 100] {
             let server = Server::start(move |mut conn| async move {

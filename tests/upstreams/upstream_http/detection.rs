@@ -1,4 +1,4 @@
-//! Which era, over real bytes.
+//! Tests of the detection of a server's era, over real bytes.
 
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
@@ -13,13 +13,13 @@ use serde_json::json;
 use super::server::*;
 
 async fn find(connector: Arc<dyn Connector>) -> Result<Detected, LinkError> {
-    soon(detect(connector, &|| Heard::new() as Arc<dyn Listener>)).await
+    within_max_wait(detect(connector, &|| RecordingListener::new() as Arc<dyn Listener>)).await
 }
 
 #[actix::test]
-async fn a_server_that_discovers_is_stateless() {
+async fn discovering_server_is_stateless() {
     let refused = Rc::new(Cell::new(false));
-    let server = Server::each(move |mut conn, request| { let refused = Rc::clone(&refused); async move {
+    let server = Server::start_for_each_request(move |mut conn, request| { let refused = Rc::clone(&refused); async move {
         let version = "2026-07-28";
         if request.rpc() == "server/discover" {
             let meta = &request.json()["params"]["_meta"];
@@ -45,7 +45,7 @@ async fn a_server_that_discovers_is_stateless() {
 }
 
 #[actix::test]
-async fn a_server_with_sessions_is_told_by_what_it_says() {
+async fn server_with_sessions_is_detected() {
     for (status, body) in [
         ("200 OK", "{}"),
         ("200 OK", r#"{"jsonrpc":"2.0","id":0,"result":{}}"#),
@@ -62,7 +62,7 @@ async fn a_server_with_sessions_is_told_by_what_it_says() {
         ("422 Unprocessable", "Unexpected message, expect initialize request"),
         ("202 Accepted", ""),
     ] {
-        let server = Server::each(move |conn, request| async move {
+        let server = Server::start_for_each_request(move |conn, request| async move {
             match session(conn, request, "2025-06-18").await {
                 Ok(conn) => conn,
                 Err((mut conn, request)) => {
@@ -84,9 +84,9 @@ async fn a_server_with_sessions_is_told_by_what_it_says() {
 }
 
 #[actix::test]
-async fn who_asks_for_credentials_has_said_nothing() {
+async fn unauthorized_answer_decides_no_era() {
     for status in ["401 Unauthorized", "403 Forbidden", "500 Oops", "503 Busy", "307 Elsewhere"] {
-        let server = Server::each(move |mut conn, _| async move {
+        let server = Server::start_for_each_request(move |mut conn, _| async move {
             conn.answer(status, "", "").await;
             conn
         })
@@ -104,7 +104,7 @@ async fn who_asks_for_credentials_has_said_nothing() {
 }
 
 #[actix::test]
-async fn the_pair_is_found_where_post_is_refused() {
+async fn sse_pair_is_detected_if_post_is_refused() {
     for (status, transport, works) in [
         ("404 Not Found", UrlTransport::Auto, true),
         ("405 Method Not Allowed", UrlTransport::Auto, true),

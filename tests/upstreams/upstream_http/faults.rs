@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use super::server::*;
 
 /// What one call to a server that answers with those bytes and closes comes to.
-async fn raw(bytes: impl AsRef<[u8]> + 'static) -> Result<Response, LinkError> {
+async fn call_raw_server(bytes: impl AsRef<[u8]> + 'static) -> Result<Response, LinkError> {
     let bytes = std::rc::Rc::new(bytes);
     let server = Server::start(move |mut conn| {
         let bytes = std::rc::Rc::clone(&bytes);
@@ -28,7 +28,7 @@ fn http(head: &str, body: &str) -> String {
 }
 
 #[actix::test]
-async fn what_breaks_off_is_lost() {
+async fn interrupted_response_is_lost() {
     let good = json!({"jsonrpc": "2.0", "id": 5, "result": {}}).to_string();
     for bytes in [
         String::new(),
@@ -45,13 +45,13 @@ async fn what_breaks_off_is_lost() {
         http("200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked", "5\r\ndata"),
         http("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9", "data: \n\n\n"),
     ] {
-        let outcome = raw(bytes.clone()).await;
+        let outcome = call_raw_server(bytes.clone()).await;
         assert!(matches!(outcome, Err(LinkError::Lost(_))), "{bytes:?}: {outcome:?}");
     }
 }
 
 #[actix::test]
-async fn what_is_no_answer_is_a_fault_of_the_protocol() {
+async fn invalid_response_is_a_protocol_error() {
     let json = "200 OK\r\ncontent-type: application/json\r\nconnection: close";
     let stream = "200 OK\r\ncontent-type: text/event-stream";
     for bytes in [
@@ -69,20 +69,20 @@ async fn what_is_no_answer_is_a_fault_of_the_protocol() {
         http(stream, "data: garbage\n\n"),
         http(&format!("{json}\r\ncontent-encoding: gzip"), "\u{1f}"),
     ] {
-        let outcome = raw(bytes.clone()).await;
+        let outcome = call_raw_server(bytes.clone()).await;
         assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{:.200}: {outcome:?}", bytes);
     }
     let mut invalid = http(json, r#"{"jsonrpc":"2.0","id":5,"result":{"a":"?"}}"#).into_bytes();
     let at = invalid.iter().rposition(|b| *b == b'?').unwrap();
     invalid[at] = 0xFF;
-    assert!(matches!(raw(invalid).await, Err(LinkError::Protocol(_))));
+    assert!(matches!(call_raw_server(invalid).await, Err(LinkError::Protocol(_))));
     // A wrong id on a stream is somebody else's; the right one never comes.
     let wrong = http(stream, "data: {\"jsonrpc\":\"2.0\",\"id\":6,\"result\":{}}\n\n");
-    assert!(matches!(raw(wrong).await, Err(LinkError::Lost(_))));
+    assert!(matches!(call_raw_server(wrong).await, Err(LinkError::Lost(_))));
 }
 
 #[actix::test]
-async fn a_status_without_an_answer_is_that_status() {
+async fn bare_error_status_is_reported() {
     for (head, body, status) in [
         ("500 Oops\r\ncontent-type: text/html", "<b>\u{1b}[31mboom</b>", 500),
         ("502 Bad Gateway", "", 502),
@@ -93,7 +93,7 @@ async fn a_status_without_an_answer_is_that_status() {
         ("200 OK\r\ncontent-length: 0", "", 200),
         ("503 Busy\r\ncontent-type: text/event-stream", "", 503),
     ] {
-        match raw(http(&format!("{head}\r\nconnection: close"), body)).await {
+        match call_raw_server(http(&format!("{head}\r\nconnection: close"), body)).await {
             Err(LinkError::Status { status: found, body }) => {
                 assert_eq!(found, status);
                 assert!(!body.contains('\u{1b}'), "{body}");
@@ -105,20 +105,20 @@ async fn a_status_without_an_answer_is_that_status() {
 
 #[actix::test]
 async fn redirects_are_not_followed() {
-    let other = Server::each(|mut conn, request| async move {
+    let other = Server::start_for_each_request(|mut conn, request| async move {
         conn.result(&request, json!({})).await;
         conn
     })
     .await;
     for status in ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"] {
         let head = format!("{status}\r\nlocation: {}\r\ncontent-length: 0", other.url);
-        assert!(matches!(raw(http(&head, "")).await, Err(LinkError::Status { .. })), "{status}");
+        assert!(matches!(call_raw_server(http(&head, "")).await, Err(LinkError::Status { .. })), "{status}");
     }
     assert_eq!(*other.connections.borrow(), 0);
 }
 
 #[actix::test]
-async fn answers_of_100_mib_are_refused_before_they_are_here() {
+async fn huge_answers_are_refused_early() {
     const MIB: usize = 1 << 20;
     for head in [
         "content-type: application/json\r\ncontent-length: 104857600\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":\"",
@@ -142,22 +142,25 @@ async fn answers_of_100_mib_are_refused_before_they_are_here() {
         .await;
         let outcome = ask(&server.modern().await, call(5)).await;
         assert!(matches!(&outcome, Err(LinkError::Protocol(why)) if why.contains("16777216")), "{head}: {outcome:?}");
-        assert!(soon(written.recv()).await.unwrap() < 60, "the connection was closed before all of it had come");
+        assert!(
+            within_max_wait(written.recv()).await.unwrap() < 60,
+            "the connection was closed before all of it had come"
+        );
     }
     // Just below the bound is fine.
     let body = format!(r#"{{"jsonrpc":"2.0","id":5,"result":{{"x":"{}"}}}}"#, "y".repeat(15 * MIB));
     let head = format!("200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
-    assert!(raw(http(&head, &body)).await.is_ok());
+    assert!(call_raw_server(http(&head, &body)).await.is_ok());
 }
 
 #[actix::test]
-async fn what_was_never_sent_is_told_from_what_may_have_been() {
+async fn unsent_and_possibly_sent_requests_differ() {
     let nobody = DeadPort::new();
     let url = url::Url::parse(&format!("http://{}/", nobody.address)).unwrap();
     let refused = |url: &url::Url, headers: &[(&str, &str)]| {
         let connector = connector(url, headers, UrlTransport::Auto);
         async move {
-            let link = connector.connect(Heard::new()).await?;
+            let link = connector.connect(RecordingListener::new()).await?;
             link.opened(&negotiated(Revision::MODERN));
             ask(&link, call(1)).await
         }
@@ -177,7 +180,7 @@ async fn what_was_never_sent_is_told_from_what_may_have_been() {
 }
 
 #[actix::test]
-async fn a_link_sends_a_request_once_even_where_its_kept_connection_ends_under_it() {
+async fn request_is_sent_once_if_idle_connection_ends() {
     // Each connection answers once, then takes one more request and closes without a word.
     let server = Server::start(|mut conn| async move {
         let request = conn.request().await.unwrap();
@@ -197,7 +200,7 @@ async fn a_link_sends_a_request_once_even_where_its_kept_connection_ends_under_i
 }
 
 #[actix::test]
-async fn connections_closed_between_requests_are_no_fault() {
+async fn closed_idle_connections_are_no_error() {
     let (closed, mut is_closed) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |mut conn| {
         let closed = closed.clone();
@@ -212,7 +215,7 @@ async fn connections_closed_between_requests_are_no_fault() {
     let link = server.modern().await;
     for id in 1..=20 {
         assert_eq!(text(ask(&link, call(id)).await), "{}", "{id}");
-        soon(is_closed.recv()).await.unwrap();
+        within_max_wait(is_closed.recv()).await.unwrap();
         // What the kernel knows of the end, the client is told by the next poll of its reactor.
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -220,16 +223,16 @@ async fn connections_closed_between_requests_are_no_fault() {
 }
 
 #[actix::test]
-async fn a_server_that_comes_and_goes_works_whenever_it_is_there() {
+async fn restarted_server_is_reached_again() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let mut server = Some(Server::on(listener, echo));
+    let mut server = Some(Server::start_on(listener, echo));
     let link = server.as_ref().unwrap().modern().await;
     for id in 0..5 {
         assert_eq!(text(ask(&link, call(id)).await), "{}");
         drop(server.take());
         // Its task is gone once the runtime has had a turn. Nobody else gets the port until it is back.
-        let nobody = soon(async {
+        let nobody = within_max_wait(async {
             loop {
                 match DeadPort::at(address) {
                     Ok(nobody) => return nobody,
@@ -242,7 +245,7 @@ async fn a_server_that_comes_and_goes_works_whenever_it_is_there() {
         assert!(matches!(outcome, Err(LinkError::Unreachable(_) | LinkError::Lost(_))), "{outcome:?}");
         let listener = nobody.listen();
         listener.set_nonblocking(true).unwrap();
-        server = Some(Server::on(TcpListener::from_std(listener).unwrap(), echo));
+        server = Some(Server::start_on(TcpListener::from_std(listener).unwrap(), echo));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Upstreams over HTTP, HTTP+SSE and WebSocket, against servers that are written byte by byte and misbehave in every way.
+//! Tests of upstreams over HTTP, HTTP+SSE and WebSocket, against scripted servers that misbehave in every way.
 
 mod answers;
 mod detection;

@@ -1,4 +1,4 @@
-//! The 2024-11-05 pair: a stream by GET, messages by POST.
+//! Tests of the 2024-11-05 pair: a stream by GET, and messages by POST.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 
 use super::server::*;
 
-/// Sends one event on the open stream, or ends it.
-pub type Feed = Rc<RefCell<Option<mpsc::UnboundedSender<Option<String>>>>>;
+/// Sends one event on the open stream, or ends it with `None`.
+pub type StreamSender = Rc<RefCell<Option<mpsc::UnboundedSender<Option<String>>>>>;
 
-/// A server of the pair; a POST to the stream's own URL gets `status`.
-pub async fn server(status: &'static str, endpoint: &'static str) -> (Server, Feed) {
-    let feed = Feed::default();
+/// Starts a server of the pair; a POST to the stream's own URL gets `status`.
+pub async fn server(status: &'static str, endpoint: &'static str) -> (Server, StreamSender) {
+    let feed = StreamSender::default();
     let own = Rc::clone(&feed);
-    let server = Server::each(move |mut conn, request| {
+    let server = Server::start_for_each_request(move |mut conn, request| {
         let feed = Rc::clone(&own);
         async move {
             if request.method == "GET" {
@@ -62,14 +62,14 @@ pub async fn server(status: &'static str, endpoint: &'static str) -> (Server, Fe
     (server, feed)
 }
 
-async fn open(server: &Server, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>, LinkError> {
+async fn open(server: &Server, unsolicited: Arc<RecordingListener>) -> Result<Arc<dyn Link>, LinkError> {
     legacy(&*connector(&server.url, &[("x-key", "k")], UrlTransport::Sse), unsolicited).await
 }
 
 #[actix::test]
-async fn requests_go_by_post_and_answers_come_on_the_stream() {
+async fn answers_to_posts_come_on_the_stream() {
     let (server, feed) = server("405 No", "messages?s=1").await;
-    let rest = Heard::new();
+    let rest = RecordingListener::new();
     let link = open(&server, rest.clone()).await.unwrap();
     assert_eq!(text(ask(&link, call(1)).await), r#"{"echo":1}"#);
     let all = server.log.all();
@@ -77,7 +77,7 @@ async fn requests_go_by_post_and_answers_come_on_the_stream() {
     assert!(all[1..].iter().all(|r| r.path == "/messages?s=1" && r.header("x-key") == Some("k")));
     assert_eq!((all[0].header("accept"), all[0].header("x-key")), (Some("text/event-stream"), Some("k")));
 
-    // Messages that belong to nobody, a question, and a dropped request.
+    // Stray messages, a question, and a dropped request.
     let say = |message: Value| feed.borrow().as_ref().unwrap().send(Some(format!("data: {message}\n\n"))).unwrap();
     say(json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
     assert_eq!(rest.next().await.method, "notifications/tools/list_changed");
@@ -86,40 +86,40 @@ async fn requests_go_by_post_and_answers_come_on_the_stream() {
     assert_eq!(server.log.find(|r| r.id() == "q").await.json()["result"], json!({}));
     {
         let outgoing = Outgoing::new(2, "silent", None);
-        let mut request = link.request(&outgoing, Heard::new());
+        let mut request = link.request(&outgoing, RecordingListener::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 2) => {} }
     }
     assert_eq!(server.log.find(|r| r.rpc() == "notifications/cancelled").await.json()["params"]["requestId"], 2);
 }
 
 #[actix::test]
-async fn a_post_that_is_refused_fails_that_request_alone() {
+async fn refused_post_fails_only_its_request() {
     let (server, _feed) = server("405 No", "/messages").await;
-    let link = open(&server, Heard::new()).await.unwrap();
+    let link = open(&server, RecordingListener::new()).await.unwrap();
     let refused = ask(&link, Outgoing::new(1, "refused", None)).await;
     assert!(matches!(refused, Err(LinkError::Status { status: 400, .. })), "{refused:?}");
     assert_eq!(text(ask(&link, call(2)).await), r#"{"echo":2}"#);
-    // Whoever does not know the session any more has ended it.
+    // A server that no longer knows the session has ended it.
     assert!(ask(&link, Outgoing::new(3, "gone", None)).await.is_err());
-    soon(link.closed().cancelled()).await;
+    within_max_wait(link.closed().cancelled()).await;
 }
 
 #[actix::test]
-async fn the_end_of_the_stream_is_the_end_of_the_link() {
+async fn stream_end_is_link_end() {
     let (server, feed) = server("405 No", "/messages").await;
-    let link = open(&server, Heard::new()).await.unwrap();
+    let link = open(&server, RecordingListener::new()).await.unwrap();
     let outgoing = Outgoing::new(1, "silent", None);
-    let mut request = link.request(&outgoing, Heard::new());
+    let mut request = link.request(&outgoing, RecordingListener::new());
     tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
     feed.borrow().as_ref().unwrap().send(None).unwrap();
-    assert!(matches!(soon(request).await, Err(LinkError::Lost(_))));
+    assert!(matches!(within_max_wait(request).await, Err(LinkError::Lost(_))));
     assert!(link.closed().is_cancelled());
     assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
 }
 
 #[actix::test]
-async fn an_endpoint_elsewhere_is_refused() {
-    let other = Server::each(|mut conn, _| async move {
+async fn foreign_endpoint_is_refused() {
+    let other = Server::start_for_each_request(|mut conn, _| async move {
         conn.accepted().await;
         conn
     })
@@ -127,14 +127,14 @@ async fn an_endpoint_elsewhere_is_refused() {
     let elsewhere: &'static str = Box::leak(other.url.to_string().into_boxed_str());
     for endpoint in [elsewhere, "//example.com/m", "https://example.com/m"] {
         let (server, _feed) = server("405 No", endpoint).await;
-        let outcome = open(&server, Heard::new()).await.map(|_| ());
+        let outcome = open(&server, RecordingListener::new()).await.map(|_| ());
         assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{endpoint}: {outcome:?}");
     }
     assert_eq!(*other.connections.borrow(), 0);
 }
 
 #[actix::test]
-async fn a_stream_that_is_none_is_refused() {
+async fn non_stream_response_is_refused() {
     for answer in [
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n",
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 0\r\n\r\n",
@@ -147,7 +147,7 @@ async fn a_stream_that_is_none_is_refused() {
             conn.write(answer).await;
         })
         .await;
-        let outcome = open(&server, Heard::new()).await.map(|_| ());
+        let outcome = open(&server, RecordingListener::new()).await.map(|_| ());
         assert!(outcome.is_err(), "{answer}");
     }
 }

@@ -17,10 +17,10 @@ use tokio::{
 use url::Url;
 
 /// How long a test waits for something that must happen before it calls it a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-pub async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it must happen")
+pub async fn within_max_wait<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(MAX_WAIT, what).await.expect("it must happen")
 }
 
 /// One HTTP request as it came.
@@ -159,7 +159,7 @@ impl Log {
 
     /// The first request that is so, which must come.
     pub async fn find(&self, is: impl Fn(&Request) -> bool) -> Request {
-        soon(async {
+        within_max_wait(async {
             loop {
                 let next = self.1.notified();
                 if let Some(found) = self.0.borrow().iter().find(|r| is(r)) {
@@ -182,10 +182,13 @@ pub struct Server {
 
 impl Server {
     pub async fn start<F: Future<Output = ()> + 'static>(script: impl Fn(Conn) -> F + 'static) -> Self {
-        Self::on(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), script)
+        Self::start_on(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), script)
     }
 
-    pub fn on<F: Future<Output = ()> + 'static>(listener: TcpListener, script: impl Fn(Conn) -> F + 'static) -> Self {
+    pub fn start_on<F: Future<Output = ()> + 'static>(
+        listener: TcpListener,
+        script: impl Fn(Conn) -> F + 'static,
+    ) -> Self {
         let url = Url::parse(&format!("http://{}/mcp", listener.local_addr().unwrap())).unwrap();
         let (log, connections) = (Log::default(), Rc::new(RefCell::new(0)));
         let (own, count) = (log.clone(), Rc::clone(&connections));
@@ -203,7 +206,9 @@ impl Server {
     }
 
     /// Every connection answers every request with that.
-    pub async fn each<F: Future<Output = Conn> + 'static>(answer: impl Fn(Conn, Request) -> F + 'static) -> Self {
+    pub async fn start_for_each_request<F: Future<Output = Conn> + 'static>(
+        answer: impl Fn(Conn, Request) -> F + 'static,
+    ) -> Self {
         let answer = Rc::new(answer);
         Self::start(move |mut conn| {
             let answer = Rc::clone(&answer);
@@ -222,13 +227,13 @@ impl Server {
 
     /// A link that is open in the stateless era.
     pub async fn modern(&self) -> Arc<dyn Link> {
-        let link = self.connector().connect(Heard::new()).await.unwrap();
+        let link = self.connector().connect(RecordingListener::new()).await.unwrap();
         link.opened(&negotiated(Revision::MODERN));
         link
     }
 
     /// A link that has shaken hands.
-    pub async fn legacy(&self, unsolicited: Arc<Heard>) -> Arc<dyn Link> {
+    pub async fn legacy(&self, unsolicited: Arc<RecordingListener>) -> Arc<dyn Link> {
         legacy(&*self.connector(), unsolicited).await.unwrap()
     }
 }
@@ -248,7 +253,10 @@ impl Drop for Server {
     }
 }
 
-pub async fn legacy(connector: &dyn Connector, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>, LinkError> {
+pub async fn legacy(
+    connector: &dyn Connector,
+    unsolicited: Arc<RecordingListener>,
+) -> Result<Arc<dyn Link>, LinkError> {
     let nothing = ClientCapabilities::default();
     handshake::open(connector, Era::Legacy, None, &nothing, unsolicited).await.map(|(link, _)| link)
 }
@@ -265,14 +273,14 @@ pub fn negotiated(revision: Revision) -> Negotiated {
 }
 
 /// Keeps what it hears.
-pub struct Heard {
+pub struct RecordingListener {
     notifications: parking_lot::Mutex<VecDeque<UpstreamNotification>>,
     requests: mpsc::UnboundedSender<UpstreamRequest>,
     received: tokio::sync::Mutex<mpsc::UnboundedReceiver<UpstreamRequest>>,
     bell: Notify,
 }
 
-impl Heard {
+impl RecordingListener {
     pub fn new() -> Arc<Self> {
         let (requests, received) = mpsc::unbounded_channel();
         Arc::new(Self {
@@ -288,7 +296,7 @@ impl Heard {
     }
 
     pub async fn next(&self) -> UpstreamNotification {
-        soon(async {
+        within_max_wait(async {
             loop {
                 let bell = self.bell.notified();
                 if let Some(first) = self.notifications.lock().pop_front() {
@@ -301,11 +309,11 @@ impl Heard {
     }
 
     pub async fn asked(&self) -> UpstreamRequest {
-        soon(async { self.received.lock().await.recv().await.unwrap() }).await
+        within_max_wait(async { self.received.lock().await.recv().await.unwrap() }).await
     }
 }
 
-impl Listener for Heard {
+impl Listener for RecordingListener {
     fn notification(&self, notification: UpstreamNotification) {
         self.notifications.lock().push_back(notification);
         self.bell.notify_waiters();
@@ -321,7 +329,7 @@ pub fn call(id: u64) -> Outgoing {
 }
 
 pub async fn ask(link: &Arc<dyn Link>, outgoing: Outgoing) -> Result<Response, LinkError> {
-    soon(link.request(&outgoing, Heard::new())).await
+    within_max_wait(link.request(&outgoing, RecordingListener::new())).await
 }
 
 /// The text of a result, or what came instead.
@@ -332,7 +340,7 @@ pub fn text(response: Result<Response, LinkError>) -> String {
     }
 }
 
-/// What a server of the handshake era with a session says to `initialize` and its company; `Err` gives back the rest.
+/// What a server of the handshake era with a session says to `handshake_revision` and its company; `Err` gives back the rest.
 pub async fn session(mut conn: Conn, request: Request, revision: &str) -> Result<Conn, (Conn, Request)> {
     match (request.method.as_str(), request.rpc().as_str()) {
         ("POST", "initialize") => {

@@ -1,4 +1,4 @@
-//! What only the handshake era has: sessions, questions of the server, streams by GET, resumption.
+//! Tests of features of the handshake era: sessions, questions of the server, streams by GET, and resumption.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -8,11 +8,11 @@ use serde_json::json;
 use super::server::*;
 
 #[actix::test]
-async fn a_session_has_its_headers_and_an_end() {
+async fn session_has_headers_and_is_deleted() {
     for (revision, version) in
         [("2025-11-25", Some("2025-11-25")), ("2025-06-18", Some("2025-06-18")), ("2025-03-26", None)]
     {
-        let server = Server::each(move |conn, request| async move {
+        let server = Server::start_for_each_request(move |conn, request| async move {
             match session(conn, request, revision).await {
                 Ok(conn) => conn,
                 Err((mut conn, request)) => {
@@ -22,7 +22,7 @@ async fn a_session_has_its_headers_and_an_end() {
             }
         })
         .await;
-        let link = server.legacy(Heard::new()).await;
+        let link = server.legacy(RecordingListener::new()).await;
         assert_eq!(text(ask(&link, call(1)).await), "{}");
         let get = server.log.find(|r| r.method == "GET").await;
         link.close();
@@ -45,35 +45,37 @@ async fn a_session_has_its_headers_and_an_end() {
 }
 
 #[actix::test]
-async fn a_dropped_link_ends_its_session() {
-    let server =
-        Server::each(|conn, request| async move { session(conn, request, "2025-11-25").await.ok().unwrap() }).await;
-    drop(server.legacy(Heard::new()).await);
+async fn dropped_link_ends_its_session() {
+    let server = Server::start_for_each_request(|conn, request| async move {
+        session(conn, request, "2025-11-25").await.ok().unwrap()
+    })
+    .await;
+    drop(server.legacy(RecordingListener::new()).await);
     assert_eq!(server.log.find(|r| r.method == "DELETE").await.header("mcp-session-id"), Some("s-1"));
 }
 
 #[actix::test]
-async fn a_session_id_that_none_may_have_is_refused() {
+async fn invalid_session_id_is_refused() {
     for id in ["a b", "ä", ""] {
-        let server = Server::each(move |mut conn, request| async move {
+        let server = Server::start_for_each_request(move |mut conn, request| async move {
             let body = json!({"jsonrpc": "2.0", "id": request.id(), "result": {"protocolVersion": "2025-11-25"}});
             conn.answer("200 OK", &format!("mcp-session-id: {id}\r\n"), &body.to_string()).await;
             conn
         })
         .await;
-        let outcome = legacy(&*server.connector(), Heard::new()).await.map(|_| ());
+        let outcome = legacy(&*server.connector(), RecordingListener::new()).await.map(|_| ());
         assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{id}: {outcome:?}");
     }
 }
 
 #[actix::test]
-async fn a_session_that_ended_says_so() {
+async fn ended_session_is_reported() {
     for body in [
         "",
         "Session not found",
         r#"{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}"#,
     ] {
-        let server = Server::each(move |conn, request| async move {
+        let server = Server::start_for_each_request(move |conn, request| async move {
             match session(conn, request, "2025-11-25").await {
                 Ok(conn) => conn,
                 Err((mut conn, _)) => {
@@ -83,13 +85,13 @@ async fn a_session_that_ended_says_so() {
             }
         })
         .await;
-        let link = server.legacy(Heard::new()).await;
+        let link = server.legacy(RecordingListener::new()).await;
         assert!(matches!(ask(&link, call(1)).await, Err(LinkError::SessionGone)));
         assert!(link.closed().is_cancelled());
         assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
     }
-    // Without a session a 404 is only a status, and some servers use it for what they do not know.
-    let server = Server::each(|conn, request| async move {
+    // Without a session, a 404 is an ordinary status, which some servers use for unknown methods.
+    let server = Server::start_for_each_request(|conn, request| async move {
         match session(conn, request, "2025-11-25").await {
             Ok(conn) => conn,
             Err((mut conn, request)) => {
@@ -100,14 +102,14 @@ async fn a_session_that_ended_says_so() {
         }
     })
     .await;
-    let link = server.legacy(Heard::new()).await;
+    let link = server.legacy(RecordingListener::new()).await;
     assert!(matches!(ask(&link, call(1)).await, Ok(Response::Error(error)) if error.code == -32601));
     assert!(!link.closed().is_cancelled());
 }
 
 #[actix::test]
-async fn a_dropped_request_is_cancelled_by_a_notification() {
-    let server = Server::each(|conn, request| async move {
+async fn dropped_request_sends_cancellation() {
+    let server = Server::start_for_each_request(|conn, request| async move {
         match session(conn, request, "2025-11-25").await {
             Ok(conn) => conn,
             Err((mut conn, request)) => {
@@ -121,25 +123,25 @@ async fn a_dropped_request_is_cancelled_by_a_notification() {
         }
     })
     .await;
-    let link = server.legacy(Heard::new()).await;
+    let link = server.legacy(RecordingListener::new()).await;
     {
         let outgoing = call(9);
-        let mut request = link.request(&outgoing, Heard::new());
+        let mut request = link.request(&outgoing, RecordingListener::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 9) => {} }
     }
     let cancelled = server.log.find(|r| r.rpc() == "notifications/cancelled").await;
     assert_eq!(cancelled.json()["params"]["requestId"], 9);
     assert_eq!(cancelled.header("mcp-session-id"), Some("s-1"));
-    // What was answered is not cancelled.
+    // An answered request is not cancelled.
     let _ = link.notify("notifications/roots/list_changed", None).await;
     assert_eq!(server.log.rpcs().iter().filter(|rpc| *rpc == "notifications/cancelled").count(), 1);
 }
 
 #[actix::test]
-async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
+async fn questions_on_a_stream_are_answered_by_posts() {
     let answered = Rc::new(tokio::sync::Notify::new());
     let bell = Rc::clone(&answered);
-    let server = Server::each(move |conn, request| {
+    let server = Server::start_for_each_request(move |conn, request| {
         let bell = Rc::clone(&bell);
         async move {
             match session(conn, request, "2025-06-18").await {
@@ -165,7 +167,7 @@ async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
         }
     })
     .await;
-    let (rest, heard) = (Heard::new(), Heard::new());
+    let (rest, heard) = (RecordingListener::new(), RecordingListener::new());
     let link = server.legacy(rest.clone()).await;
     let outgoing = call(3);
     let call = link.request(&outgoing, heard.clone());
@@ -190,15 +192,15 @@ async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
         assert_eq!(answer.body, "{\"jsonrpc\":\"2.0\",\"id\":\"e\",\"result\":{\"action\": \"decline\",\"n\":1.0}}");
         answered.notify_one();
     };
-    let (answer, ()) = soon(async { tokio::join!(call, client) }).await;
+    let (answer, ()) = within_max_wait(async { tokio::join!(call, client) }).await;
     assert_eq!(text(answer), r#"{"done":1}"#);
     assert!(server.log.all().iter().all(|r| r.id() != "x"), "what was taken back is not answered");
     assert_eq!(rest.methods(), ["notifications/tools/list_changed"], "about the server, whatever stream it came on");
 }
 
 #[actix::test]
-async fn the_get_stream_is_listened_to_and_taken_up_again() {
-    let server = Server::each(|mut conn, request| async move {
+async fn get_stream_is_read_and_resumed() {
+    let server = Server::start_for_each_request(|mut conn, request| async move {
         if request.method != "GET" {
             return match session(conn, request, "2025-11-25").await {
                 Ok(conn) => conn,
@@ -224,7 +226,7 @@ async fn the_get_stream_is_listened_to_and_taken_up_again() {
         conn
     })
     .await;
-    let rest = Heard::new();
+    let rest = RecordingListener::new();
     let link = server.legacy(rest.clone()).await;
     assert_eq!(rest.next().await.method, "notifications/tools/list_changed");
     assert_eq!(rest.next().await.params.unwrap().get(), r#"{"uri":"b"}"#);
@@ -234,11 +236,11 @@ async fn the_get_stream_is_listened_to_and_taken_up_again() {
 }
 
 #[actix::test]
-async fn an_interrupted_answer_is_taken_up_again() {
+async fn interrupted_answer_is_resumed() {
     for revision in ["2025-03-26", "2025-11-25"] {
         let gets = Rc::new(Cell::new(0));
         let count = Rc::clone(&gets);
-        let server = Server::each(move |conn, request| {
+        let server = Server::start_for_each_request(move |conn, request| {
             let count = Rc::clone(&count);
             async move {
                 match session(conn, request, revision).await {
@@ -278,9 +280,9 @@ async fn an_interrupted_answer_is_taken_up_again() {
             }
         })
         .await;
-        let link = server.legacy(Heard::new()).await;
-        let heard = Heard::new();
-        let answer = soon(link.request(&call(4), heard.clone())).await;
+        let link = server.legacy(RecordingListener::new()).await;
+        let heard = RecordingListener::new();
+        let answer = within_max_wait(link.request(&call(4), heard.clone())).await;
         assert_eq!(text(answer), r#"{"resumed":true}"#);
         assert_eq!(heard.methods(), ["notifications/message"; 2]);
         assert_eq!(gets.get(), 3);
@@ -289,12 +291,12 @@ async fn an_interrupted_answer_is_taken_up_again() {
 }
 
 #[actix::test]
-async fn what_cannot_be_taken_up_again_is_lost() {
-    // No id to go by, a server that has no such thing, and one that never says anything new.
+async fn unresumable_answer_is_lost() {
+    // Without event ids, from a server without resumption, and from one that never sends anything new.
     for (primer, status) in
         [("data: \n\n", ""), ("id: 1\nretry: 1\ndata: \n\n", "405 No"), ("id: 1\nretry: 1\ndata: \n\n", "")]
     {
-        let server = Server::each(move |conn, request| async move {
+        let server = Server::start_for_each_request(move |conn, request| async move {
             match session(conn, request, "2025-11-25").await {
                 Ok(conn) => conn,
                 Err((mut conn, request)) => {
@@ -312,7 +314,7 @@ async fn what_cannot_be_taken_up_again_is_lost() {
             }
         })
         .await;
-        let link = server.legacy(Heard::new()).await;
+        let link = server.legacy(RecordingListener::new()).await;
         let outcome = ask(&link, call(4)).await;
         assert!(matches!(outcome, Err(LinkError::Lost(_))), "{outcome:?}");
     }

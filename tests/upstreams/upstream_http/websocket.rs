@@ -28,7 +28,7 @@ async fn upgrade(mut conn: Conn, protocol: &str) -> Socket {
 }
 
 /// The next message; pongs and pings on the way are skipped.
-async fn next(socket: &mut Socket) -> Option<Value> {
+async fn next_message(socket: &mut Socket) -> Option<Value> {
     loop {
         match socket.next().await? {
             Ok(Frame::Text(text)) => return Some(serde_json::from_slice(&text).unwrap()),
@@ -43,7 +43,7 @@ async fn say(socket: &mut Socket, message: Value) {
 }
 
 async fn initialize(socket: &mut Socket) -> Option<()> {
-    let message = next(socket).await?;
+    let message = next_message(socket).await?;
     if message["method"] == "server/discover" {
         // As older servers do: they die of it.
         return None;
@@ -54,13 +54,13 @@ async fn initialize(socket: &mut Socket) -> Option<()> {
         json!({"jsonrpc": "2.0", "id": message["id"], "result": {"protocolVersion": "2025-11-25", "capabilities": {}}}),
     )
     .await;
-    assert_eq!(next(socket).await?["method"], "notifications/initialized");
+    assert_eq!(next_message(socket).await?["method"], "notifications/initialized");
     Some(())
 }
 
-const ECHOED: &str = "sec-websocket-protocol: mcp\r\n";
+const ECHOED_PROTOCOL: &str = "sec-websocket-protocol: mcp\r\n";
 
-async fn open(server: &Server, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>, LinkError> {
+async fn open(server: &Server, unsolicited: Arc<RecordingListener>) -> Result<Arc<dyn Link>, LinkError> {
     let mut url = server.url.clone();
     url.set_scheme("ws").unwrap();
     let connector = connector(&url, &[("authorization", "Bearer x")], UrlTransport::Auto);
@@ -72,7 +72,7 @@ async fn open(server: &Server, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>,
 #[actix::test]
 async fn messages_are_text_frames_and_pings_are_answered() {
     let server = Server::start(|conn| async move {
-        let mut socket = upgrade(conn, ECHOED).await;
+        let mut socket = upgrade(conn, ECHOED_PROTOCOL).await;
         initialize(&mut socket).await;
         socket.send(Message::Ping("are you there".into())).await.unwrap();
         let (mut ponged, mut asked) = (false, None);
@@ -94,24 +94,24 @@ async fn messages_are_text_frames_and_pings_are_answered() {
         socket.send(Message::Continuation(Item::FirstText(a.to_owned().into()))).await.unwrap();
         socket.send(Message::Continuation(Item::Continue(b.to_owned().into()))).await.unwrap();
         socket.send(Message::Continuation(Item::Last(c.to_owned().into()))).await.unwrap();
-        next(&mut socket).await;
+        next_message(&mut socket).await;
     })
     .await;
-    let link = open(&server, Heard::new()).await.unwrap();
+    let link = open(&server, RecordingListener::new()).await.unwrap();
     assert_eq!(server.log.all()[0].header("authorization"), Some("Bearer x"));
-    let heard = Heard::new();
-    let answer = soon(link.request(&call(1), heard.clone())).await;
+    let heard = RecordingListener::new();
+    let answer = within_max_wait(link.request(&call(1), heard.clone())).await;
     assert_eq!(text(answer), r#"{"ponged":true}"#);
     assert_eq!(heard.methods(), ["notifications/progress"]);
 }
 
 #[actix::test]
-async fn the_end_of_the_socket_fails_what_is_in_flight() {
+async fn socket_end_fails_requests_in_flight() {
     for how in ["close", "drop", "garbage", "long"] {
         let server = Server::start(move |conn| async move {
             let mut socket = upgrade(conn, "").await;
             initialize(&mut socket).await;
-            next(&mut socket).await;
+            next_message(&mut socket).await;
             match how {
                 "close" => socket.send(Message::Close(None)).await.unwrap(),
                 "garbage" => {
@@ -134,7 +134,7 @@ async fn the_end_of_the_socket_fails_what_is_in_flight() {
             }
         })
         .await;
-        let link = open(&server, Heard::new()).await.unwrap();
+        let link = open(&server, RecordingListener::new()).await.unwrap();
         let outcome = ask(&link, call(1)).await;
         match how {
             "close" | "drop" => assert!(matches!(outcome, Err(LinkError::Lost(_))), "{how}: {outcome:?}"),
@@ -145,12 +145,12 @@ async fn the_end_of_the_socket_fails_what_is_in_flight() {
 }
 
 #[actix::test]
-async fn closing_says_goodbye_and_dropping_a_request_cancels_it() {
+async fn close_is_sent_and_dropped_request_is_cancelled() {
     let (seen, mut saw) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |conn| {
         let seen = seen.clone();
         async move {
-            let mut socket = upgrade(conn, ECHOED).await;
+            let mut socket = upgrade(conn, ECHOED_PROTOCOL).await;
             initialize(&mut socket).await;
             while let Some(Ok(frame)) = socket.next().await {
                 match frame {
@@ -162,20 +162,20 @@ async fn closing_says_goodbye_and_dropping_a_request_cancels_it() {
         }
     })
     .await;
-    let link = open(&server, Heard::new()).await.unwrap();
+    let link = open(&server, RecordingListener::new()).await.unwrap();
     {
         let outgoing = Outgoing::new(5, "slow", None);
-        let mut request = link.request(&outgoing, Heard::new());
+        let mut request = link.request(&outgoing, RecordingListener::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), text = saw.recv() => assert!(text.unwrap().contains("slow")) }
     }
-    assert!(soon(saw.recv()).await.unwrap().contains(r#""requestId":5"#));
+    assert!(within_max_wait(saw.recv()).await.unwrap().contains(r#""requestId":5"#));
     link.close();
-    assert_eq!(soon(saw.recv()).await.unwrap(), "close Normal");
+    assert_eq!(within_max_wait(saw.recv()).await.unwrap(), "close Normal");
     assert!(matches!(ask(&link, call(6)).await, Err(LinkError::Unreachable(_))));
 }
 
 #[actix::test]
-async fn an_upgrade_that_is_refused_is_an_error() {
+async fn refused_upgrade_is_an_error() {
     let refusals = [
         "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -188,21 +188,21 @@ async fn an_upgrade_that_is_refused_is_an_error() {
             conn.write(refusal).await;
         })
         .await;
-        assert!(open(&server, Heard::new()).await.is_err(), "{refusal}");
+        assert!(open(&server, RecordingListener::new()).await.is_err(), "{refusal}");
     }
     let server = Server::start(|conn| async move {
         upgrade(conn, "sec-websocket-protocol: other\r\n").await;
     })
     .await;
-    assert!(matches!(open(&server, Heard::new()).await.map(|_| ()), Err(LinkError::Protocol(_))));
+    assert!(matches!(open(&server, RecordingListener::new()).await.map(|_| ()), Err(LinkError::Protocol(_))));
 }
 
 #[actix::test]
-async fn a_server_that_dies_of_discovery_is_of_the_handshake_era() {
+async fn server_that_dies_on_discovery_is_legacy() {
     let server = Server::start(|conn| async move {
-        let mut socket = upgrade(conn, ECHOED).await;
+        let mut socket = upgrade(conn, ECHOED_PROTOCOL).await;
         if initialize(&mut socket).await.is_some() {
-            while let Some(message) = next(&mut socket).await {
+            while let Some(message) = next_message(&mut socket).await {
                 say(&mut socket, json!({"jsonrpc": "2.0", "id": message["id"], "result": {}})).await;
             }
         }
@@ -211,7 +211,7 @@ async fn a_server_that_dies_of_discovery_is_of_the_handshake_era() {
     let mut url = server.url.clone();
     url.set_scheme("ws").unwrap();
     let connector = connector(&url, &[], UrlTransport::WebSocket);
-    let found = soon(detect(connector, &|| Heard::new() as Arc<dyn Listener>)).await.unwrap();
+    let found = within_max_wait(detect(connector, &|| RecordingListener::new() as Arc<dyn Listener>)).await.unwrap();
     assert_eq!(found.era, Era::Legacy);
     assert_eq!(text(ask(&found.link.unwrap(), call(1)).await), "{}");
     assert_eq!(*server.connections.borrow(), 2);

@@ -1,4 +1,4 @@
-//! Hosts and origins that are ours, and the many spellings of those that are not.
+//! Tests of own hosts and origins, and of many spellings of foreign ones.
 
 use super::*;
 use OriginVerdict::{Absent, CorsAllowed, Forbidden, SameOrigin};
@@ -14,7 +14,7 @@ fn verdict(rules: &OriginRules, origin: &str, host: &str) -> OriginVerdict {
 }
 
 #[test]
-fn loopback_names_are_ours_on_any_port() {
+fn loopback_hosts_are_own_on_any_port() {
     let rules = rules(|_| {});
     for host in [
         "127.0.0.1:8080",
@@ -28,12 +28,12 @@ fn loopback_names_are_ours_on_any_port() {
         "[0:0:0:0:0:0:0:1]:8080",
         "127.0.0.1",
     ] {
-        assert!(rules.check_host(host.as_bytes()), "{host}");
+        assert!(rules.is_own_host(host.as_bytes()), "{host}");
     }
 }
 
 #[test]
-fn nothing_else_is() {
+fn other_hosts_are_not_own() {
     let rules = rules(|_| {});
     for host in [
         "",
@@ -73,14 +73,14 @@ fn nothing_else_is() {
         "0.0.0.0:8080",
         "ⓛocalhost",
     ] {
-        assert!(!rules.check_host(host.as_bytes()), "{host}");
+        assert!(!rules.is_own_host(host.as_bytes()), "{host}");
     }
-    assert!(!rules.check_host(b"\xff\xfe"));
-    assert!(!rules.check_host("a.".repeat(5000).as_bytes()));
+    assert!(!rules.is_own_host(b"\xff\xfe"));
+    assert!(!rules.is_own_host("a.".repeat(5000).as_bytes()));
 }
 
 #[test]
-fn configured_hosts_are_ours_with_the_port_they_name() {
+fn configured_hosts_are_own_on_their_port() {
     let rules = rules(|c| {
         c.listen = ([192, 0, 2, 7], 8080).into();
         c.allowed_hosts = vec!["gw.example".into(), "other.example:8443".into(), "not a host".into()];
@@ -89,25 +89,25 @@ fn configured_hosts_are_ours_with_the_port_they_name() {
     for host in
         ["192.0.2.7:8080", "gw.example", "GW.example.:1234", "other.example:8443", "gate.example", "gate.example:443"]
     {
-        assert!(rules.check_host(host.as_bytes()), "{host}");
+        assert!(rules.is_own_host(host.as_bytes()), "{host}");
     }
     for host in
         ["192.0.2.8:8080", "other.example:8444", "other.example", "gate.example:8443", "xgw.example", "gw.example.evil"]
     {
-        assert!(!rules.check_host(host.as_bytes()), "{host}");
+        assert!(!rules.is_own_host(host.as_bytes()), "{host}");
     }
 }
 
 #[test]
-fn listening_everywhere_serves_addresses_but_no_foreign_names() {
+fn unspecified_listen_serves_ip_but_no_foreign_name() {
     let rules = rules(|c| c.listen = ([0, 0, 0, 0], 8080).into());
-    assert!(rules.check_host(b"192.0.2.7:8080"));
-    assert!(rules.check_host(b"[2001:db8::7]:8080"));
-    assert!(!rules.check_host(b"evil.example:8080"));
+    assert!(rules.is_own_host(b"192.0.2.7:8080"));
+    assert!(rules.is_own_host(b"[2001:db8::7]:8080"));
+    assert!(!rules.is_own_host(b"evil.example:8080"));
 }
 
 #[test]
-fn an_origin_is_ours_only_if_it_is_the_host_that_was_asked_with_its_port() {
+fn origin_is_own_only_if_it_equals_requested_host() {
     let rules = rules(|_| {});
     assert_eq!(rules.check_origin(None, b"127.0.0.1:8080"), Absent);
     for (origin, host) in [
@@ -150,13 +150,13 @@ fn an_origin_is_ours_only_if_it_is_the_host_that_was_asked_with_its_port() {
 }
 
 #[test]
-fn a_foreign_host_does_not_make_its_own_origin_ours() {
+fn foreign_host_header_does_not_allow_its_origin() {
     let rules = rules(|_| {});
     assert_eq!(verdict(&rules, "http://evil.example:8080", "evil.example:8080"), Forbidden);
 }
 
 #[test]
-fn configured_origins_are_exact() {
+fn configured_origins_match_exactly() {
     let rules = rules(|c| {
         c.transports.http.cors_origins = vec![
             "https://app.example".into(),
@@ -181,7 +181,7 @@ fn configured_origins_are_exact() {
 }
 
 #[test]
-fn the_scheme_follows_what_browsers_use() {
+fn own_origin_uses_scheme_of_browsers() {
     let tls = rules(|c| c.tls = Some(countersign_config::TlsConfig { cert: "c".into(), key: "k".into() }));
     assert_eq!(verdict(&tls, "https://localhost:8080", "localhost:8080"), SameOrigin);
     assert_eq!(verdict(&tls, "http://localhost:8080", "localhost:8080"), Forbidden);
@@ -200,9 +200,9 @@ fn the_scheme_follows_what_browsers_use() {
 }
 
 proptest::proptest! {
-    /// Whatever passes for ours means the same to a browser's URL parser.
+    /// Every accepted origin means the same to the URL parser of a browser.
     #[test]
-    fn no_spelling_of_an_origin_means_one_host_here_and_another_in_a_browser(
+    fn origin_parser_agrees_with_browser_url_parser(
         text in r"(http|https|HTTP)://([a-z0-9@:./\\\[\]%#?-]{0,24}|(localhost|127\.0\.0\.1|\[::1\])(:8080|:80|)[.:0-9a-z@/\\?#]{0,3})",
     ) {
         let rules = rules(|_| {});
@@ -216,10 +216,10 @@ proptest::proptest! {
     }
 
     #[test]
-    fn a_host_that_is_ours_is_a_loopback_name_to_a_browser_too(
+    fn own_host_is_loopback_to_browser_url_parser(
         text in r"[a-z0-9@:./\[\]%#?-]{0,24}|(localhost|127\.0\.0\.1|\[::1\])[.:0-9a-z@]{0,8}",
     ) {
-        if rules(|_| {}).check_host(text.as_bytes()) {
+        if rules(|_| {}).is_own_host(text.as_bytes()) {
             let url = url::Url::parse(&format!("http://{text}/")).unwrap();
             let name = url.host_str().unwrap().trim_end_matches('.').to_owned();
             proptest::prop_assert!(["localhost", "127.0.0.1", "[::1]"].contains(&name.as_str()), "{}", text);
@@ -227,9 +227,9 @@ proptest::proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(origin: Vec<u8>, host: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic(origin: Vec<u8>, host: Vec<u8>) {
         let rules = rules(|c| c.allowed_hosts = vec!["gw.example".into()]);
-        let _ = rules.check_host(&host);
+        let _ = rules.is_own_host(&host);
         let _ = rules.check_origin(Some(&origin), &host);
     }
 }

@@ -10,7 +10,7 @@ use countersign_upstream::Response;
 pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
     let outgoing = ready.outgoing(&[]);
     let upstream = ready.call.upstream;
-    if ready.caller.capabilities.asks_nothing() {
+    if ready.caller.capabilities.accepts_no_requests() {
         return upstream.call(&ready.caller, &outgoing, Relay::new(ready.hearer(), true)).await;
     }
     let (relay, requests) = Relay::asking(ready.hearer(), true);

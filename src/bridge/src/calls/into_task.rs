@@ -22,7 +22,7 @@ use crate::{
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError,
-    json::{Op, edit, member, string},
+    json::{MemberEdit, edit, member, string},
 };
 use countersign_upstream::Response;
 
@@ -72,7 +72,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
                 let task = register(ready, text, Mode::Same)?;
                 let renamed = task_shape::renamed(text, &task.alias);
                 // What it asks stands in `tasks/get`, where it says who does.
-                return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", Op::Drop)]))));
+                return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
             let task = register(ready, text, Mode::Extension(parking_lot::Mutex::new(false)))?;
             let status = Status::of(text).unwrap_or(Status::Working);
@@ -95,7 +95,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             if !stateless && ready.wants_task {
                 let task = register(ready, created, Mode::Same)?;
                 let renamed = task_shape::renamed(created, &task.alias);
-                let json = edit(text, &[("task", Op::Set(&renamed))]);
+                let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::passed_on(json)));
             }
             if !stateless || !ready.augmented() {
@@ -108,7 +108,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             waiting.wait(&task, ready.call.upstream);
             let described = task_shape::modern(created, &task.alias, Status::Working, None);
             let json = task_shape::typed(&described, "task");
-            let meta = ("_meta", Op::Set(SERVER_META));
+            let meta = ("_meta", MemberEdit::Set(SERVER_META));
             Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
         }
     }

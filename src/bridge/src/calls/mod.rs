@@ -26,7 +26,7 @@ use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
 use countersign_protocol::{Era, McpError, envelope::Request, param_headers::ParamHeader, params::LoggingLevel};
 use countersign_provider::ToolResult;
-use countersign_upstream::{Caller, Outgoing, Pinned, Upstream};
+use countersign_upstream::{Caller, LinkChoice, Outgoing, Upstream};
 use ready::Ready;
 
 /// The log messages that a handshake-era client gets from upstreams if it never set a level.
@@ -85,7 +85,7 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     ready.task = into_task::augmentation(&ready)?;
     if ready.may_be_task() {
         // What is asked about the task later must reach the process that has it.
-        ready.caller.pinned = Pinned::noted();
+        ready.caller.link_choice = LinkChoice::recording();
     }
     ready.question = response_cache::question(&ready);
     if let Some(reply) = response_cache::answer(&ready)? {
@@ -111,7 +111,7 @@ fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
         capabilities,
         stateless,
         log_level: level,
-        pinned: Pinned::default(),
+        link_choice: LinkChoice::default(),
     };
     (caller, less)
 }
@@ -121,11 +121,11 @@ fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
 /// counts like what arrives elsewhere. Best effort, since the gateway's own subscription stands anyway.
 pub async fn subscribe_own(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
     let (caller, _) = caller(exchange, &upstream.config);
-    if !upstream.keeps_apart(&caller) {
+    if !upstream.needs_own_link(&caller) {
         return;
     }
     let params = serde_json::json!({ "uri": own_uri }).to_string();
-    let outgoing = Outgoing::new(upstream.mint(), method, Some(&params));
+    let outgoing = Outgoing::new(upstream.next_request_id(), method, Some(&params));
     let relay = Relay::new(Hearer::of(exchange, None, None), false);
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
         tracing::debug!(upstream = %upstream.config.name, %error, method, "not on the client's own connection");

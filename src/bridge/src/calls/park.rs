@@ -19,8 +19,8 @@ use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     Era, McpError,
     arguments::{canonical_hash, canonical_text_hash, text_hash},
-    json::Op,
-    outline::Object,
+    json::MemberEdit,
+    outline::OutlinedObject,
 };
 use countersign_upstream::Upstream;
 
@@ -33,7 +33,7 @@ const PARKED: usize = 4096;
 
 /// Whether a request takes up a parked call, or is refused: no call is made of it, since that was made before.
 #[must_use]
-pub fn takes_up(exchange: &Exchange, upstream: &Upstream, params: &Object<'_>) -> bool {
+pub fn takes_up(exchange: &Exchange, upstream: &Upstream, params: &OutlinedObject<'_>) -> bool {
     let legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
     exchange.is_modern() && params.member("requestState").is_some() && legacy()
 }
@@ -50,7 +50,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
     }
     let outgoing = ready.outgoing(&[]);
     let upstream = Arc::clone(ready.call.upstream);
-    if ready.caller.capabilities.asks_nothing() {
+    if ready.caller.capabilities.accepts_no_requests() {
         let relay = Relay::new(ready.hearer(), false);
         let response = upstream.call(&ready.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &ready.call.exchange.facts.capabilities;
@@ -75,7 +75,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
             relay.turn_to(None);
             let lot = &ready.call.bridge.parked;
             let upstream = ready.call.upstream;
-            let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
+            let most = if upstream.needs_exclusive_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
             let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
             let share = ready.call.bridge.memory.take(&ready.caller.principal.name, bytes)?;
             let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
@@ -123,7 +123,7 @@ pub(super) fn binding(ready: &Ready<'_>) -> Binding {
     // The parameters of a method that is not known have no arguments that could be told from the rest.
     let arguments = match call.verb {
         Verb::Extension => {
-            let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, Op::Drop));
+            let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, MemberEdit::Drop));
             canonical_text_hash(&ready.params.object.edit(&parts))
         }
         _ => arguments,
@@ -137,7 +137,7 @@ pub(super) fn binding(ready: &Ready<'_>) -> Binding {
     ];
     let mut hash = PartHasher::new("binding of a call");
     for part in parts {
-        hash.part(part.as_bytes());
+        hash.add_part(part.as_bytes());
     }
-    hash.bytes()
+    hash.finish_bytes()
 }

@@ -15,23 +15,23 @@ use countersign_exchange::reply::SERVER_META;
 use countersign_protocol::{
     Era, ErrorKind, McpError,
     json::{self, member, members},
-    outline::Params,
+    outline::OutlinedParams,
 };
-use countersign_upstream::{Caller, Negotiated, Outgoing, cache::Question};
+use countersign_upstream::{Caller, Negotiated, Outgoing, cache::CacheLookup};
 
 /// A call with all that is known of both sides.
 pub struct Ready<'a> {
     pub call: Call<'a>,
     pub negotiated: Arc<Negotiated>,
     pub caller: Caller,
-    pub(super) params: Params<'a>,
+    pub(super) params: OutlinedParams<'a>,
     pub(super) speaker: Speaker<'a>,
     /// What makes the upstream run the call as a task, where the client cannot say so itself.
     pub(super) task: Option<(&'static str, &'static str)>,
     /// The client itself wants the call to be a task.
     pub(super) wants_task: bool,
     /// Its answer may be kept.
-    pub(super) question: Option<Question>,
+    pub(super) question: Option<CacheLookup>,
 }
 
 impl<'a> Ready<'a> {
@@ -44,7 +44,7 @@ impl<'a> Ready<'a> {
         let exchange = call.exchange;
         let modern = exchange.is_modern();
         let (caller, less) = caller(exchange, config);
-        let params = call.request.object();
+        let params = call.request.outlined_params();
         let speaker = Speaker {
             modern,
             info: exchange.facts.client_info.as_deref().unwrap_or(client_info()).into(),
@@ -91,7 +91,7 @@ impl<'a> Ready<'a> {
         let revision = self.negotiated.revision;
         if self.call.verb == Verb::Extension && self.call.request.params.is_none() && revision.era() == Era::Legacy {
             // It has none, and gets none.
-            return Outgoing::new(self.call.upstream.mint(), self.call.subject.text(), None);
+            return Outgoing::new(self.call.upstream.next_request_id(), self.call.subject.text(), None);
         }
         let draft = Draft {
             method: self.call.verb.method().unwrap_or_else(|| self.call.subject.text()),
@@ -100,11 +100,11 @@ impl<'a> Ready<'a> {
             speaker: self.speaker.clone(),
             more,
         };
-        let mut outgoing = request::for_upstream(self.call.upstream.mint(), revision, &draft);
+        let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
         outgoing.repeatable = self.call.reads && more.is_empty() && !response_cache::is_retry(&self.params.object);
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
-            outgoing.headers = countersign_protocol::param_headers::of_call(self.call.headers, arguments);
+            outgoing.headers = countersign_protocol::param_headers::for_call(self.call.headers, arguments);
         }
         outgoing.headers.extend(self.forwarded().cloned());
         outgoing

@@ -62,8 +62,8 @@ impl Ready<'_> {
         }
         let urls = member(error.data.as_deref()?.get(), "elicitations")?;
         let may = |url: &str| {
-            questions::is_url(questions::ELICITATION, Some(url))
-                && questions::may_ask(&self.caller.capabilities, questions::ELICITATION, Some(url)).is_ok()
+            questions::is_url_elicitation(questions::ELICITATION, Some(url))
+                && questions::check_capabilities(&self.caller.capabilities, questions::ELICITATION, Some(url)).is_ok()
         };
         let server = self.call.upstream.config.name.as_str();
         let urls: Vec<(String, String)> = json::elements(urls)
@@ -72,8 +72,8 @@ impl Ready<'_> {
             .map(|(at, (_, url))| {
                 let name = member(url, "elicitationId").and_then(json::string);
                 let name = name.map_or_else(|| format!("url-{}", at + 1), std::borrow::Cow::into_owned);
-                let url = questions::attributed(server, questions::ELICITATION, Some(url)).unwrap_or_default();
-                (name, json::edit(&url, &[("elicitationId", json::Op::Drop)]))
+                let url = questions::attribute_params(server, questions::ELICITATION, Some(url)).unwrap_or_default();
+                (name, json::edit(&url, &[("elicitationId", json::MemberEdit::Drop)]))
             })
             .collect();
         if urls.is_empty() {
@@ -95,16 +95,16 @@ impl Ready<'_> {
         let Some(urls) = member(data, "elicitations") else { return Ok(None) };
         let mut shown = Vec::new();
         for (_, url) in json::elements(urls) {
-            if let Err(why) = countersign_domain::questions::elicitation::address(url) {
+            if let Err(why) = countersign_domain::questions::elicitation::checked_url(url) {
                 let why =
                     format!("the upstream asks that a page be opened first, and the gateway sends nobody there: {why}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, why));
             }
-            let url = json::edit(url, &[("mode", json::Op::Set(r#""url""#))]);
+            let url = json::edit(url, &[("mode", json::MemberEdit::Set(r#""url""#))]);
             let server = self.call.upstream.config.name.as_str();
-            shown.extend(questions::attributed(server, questions::ELICITATION, Some(&url)).map(String::from));
+            shown.extend(questions::attribute_params(server, questions::ELICITATION, Some(&url)).map(String::from));
         }
-        let data = json::edit(data, &[("elicitations", json::Op::Set(&format!("[{}]", shown.join(","))))]);
+        let data = json::edit(data, &[("elicitations", json::MemberEdit::Set(&format!("[{}]", shown.join(","))))]);
         Ok(Some(RpcError { data: RawValue::from_string(data).ok(), ..error.clone() }))
     }
 }

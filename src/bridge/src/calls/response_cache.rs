@@ -14,13 +14,13 @@ use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     Era, McpError,
     arguments::canonical_text_hash,
-    json::{Op, edit, string},
-    outline::Object,
+    json::{MemberEdit, edit, string},
+    outline::OutlinedObject,
     params::keys,
 };
 use countersign_upstream::{
     Response,
-    cache::{Asked, Fresh, Question},
+    cache::{CacheLookup, CacheRequest, FreshResult},
 };
 
 /// Members of a request's `_meta` on which no answer depends, beside those of which the key knows.
@@ -36,13 +36,13 @@ const WITHOUT_EFFECT: [&str; 7] = [
 
 /// Whether the client goes on with a call for which it was asked for input.
 #[must_use]
-pub fn is_retry(params: &Object<'_>) -> bool {
+pub fn is_retry(params: &OutlinedObject<'_>) -> bool {
     params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"))
 }
 
 /// The request, if its answer may be one that was kept, or may be kept.
 #[must_use]
-pub fn question(ready: &Ready<'_>) -> Option<Question> {
+pub fn question(ready: &Ready<'_>) -> Option<CacheLookup> {
     let Call { upstream, verb, subject, reads, .. } = ready.call;
     let cache = upstream.cache()?;
     let may = reads
@@ -64,11 +64,12 @@ pub fn question(ready: &Ready<'_>) -> Option<Question> {
     }
     // The subject stands in the key under the upstream's own name, the client's may be another.
     let own = if verb == Verb::Tool { "name" } else { "uri" };
-    let mut digest = canonical_text_hash(&ready.params.object.edit(&[("_meta", Op::Drop), (own, Op::Drop)]));
+    let mut digest =
+        canonical_text_hash(&ready.params.object.edit(&[("_meta", MemberEdit::Drop), (own, MemberEdit::Drop)]));
     for (name, value) in ready.forwarded() {
         digest.push_str(&format!("\n{name}:{value}"));
     }
-    Some(cache.question(Asked {
+    Some(cache.prepare(CacheRequest {
         method: verb.method()?,
         subject: subject.text(),
         digest,
@@ -83,10 +84,10 @@ pub fn question(ready: &Ready<'_>) -> Option<Question> {
 /// As [`Ready::reply`], which gave it once already.
 pub fn answer(ready: &Ready<'_>) -> Result<Option<Reply>, McpError> {
     let Some((question, cache)) = ready.question.as_ref().zip(ready.call.upstream.cache()) else { return Ok(None) };
-    let Some(Fresh { result, left }) = cache.answer(question) else { return Ok(None) };
+    let Some(FreshResult { result, remaining_ttl: left }) = cache.get(question) else { return Ok(None) };
     ready.call.upstream.refresh_if_stale();
     let left = left.as_millis().to_string();
-    let aged = edit(result.get(), &[("ttlMs", Op::Set(&left))]);
+    let aged = edit(result.get(), &[("ttlMs", MemberEdit::Set(&left))]);
     let result = serde_json::value::RawValue::from_string(aged).unwrap_or(result);
     ready.reply(Response::Result(result)).map(Some)
 }
@@ -103,6 +104,6 @@ pub fn keep(ready: &Ready<'_>, response: &Response) {
     let ttl = glance.ttl.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
     if glance.kind() == Kind::Complete && !glance.is_error && result.get().starts_with('{') {
         let public = glance.scope.and_then(string).is_some_and(|scope| scope == "public");
-        cache.keep(question, result, ttl, public);
+        cache.insert(question, result, ttl, public);
     }
 }

@@ -22,11 +22,11 @@ use crate::{
 use countersign_exchange::{ask::ask, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{Member, Op, edit, member, members, string},
+    json::{Member, MemberEdit, edit, member, members, string},
 };
 use countersign_upstream::{
     Response,
-    rounds::{MAX_QUESTIONS, MAX_ROUNDS, Rounds, Stop},
+    rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
 
 /// A stateless client before a stateless upstream: each speaks for itself.
@@ -84,7 +84,7 @@ fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
 fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
     let (mut requests, mut state) = (None, None);
     if let Some(asked) = member(result, "inputRequests") {
-        requests = questions::attributed_requests(&ready.call.upstream.config.name, asked);
+        requests = questions::attribute_requests(&ready.call.upstream.config.name, asked);
     }
     if let Some(bare) = member(result, "requestState") {
         let sealed = ready.call.bridge.carrier.seal(bare, &binding(ready));
@@ -97,7 +97,8 @@ fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError
         state = Some(sealed.ok_or_else(no)?);
     }
     let values = [("inputRequests", &requests), ("requestState", &state)];
-    let edits: Vec<_> = values.iter().filter_map(|(key, text)| Some((*key, Op::Set(text.as_deref()?)))).collect();
+    let edits: Vec<_> =
+        values.iter().filter_map(|(key, text)| Some((*key, MemberEdit::Set(text.as_deref()?)))).collect();
     RawValue::from_string(edit(result, &edits))
         .map_err(|_| McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not JSON"))
 }
@@ -105,10 +106,10 @@ fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError
 /// A handshake-era client before a stateless upstream: it is asked one by one what the upstream wants to know.
 pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let relay = Relay::new(ready.hearer(), false);
-    let mut rounds = Rounds::default();
+    let mut rounds = InputRounds::default();
     let mut opened: Vec<String> = Vec::new();
     loop {
-        let brings = rounds.brings();
+        let brings = rounds.extra_params();
         let outgoing = ready.outgoing(&brings);
         let response = ready.call.upstream.call(&ready.caller, &outgoing, relay.clone()).await?;
         let Response::Result(result) = &response else { return ready.reply(response) };
@@ -133,14 +134,14 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
         check_input(ready, result.get())?;
         let next = rounds.next(result.get(), async |requests| answers(ready, requests, &mut opened).await).await;
         next.map_err(|stop| match stop {
-            Stop::Unanswered(error) => error,
-            Stop::TooOften => McpError::new(
+            RoundError::Unanswered(error) => error,
+            RoundError::TooManyRounds => McpError::new(
                 ErrorKind::NotBridgeable,
                 "the upstream asked for input more often than the gateway allows",
             )
             .with("limit", MAX_ROUNDS),
-            Stop::TooMany => broken(TOO_MANY),
-            Stop::AsksNothing => broken(ASKS_NOTHING),
+            RoundError::TooManyQuestions => broken(TOO_MANY),
+            RoundError::NothingAsked => broken(ASKS_NOTHING),
         })?;
     }
 }
@@ -155,12 +156,12 @@ async fn answers(
     let asked = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
+        let elicitation = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         if let Some(elicitation) = &elicitation {
             opened.push(elicitation.clone());
         }
         let server = &ready.call.upstream.config.name;
-        let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
+        let params = questions::params_for_client(server, &method, params, exchange.revision(), elicitation.as_deref());
         async move {
             let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
             (method, answer)
@@ -190,7 +191,8 @@ fn check_input(ready: &Ready<'_>, result: &str) -> Result<(), McpError> {
     }
     for (at, request) in requests.into_iter().flat_map(members).enumerate() {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
-        let allowed = questions::may_ask(&ready.caller.capabilities, &method, member(request.value, "params"));
+        let allowed =
+            questions::check_capabilities(&ready.caller.capabilities, &method, member(request.value, "params"));
         if let Err(refused) = allowed {
             return Err(broken(format!("the upstream needs what this client cannot give: {}", refused.message)));
         }

@@ -47,11 +47,11 @@ impl Asks<'_> {
     async fn pass_on(&self, request: UpstreamRequest) {
         let UpstreamRequest { method, params, reply, cancelled, .. } = request;
         let params = params.as_deref().map(RawValue::get);
-        if let Err(refused) = super::may_ask(self.capabilities, &method, params) {
+        if let Err(refused) = super::check_capabilities(self.capabilities, &method, params) {
             return reply.answer(Err(refused));
         }
         let exchange = self.exchange;
-        let mut params = super::asked_by(self.server, &method, params, exchange.revision(), None);
+        let mut params = super::params_for_client(self.server, &method, params, exchange.revision(), None);
         if let Some(task) = self.task {
             params = Some(task_shape::related(params.as_deref().unwrap_or("{}"), task));
         }

@@ -16,9 +16,9 @@ use countersign_protocol::{
 };
 
 pub use countersign_domain::questions::{
-    ELICITATION, ROOTS, SAMPLING,
-    elicitation::{asked_by, attributed, attributed_requests},
-    for_client, is_url, lacking, may_ask,
+    ELICITATION, ROOTS, SAMPLING, adapt_params, check_capabilities,
+    elicitation::{attribute_params, attribute_requests, params_for_client},
+    is_url_elicitation, lacking,
 };
 
 const INTERNAL: i64 = -32603;
@@ -27,7 +27,7 @@ const INTERNAL: i64 = -32603;
 /// whether that is less than it declared.
 #[must_use]
 pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
-    let declared = ClientCapabilities::declared(&exchange.facts.capabilities);
+    let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let mut can = declared.clone();
     let revision = exchange.revision();
     if revision < Revision::V2025_11_25 {

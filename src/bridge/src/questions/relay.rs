@@ -13,7 +13,7 @@ use countersign_protocol::{
     ErrorKind, McpError, Revision,
     capabilities::ClientCapabilities,
     encode,
-    json::{Op, edit, member, string},
+    json::{MemberEdit, edit, member, string},
     params::LoggingLevel,
 };
 use countersign_provider::request::UpstreamRequest;
@@ -107,7 +107,7 @@ impl Declined {
 
     /// The error of a call that failed after its upstream had asked for what the client did not declare: `-32021` with
     /// the capability (2026-07-28/basic/index, "Capabilities"). An upstream that went on without it is passed through.
-    /// `declared` is all that the client says it can be asked for, as JSON text, whatever the configuration keeps back
+    /// `from_declaration` is all that the client says it can be asked for, as JSON text, whatever the configuration keeps back
     /// of it.
     #[must_use]
     pub fn missing(&self, response: &Response, declared: &str, server: &str) -> Option<McpError> {
@@ -115,7 +115,7 @@ impl Declined {
         if self.is_empty() {
             return None;
         }
-        let lacking = self.lacking(&ClientCapabilities::declared(declared))?;
+        let lacking = self.lacking(&ClientCapabilities::from_declaration(declared))?;
         if let Response::Result(result) = response
             && !Glance::at(result.get()).is_error
         {
@@ -197,9 +197,9 @@ impl Listener for Relay {
                 // It must rise with each notification (2026-07-28/basic/patterns/progress).
                 let Some(value) = value.filter(|value| value > progress) else { return };
                 *progress = value;
-                let mut edits = vec![("progressToken", Op::Set(token))];
+                let mut edits = vec![("progressToken", MemberEdit::Set(token))];
                 if !hearer.revision.rules().annotations {
-                    edits.push(("message", Op::Drop));
+                    edits.push(("message", MemberEdit::Drop));
                 }
                 hearer.related.send(encode::notification(&notification.method, Some(&edit(params, &edits))));
             }

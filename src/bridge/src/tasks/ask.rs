@@ -98,7 +98,7 @@ impl<'a> About<'a> {
 pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, modern: bool) -> Outgoing {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
-    let outline = Outline::of(params);
+    let outline = Outline::new(params);
     let draft = Draft {
         method,
         params: outline.params(params),
@@ -111,7 +111,7 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, mo
         },
         more: &[],
     };
-    let mut outgoing = request::for_upstream(upstream.mint(), revision, &draft);
+    let mut outgoing = request::for_upstream(upstream.next_request_id(), revision, &draft);
     outgoing.repeatable = method == "tasks/get";
     outgoing
 }
@@ -119,8 +119,8 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, mo
 /// Capabilities that declare the extension beside what else they say.
 #[must_use]
 pub fn with_extension(capabilities: &str) -> String {
-    use countersign_protocol::json::{Op, edit, member};
+    use countersign_protocol::json::{MemberEdit, edit, member};
     let extensions = member(capabilities, "extensions").filter(|value| value.starts_with('{')).unwrap_or("{}");
-    let extensions = edit(extensions, &[(EXTENSION, Op::Default("{}"))]);
-    edit(capabilities, &[("extensions", Op::Set(&extensions))])
+    let extensions = edit(extensions, &[(EXTENSION, MemberEdit::Default("{}"))]);
+    edit(capabilities, &[("extensions", MemberEdit::Set(&extensions))])
 }

@@ -17,7 +17,7 @@ use countersign_protocol::{
     McpError, Revision,
     capabilities::ClientCapabilities,
     encode,
-    json::{Op, edit, members, merge_meta, string},
+    json::{MemberEdit, edit, members, merge_meta, string},
     rpc_error::RpcError,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
@@ -170,14 +170,16 @@ impl Listener for Augmented {
 
     fn request(&self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
-        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params.as_deref().map(RawValue::get)) {
+        if let Err(refused) =
+            questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
+        {
             self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
         let params = params.as_deref().map(RawValue::get);
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
         let method_text = Value::from(method.as_str()).to_string();
-        let text = match questions::asked_by(&self.server, &method, params, Revision::MODERN, None) {
+        let text = match questions::params_for_client(&self.server, &method, params, Revision::MODERN, None) {
             Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, task_shape::unrelated(&params)),
             None => format!(r#"{{"method":{method_text}}}"#),
         };
@@ -195,7 +197,7 @@ fn rpc_object(error: &RpcError) -> String {
     object.insert("message".into(), error.message.clone().into());
     let object = Value::Object(object).to_string();
     match &error.data {
-        Some(data) => edit(&object, &[("data", Op::Set(data.get()))]),
+        Some(data) => edit(&object, &[("data", MemberEdit::Set(data.get()))]),
         None => object,
     }
 }
@@ -203,6 +205,7 @@ fn rpc_object(error: &RpcError) -> String {
 /// As a notification of the extension.
 #[must_use]
 pub fn notification(task: &str, subscription: &str) -> bytes::Bytes {
-    let params = merge_meta(task, &[(countersign_protocol::params::keys::SUBSCRIPTION_ID, Op::Set(subscription))]);
+    let params =
+        merge_meta(task, &[(countersign_protocol::params::keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
     encode::notification("notifications/tasks", Some(&params))
 }

@@ -19,7 +19,7 @@ use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
-    json::{Op, edit, member, members, push_quoted, string},
+    json::{MemberEdit, edit, member, members, push_quoted, string},
 };
 use countersign_upstream::Response;
 
@@ -169,13 +169,13 @@ async fn answers(
         let exchange = about.exchange;
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        if let Err(refused) = questions::may_ask(&about.task.caller.capabilities, &method, params) {
+        if let Err(refused) = questions::check_capabilities(&about.task.caller.capabilities, &method, params) {
             let why = format!("the upstream needs what this client cannot give: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, why));
         }
-        let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
+        let elicitation = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         let server = &about.upstream.config.name;
-        let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
+        let params = questions::params_for_client(server, &method, params, exchange.revision(), elicitation.as_deref());
         let params = task_shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
         let answer = ask(&exchange.session, &exchange.related, &method, Some(&params)).await;
         let answer = questions::answer(&method, answer)?;
@@ -192,7 +192,7 @@ fn failure(error: Option<&str>) -> McpError {
     let error = error.unwrap_or("{}");
     let code = member(error, "code").and_then(|code| code.parse().ok()).unwrap_or(-32603);
     let message = member(error, "message").and_then(string).unwrap_or_default().into_owned();
-    McpError::foreign(ErrorKind::UpstreamError, code, message, member(error, "data"))
+    McpError::from_upstream(ErrorKind::UpstreamError, code, message, member(error, "data"))
 }
 
 /// `tasks/cancel`
@@ -251,5 +251,5 @@ pub async fn list(
 
 /// A task alone, out of the result that it came in.
 fn plain(task: &str) -> String {
-    edit(task, &[("_meta", Op::Drop)])
+    edit(task, &[("_meta", MemberEdit::Drop)])
 }

@@ -53,8 +53,10 @@ async fn one(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dy
         match modern::describe(&about, "{}").await {
             Ok(described) => {
                 let ended = Status::of(&described).is_none_or(Status::is_terminal);
-                let described =
-                    countersign_protocol::json::edit(&described, &[("_meta", countersign_protocol::json::Op::Drop)]);
+                let described = countersign_protocol::json::edit(
+                    &described,
+                    &[("_meta", countersign_protocol::json::MemberEdit::Drop)],
+                );
                 if described != told {
                     if !sink(augmented::notification(&described, subscription)) {
                         return;
@@ -69,7 +71,7 @@ async fn one(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dy
             Err(error) => {
                 tracing::debug!(%error, "a task cannot be asked for; its listener hears nothing for now");
                 // It has been forgotten there, or comes back with its server.
-                if error.foreign.is_some() {
+                if error.passthrough.is_some() {
                     return;
                 }
                 tokio::time::sleep(task_shape::pause("{}")).await;

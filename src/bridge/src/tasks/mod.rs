@@ -27,7 +27,7 @@ use countersign_protocol::{
     envelope::Request,
     json::{member, string},
     method::Method,
-    outline::Object,
+    outline::OutlinedObject,
 };
 use countersign_upstream::{Negotiated, Upstream};
 pub use legacy::list;
@@ -63,7 +63,7 @@ pub fn runs_there(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
 
 /// The client of 2025-11-25 wants this call to be a task.
 #[must_use]
-pub fn wanted(exchange: &Exchange, params: &Object<'_>) -> bool {
+pub fn wanted(exchange: &Exchange, params: &OutlinedObject<'_>) -> bool {
     exchange.revision() == Revision::V2025_11_25 && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 

@@ -14,7 +14,7 @@ use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
-    json::{Op, edit, member, members, string},
+    json::{MemberEdit, edit, member, members, string},
 };
 
 /// `tasks/get`
@@ -47,16 +47,16 @@ pub async fn describe(about: &About<'_>, params: &str) -> Result<String, McpErro
     let asked = match member(task.get(), "inputRequests") {
         Some(requests) => {
             asks_properly(about, requests)?;
-            questions::attributed_requests(server, requests)
+            questions::attribute_requests(server, requests)
         }
         None => None,
     };
-    let mut edits = vec![("resultType", Op::Drop)];
+    let mut edits = vec![("resultType", MemberEdit::Drop)];
     if let Some(asked) = &asked {
-        edits.push(("inputRequests", Op::Set(asked)));
+        edits.push(("inputRequests", MemberEdit::Set(asked)));
     }
     if let Some(result) = &result {
-        edits.push(("result", Op::Set(result)));
+        edits.push(("result", MemberEdit::Set(result)));
     }
     Ok(edit(&task_shape::renamed(task.get(), alias), &edits))
 }
@@ -67,8 +67,8 @@ fn asks_properly(about: &About<'_>, requests: &str) -> Result<(), McpError> {
     for request in members(requests) {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        if questions::is_url(&method, params)
-            && let Err(refused) = questions::may_ask(&about.task.caller.capabilities, &method, params)
+        if questions::is_url_elicitation(&method, params)
+            && let Err(refused) = questions::check_capabilities(&about.task.caller.capabilities, &method, params)
         {
             let why = format!("the upstream asks for something that this client is never asked: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, why));

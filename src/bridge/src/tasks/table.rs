@@ -56,7 +56,7 @@ impl Task {
             alias: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]),
             own,
             upstream: Arc::downgrade(upstream),
-            caller: Caller { pinned: caller.pinned.settled(), ..caller },
+            caller: Caller { link_choice: caller.link_choice.for_follow_up(), ..caller },
             mode,
             made,
             ends: made + kept,
@@ -150,13 +150,13 @@ mod tests {
     use countersign_domain::principal::Principal;
     use countersign_protocol::{Revision, capabilities::ClientCapabilities};
     use countersign_upstream::{
-        Catalog, Pinned,
-        testing::{negotiated, stocked},
+        Catalog, LinkChoice,
+        testing::{disconnected_upstream, negotiated},
     };
 
     fn upstream() -> Arc<Upstream> {
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
-        stocked(UpstreamConfig::new("s", target), negotiated(Revision::V2025_11_25), Catalog::default())
+        disconnected_upstream(UpstreamConfig::new("s", target), negotiated(Revision::V2025_11_25), Catalog::default())
     }
 
     fn task(upstream: &Arc<Upstream>, principal: &str, ttl: Option<Duration>) -> Task {
@@ -166,7 +166,7 @@ mod tests {
             capabilities: ClientCapabilities::default(),
             stateless: false,
             log_level: None,
-            pinned: Pinned::default(),
+            link_choice: LinkChoice::default(),
         };
         Task::new("own".into(), upstream, caller, Mode::Same, ttl)
     }

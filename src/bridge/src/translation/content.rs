@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use countersign_protocol::{
     Revision,
-    json::{Op, edit, map_elements, member, string},
+    json::{MemberEdit, edit, map_elements, member, string},
 };
 
 /// How content has to be changed on its way to one client.
@@ -41,7 +41,7 @@ impl Tailor<'_> {
         }
         map_elements(array, |message| {
             let content = self.block(member(message, "content")?)?;
-            Some(edit(message, &[("content", Op::Replace(&content))]))
+            Some(edit(message, &[("content", MemberEdit::Replace(&content))]))
         })
     }
 
@@ -72,22 +72,22 @@ impl Tailor<'_> {
             _ => None,
         };
         let uri = if kind == "resource_link" { self.uri(block) } else { None };
-        let mut edits: Vec<(&str, Op<'_>)> = Vec::new();
+        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         if let Some(annotations) = &annotations {
-            edits.push(("annotations", Op::Replace(annotations)));
+            edits.push(("annotations", MemberEdit::Replace(annotations)));
         }
         if let Some(resource) = &resource {
-            edits.push(("resource", Op::Replace(resource)));
+            edits.push(("resource", MemberEdit::Replace(resource)));
         }
         if let Some(uri) = &uri {
-            edits.push(("uri", Op::Replace(uri)));
+            edits.push(("uri", MemberEdit::Replace(uri)));
         }
         if let Some(rules) = rules {
             if !rules.structured_content && member(block, "_meta").is_some() {
-                edits.push(("_meta", Op::Drop));
+                edits.push(("_meta", MemberEdit::Drop));
             }
             if !rules.icons && kind == "resource_link" && member(block, "icons").is_some() {
-                edits.push(("icons", Op::Drop));
+                edits.push(("icons", MemberEdit::Drop));
             }
         }
         (!edits.is_empty()).then(|| edit(block, &edits))
@@ -96,12 +96,12 @@ impl Tailor<'_> {
     /// The contents of a resource, embedded or read.
     fn resource(&self, resource: &str) -> Option<String> {
         let uri = self.uri(resource);
-        let mut edits: Vec<(&str, Op<'_>)> = Vec::new();
+        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         if let Some(uri) = &uri {
-            edits.push(("uri", Op::Replace(uri)));
+            edits.push(("uri", MemberEdit::Replace(uri)));
         }
         if self.older.is_some_and(|older| !older.rules().structured_content) && member(resource, "_meta").is_some() {
-            edits.push(("_meta", Op::Drop));
+            edits.push(("_meta", MemberEdit::Drop));
         }
         (!edits.is_empty()).then(|| edit(resource, &edits))
     }
@@ -134,7 +134,7 @@ fn mime(block: &str) -> Cow<'_, str> {
 }
 
 fn dropped(object: &str, key: &str) -> Option<String> {
-    member(object, key).map(|_| edit(object, &[(key, Op::Drop)]))
+    member(object, key).map(|_| edit(object, &[(key, MemberEdit::Drop)]))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::request::Verb;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    json::{Op, edit, member, string},
+    json::{MemberEdit, edit, member, string},
     rpc_error::RpcError,
 };
 
@@ -29,19 +29,20 @@ pub fn for_client(
 ) -> McpError {
     let data = error.data.as_deref().map(|data| exposed(data.get(), scheme));
     let data = data.as_deref();
-    let foreign = |kind, code| McpError::foreign(kind, code, error.message.clone(), data);
+    let foreign = |kind, code| McpError::from_upstream(kind, code, error.message.clone(), data);
     let missing = verb == Verb::Resource;
     match (upstream.era(), client.era(), error.code) {
         (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) if missing => {
             let uri = Value::from(uri.unwrap_or_default()).to_string();
-            let data = edit(data.filter(|data| data.starts_with('{')).unwrap_or("{}"), &[("uri", Op::Default(&uri))]);
-            McpError::foreign(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
+            let data =
+                edit(data.filter(|data| data.starts_with('{')).unwrap_or("{}"), &[("uri", MemberEdit::Default(&uri))]);
+            McpError::from_upstream(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
         }
         // Nobody can be sent there who did not say that they can be.
         (Era::Legacy, Era::Modern, URL_ELICITATION_REQUIRED) => {
             let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
             let message = error.message.clone();
-            McpError::foreign(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
+            McpError::from_upstream(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
         }
         // Must not be sent in this era, and meant something else than a missing resource.
         (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => foreign(ErrorKind::UpstreamError, INTERNAL),
@@ -65,7 +66,7 @@ fn exposed(data: &str, scheme: &str) -> String {
     match member(data, "uri").and_then(string) {
         Some(own) if !scheme.is_empty() => {
             let uri = Value::from(format!("{scheme}{own}")).to_string();
-            edit(data, &[("uri", Op::Replace(&uri))])
+            edit(data, &[("uri", MemberEdit::Replace(&uri))])
         }
         _ => data.to_owned(),
     }
@@ -111,7 +112,7 @@ mod tests {
         for code in [-32020, -32022] {
             let told = for_client(&error(code, Some(json!({ "supported": [] }))), Verb::Tool, (NEW, NEW), None, "");
             assert_eq!((told.kind, &told.data["upstreamCode"]), (ErrorKind::Internal, &json!(code)));
-            assert!(told.foreign.is_none());
+            assert!(told.passthrough.is_none());
         }
         let legacy = for_client(&error(-32020, None), Verb::Tool, (NEW, OLD), None, "");
         assert_eq!(legacy.number(NEW), -32020, "that era has no such code, so it is the server's own");
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn uris_in_errors_are_those_of_clients() {
         let data = |told: &McpError| -> Value {
-            serde_json::from_str(told.foreign.as_ref().unwrap().data.as_ref().unwrap()).unwrap()
+            serde_json::from_str(told.passthrough.as_ref().unwrap().data.as_ref().unwrap()).unwrap()
         };
         let own = error(1, Some(json!({ "uri": "a:b", "more": 1 })));
         let told = for_client(&own, Verb::Resource, (NEW, NEW), Some("s+a:b"), "s+");

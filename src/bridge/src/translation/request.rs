@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use countersign_protocol::{
     Era, Revision,
-    json::{Op, one_line, push_quoted},
-    outline::{Object, Params},
+    json::{MemberEdit, one_line, push_quoted},
+    outline::{OutlinedObject, OutlinedParams},
     params::{LoggingLevel, keys},
 };
 use countersign_upstream::Outgoing;
@@ -91,14 +91,14 @@ pub fn client_info() -> &'static str {
 pub struct Draft<'a> {
     pub method: &'a str,
     /// The client's own.
-    pub params: Params<'a>,
+    pub params: OutlinedParams<'a>,
     pub subject: Subject<'a>,
     pub speaker: Speaker<'a>,
     /// Members that it gets beside the client's: `inputResponses` and `requestState` of a further round.
     pub more: &'a [(&'static str, &'a str)],
 }
 
-/// Writes a request under the id that [`countersign_upstream::Upstream::mint`] gave, for an upstream of that revision.
+/// Writes a request under the id that [`countersign_upstream::Upstream::next_request_id`] gave, for an upstream of that revision.
 #[must_use]
 pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing {
     let number = id.to_compact_string();
@@ -110,19 +110,19 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         Subject::Reference(json) => Some(("ref", json.into())),
         Subject::Method(_) | Subject::None => None,
     };
-    let mut edits: Edits<'_> = own.iter().map(|(key, own)| (*key, Op::Set(own))).collect();
+    let mut edits: Edits<'_> = own.iter().map(|(key, own)| (*key, MemberEdit::Set(own))).collect();
     match &meta {
         Meta::Same => {}
-        Meta::Gone => edits.push(("_meta", Op::Drop)),
-        Meta::New(text) => edits.push(("_meta", Op::Set(text))),
+        Meta::Gone => edits.push(("_meta", MemberEdit::Drop)),
+        Meta::New(text) => edits.push(("_meta", MemberEdit::Set(text))),
     }
     for (key, value) in draft.more {
-        edits.push((key, Op::Set(value)));
+        edits.push((key, MemberEdit::Set(value)));
     }
     if draft.speaker.modern && revision.era() == Era::Legacy {
         // They answer the gateway, which asked in the upstream's place.
         for key in ["inputResponses", "requestState"] {
-            edits.push((key, Op::Drop));
+            edits.push((key, MemberEdit::Drop));
         }
     }
     let room = draft.params.object.text().len()
@@ -164,12 +164,12 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
     let speaker = &draft.speaker;
     let (version, level);
     let mut edits: Edits<'_> = SmallVec::new();
-    edits.push((keys::PROGRESS_TOKEN, Op::Replace(id)));
+    edits.push((keys::PROGRESS_TOKEN, MemberEdit::Replace(id)));
     match revision.era() {
         Era::Legacy => {
             let Some(meta) = draft.params.meta else { return Meta::Same };
             for key in [keys::PROTOCOL_VERSION, keys::CLIENT_INFO, keys::CLIENT_CAPABILITIES, keys::LOG_LEVEL] {
-                edits.push((key, Op::Drop));
+                edits.push((key, MemberEdit::Drop));
             }
             let edited = meta.edit(&edits);
             if edited == meta.text() {
@@ -180,14 +180,17 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
         }
         Era::Modern => {
             version = quoted(revision.as_str());
-            edits.push((keys::PROTOCOL_VERSION, Op::Set(&version)));
+            edits.push((keys::PROTOCOL_VERSION, MemberEdit::Set(&version)));
             let info: &str = &speaker.info;
-            edits.push((keys::CLIENT_INFO, if speaker.modern { Op::Default(info) } else { Op::Set(info) }));
+            edits.push((
+                keys::CLIENT_INFO,
+                if speaker.modern { MemberEdit::Default(info) } else { MemberEdit::Set(info) },
+            ));
             edits.push((
                 keys::CLIENT_CAPABILITIES,
                 match &speaker.capabilities {
-                    Some(capabilities) => Op::Set(capabilities),
-                    None => Op::Default("{}"),
+                    Some(capabilities) => MemberEdit::Set(capabilities),
+                    None => MemberEdit::Default("{}"),
                 },
             ));
             if !speaker.modern {
@@ -195,12 +198,12 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
                 edits.push((
                     keys::LOG_LEVEL,
                     match &level {
-                        Some(level) => Op::Set(level),
-                        None => Op::Drop,
+                        Some(level) => MemberEdit::Set(level),
+                        None => MemberEdit::Drop,
                     },
                 ));
             }
-            let meta = draft.params.meta.unwrap_or(Object::EMPTY);
+            let meta = draft.params.meta.unwrap_or(OutlinedObject::EMPTY);
             let edited = meta.edit(&edits);
             // So it is where a stateless client says everything just as its upstream is to be told.
             if edited == meta.text() { Meta::Same } else { Meta::New(edited) }
@@ -209,7 +212,7 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
 }
 
 /// As many as a call nearly always has.
-type Edits<'a> = SmallVec<[(&'a str, Op<'a>); 6]>;
+type Edits<'a> = SmallVec<[(&'a str, MemberEdit<'a>); 6]>;
 
 /// JSON text of a string.
 fn quoted(text: &str) -> CompactString {
@@ -229,7 +232,7 @@ mod tests {
 
     fn draft<'a>(params: &'a str, speaker: Speaker<'a>) -> Draft<'a> {
         // For the time of the tests.
-        let params = Box::leak(Box::new(countersign_protocol::outline::Outline::of(params))).params(params);
+        let params = Box::leak(Box::new(countersign_protocol::outline::Outline::new(params))).params(params);
         Draft { method: "tools/call", params, subject: Subject::None, speaker, more: &[] }
     }
 

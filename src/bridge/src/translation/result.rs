@@ -8,7 +8,7 @@ use super::{content::Tailor, request::Verb};
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    json::{Op, add_members, edit, elements, members, string},
+    json::{MemberEdit, add_members, edit, elements, members, string},
     params::keys,
 };
 use countersign_upstream::Negotiated;
@@ -131,37 +131,37 @@ impl<'a> Dress<'a> {
         let messages = glance.messages.and_then(|messages| tailor.messages(messages));
         let contents = glance.contents.and_then(|contents| tailor.contents(contents));
         let meta = if (from, to) == (Era::Legacy, Era::Modern) { self.server_info(glance) } else { None };
-        let mut edits: Vec<(&str, Op<'_>)> = Vec::new();
+        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         for (key, value) in [("content", &content), ("messages", &messages), ("contents", &contents), ("_meta", &meta)]
         {
             if let Some(value) = value {
-                edits.push((key, Op::Set(value)));
+                edits.push((key, MemberEdit::Set(value)));
             }
         }
         if structured == Structured::Drop {
-            edits.push(("structuredContent", Op::Drop));
+            edits.push(("structuredContent", MemberEdit::Drop));
         }
         match (from, to) {
             (_, Era::Legacy) => {
                 if glance.result_type.is_some() && from == Era::Modern {
-                    edits.push(("resultType", Op::Drop));
+                    edits.push(("resultType", MemberEdit::Drop));
                 }
                 if (glance.ttl.is_some() || glance.scope.is_some()) && from == Era::Modern {
-                    edits.push(("ttlMs", Op::Drop));
-                    edits.push(("cacheScope", Op::Drop));
+                    edits.push(("ttlMs", MemberEdit::Drop));
+                    edits.push(("cacheScope", MemberEdit::Drop));
                 }
             }
             (Era::Legacy, Era::Modern) => {
-                edits.push(("resultType", Op::Set(r#""complete""#)));
+                edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
                 if self.verb == Verb::Resource {
-                    edits.push(("ttlMs", Op::Default("0")));
-                    edits.push(("cacheScope", Op::Default(r#""private""#)));
+                    edits.push(("ttlMs", MemberEdit::Default("0")));
+                    edits.push(("cacheScope", MemberEdit::Default(r#""private""#)));
                 }
             }
             // Absent it means complete, but strict clients want to read that.
             (Era::Modern, Era::Modern) => {
                 if glance.result_type.is_none() {
-                    edits.push(("resultType", Op::Set(r#""complete""#)));
+                    edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
                 }
             }
         }
@@ -189,7 +189,7 @@ impl<'a> Dress<'a> {
         let meta = glance.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
             (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
-            (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, Op::Default(info.get()))])),
+            (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, MemberEdit::Default(info.get()))])),
             (None, None) => Some(SERVER_META.to_owned()),
             (None, Some(_)) => None,
         }

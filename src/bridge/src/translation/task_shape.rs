@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use countersign_protocol::json::{Op, edit, member, members, quoted, string};
+use countersign_protocol::json::{MemberEdit, edit, member, members, quoted, string};
 
 /// `_meta` of everything that belongs to a task of 2025-11-25.
 pub const RELATED: &str = "io.modelcontextprotocol/related-task";
@@ -97,7 +97,7 @@ pub fn pause(task: &str) -> Duration {
 /// The same object under another id.
 #[must_use]
 pub fn renamed(task: &str, alias: &str) -> String {
-    edit(task, &[("taskId", Op::Replace(&quoted(alias)))])
+    edit(task, &[("taskId", MemberEdit::Replace(&quoted(alias)))])
 }
 
 /// A task of the extension as one of 2025-11-25: other names for its times, and none of what it carries. A result that
@@ -111,19 +111,19 @@ pub fn legacy(task: &str, alias: &str, status: Status) -> String {
     let ttl = member(task, "ttlMs").unwrap_or("null");
     let poll = member(task, "pollIntervalMs");
     let mut edits = vec![
-        ("taskId", Op::Set(id.as_str())),
-        ("status", Op::Set(status.as_str())),
-        ("ttl", Op::Set(ttl)),
-        ("ttlMs", Op::Drop),
-        ("pollIntervalMs", Op::Drop),
-        ("resultType", Op::Drop),
-        ("result", Op::Drop),
-        ("error", Op::Drop),
-        ("inputRequests", Op::Drop),
-        ("_meta", Op::Drop),
+        ("taskId", MemberEdit::Set(id.as_str())),
+        ("status", MemberEdit::Set(status.as_str())),
+        ("ttl", MemberEdit::Set(ttl)),
+        ("ttlMs", MemberEdit::Drop),
+        ("pollIntervalMs", MemberEdit::Drop),
+        ("resultType", MemberEdit::Drop),
+        ("result", MemberEdit::Drop),
+        ("error", MemberEdit::Drop),
+        ("inputRequests", MemberEdit::Drop),
+        ("_meta", MemberEdit::Drop),
     ];
     if let Some(poll) = poll {
-        edits.push(("pollInterval", Op::Set(poll)));
+        edits.push(("pollInterval", MemberEdit::Set(poll)));
     }
     edit(task, &edits)
 }
@@ -135,18 +135,18 @@ pub fn modern(task: &str, alias: &str, status: Status, more: Option<(&'static st
     let (id, status) = (quoted(alias), quoted(status.as_str()));
     let ttl = member(task, "ttl").unwrap_or("null");
     let mut edits = vec![
-        ("taskId", Op::Set(id.as_str())),
-        ("status", Op::Set(status.as_str())),
-        ("ttlMs", Op::Set(ttl)),
-        ("ttl", Op::Drop),
-        ("pollInterval", Op::Drop),
-        ("_meta", Op::Drop),
+        ("taskId", MemberEdit::Set(id.as_str())),
+        ("status", MemberEdit::Set(status.as_str())),
+        ("ttlMs", MemberEdit::Set(ttl)),
+        ("ttl", MemberEdit::Drop),
+        ("pollInterval", MemberEdit::Drop),
+        ("_meta", MemberEdit::Drop),
     ];
     if let Some(poll) = member(task, "pollInterval") {
-        edits.push(("pollIntervalMs", Op::Set(poll)));
+        edits.push(("pollIntervalMs", MemberEdit::Set(poll)));
     }
     if let Some((key, value)) = more {
-        edits.push((key, Op::Set(value)));
+        edits.push((key, MemberEdit::Set(value)));
     }
     edit(task, &edits)
 }
@@ -165,30 +165,30 @@ pub fn local(alias: &str, status: Status, times: &Times) -> String {
     .to_string()
 }
 
-/// `object` with that task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related Messages").
+/// `map_value` with that task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related Messages").
 #[must_use]
 pub fn related(object: &str, alias: &str) -> String {
     let task = json!({ "taskId": alias }).to_string();
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
-    let meta = edit(meta, &[(RELATED, Op::Set(&task))]);
-    edit(object, &[("_meta", Op::Set(&meta))])
+    let meta = edit(meta, &[(RELATED, MemberEdit::Set(&task))]);
+    edit(object, &[("_meta", MemberEdit::Set(&meta))])
 }
 
-/// `object` without the task in its `_meta`, which another era does not know.
+/// `map_value` without the task in its `_meta`, which another era does not know.
 #[must_use]
 pub fn unrelated(object: &str) -> String {
     let Some(meta) = member(object, "_meta").filter(|meta| member(meta, RELATED).is_some()) else {
         return object.to_owned();
     };
-    let meta = edit(meta, &[(RELATED, Op::Drop)]);
-    let op = if members(&meta).next().is_none() { Op::Drop } else { Op::Set(&meta) };
+    let meta = edit(meta, &[(RELATED, MemberEdit::Drop)]);
+    let op = if members(&meta).next().is_none() { MemberEdit::Drop } else { MemberEdit::Set(&meta) };
     edit(object, &[("_meta", op)])
 }
 
 /// `resultType` beside what a result has.
 #[must_use]
 pub fn typed(object: &str, kind: &str) -> String {
-    edit(object, &[("resultType", Op::Set(&quoted(kind)))])
+    edit(object, &[("resultType", MemberEdit::Set(&quoted(kind)))])
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code};
+use super::{Check, Outcome, Verdict, check, code, compact_json};
 use crate::{
     Target,
     probe::{Conn, Probe},
-    wire::Trouble,
+    wire::ProbeError,
 };
 
 const CODES: (&str, &str) = ("basic/index#responses", "basic/index#error-codes");
@@ -96,15 +96,15 @@ async fn refused(probe: &Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(text).await?;
     match conn.next_answer(probe.limit().min(std::time::Duration::from_secs(2))).await {
-        Err(Trouble::Closed) if !matches!(probe.target, Target::Command { .. }) => Ok(Verdict::Holds),
+        Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => Ok(Verdict::Holds),
         Err(trouble) => Err(trouble),
         Ok(None) => Ok(Verdict::Fails("it says nothing, so nobody learns of it".to_owned())),
         Ok(Some(received)) => {
             let response = received.json().unwrap_or_default();
             let is_refusal = received.status.is_some_and(|status| (400..500).contains(&status));
-            Ok(Verdict::of(
+            Ok(Verdict::holds_if(
                 code(&response) == Some(expected) || (is_refusal && response.get("error").is_none()),
-                || format!("it answers {}", brief(&response)),
+                || format!("it answers {}", compact_json(&response)),
             ))
         }
     }
@@ -120,7 +120,7 @@ async fn invalid_request(probe: Probe) -> Outcome {
 
 async fn method_not_found(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("check/no-such-method", json!({})).await?;
-    Ok(Verdict::of(code(&response) == Some(-32601), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(code(&response) == Some(-32601), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn invalid_params(probe: Probe) -> Outcome {
@@ -130,7 +130,9 @@ async fn invalid_params(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("tools/call", json!({ "arguments": {} })).await?;
     // Where HTTP mirrors the name, it is missing there too.
     let mirrored = probe.is_modern() && code(&response) == Some(-32020);
-    Ok(Verdict::of(code(&response) == Some(-32602) || mirrored, || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(code(&response) == Some(-32602) || mirrored, || {
+        format!("it answers {}", compact_json(&response))
+    }))
 }
 
 async fn unknown_tool(probe: Probe) -> Outcome {
@@ -139,11 +141,11 @@ async fn unknown_tool(probe: Probe) -> Outcome {
     }
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let response = probe.open().await?.ask("tools/call", params).await?;
-    Ok(Verdict::of(response.get("error").is_some(), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(response.get("error").is_some(), || format!("it answers {}", compact_json(&response))))
 }
 
 /// Asks what a server must be able to answer without failing itself.
-async fn asked(conn: &mut Conn, probe: &Probe) -> Result<Vec<(&'static str, Value)>, Trouble> {
+async fn asked(conn: &mut Conn, probe: &Probe) -> Result<Vec<(&'static str, Value)>, ProbeError> {
     let mut all = Vec::new();
     for (capability, method) in [("tools", "tools/list"), ("resources", "resources/list"), ("prompts", "prompts/list")]
     {
@@ -159,7 +161,7 @@ async fn asked(conn: &mut Conn, probe: &Probe) -> Result<Vec<(&'static str, Valu
 async fn internal_error(probe: Probe) -> Outcome {
     for (method, response) in asked(&mut probe.open().await?, &probe).await? {
         if code(&response) == Some(-32603) {
-            return Ok(Verdict::Fails(format!("{method} is answered with {}", brief(&response["error"]))));
+            return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response["error"]))));
         }
     }
     Ok(Verdict::Holds)

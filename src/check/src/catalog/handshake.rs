@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code};
+use super::{Check, Outcome, Verdict, check, code, compact_json};
 use crate::{
     LEGACY, Target,
     probe::{Probe, QUIET},
-    wire::Trouble,
+    wire::ProbeError,
 };
 
 const INITIALIZATION: (&str, &str) = ("basic/lifecycle#initialization", "basic/lifecycle");
@@ -132,14 +132,14 @@ async fn version_format(probe: Probe) -> Outcome {
         parts.iter().map(|part| part.len()).eq([4, 2, 2])
             && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
     });
-    Ok(Verdict::of(is_date, || format!("it says {}", brief(version))))
+    Ok(Verdict::holds_if(is_date, || format!("it says {}", compact_json(version))))
 }
 
 async fn known_version(probe: Probe) -> Outcome {
     let result = probe.connect().await?.initialize(&probe.revision).await?;
     let said = &result["protocolVersion"];
-    Ok(Verdict::of(said.as_str() == Some(&*probe.revision), || {
-        format!("it was asked for {} and says {}", probe.revision, brief(said))
+    Ok(Verdict::holds_if(said.as_str() == Some(&*probe.revision), || {
+        format!("it was asked for {} and says {}", probe.revision, compact_json(said))
     }))
 }
 
@@ -153,19 +153,19 @@ async fn unknown_version(probe: Probe) -> Outcome {
         Some(version) => LEGACY.contains(&version) || version != "1999-12-31" && version.len() == 10,
         None => response.get("error").is_some(),
     };
-    Ok(Verdict::of(holds, || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(holds, || format!("it answers {}", compact_json(&response))))
 }
 
 async fn server_info(probe: Probe) -> Outcome {
     let info = &probe.facts.opening["serverInfo"];
     let said = |name: &str| info[name].is_string();
-    Ok(Verdict::of(said("name") && said("version"), || format!("it says {}", brief(info))))
+    Ok(Verdict::holds_if(said("name") && said("version"), || format!("it says {}", compact_json(info))))
 }
 
 async fn capabilities(probe: Probe) -> Outcome {
     let all = &probe.facts.opening["capabilities"];
     let holds = all.as_object().is_some_and(|all| all.values().all(Value::is_object));
-    Ok(Verdict::of(holds, || format!("it says {}", brief(all))))
+    Ok(Verdict::holds_if(holds, || format!("it says {}", compact_json(all))))
 }
 
 async fn capabilities_answer(probe: Probe) -> Outcome {
@@ -181,7 +181,7 @@ async fn capabilities_answer(probe: Probe) -> Outcome {
             // Not all servers with resources have templates.
             let missing = method == "resources/templates/list" && code(&response) == Some(-32601);
             if response.get("result").is_none() && !missing {
-                return Ok(Verdict::Fails(format!("{method} is answered with {}", brief(&response))));
+                return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response))));
             }
         }
     }
@@ -191,7 +191,7 @@ async fn capabilities_answer(probe: Probe) -> Outcome {
 async fn ping(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("ping", Value::Null).await?;
     let empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
-    Ok(Verdict::of(empty, || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(empty, || format!("it answers {}", compact_json(&response))))
 }
 
 async fn initialize_without_params(probe: Probe) -> Outcome {
@@ -199,7 +199,7 @@ async fn initialize_without_params(probe: Probe) -> Outcome {
     let received = probe.connect().await?.exchange(&message).await?;
     let response = received.json().unwrap_or_default();
     let refused = response.get("error").is_some() || received.status.is_some_and(|status| status >= 400);
-    Ok(Verdict::of(refused, || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(refused, || format!("it answers {}", compact_json(&response))))
 }
 
 async fn early_request(probe: Probe) -> Outcome {
@@ -207,7 +207,7 @@ async fn early_request(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     match conn.exchange(&message).await {
         // Whoever closes a connection has said no.
-        Err(Trouble::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.connect().await?,
+        Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.connect().await?,
         received => drop(received?),
     }
     conn.initialize(&probe.revision).await?;
@@ -228,5 +228,5 @@ async fn early_server_request(probe: Probe) -> Outcome {
     {
         asked = received.json().filter(asks);
     }
-    Ok(asked.map_or(Verdict::Holds, |asked| Verdict::Fails(format!("it asks {}", brief(&asked)))))
+    Ok(asked.map_or(Verdict::Holds, |asked| Verdict::Fails(format!("it asks {}", compact_json(&asked)))))
 }

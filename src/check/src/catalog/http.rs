@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code};
+use super::{Check, Outcome, Verdict, check, code, compact_json};
 use crate::{
     probe::{Conn, Probe},
-    wire::{Answer, Trouble, parse},
+    wire::{Answer, ProbeError, parse},
 };
 
 const LEGACY_HTTP: &str = "basic/transports#streamable-http";
@@ -228,7 +228,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// The usual headers of a message, but for these; a value of none leaves one out.
-async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Result<Answer, Trouble> {
+async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Result<Answer, ProbeError> {
     let mut headers = conn.http().map(|http| http.headers_of(message)).unwrap_or_default();
     for (name, value) in other {
         headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
@@ -243,7 +243,7 @@ fn harmless(probe: &Probe) -> Value {
 }
 
 fn told(answer: &Answer) -> String {
-    format!("it answers HTTP {} {}", answer.status, brief(&json!(answer.body)))
+    format!("it answers HTTP {} {}", answer.status, compact_json(&json!(answer.body)))
 }
 
 fn message_of(answer: &Answer) -> Value {
@@ -254,7 +254,7 @@ async fn content_type(probe: Probe) -> Outcome {
     let answer = post(&mut probe.open().await?, &harmless(&probe), &[]).await?;
     let kind = answer.header("content-type").unwrap_or_default().to_ascii_lowercase();
     let fits = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
-    Ok(Verdict::of(fits, || format!("it answers as {kind:?}")))
+    Ok(Verdict::holds_if(fits, || format!("it answers as {kind:?}")))
 }
 
 async fn accepted(probe: Probe) -> Outcome {
@@ -263,7 +263,7 @@ async fn accepted(probe: Probe) -> Outcome {
     let message = probe.message(None, "notifications/cancelled", params);
     let answer = post(&mut probe.open().await?, &message, &[]).await?;
     let accepted = answer.status == 202 && answer.body.is_empty();
-    Ok(Verdict::of(accepted || (400..500).contains(&answer.status), || told(&answer)))
+    Ok(Verdict::holds_if(accepted || (400..500).contains(&answer.status), || told(&answer)))
 }
 
 async fn origin(probe: Probe) -> Outcome {
@@ -271,7 +271,7 @@ async fn origin(probe: Probe) -> Outcome {
     // Which status it is was said later than that it is refused.
     let refused =
         if &*probe.revision < "2025-11-25" { (400..500).contains(&answer.status) } else { answer.status == 403 };
-    Ok(Verdict::of(refused, || told(&answer)))
+    Ok(Verdict::holds_if(refused, || told(&answer)))
 }
 
 /// How long a stream is read that nobody writes to.
@@ -284,11 +284,11 @@ async fn get(probe: Probe) -> Outcome {
     headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     let answer = conn.listen(&headers, SHORT).await?;
     let streams = answer.status == 200 && answer.is_stream();
-    Ok(Verdict::of(streams || answer.status == 405, || told(&answer)))
+    Ok(Verdict::holds_if(streams || answer.status == 405, || told(&answer)))
 }
 
 /// A connection with a session, where the server has any.
-async fn in_session(probe: &Probe) -> Result<Result<(Conn, String), Verdict>, Trouble> {
+async fn in_session(probe: &Probe) -> Result<Result<(Conn, String), Verdict>, ProbeError> {
     let mut conn = probe.open().await?;
     Ok(match conn.http().and_then(|http| http.session.clone()) {
         Some(session) => Ok((conn, session)),
@@ -300,7 +300,7 @@ async fn session_id(probe: Probe) -> Outcome {
     match in_session(&probe).await? {
         Err(verdict) => Ok(verdict),
         Ok((_, id)) => {
-            Ok(Verdict::of(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}")))
+            Ok(Verdict::holds_if(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}")))
         }
     }
 }
@@ -310,7 +310,7 @@ async fn session_required(probe: Probe) -> Outcome {
         Err(verdict) => Ok(verdict),
         Ok((mut conn, _)) => {
             let answer = post(&mut conn, &harmless(&probe), &[("Mcp-Session-Id", None)]).await?;
-            Ok(Verdict::of(answer.status == 400 || answer.status < 300, || told(&answer)))
+            Ok(Verdict::holds_if(answer.status == 400 || answer.status < 300, || told(&answer)))
         }
     }
 }
@@ -321,7 +321,7 @@ async fn session_unknown(probe: Probe) -> Outcome {
         Ok((mut conn, _)) => {
             let answer =
                 post(&mut conn, &harmless(&probe), &[("Mcp-Session-Id", Some("check-no-such-session"))]).await?;
-            Ok(Verdict::of(answer.status == 404, || told(&answer)))
+            Ok(Verdict::holds_if(answer.status == 404, || told(&answer)))
         }
     }
 }
@@ -339,7 +339,7 @@ async fn session_ended(probe: Probe) -> Outcome {
                 return Ok(Verdict::Fails(told(&answer)));
             }
             let after = post(&mut conn, &harmless(&probe), &[]).await?;
-            Ok(Verdict::of(after.status == 404, || told(&after)))
+            Ok(Verdict::holds_if(after.status == 404, || told(&after)))
         }
     }
 }
@@ -347,21 +347,21 @@ async fn session_ended(probe: Probe) -> Outcome {
 async fn version_header(probe: Probe) -> Outcome {
     let answer =
         post(&mut probe.open().await?, &harmless(&probe), &[("MCP-Protocol-Version", Some("1999-12-31"))]).await?;
-    Ok(Verdict::of(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
 }
 
 async fn header_mismatch(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let answer = post(&mut conn, &harmless(&probe), &[("Mcp-Method", Some("tools/list"))]).await?;
     let holds = answer.status == 400 && code(&message_of(&answer)) == Some(-32020);
-    Ok(Verdict::of(holds, || told(&answer)))
+    Ok(Verdict::holds_if(holds, || told(&answer)))
 }
 
 async fn version_mismatch(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let answer = post(&mut conn, &harmless(&probe), &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
     // Which of the two versions is looked at first, and so the code, is the server's choice.
-    Ok(Verdict::of(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
 }
 
 async fn name_mismatch(probe: Probe) -> Outcome {
@@ -372,7 +372,7 @@ async fn name_mismatch(probe: Probe) -> Outcome {
     let message = probe.message(Some(&5.into()), "tools/call", params);
     let answer = post(&mut probe.open().await?, &message, &[("Mcp-Name", Some("check_another_tool"))]).await?;
     let holds = answer.status == 400 && code(&message_of(&answer)) == Some(-32020);
-    Ok(Verdict::of(holds, || told(&answer)))
+    Ok(Verdict::holds_if(holds, || told(&answer)))
 }
 
 async fn version_status(probe: Probe) -> Outcome {
@@ -380,11 +380,11 @@ async fn version_status(probe: Probe) -> Outcome {
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     let mut conn = probe.open().await?;
     let answer = post(&mut conn, &message, &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
-    Ok(Verdict::of(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
 }
 
 /// Two answers of one session, each with the id of its request.
-async fn streams(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Answer)>, Trouble> {
+async fn streams(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Answer)>, ProbeError> {
     let mut all = Vec::new();
     for id in ["check-stream-a", "check-stream-b"] {
         let message = probe.message(Some(&id.into()), "ping", Value::Null);
@@ -420,29 +420,30 @@ async fn resumed(probe: Probe) -> Outcome {
     }
     let messages: Vec<Value> = answer.messages().iter().filter_map(|text| parse(text)).collect();
     let foreign = messages.iter().find(|message| all.iter().skip(1).any(|(id, _)| message["id"] == *id));
-    Ok(foreign.map_or(Verdict::Holds, |message| Verdict::Fails(format!("after {last:?} comes {}", brief(message)))))
+    Ok(foreign
+        .map_or(Verdict::Holds, |message| Verdict::Fails(format!("after {last:?} comes {}", compact_json(message)))))
 }
 
 async fn header_missing(probe: Probe) -> Outcome {
     let answer = post(&mut probe.open().await?, &harmless(&probe), &[("Mcp-Method", None)]).await?;
-    Ok(Verdict::of(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
 }
 
 async fn no_session(probe: Probe) -> Outcome {
     let answer = post(&mut probe.open().await?, &harmless(&probe), &[]).await?;
     let session = answer.header("mcp-session-id");
-    Ok(Verdict::of(session.is_none(), || format!("it begins the session {session:?}")))
+    Ok(Verdict::holds_if(session.is_none(), || format!("it begins the session {session:?}")))
 }
 
 async fn method_status(probe: Probe) -> Outcome {
     let message = probe.message(Some(&5.into()), "check/no-such-method", json!({}));
     let answer = post(&mut probe.open().await?, &message, &[]).await?;
-    Ok(Verdict::of(answer.status == 404, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 404, || told(&answer)))
 }
 
 async fn parse_status(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let headers = conn.http().map(|http| http.headers_of(&harmless(&probe))).unwrap_or_default();
     let answer = conn.post("POST", &headers, r#"{"jsonrpc":"2.0","#).await?;
-    Ok(Verdict::of(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code, tools::is_block};
+use super::{Check, Outcome, Verdict, check, code, compact_json, tools::is_block};
 use crate::probe::Probe;
 
 const RESOURCES: (&str, &str) = ("server/resources#data-types", "server/resources#data-types");
@@ -121,7 +121,7 @@ fn each(listed: &[Value], fits: impl Fn(&Value) -> bool) -> Verdict {
     listed
         .iter()
         .find(|entry| !fits(entry))
-        .map_or(Verdict::Holds, |entry| Verdict::Fails(format!("this is not one: {}", brief(entry))))
+        .map_or(Verdict::Holds, |entry| Verdict::Fails(format!("this is not one: {}", compact_json(entry))))
 }
 
 async fn resources(probe: Probe) -> Outcome {
@@ -148,7 +148,7 @@ async fn contents(probe: Probe) -> Outcome {
         }
         let fits = response["result"]["contents"].as_array().is_some_and(|all| all.iter().all(is_contents));
         if !fits {
-            return Ok(Verdict::Fails(format!("{} reads as {}", resource["uri"], brief(&response["result"]))));
+            return Ok(Verdict::Fails(format!("{} reads as {}", resource["uri"], compact_json(&response["result"]))));
         }
     }
     Ok(Verdict::Holds)
@@ -160,7 +160,7 @@ async fn missing_resource(probe: Probe) -> Outcome {
     }
     let response = probe.open().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
     let expected = if probe.is_modern() { -32602 } else { -32002 };
-    Ok(Verdict::of(code(&response) == Some(expected), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(code(&response) == Some(expected), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn templates(probe: Probe) -> Outcome {
@@ -180,7 +180,7 @@ async fn subscribe(probe: Probe) -> Outcome {
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         let response = conn.ask(method, json!({ "uri": resource["uri"] })).await?;
         if response.get("result").is_none() {
-            return Ok(Verdict::Fails(format!("{method} is answered with {}", brief(&response))));
+            return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response))));
         }
     }
     Ok(Verdict::Holds)
@@ -218,7 +218,7 @@ async fn messages(probe: Probe) -> Outcome {
             })
         });
         if !fits {
-            return Ok(Verdict::Fails(format!("{} gives {}", prompt["name"], brief(&response["result"]))));
+            return Ok(Verdict::Fails(format!("{} gives {}", prompt["name"], compact_json(&response["result"]))));
         }
     }
     Ok(Verdict::Holds)
@@ -229,7 +229,7 @@ async fn unknown_prompt(probe: Probe) -> Outcome {
         return Ok(Verdict::Skipped("it offers no prompts".to_owned()));
     }
     let response = probe.open().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
-    Ok(Verdict::of(code(&response) == Some(-32602), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn completion(probe: Probe) -> Outcome {
@@ -246,9 +246,9 @@ async fn completion(probe: Probe) -> Outcome {
     let params = json!({ "ref": reference, "argument": { "name": name, "value": "" } });
     let response = probe.open().await?.ask("completion/complete", params).await?;
     if response.get("error").is_some() {
-        return Ok(Verdict::Skipped(format!("it answers {}", brief(&response))));
+        return Ok(Verdict::Skipped(format!("it answers {}", compact_json(&response))));
     }
     let values = response["result"]["completion"]["values"].as_array();
     let fits = values.is_some_and(|all| all.len() <= 100 && all.iter().all(Value::is_string));
-    Ok(Verdict::of(fits, || format!("it answers {}", brief(&response["result"]))))
+    Ok(Verdict::holds_if(fits, || format!("it answers {}", compact_json(&response["result"]))))
 }

@@ -3,10 +3,10 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check};
+use super::{Check, Outcome, Verdict, check, compact_json};
 use crate::{
     probe::{Conn, Probe, QUIET, is_same_id},
-    wire::{Trouble, Wire, parse},
+    wire::{ProbeError, Wire, parse},
 };
 
 const RESPONSES: (&str, &str) = ("basic/index#responses", "basic/index#responses");
@@ -133,15 +133,17 @@ fn harmless(probe: &Probe) -> &'static str {
     if probe.is_modern() { "server/discover" } else { "ping" }
 }
 
-async fn answered(conn: &mut Conn, probe: &Probe, id: Value) -> Result<Value, Trouble> {
+async fn answered(conn: &mut Conn, probe: &Probe, id: Value) -> Result<Value, ProbeError> {
     let message = probe.message(Some(&id), harmless(probe), Value::Null);
     let received = conn.exchange(&message).await?;
-    received.json().ok_or_else(|| Trouble::Garbled("the answer is not JSON".to_owned()))
+    received.json().ok_or_else(|| ProbeError::InvalidData("the answer is not JSON".to_owned()))
 }
 
 async fn jsonrpc(probe: Probe) -> Outcome {
     let response = answered(&mut probe.open().await?, &probe, 7.into()).await?;
-    Ok(Verdict::of(response["jsonrpc"] == "2.0", || format!("`jsonrpc` is {}", brief(&response["jsonrpc"]))))
+    Ok(Verdict::holds_if(response["jsonrpc"] == "2.0", || {
+        format!("`jsonrpc` is {}", compact_json(&response["jsonrpc"]))
+    }))
 }
 
 async fn with_id(probe: Probe, id: Value) -> Outcome {
@@ -149,10 +151,10 @@ async fn with_id(probe: Probe, id: Value) -> Outcome {
     let message = probe.message(Some(&id), harmless(&probe), Value::Null);
     conn.send(&message.to_string()).await?;
     // Whatever comes is the answer: one with another id would else only be waited for.
-    let Some(received) = conn.next_answer(probe.limit()).await? else { return Err(Trouble::Silent(probe.limit())) };
+    let Some(received) = conn.next_answer(probe.limit()).await? else { return Err(ProbeError::Timeout(probe.limit())) };
     let response = received.json().unwrap_or_default();
-    Ok(Verdict::of(response["id"] == id, || {
-        format!("it was asked with {id} and answers with {}", brief(&response["id"]))
+    Ok(Verdict::holds_if(response["id"] == id, || {
+        format!("it was asked with {id} and answers with {}", compact_json(&response["id"]))
     }))
 }
 
@@ -172,7 +174,7 @@ async fn one_outcome(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     for response in [answered(&mut conn, &probe, 7.into()).await?, conn.ask("check/no-such-method", json!({})).await?] {
         if response.get("result").is_some() == response.get("error").is_some() {
-            return Ok(Verdict::Fails(format!("it answers {}", brief(&response))));
+            return Ok(Verdict::Fails(format!("it answers {}", compact_json(&response))));
         }
     }
     Ok(Verdict::Holds)
@@ -180,8 +182,8 @@ async fn one_outcome(probe: Probe) -> Outcome {
 
 async fn result_object(probe: Probe) -> Outcome {
     let response = answered(&mut probe.open().await?, &probe, 7.into()).await?;
-    Ok(Verdict::of(response["result"].is_object() || response.get("error").is_some(), || {
-        format!("the result is {}", brief(&response["result"]))
+    Ok(Verdict::holds_if(response["result"].is_object() || response.get("error").is_some(), || {
+        format!("the result is {}", compact_json(&response["result"]))
     }))
 }
 
@@ -191,7 +193,9 @@ async fn error_object(probe: Probe) -> Outcome {
     if error.is_null() {
         return Ok(Verdict::Skipped("it answers what does not exist with a result".to_owned()));
     }
-    Ok(Verdict::of(error["code"].is_i64() && error["message"].is_string(), || format!("the error is {}", brief(error))))
+    Ok(Verdict::holds_if(error["code"].is_i64() && error["message"].is_string(), || {
+        format!("the error is {}", compact_json(error))
+    }))
 }
 
 async fn notification_unanswered(probe: Probe) -> Outcome {
@@ -204,7 +208,7 @@ async fn notification_unanswered(probe: Probe) -> Outcome {
         let is_answer =
             response.get("result").is_some() || (response.get("error").is_some() && received.status.is_none());
         if is_answer {
-            return Ok(Verdict::Fails(format!("it answers {}", brief(&response))));
+            return Ok(Verdict::Fails(format!("it answers {}", compact_json(&response))));
         }
     }
     conn.lives().await?;
@@ -228,7 +232,7 @@ async fn concurrent(probe: Probe) -> Outcome {
             let response: Value = texts.last().and_then(|text| parse(text)).unwrap_or_default();
             if !is_same_id(&response["id"], &message["id"]) {
                 let asked = &message["id"];
-                return Ok(Verdict::Fails(format!("{asked} was answered with {}", brief(&response["id"]))));
+                return Ok(Verdict::Fails(format!("{asked} was answered with {}", compact_json(&response["id"]))));
             }
             ids.push(response["id"].clone());
         }
@@ -245,7 +249,9 @@ async fn concurrent(probe: Probe) -> Outcome {
     ids.sort_by_key(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
     let mut expected = messages.iter().map(|message| &message["id"]);
     let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|asked| is_same_id(id, asked)));
-    Ok(Verdict::of(is_complete, || format!("{} were sent, answered were {}", TOGETHER, brief(&json!(ids)))))
+    Ok(Verdict::holds_if(is_complete, || {
+        format!("{} were sent, answered were {}", TOGETHER, compact_json(&json!(ids)))
+    }))
 }
 
 async fn unknown_members(probe: Probe) -> Outcome {
@@ -254,5 +260,5 @@ async fn unknown_members(probe: Probe) -> Outcome {
     let mut message = probe.message(Some(&id), harmless(&probe), json!({ "check": { "unknown": [1] } }));
     message["check"] = json!({ "unknown": true });
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
-    Ok(Verdict::of(response.get("result").is_some(), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(response.get("result").is_some(), || format!("it answers {}", compact_json(&response))))
 }

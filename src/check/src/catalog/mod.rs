@@ -3,9 +3,9 @@
 //! To add a check:
 //! 1. Put it into the table of its group, with the page of the specification that it stands on.
 //! 2. Give the server in `tests/check/server.rs` a fault of the check's name that it finds:
-//!    `each_check_finds_its_fault_and_no_other_does` misses each check without one.
+//!    `each_check_finds_exactly_its_fault` misses each check without one.
 //! 3. Say in `tests/check/faults.rs` what is wrong then, and give the check a row in `docs/checking.md`:
-//!    `the_page_has_each_check_and_its_fault` prints the row that is missing.
+//!    `page_lists_each_check_with_its_fault` prints the row that is missing.
 
 mod codes;
 mod handshake;
@@ -25,7 +25,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{MODERN, Target, probe::Probe, wire::Trouble};
+use crate::{MODERN, Target, probe::Probe, wire::ProbeError};
 
 /// What checks are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,12 +130,12 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     /// Holds, or fails for that reason.
-    pub fn of(holds: bool, why: impl FnOnce() -> String) -> Self {
+    pub fn holds_if(holds: bool, why: impl FnOnce() -> String) -> Self {
         if holds { Self::Holds } else { Self::Fails(why()) }
     }
 }
 
-pub(crate) type Outcome = Result<Verdict, Trouble>;
+pub(crate) type Outcome = Result<Verdict, ProbeError>;
 
 /// One thing that has to be so.
 pub struct Check {
@@ -167,7 +167,7 @@ impl Check {
     }
 
     /// Whether the server that is checked can be asked it.
-    pub(crate) fn concerns(&self, probe: &Probe) -> bool {
+    pub(crate) fn applies_to(&self, probe: &Probe) -> bool {
         let era = match self.era {
             Era::Both => true,
             Era::Since(first) => &*probe.revision >= first,
@@ -206,7 +206,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
 }
 
 /// The check that finds a server which answers with other ids.
-pub(crate) fn other_id() -> &'static Check {
+pub(crate) fn wrong_id_check() -> &'static Check {
     &messages::CHECKS[messages::ID_INTEGER]
 }
 
@@ -229,12 +229,12 @@ macro_rules! check {
 pub(crate) use check;
 
 /// A value on one line, for reasons.
-pub(crate) fn brief(value: &Value) -> String {
-    cut(&value.to_string())
+pub(crate) fn compact_json(value: &Value) -> String {
+    truncate(&value.to_string())
 }
 
 /// A text for a report, cut where it is long.
-pub(crate) fn cut(text: &str) -> String {
+pub(crate) fn truncate(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_check_has_a_name_a_page_and_advice_of_its_own() {
+    fn each_check_has_id_page_and_advice() {
         let ids: BTreeSet<&str> = all().map(|check| check.id).collect();
         assert_eq!(ids.len(), all().count());
         for check in all() {

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, cut};
+use super::{Check, Outcome, Verdict, check, truncate};
 use crate::{
     Target,
     probe::{Probe, QUIET},
-    wire::{Trouble, Wire},
+    wire::{ProbeError, Wire},
 };
 
 const PAGE: (&str, &str) = ("basic/index#messages", "basic/index#messages");
@@ -141,25 +141,28 @@ async fn survives(probe: Probe, texts: &[&[u8]]) -> Outcome {
     for text in texts {
         match conn.send_bytes(text).await {
             // One that refuses so may be asked on a new connection.
-            Err(Trouble::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.open().await?,
+            Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.open().await?,
             sent => sent?,
         }
         loop {
             match conn.receive(QUIET / 6).await {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(Trouble::Closed) if !matches!(probe.target, Target::Command { .. }) => {
+                Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => {
                     conn = probe.open().await?;
                     break;
                 }
                 Err(trouble) => {
-                    return Ok(Verdict::Fails(format!("{trouble}, after {}", cut(&String::from_utf8_lossy(text)))));
+                    return Ok(Verdict::Fails(format!(
+                        "{trouble}, after {}",
+                        truncate(&String::from_utf8_lossy(text))
+                    )));
                 }
             }
         }
     }
     match conn.answers().await {
-        Err(Trouble::Closed) if !matches!(probe.target, Target::Command { .. }) => {
+        Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => {
             probe.open().await?.lives().await?;
         }
         answers => answers?,

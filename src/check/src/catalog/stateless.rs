@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code};
+use super::{Check, Outcome, Verdict, check, code, compact_json};
 use crate::{MODERN, probe::Probe};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -112,12 +112,14 @@ async fn discover(probe: Probe) -> Outcome {
     let dates = result["supportedVersions"].as_array().is_some_and(|all| {
         !all.is_empty() && all.iter().all(|version| version.as_str().is_some_and(|text| text.len() == 10))
     });
-    Ok(Verdict::of(dates && result["capabilities"].is_object(), || format!("it says {}", brief(result))))
+    Ok(Verdict::holds_if(dates && result["capabilities"].is_object(), || format!("it says {}", compact_json(result))))
 }
 
 async fn server_info(probe: Probe) -> Outcome {
     let info = &probe.facts.opening["_meta"]["io.modelcontextprotocol/serverInfo"];
-    Ok(Verdict::of(info["name"].is_string() && info["version"].is_string(), || format!("it says {}", brief(info))))
+    Ok(Verdict::holds_if(info["name"].is_string() && info["version"].is_string(), || {
+        format!("it says {}", compact_json(info))
+    }))
 }
 
 async fn unsupported_version(probe: Probe) -> Outcome {
@@ -130,8 +132,8 @@ async fn unsupported_version(probe: Probe) -> Outcome {
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
     let data = &response["error"]["data"];
     let names = data["supported"].as_array().is_some_and(|all| all.iter().any(|version| version == MODERN));
-    Ok(Verdict::of(code(&response) == Some(-32022) && names && data["requested"] == "2099-01-01", || {
-        format!("it answers {}", brief(&response))
+    Ok(Verdict::holds_if(code(&response) == Some(-32022) && names && data["requested"] == "2099-01-01", || {
+        format!("it answers {}", compact_json(&response))
     }))
 }
 
@@ -145,7 +147,10 @@ async fn result_type(probe: Probe) -> Outcome {
     for method in asked {
         let response = conn.ask(method, json!({})).await?;
         if response.get("result").is_some() && !response["result"]["resultType"].is_string() {
-            return Ok(Verdict::Fails(format!("{method} is answered without one: {}", brief(&response["result"]))));
+            return Ok(Verdict::Fails(format!(
+                "{method} is answered without one: {}",
+                compact_json(&response["result"])
+            )));
         }
     }
     Ok(Verdict::Holds)
@@ -158,7 +163,7 @@ async fn missing_version(probe: Probe) -> Outcome {
     let received = conn.exchange(&message).await?;
     let response = received.json().unwrap_or_default();
     let refused = response.get("error").is_some() || received.status.is_some_and(|status| status >= 400);
-    Ok(Verdict::of(refused, || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(refused, || format!("it answers {}", compact_json(&response))))
 }
 
 async fn missing_capabilities(probe: Probe) -> Outcome {
@@ -167,7 +172,7 @@ async fn missing_capabilities(probe: Probe) -> Outcome {
         meta.remove("io.modelcontextprotocol/clientCapabilities");
     }
     let response = probe.open().await?.exchange(&message).await?.json().unwrap_or_default();
-    Ok(Verdict::of(code(&response) == Some(-32602), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn first_message(probe: Probe) -> Outcome {
@@ -176,7 +181,9 @@ async fn first_message(probe: Probe) -> Outcome {
         return Ok(Verdict::Skipped("it offers no lists".to_owned()));
     };
     let response = probe.connect().await?.ask(method, json!({})).await?;
-    Ok(Verdict::of(response.get("result").is_some(), || format!("{method} is answered with {}", brief(&response))))
+    Ok(Verdict::holds_if(response.get("result").is_some(), || {
+        format!("{method} is answered with {}", compact_json(&response))
+    }))
 }
 
 async fn removed(probe: Probe) -> Outcome {
@@ -184,7 +191,7 @@ async fn removed(probe: Probe) -> Outcome {
     for method in ["ping", "logging/setLevel", "resources/subscribe"] {
         let response = conn.ask(method, json!({})).await?;
         if code(&response) != Some(-32601) {
-            return Ok(Verdict::Fails(format!("{method} is answered with {}", brief(&response))));
+            return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response))));
         }
     }
     Ok(Verdict::Holds)

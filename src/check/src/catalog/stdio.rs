@@ -5,10 +5,10 @@ use std::time::Duration;
 use countersign_child::guard::Report;
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check};
+use super::{Check, Outcome, Verdict, check, compact_json};
 use crate::{
     probe::{Conn, Probe, QUIET, is_same_id},
-    wire::{Stdio, Trouble, Wire},
+    wire::{ProbeError, Stdio, Wire},
 };
 
 const PAGE: (&str, &str) = ("basic/transports#stdio", "basic/transports/stdio");
@@ -119,10 +119,10 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-fn child(conn: &mut Conn) -> Result<&mut Stdio, Trouble> {
+fn child(conn: &mut Conn) -> Result<&mut Stdio, ProbeError> {
     match &mut conn.wire {
         Wire::Stdio(wire) => Ok(wire),
-        _ => Err(Trouble::Garbled("this is no child".to_owned())),
+        _ => Err(ProbeError::InvalidData("this is no child".to_owned())),
     }
 }
 
@@ -150,7 +150,7 @@ async fn stdout(probe: Probe) -> Outcome {
     while let Some(received) = conn.receive(wait).await? {
         let message = received.json().unwrap_or_default();
         if message["jsonrpc"] != "2.0" && !message.is_array() {
-            return Ok(Verdict::Fails(format!("it writes {}", brief(&received.text.into()))));
+            return Ok(Verdict::Fails(format!("it writes {}", compact_json(&received.text.into()))));
         }
         came += 1;
         if came >= if probe.is_modern() { 2 } else { 3 } {
@@ -229,7 +229,7 @@ async fn end(probe: Probe) -> Outcome {
     let child = child(&mut conn)?;
     child.close();
     let ended = child.ended(END).await;
-    Ok(Verdict::of(ended.is_some(), || format!("it runs on; the end of its stderr: {}", child.errors())))
+    Ok(Verdict::holds_if(ended.is_some(), || format!("it runs on; the end of its stderr: {}", child.errors())))
 }
 
 async fn exit_code(probe: Probe) -> Outcome {

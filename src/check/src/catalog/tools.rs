@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code};
+use super::{Check, Outcome, Verdict, check, code, compact_json};
 use crate::{
     probe::{Conn, Probe},
-    wire::Trouble,
+    wire::ProbeError,
 };
 
 const LISTING: (&str, &str) = ("server/tools#listing-tools", "server/tools#listing-tools");
@@ -180,11 +180,11 @@ async fn list(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let response = conn.ask("tools/list", json!({})).await?;
     if !response["result"]["tools"].is_array() {
-        return Ok(Verdict::Fails(format!("it answers {}", brief(&response))));
+        return Ok(Verdict::Fails(format!("it answers {}", compact_json(&response))));
     }
     let all = conn.list("tools/list", "tools").await?;
     let bad = all.iter().find(|tool| !(tool["name"].is_string() && tool["inputSchema"].is_object()));
-    Ok(bad.map_or(Verdict::Holds, |tool| Verdict::Fails(format!("this is not one: {}", brief(tool)))))
+    Ok(bad.map_or(Verdict::Holds, |tool| Verdict::Fails(format!("this is not one: {}", compact_json(tool)))))
 }
 
 async fn pages(probe: Probe) -> Outcome {
@@ -203,11 +203,11 @@ async fn pages(probe: Probe) -> Outcome {
         }
         let response = conn.ask("tools/list", json!({ "cursor": text })).await?;
         if !response["result"]["tools"].is_array() {
-            return Ok(Verdict::Fails(format!("its own cursor {text:?} is answered with {}", brief(&response))));
+            return Ok(Verdict::Fails(format!("its own cursor {text:?} is answered with {}", compact_json(&response))));
         }
         cursor = response["result"]["nextCursor"].clone();
     }
-    Ok(Verdict::of(cursor.is_null(), || format!("nextCursor is {}", brief(&cursor))))
+    Ok(Verdict::holds_if(cursor.is_null(), || format!("nextCursor is {}", compact_json(&cursor))))
 }
 
 async fn unique(probe: Probe) -> Outcome {
@@ -222,14 +222,14 @@ async fn names(probe: Probe) -> Outcome {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
     };
     let bad = tools_of!(probe).iter().find(|tool| !tool["name"].as_str().is_some_and(fits));
-    Ok(bad.map_or(Verdict::Holds, |tool| Verdict::Fails(format!("{} is none", brief(&tool["name"])))))
+    Ok(bad.map_or(Verdict::Holds, |tool| Verdict::Fails(format!("{} is none", compact_json(&tool["name"])))))
 }
 
 async fn input_root(probe: Probe) -> Outcome {
     let bad =
         tools_of!(probe).iter().find(|tool| tool["inputSchema"].is_object() && tool["inputSchema"]["type"] != "object");
     Ok(bad.map_or(Verdict::Holds, |tool| {
-        Verdict::Fails(format!("that of {} has the type {}", tool["name"], brief(&tool["inputSchema"]["type"])))
+        Verdict::Fails(format!("that of {} has the type {}", tool["name"], compact_json(&tool["inputSchema"]["type"])))
     }))
 }
 
@@ -255,15 +255,15 @@ async fn stable(probe: Probe) -> Outcome {
     let first = conn.list("tools/list", "tools").await?;
     let second = conn.list("tools/list", "tools").await?;
     let names = |tools: &[Value]| tools.iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>();
-    Ok(Verdict::of(first == second, || {
-        format!("first {}, then {}", brief(&json!(names(&first))), brief(&json!(names(&second))))
+    Ok(Verdict::holds_if(first == second, || {
+        format!("first {}, then {}", compact_json(&json!(names(&first))), compact_json(&json!(names(&second))))
     }))
 }
 
 async fn bad_cursor(probe: Probe) -> Outcome {
     tools_of!(probe);
     let response = probe.open().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
-    Ok(Verdict::of(code(&response) == Some(-32602), || format!("it answers {}", brief(&response))))
+    Ok(Verdict::holds_if(code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn annotations(probe: Probe) -> Outcome {
@@ -272,7 +272,9 @@ async fn annotations(probe: Probe) -> Outcome {
         let all = &tool["annotations"];
         hints.iter().any(|hint| all.get(*hint).is_some_and(|value| !value.is_boolean()))
     });
-    Ok(bad.map_or(Verdict::Holds, |tool| Verdict::Fails(format!("{}: {}", tool["name"], brief(&tool["annotations"])))))
+    Ok(bad.map_or(Verdict::Holds, |tool| {
+        Verdict::Fails(format!("{}: {}", tool["name"], compact_json(&tool["annotations"])))
+    }))
 }
 
 /// Tools that may be called.
@@ -306,7 +308,9 @@ async fn arguments(probe: Probe) -> Outcome {
     let params = json!({ "name": tool["name"], "arguments": wrong });
     let response = probe.open().await?.ask("tools/call", params).await?;
     let refused = response.get("error").is_some() || response["result"]["isError"] == true;
-    Ok(Verdict::of(refused, || format!("{} takes {wrong} and answers {}", tool["name"], brief(&response["result"]))))
+    Ok(Verdict::holds_if(refused, || {
+        format!("{} takes {wrong} and answers {}", tool["name"], compact_json(&response["result"]))
+    }))
 }
 
 /// Arguments that fit a schema, where they can be made up.
@@ -354,7 +358,7 @@ pub(super) fn calls(probe: &Probe) -> Vec<(&Value, Value)> {
 }
 
 /// The results of such calls, each with its tool.
-async fn results<'p>(conn: &mut Conn, probe: &'p Probe) -> Result<Vec<(&'p Value, Value)>, Trouble> {
+async fn results<'p>(conn: &mut Conn, probe: &'p Probe) -> Result<Vec<(&'p Value, Value)>, ProbeError> {
     let mut all = Vec::new();
     for (tool, arguments) in calls(probe) {
         let mut response = conn.ask("tools/call", json!({ "name": tool["name"], "arguments": arguments })).await?;
@@ -380,10 +384,10 @@ macro_rules! results_of {
 async fn content(probe: Probe) -> Outcome {
     for (tool, result) in results_of!(probe) {
         let Some(blocks) = result["content"].as_array() else {
-            return Ok(Verdict::Fails(format!("{} answers without content: {}", tool["name"], brief(&result))));
+            return Ok(Verdict::Fails(format!("{} answers without content: {}", tool["name"], compact_json(&result))));
         };
         if let Some(block) = blocks.iter().find(|block| !is_block(block)) {
-            return Ok(Verdict::Fails(format!("{} answers with {}", tool["name"], brief(block))));
+            return Ok(Verdict::Fails(format!("{} answers with {}", tool["name"], compact_json(block))));
         }
     }
     Ok(Verdict::Holds)
@@ -405,7 +409,7 @@ async fn is_error(probe: Probe) -> Outcome {
     let all = results_of!(probe);
     let bad = all.iter().find(|(_, result)| result.get("isError").is_some_and(|value| !value.is_boolean()));
     Ok(bad.map_or(Verdict::Holds, |(tool, result)| {
-        Verdict::Fails(format!("{} answers with {}", tool["name"], brief(&result["isError"])))
+        Verdict::Fails(format!("{} answers with {}", tool["name"], compact_json(&result["isError"])))
     }))
 }
 

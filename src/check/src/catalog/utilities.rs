@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, brief, check, code, tools};
+use super::{Check, Outcome, Verdict, check, code, compact_json, tools};
 use crate::{
     probe::{Conn, Probe, QUIET},
-    wire::Trouble,
+    wire::ProbeError,
 };
 
 const CANCELLATION: (&str, &str) = ("basic/utilities/cancellation", "basic/patterns/cancellation");
@@ -106,7 +106,7 @@ async fn cancel_unknown(probe: Probe) -> Outcome {
             if (said.get("result").is_some() || said.get("error").is_some())
                 && received.status.is_none_or(|status| status < 400)
             {
-                return Ok(Verdict::Fails(format!("it answers {}", brief(&said))));
+                return Ok(Verdict::Fails(format!("it answers {}", compact_json(&said))));
             }
         }
     }
@@ -115,7 +115,7 @@ async fn cancel_unknown(probe: Probe) -> Outcome {
 }
 
 /// Progress that came with calls that asked for it, each with the token that it should have.
-async fn told(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Vec<Value>)>, Trouble> {
+async fn told(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Vec<Value>)>, ProbeError> {
     let mut all = Vec::new();
     for (at, (tool, arguments)) in tools::calls(probe).into_iter().enumerate() {
         let token = json!(format!("check-{at}"));
@@ -148,7 +148,7 @@ async fn progress_token(probe: Probe) -> Outcome {
         let params = json!({ "name": tool["name"], "arguments": arguments });
         let came = conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?;
         if let Some(message) = came.iter().find(|message| is_progress(message)) {
-            return Ok(Verdict::Fails(format!("{} had no token, and it says {}", tool["name"], brief(message))));
+            return Ok(Verdict::Fails(format!("{} had no token, and it says {}", tool["name"], compact_json(message))));
         }
     }
     let all = told(&mut conn, &probe).await?;
@@ -157,7 +157,7 @@ async fn progress_token(probe: Probe) -> Outcome {
     }
     for (token, told) in &all {
         if let Some(message) = told.iter().find(|message| message["params"]["progressToken"] != *token) {
-            return Ok(Verdict::Fails(format!("the token was {token}, and it says {}", brief(message))));
+            return Ok(Verdict::Fails(format!("the token was {token}, and it says {}", compact_json(message))));
         }
     }
     Ok(Verdict::Holds)
@@ -184,8 +184,8 @@ async fn log_level(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let known = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
     let unknown = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
-    Ok(Verdict::of(known.get("result").is_some() && code(&unknown) == Some(-32602), || {
-        format!("\"emergency\" is answered with {}, \"check\" with {}", brief(&known), brief(&unknown))
+    Ok(Verdict::holds_if(known.get("result").is_some() && code(&unknown) == Some(-32602), || {
+        format!("\"emergency\" is answered with {}, \"check\" with {}", compact_json(&known), compact_json(&unknown))
     }))
 }
 
@@ -202,13 +202,13 @@ fn changes(probe: &Probe) -> Vec<&'static str> {
 const HEARD: Duration = Duration::from_secs(1);
 
 /// What comes first on a subscription to one kind of change; none where the server tells of none.
-async fn subscribed(probe: &Probe) -> Result<Option<(&'static str, Value, Vec<Value>)>, Trouble> {
+async fn subscribed(probe: &Probe) -> Result<Option<(&'static str, Value, Vec<Value>)>, ProbeError> {
     let Some(wanted) = changes(probe).first().copied() else { return Ok(None) };
     let mut conn = probe.open().await?;
     let id = json!("check-listen");
     let message = probe.message(Some(&id), "subscriptions/listen", json!({ "notifications": { wanted: true } }));
     let came = match conn.gather(&message, HEARD.min(probe.limit())).await {
-        Err(Trouble::Silent(_)) => Vec::new(),
+        Err(ProbeError::Timeout(_)) => Vec::new(),
         came => came?,
     };
     Ok(Some((wanted, id, came)))
@@ -226,7 +226,7 @@ async fn listen(probe: Probe) -> Outcome {
     let acknowledged = first["method"] == "notifications/subscriptions/acknowledged"
         && first["params"]["_meta"][SUBSCRIPTION] == id
         && first["params"]["notifications"].is_object();
-    Ok(Verdict::of(acknowledged, || format!("first comes {}", brief(first))))
+    Ok(Verdict::holds_if(acknowledged, || format!("first comes {}", compact_json(first))))
 }
 
 async fn listen_filter(probe: Probe) -> Outcome {
@@ -251,7 +251,7 @@ async fn no_requests(probe: Probe) -> Outcome {
         let came = conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?;
         let request = came.iter().find(|message| message.get("method").is_some() && message.get("id").is_some());
         if let Some(request) = request {
-            return Ok(Verdict::Fails(format!("it asks {}", brief(request))));
+            return Ok(Verdict::Fails(format!("it asks {}", compact_json(request))));
         }
     }
     Ok(if tools::calls(&probe).is_empty() { tools::nothing_to_call() } else { Verdict::Holds })
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_declared_is_listened_to() {
+    fn only_declared_changes_are_subscribed() {
         let target = crate::Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
         let mut probe = Probe::new(&target, &crate::Options::default());
         assert!(changes(&probe).is_empty());

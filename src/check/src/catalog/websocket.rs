@@ -6,7 +6,7 @@ use super::{Check, Outcome, Verdict, check};
 use crate::{
     Target,
     probe::{Probe, QUIET},
-    wire::{Frame, Trouble, WebSocket, Wire},
+    wire::{Frame, ProbeError, WebSocket, Wire},
 };
 
 const CUSTOM: (&str, &str) = ("basic/transports#custom-transports", "basic/transports/index#custom-transports");
@@ -61,7 +61,7 @@ pub(super) const CHECKS: &[Check] = &[
 async fn subprotocol(probe: Probe) -> Outcome {
     let conn = probe.connect().await?;
     let Wire::WebSocket(socket) = &conn.wire else { return Ok(Verdict::Skipped(String::new())) };
-    Ok(Verdict::of(socket.protocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.protocol)))
+    Ok(Verdict::holds_if(socket.protocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.protocol)))
 }
 
 fn asked(probe: &Probe) -> String {
@@ -76,7 +76,7 @@ async fn text_frames(probe: Probe) -> Outcome {
     match socket.next(probe.limit()).await? {
         Some(Frame::Text(text)) => {
             let one = serde_json::from_str::<serde_json::Value>(&text).is_ok();
-            Ok(Verdict::of(one, || format!("it sends {text}")))
+            Ok(Verdict::holds_if(one, || format!("it sends {text}")))
         }
         other => Ok(Verdict::Fails(format!("it sends {other:?}"))),
     }
@@ -87,7 +87,7 @@ async fn binary(probe: Probe) -> Outcome {
     let Wire::WebSocket(socket) = &mut conn.wire else { return Ok(Verdict::Skipped(String::new())) };
     socket.binary(asked(&probe).as_bytes()).await?;
     match socket.next(Duration::from_secs(2).max(QUIET)).await {
-        Err(Trouble::Closed) | Ok(Some(_)) => Ok(Verdict::Holds),
+        Err(ProbeError::Closed) | Ok(Some(_)) => Ok(Verdict::Holds),
         Err(trouble) => Err(trouble),
         Ok(None) => Ok(Verdict::Fails("it says nothing".to_owned())),
     }
@@ -98,7 +98,7 @@ async fn origin(probe: Probe) -> Outcome {
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
     match WebSocket::open(url, &headers, &["mcp"], probe.limit(), Arc::clone(&probe.budget)).await {
-        Err(Trouble::Unreachable(_) | Trouble::Closed) => Ok(Verdict::Holds),
+        Err(ProbeError::Unreachable(_) | ProbeError::Closed) => Ok(Verdict::Holds),
         Err(trouble) => Err(trouble),
         Ok(_) => Ok(Verdict::Fails("it is taken".to_owned())),
     }

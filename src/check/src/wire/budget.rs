@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Trouble;
+use super::ProbeError;
 
 /// Bytes that are read of a server in one run, over all connections.
 const RUN: u64 = 256 << 20;
-/// What the values of one message may take when it is parsed, as [`weight`] estimates it.
+/// What the values of one message may take when it is parsed, as [`change.estimated_size`] estimates it.
 pub(crate) const MAX_WEIGHT: usize = 16 << 20;
 /// Bytes that a parsed value takes beside its text.
 const VALUE: usize = 80;
@@ -20,10 +20,10 @@ impl Budget {
     ///
     /// # Errors
     /// The run has read all that it reads.
-    pub fn charge(&self, bytes: usize) -> Result<(), Trouble> {
+    pub fn charge(&self, bytes: usize) -> Result<(), ProbeError> {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
         match self.spent() {
-            Some(why) => Err(Trouble::Ended(why)),
+            Some(why) => Err(ProbeError::RunEnded(why)),
             None => Ok(()),
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weight_counts_values_and_not_punctuation_in_texts() {
+    fn weight_ignores_punctuation_in_strings() {
         assert_eq!(weight("1"), 1 + VALUE);
         assert_eq!(weight("[[],[]]"), 7 + 5 * VALUE);
         assert_eq!(weight(r#"{"a,[":"\\\"{,:"}"#), 17 + 3 * VALUE);
@@ -64,9 +64,9 @@ mod tests {
     }
 
     #[test]
-    fn budget_of_a_run_ends() {
+    fn run_budget_is_exhausted() {
         let budget = Budget::default();
         assert!(budget.charge(usize::try_from(RUN).unwrap()).is_ok() && budget.spent().is_none());
-        assert!(matches!(budget.charge(1), Err(Trouble::Ended(_))) && budget.spent().is_some());
+        assert!(matches!(budget.charge(1), Err(ProbeError::RunEnded(_))) && budget.spent().is_some());
     }
 }

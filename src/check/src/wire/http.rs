@@ -6,7 +6,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{
-    Budget, MAX, MAX_HEAD, Received, Trouble,
+    Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
     net::{Connection, authority, target},
     parse,
 };
@@ -61,7 +61,7 @@ pub(crate) struct Http {
     pub version: Option<String>,
     /// The stateless era names method and subject in headers.
     pub mirrors: bool,
-    received: VecDeque<Received>,
+    received: VecDeque<ReceivedMessage>,
     budget: Arc<Budget>,
 }
 
@@ -105,7 +105,7 @@ impl Http {
         all
     }
 
-    pub async fn send(&mut self, text: &[u8]) -> Result<(), Trouble> {
+    pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         let message: Value = serde_json::from_slice(text).unwrap_or_default();
         let answer = self.request("POST", &self.headers_of(&message), text).await?;
         let status = Some(answer.status);
@@ -114,18 +114,18 @@ impl Http {
         }
         let messages = answer.messages();
         if messages.is_empty() {
-            self.received.push_back(Received { text: String::new(), status });
+            self.received.push_back(ReceivedMessage { text: String::new(), status });
         }
-        self.received.extend(messages.into_iter().map(|text| Received { text, status }));
+        self.received.extend(messages.into_iter().map(|text| ReceivedMessage { text, status }));
         Ok(())
     }
 
-    pub fn receive(&mut self) -> Option<Received> {
+    pub fn receive(&mut self) -> Option<ReceivedMessage> {
         self.received.pop_front()
     }
 
     /// One request and its answer. A stream is read until its response is there, or for the time that there is.
-    pub async fn request(&self, method: &str, headers: &[(String, String)], body: &[u8]) -> Result<Answer, Trouble> {
+    pub async fn request(&self, method: &str, headers: &[(String, String)], body: &[u8]) -> Result<Answer, ProbeError> {
         self.request_for(method, headers, body, self.limit).await
     }
 
@@ -136,20 +136,20 @@ impl Http {
         headers: &[(String, String)],
         body: &[u8],
         limit: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, ProbeError> {
         let mut answer = Answer::default();
         let exchange = self.exchange(method, headers, body, &mut answer);
         match tokio::time::timeout(limit, exchange).await {
             Ok(outcome) => outcome?,
             // A stream that is quiet has said what it had to say.
             Err(_) if answer.is_stream() => {}
-            Err(_) => return Err(Trouble::Silent(limit)),
+            Err(_) => return Err(ProbeError::Timeout(limit)),
         }
         Ok(answer)
     }
 
     /// Sends the beginning of a request and goes away.
-    pub async fn cut_off(&self, body: &[u8]) -> Result<(), Trouble> {
+    pub async fn cut_off(&self, body: &[u8]) -> Result<(), ProbeError> {
         let mut socket = self.connect().await?;
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -161,7 +161,7 @@ impl Http {
         socket.write(body.get(..body.len() / 2).unwrap_or_default()).await
     }
 
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, ProbeError> {
         Connection::open(&self.url, self.limit, Arc::clone(&self.budget)).await
     }
 
@@ -171,7 +171,7 @@ impl Http {
         headers: &[(String, String)],
         body: &[u8],
         answer: &mut Answer,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ProbeError> {
         let mut socket = self.connect().await?;
         let mut head = format!("{method} {} HTTP/1.1\r\nConnection: close\r\n", target(&self.url));
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -192,17 +192,17 @@ impl Http {
     }
 }
 
-async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), Trouble> {
+async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), ProbeError> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = head(&bytes, answer)? {
             break end;
         }
-        if bytes.len() > MAX_HEAD {
-            return Err(Trouble::Garbled("headers without an end".to_owned()));
+        if bytes.len() > MAX_HEAD_BYTES {
+            return Err(ProbeError::InvalidData("headers without an end".to_owned()));
         }
         if socket.read(&mut bytes).await? == 0 {
-            return Err(Trouble::Closed);
+            return Err(ProbeError::Closed);
         }
     };
     let rest = bytes.split_off(end);
@@ -216,7 +216,8 @@ async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), Troubl
             answer.events.extend(body.events());
         }
         let answered = answer.is_stream() && answer.events.iter().any(|event| is_response(&event.data));
-        let over = answered || body.is_whole() || matches!(answer.status, 204 | 304) || body.text.len() > MAX;
+        let over =
+            answered || body.is_whole() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
         let mut came = Vec::new();
         if over || socket.read(&mut came).await? == 0 {
             answer.body = String::from_utf8_lossy(&body.text).into_owned();
@@ -277,7 +278,7 @@ impl Body {
         {
             let line = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
             let size = line.split(';').next().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
-            let Some(size @ 1..=MAX) = size else {
+            let Some(size @ 1..=MAX_MESSAGE_BYTES) = size else {
                 // The last chunk, or what is none.
                 self.is_last = true;
                 return;
@@ -292,7 +293,7 @@ impl Body {
 }
 
 /// Where the head ends, once it is there.
-fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, Trouble> {
+fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, ProbeError> {
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut response = httparse::Response::new(&mut headers);
     match response.parse(bytes) {
@@ -306,7 +307,7 @@ fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, Trouble> {
             Ok(Some(end))
         }
         Ok(httparse::Status::Partial) => Ok(None),
-        Err(error) => Err(Trouble::Garbled(format!("no HTTP answer: {error}"))),
+        Err(error) => Err(ProbeError::InvalidData(format!("no HTTP answer: {error}"))),
     }
 }
 
@@ -345,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_put_together_as_far_as_they_are_there() {
+    fn partial_chunked_body_is_decoded() {
         let of = |pieces: &[&[u8]]| {
             let mut body = Body { chunked: true, ..Body::default() };
             pieces.iter().for_each(|piece| body.push(piece));
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn events_count_once_they_are_whole() {
+    fn only_complete_events_are_parsed() {
         let event = |id: Option<&str>, data: &str| Event { id: id.map(str::to_owned), data: data.to_owned() };
         let text = ": ping\n\nid: 1\ndata: {}\n\nevent: message\r\ndata: a\r\ndata: b\r\n\r\ndata: half";
         assert_eq!(events(text), [event(Some("1"), "{}"), event(None, "a\nb")]);

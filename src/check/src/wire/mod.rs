@@ -20,36 +20,36 @@ pub(crate) use websocket::{Frame, WebSocket};
 use crate::{Target, redact::Redactor};
 
 /// Bytes of a message or body that are read.
-pub(crate) const MAX: usize = 5 << 20;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 5 << 20;
 /// Bytes of the head of an HTTP answer that are read.
-pub(crate) const MAX_HEAD: usize = 256 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 256 << 10;
 
 /// Why nothing more comes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum ProbeError {
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
     #[error("it has closed the connection")]
     Closed,
     #[error("no answer within {0:?}")]
-    Silent(Duration),
+    Timeout(Duration),
     #[error("what it says is not of this transport: {0}")]
-    Garbled(String),
+    InvalidData(String),
     /// Only answers came that have another id than any request.
     #[error("the request with the id {sent} has no answer, but one came with the id {id}")]
-    OtherId { sent: String, id: String, received: String },
+    WrongId { sent: String, id: String, received: String },
     /// Within the time or the bytes that the whole run has.
     #[error("the run was ended: {0}")]
-    Ended(String),
+    RunEnded(String),
 }
 
-impl Trouble {
+impl ProbeError {
     /// The same without the secrets that the server was given.
-    pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
+    pub(crate) fn redact(self, redactor: &Redactor) -> Self {
         let redact = |text: String| redactor.redact(&text).into_owned();
         match self {
             Self::Unreachable(why) => Self::Unreachable(redact(why)),
-            Self::Garbled(why) => Self::Garbled(redact(why)),
+            Self::InvalidData(why) => Self::InvalidData(redact(why)),
             other => other,
         }
     }
@@ -57,13 +57,13 @@ impl Trouble {
 
 /// One message that came, or an HTTP answer without any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedMessage {
     pub text: String,
     /// Of its HTTP answer.
     pub status: Option<u16>,
 }
 
-impl Received {
+impl ReceivedMessage {
     pub fn json(&self) -> Option<Value> {
         parse(&self.text)
     }
@@ -85,7 +85,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    pub async fn open(target: &Target, limit: Duration, budget: &Arc<Budget>) -> Result<Self, Trouble> {
+    pub async fn open(target: &Target, limit: Duration, budget: &Arc<Budget>) -> Result<Self, ProbeError> {
         let budget = Arc::clone(budget);
         Ok(match target {
             Target::Command { program, arguments, env, cwd } => {
@@ -99,7 +99,7 @@ impl Wire {
     }
 
     /// Sends one message as it is. Over HTTP this waits for the answer, which [`Wire::receive`] gives.
-    pub async fn send(&mut self, text: &[u8]) -> Result<(), Trouble> {
+    pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         match self {
             Self::Stdio(wire) => wire.line(text).await,
             Self::Http(wire) => wire.send(text).await,
@@ -108,7 +108,7 @@ impl Wire {
     }
 
     /// The next message; none where nothing comes in that time.
-    pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+    pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let received = match self {
             Self::Stdio(wire) => wire.receive(limit).await?,
             Self::Http(wire) => wire.receive(),
@@ -116,7 +116,7 @@ impl Wire {
         };
         match received {
             Some(received) if weight(&received.text) > MAX_WEIGHT => {
-                Err(Trouble::Garbled("a message with more values than are read of one".to_owned()))
+                Err(ProbeError::InvalidData("a message with more values than are read of one".to_owned()))
             }
             received => Ok(received),
         }

@@ -10,7 +10,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use super::{Budget, Trouble};
+use super::{Budget, ProbeError};
 use countersign_net::tls;
 
 /// What both kinds of sockets are.
@@ -25,27 +25,27 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects to the host of a URL.
-    pub async fn open(url: &Url, limit: Duration, budget: Arc<Budget>) -> Result<Self, Trouble> {
+    pub async fn open(url: &Url, limit: Duration, budget: Arc<Budget>) -> Result<Self, ProbeError> {
         Ok(Self { socket: connect(url, limit).await?, budget })
     }
 
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
-        self.socket.write_all(bytes).await.map_err(|_| Trouble::Closed)?;
-        self.socket.flush().await.map_err(|_| Trouble::Closed)
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
+        self.socket.write_all(bytes).await.map_err(|_| ProbeError::Closed)?;
+        self.socket.flush().await.map_err(|_| ProbeError::Closed)
     }
 
     /// Appends what comes next; 0 bytes at the end.
-    pub async fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Trouble> {
+    pub async fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, ProbeError> {
         let mut buffer = vec![0; 64 << 10];
-        let count = self.socket.read(&mut buffer).await.map_err(|_| Trouble::Closed)?;
+        let count = self.socket.read(&mut buffer).await.map_err(|_| ProbeError::Closed)?;
         into.extend_from_slice(buffer.get(..count).unwrap_or_default());
         self.budget.charge(count)?;
         Ok(count)
     }
 }
 
-async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, Trouble> {
-    let unreachable = |why: &dyn std::fmt::Display| Trouble::Unreachable(why.to_string());
+async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, ProbeError> {
+    let unreachable = |why: &dyn std::fmt::Display| ProbeError::Unreachable(why.to_string());
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = url.port_or_known_default().unwrap_or(80);
     let connecting = async {
@@ -58,7 +58,7 @@ async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, Trouble>
         let socket = TlsConnector::from(tls::client_config(tls::public_roots(), &[])).connect(name, socket).await;
         Ok(Box::new(socket.map_err(|error| unreachable(&error))?) as Box<dyn Socket>)
     };
-    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Trouble::Silent(limit)))
+    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(ProbeError::Timeout(limit)))
 }
 
 /// What stands in the `Host` header.

@@ -12,7 +12,7 @@ use tokio::{
     net::unix::pipe,
 };
 
-use super::{Budget, MAX, Received, Trouble};
+use super::{Budget, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage};
 
 /// Bytes of stderr that are kept, of its end.
 const KEPT: usize = 8 << 10;
@@ -35,12 +35,12 @@ impl Stdio {
         env: &[(String, String)],
         cwd: Option<&Path>,
         budget: Arc<Budget>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ProbeError> {
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let inherited = Inherited::from_process().variables;
         let guard = this_program();
         let spec = Spec { guard: &guard, command: program, args: arguments, inherited: &inherited, env: &env, cwd };
-        let started = start(spec).await.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+        let started = start(spec).await.map_err(|error| ProbeError::Unreachable(error.to_string()))?;
         let Started { stdin, stdout, mut stderr, guard } = started;
         let errors = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&errors);
@@ -63,27 +63,27 @@ impl Stdio {
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    pub async fn line(&mut self, text: &[u8]) -> Result<(), Trouble> {
+    pub async fn line(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         let mut bytes = text.to_vec();
         bytes.push(b'\n');
         self.bytes(&bytes).await
     }
 
     /// Writes bytes as they are, and reads nothing meanwhile.
-    pub async fn bytes(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
-        let stdin = self.stdin.as_mut().ok_or(Trouble::Closed)?;
-        stdin.write_all(bytes).await.map_err(|_| Trouble::Closed)?;
-        stdin.flush().await.map_err(|_| Trouble::Closed)
+    pub async fn bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
+        let stdin = self.stdin.as_mut().ok_or(ProbeError::Closed)?;
+        stdin.write_all(bytes).await.map_err(|_| ProbeError::Closed)?;
+        stdin.flush().await.map_err(|_| ProbeError::Closed)
     }
 
     /// The next line, without its end.
-    pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+    pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let line = async {
             loop {
                 // What was read before the time was over stays in `partial`.
-                let read = self.stdout.fill_buf().await.map_err(|_| Trouble::Closed)?;
+                let read = self.stdout.fill_buf().await.map_err(|_| ProbeError::Closed)?;
                 if read.is_empty() {
-                    return Err(Trouble::Closed);
+                    return Err(ProbeError::Closed);
                 }
                 let end = read.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
                 let taken = end.unwrap_or(read.len());
@@ -93,8 +93,8 @@ impl Stdio {
                 if end.is_some() {
                     return Ok(());
                 }
-                if self.partial.len() > MAX {
-                    return Err(Trouble::Garbled("a line without an end".to_owned()));
+                if self.partial.len() > MAX_MESSAGE_BYTES {
+                    return Err(ProbeError::InvalidData("a line without an end".to_owned()));
                 }
             }
         };
@@ -104,7 +104,7 @@ impl Stdio {
         }
         let bytes = std::mem::take(&mut self.partial);
         let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();
-        Ok(Some(Received { text, status: None }))
+        Ok(Some(ReceivedMessage { text, status: None }))
     }
 
     /// Closes its stdin.

@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use url::Url;
 
 use super::{
-    Budget, MAX, MAX_HEAD, Received, Trouble,
+    Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
     net::{Connection, authority, target},
 };
 
@@ -39,7 +39,7 @@ impl WebSocket {
         protocols: &[&str],
         limit: Duration,
         budget: Arc<Budget>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ProbeError> {
         let opening = async {
             let mut socket = Connection::open(url, limit, budget).await?;
             let key = BASE64_STANDARD.encode(nanoid::nanoid!(16));
@@ -70,31 +70,31 @@ impl WebSocket {
                             .map(|header| String::from_utf8_lossy(header.value).into_owned());
                         break (response.code.unwrap_or_default(), chosen, end);
                     }
-                    Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => {}
+                    Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD_BYTES => {}
                     Ok(httparse::Status::Partial) => {
-                        return Err(Trouble::Garbled("headers without an end".to_owned()));
+                        return Err(ProbeError::InvalidData("headers without an end".to_owned()));
                     }
-                    Err(error) => return Err(Trouble::Garbled(format!("no HTTP answer: {error}"))),
+                    Err(error) => return Err(ProbeError::InvalidData(format!("no HTTP answer: {error}"))),
                 }
                 more(&mut socket, &mut buffer).await?;
             };
             if status != 101 {
-                return Err(Trouble::Unreachable(format!("it answers the upgrade with {status}")));
+                return Err(ProbeError::Unreachable(format!("it answers the upgrade with {status}")));
             }
             Ok(Self { socket, buffer: buffer.split_off(end), protocol })
         };
-        tokio::time::timeout(limit, opening).await.unwrap_or(Err(Trouble::Silent(limit)))
+        tokio::time::timeout(limit, opening).await.unwrap_or(Err(ProbeError::Timeout(limit)))
     }
 
-    pub async fn text(&mut self, payload: &[u8]) -> Result<(), Trouble> {
+    pub async fn text(&mut self, payload: &[u8]) -> Result<(), ProbeError> {
         self.frame(TEXT, payload).await
     }
 
-    pub async fn binary(&mut self, payload: &[u8]) -> Result<(), Trouble> {
+    pub async fn binary(&mut self, payload: &[u8]) -> Result<(), ProbeError> {
         self.frame(BINARY, payload).await
     }
 
-    async fn frame(&mut self, opcode: u8, payload: &[u8]) -> Result<(), Trouble> {
+    async fn frame(&mut self, opcode: u8, payload: &[u8]) -> Result<(), ProbeError> {
         let mask = [0x37, 0xfa, 0x21, 0x3d];
         let mut bytes = vec![0x80 | opcode];
         match (u8::try_from(payload.len()), u16::try_from(payload.len())) {
@@ -114,28 +114,28 @@ impl WebSocket {
     }
 
     /// Sends the beginning of a frame and goes away.
-    pub async fn cut_off(mut self) -> Result<(), Trouble> {
+    pub async fn cut_off(mut self) -> Result<(), ProbeError> {
         self.socket.write(&[0x80 | TEXT, 0x80 | 100, 1, 2, 3, 4, b'{']).await
     }
 
     /// The next message; a binary one counts as an empty text.
-    pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+    pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         match self.next(limit).await? {
             None => Ok(None),
-            Some(Frame::Text(text)) => Ok(Some(Received { text, status: None })),
-            Some(Frame::Binary) => Ok(Some(Received { text: String::new(), status: None })),
-            Some(Frame::Close(_)) => Err(Trouble::Closed),
+            Some(Frame::Text(text)) => Ok(Some(ReceivedMessage { text, status: None })),
+            Some(Frame::Binary) => Ok(Some(ReceivedMessage { text: String::new(), status: None })),
+            Some(Frame::Close(_)) => Err(ProbeError::Closed),
         }
     }
 
     /// The next message, pings answered.
-    pub async fn next(&mut self, limit: Duration) -> Result<Option<Frame>, Trouble> {
+    pub async fn next(&mut self, limit: Duration) -> Result<Option<Frame>, ProbeError> {
         let next = async {
             let mut whole: Option<(u8, Vec<u8>)> = None;
             loop {
                 let Some((last, opcode, payload)) = self.take() else {
-                    if self.buffer.len() > MAX {
-                        return Err(Trouble::Garbled("a frame without an end".to_owned()));
+                    if self.buffer.len() > MAX_MESSAGE_BYTES {
+                        return Err(ProbeError::InvalidData("a frame without an end".to_owned()));
                     }
                     more(&mut self.socket, &mut self.buffer).await?;
                     continue;
@@ -150,8 +150,8 @@ impl WebSocket {
                     _ => {
                         let (kind, all) = whole.get_or_insert((opcode, Vec::new()));
                         all.extend_from_slice(&payload);
-                        if all.len() > MAX {
-                            return Err(Trouble::Garbled("a message without an end".to_owned()));
+                        if all.len() > MAX_MESSAGE_BYTES {
+                            return Err(ProbeError::InvalidData("a message without an end".to_owned()));
                         }
                         if last {
                             return Ok(match *kind {
@@ -181,9 +181,9 @@ impl WebSocket {
     }
 }
 
-async fn more(socket: &mut Connection, into: &mut Vec<u8>) -> Result<(), Trouble> {
+async fn more(socket: &mut Connection, into: &mut Vec<u8>) -> Result<(), ProbeError> {
     match socket.read(into).await? {
-        0 => Err(Trouble::Closed),
+        0 => Err(ProbeError::Closed),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
-//! The arguments of a change as lines for a terminal: each once. What the diff shows word for word is named and not
-//! repeated; texts of several lines are laid out as lines. Nothing here is harmless yet: whoever prints it makes hidden
-//! characters visible.
+//! The arguments of a change as lines for a terminal. An argument that the diff shows word for word is named and not
+//! repeated; texts of several lines keep their lines. The lines are not escaped: the caller makes hidden characters
+//! visible.
 
 use std::borrow::Cow;
 
@@ -11,33 +11,33 @@ use countersign_domain::{
 };
 use countersign_protocol::json;
 
-/// See the module's page.
+/// The arguments of a change as lines.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Arguments {
+pub struct ArgumentLines {
     pub lines: Vec<String>,
-    /// Names of those that the diff shows.
-    pub elsewhere: Vec<String>,
+    /// Names of the arguments that the diff shows.
+    pub shown_in_diff: Vec<String>,
 }
 
-impl Arguments {
-    /// Of a change: all of them where nothing previews it.
-    pub fn of(change: &Change) -> Self {
-        let diff = Some(&change.diff).filter(|diff| !is_call(change) && !diff.truncated);
-        Self::beside(change.arguments.get(), diff)
+impl ArgumentLines {
+    /// Lays out the arguments of a change; all of them if it has no preview.
+    pub fn for_change(change: &Change) -> Self {
+        let diff = Some(&change.diff).filter(|diff| !shows_arguments_only(change) && !diff.truncated);
+        Self::new(change.arguments.get(), diff)
     }
 
-    /// Beside a diff.
-    pub fn beside(raw: &str, diff: Option<&Diff>) -> Self {
+    /// Lays out arguments beside an optional diff.
+    pub fn new(raw: &str, diff: Option<&Diff>) -> Self {
         let mut out = Self::default();
         for json::Member { key, value, .. } in json::members(raw) {
             let text = json::string(value);
             if let (Some(text), Some(diff)) = (&text, diff)
-                && diff.fields.iter().any(|field| shows(field, text))
+                && diff.fields.iter().any(|field| field_shows(field, text))
             {
-                out.elsewhere.push(key.into_owned());
+                out.shown_in_diff.push(key.into_owned());
                 continue;
             }
-            let name = name(&key);
+            let name = display_name(&key);
             match text {
                 Some(text) if text.contains('\n') => {
                     out.lines.push(format!("{name}:"));
@@ -53,25 +53,25 @@ impl Arguments {
                 }
             }
         }
-        if out.lines.is_empty() && out.elsewhere.is_empty() {
+        if out.lines.is_empty() && out.shown_in_diff.is_empty() {
             out.lines.push("(none)".to_owned());
         }
         out
     }
 
-    /// What is said of those that stand in the diff.
-    pub fn remark(&self) -> Option<String> {
-        (!self.elsewhere.is_empty()).then(|| format!("{}: as the diff shows", self.elsewhere.join(", ")))
+    /// Names the arguments that the diff shows already.
+    pub fn diff_note(&self) -> Option<String> {
+        (!self.shown_in_diff.is_empty()).then(|| format!("{}: as the diff shows", self.shown_in_diff.join(", ")))
     }
 }
 
-/// Whether the change's arguments stand for what it would do.
-pub fn is_call(change: &Change) -> bool {
+/// Returns `true` if the change has no preview, so that its arguments stand for its effect.
+pub fn shows_arguments_only(change: &Change) -> bool {
     change.preview.kind == PreviewKind::Arguments
 }
 
-/// What else is told of a call, as that its tool describes itself: labels and texts.
-pub fn told_beside(change: &Change) -> Vec<(&str, String)> {
+/// Returns further facts about a call, such as the tool's description, as labels and texts.
+pub fn tool_notes(change: &Change) -> Vec<(&str, String)> {
     let fields = change.diff.fields.iter().filter(|field| field.field.starts_with('$'));
     let text = |field: &FieldDiff| match &field.after {
         Some(text) if field.lines.is_empty() => text.clone(),
@@ -80,42 +80,42 @@ pub fn told_beside(change: &Change) -> Vec<(&str, String)> {
     fields.map(|field| (field.label.as_str(), text(field))).collect()
 }
 
-/// Where the call goes: the tool, and what is behind its server's name.
-pub fn place(change: &Change) -> String {
-    let at = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
-    let at = at.map_or_else(String::new, |by| format!(", {}", by.label));
+/// Returns the target of the call: the tool, and the upstream behind its server's name.
+pub fn call_route(change: &Change) -> String {
+    let upstream = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
+    let at = upstream.map_or_else(String::new, |by| format!(", {}", by.label));
     route(&change.provider, &change.tool) + &at
 }
 
-/// What a change that was approved and is still pending waits for.
-pub fn waits_for(change: &Change) -> String {
+/// Says how many approvals an approved change still needs.
+pub fn missing_approvals_message(change: &Change) -> String {
     let quorum = usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX);
     let missing = quorum.saturating_sub(change.approvals());
     format!("Approved; it waits for {}.", plural(missing, "more approval"))
 }
 
-/// A diff of a call without the fields that only repeat arguments.
+/// Returns the diff of a call without the fields that only repeat arguments.
 pub fn without_arguments(diff: &Diff) -> Diff {
     let fields = diff.fields.iter().filter(|field| field.field.starts_with('$')).cloned().collect();
-    // The arguments stand beside it whole.
+    // The arguments are shown whole beside it.
     Diff { fields, truncated: false }
 }
 
-/// A name that nothing else can pass for.
-fn name(key: &str) -> Cow<'_, str> {
+/// Returns the name, in quotes unless it is plain, so that it cannot imitate other text.
+fn display_name(key: &str) -> Cow<'_, str> {
     let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$'));
     if plain { Cow::Borrowed(key) } else { Cow::Owned(serde_json::Value::from(key).to_string()) }
 }
 
-/// Whether a field shows this text, but for lines that are folded because they stay as they are.
-fn shows(field: &FieldDiff, text: &str) -> bool {
+/// Returns `true` if the field shows this text, apart from unchanged lines that are folded.
+fn field_shows(field: &FieldDiff, text: &str) -> bool {
     if let Some(after) = &field.after {
         return after == text;
     }
-    // Lines do not tell whether the last one has a line break.
+    // The lines do not tell whether the last one has a line break.
     let mut rest = text.split('\n');
     for line in &field.lines {
-        let as_it_is = match line.op {
+        let matches = match line.op {
             LineOp::Equal | LineOp::Insert => rest.next() == Some(line.text.as_str()),
             LineOp::Skip => match line.text.parse::<usize>() {
                 Ok(0) => true,
@@ -125,7 +125,7 @@ fn shows(field: &FieldDiff, text: &str) -> bool {
             LineOp::Delete => true,
             LineOp::Note => false,
         };
-        if !as_it_is {
+        if !matches {
             return false;
         }
     }
@@ -137,38 +137,38 @@ mod tests {
     use super::*;
     use countersign_domain::changes::diff::DiffBuilder;
 
-    fn of(raw: &str, diff: &Diff) -> (Vec<String>, Vec<String>) {
-        let Arguments { lines, elsewhere } = Arguments::beside(raw, Some(diff));
+    fn lines_of(raw: &str, diff: &Diff) -> (Vec<String>, Vec<String>) {
+        let ArgumentLines { lines, shown_in_diff: elsewhere } = ArgumentLines::new(raw, Some(diff));
         (lines, elsewhere)
     }
 
     #[test]
-    fn what_the_diff_shows_is_not_repeated() {
+    fn arguments_shown_in_the_diff_are_not_repeated() {
         let before = (1..=30).map(|n| format!("line {n}")).collect::<Vec<_>>().join("\n");
         let after = before.replace("line 15", "line fifteen");
         let diff = DiffBuilder::new().field("c", "Content", Some(&before), Some(&after)).finish();
         let raw = |content: &str| serde_json::json!({ "path": "/a", "content": content }).to_string();
-        let (lines, elsewhere) = of(&raw(&after), &diff);
+        let (lines, elsewhere) = lines_of(&raw(&after), &diff);
         assert_eq!((lines, elsewhere), (vec![r#"path: "/a""#.to_owned()], vec!["content".to_owned()]));
-        // Another text than the one that is shown is told whole, wherever it differs.
+        // A text that differs anywhere from the one in the diff is shown whole.
         for other in [after.replace("fifteen", "16"), format!("{after}\nmore"), before, String::new()] {
-            assert!(of(&raw(&other), &diff).1.is_empty(), "{other}");
+            assert!(lines_of(&raw(&other), &diff).1.is_empty(), "{other}");
         }
         let short = DiffBuilder::new().field("t", "Title", Some("old"), Some("new")).finish();
         assert_eq!(
-            of(r#"{"title":"new","n":12345678901234567890123,"old":"old"}"#, &short).0,
+            lines_of(r#"{"title":"new","n":12345678901234567890123,"old":"old"}"#, &short).0,
             ["n: 12345678901234567890123", r#"old: "old""#]
         );
-        // A field whose lines only tell something shows no argument.
-        let mut told = DiffBuilder::new();
-        told.add_lines("$read1", "Status", [(LineOp::Note, "clean".into())]);
-        assert!(of(r#"{"message":"clean"}"#, &told.finish()).1.is_empty());
+        // A field that has only notes shows no argument.
+        let mut notes = DiffBuilder::new();
+        notes.add_lines("$read1", "Status", [(LineOp::Note, "clean".into())]);
+        assert!(lines_of(r#"{"message":"clean"}"#, &notes.finish()).1.is_empty());
     }
 
     #[test]
-    fn every_argument_is_told_and_none_passes_for_another() {
+    fn every_argument_is_shown_and_none_imitates_another() {
         let raw = r#"{"a":"x\n  b: 1","b":{"c":[1]},"d\ne":"\"q\"","":null}"#;
-        let Arguments { lines, elsewhere } = Arguments::beside(raw, None);
+        let ArgumentLines { lines, shown_in_diff: elsewhere } = ArgumentLines::new(raw, None);
         let expected = [
             "a:",
             "  | x",
@@ -183,8 +183,8 @@ mod tests {
             r#""": null"#,
         ];
         assert_eq!((lines, elsewhere), (expected.map(str::to_owned).to_vec(), Vec::new()));
-        assert_eq!(Arguments::beside("{}", None).lines, ["(none)"]);
-        assert_eq!(Arguments::beside(r#"{"a":"hello\n"}"#, None).lines, ["a:", "  | hello"]);
-        assert_eq!(Arguments::beside(r#"{"a":"hello\n\n"}"#, None).lines, ["a:", "  | hello", "  | "]);
+        assert_eq!(ArgumentLines::new("{}", None).lines, ["(none)"]);
+        assert_eq!(ArgumentLines::new(r#"{"a":"hello\n"}"#, None).lines, ["a:", "  | hello"]);
+        assert_eq!(ArgumentLines::new(r#"{"a":"hello\n\n"}"#, None).lines, ["a:", "  | hello", "  | "]);
     }
 }

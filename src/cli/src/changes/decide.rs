@@ -1,5 +1,5 @@
-//! `changes approve` and `changes reject`: each change is shown, asked about on a terminal, and decided on as it was
-//! shown; then what came of an approval is said.
+//! `changes approve` and `changes reject`: show each change, ask on a terminal, decide on the version that was shown,
+//! and report the outcome of an approval.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    arguments::{is_call, waits_for},
-    look_again, render, stale,
+    arguments::{missing_approvals_message, shows_arguments_only},
+    conflict_failure, render, show_hint,
 };
 use crate::{
     args::DecideArgs,
     client::{Client, ResponseBody},
     exit::{Exit, Failure},
-    output::{Output, Style, asks, one_line, remark, yes_or_no},
+    output::{Output, Style, confirm, one_line, remark, should_ask},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Verdict},
     text::plural,
 };
 
-/// How long an approval waits for what comes of it.
-const WAIT: Duration = Duration::from_secs(5);
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(100);
+/// The time that an approval waits for its outcome.
+const MAX_OUTCOME_WAIT: Duration = Duration::from_secs(5);
+/// The pause between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub async fn run(
     client: &Client,
@@ -46,14 +46,14 @@ pub async fn run(
     } else {
         without_preview.then_some("an approval without a preview")
     };
-    let asks = asks(json, args.yes, bulk)?;
-    let one = One { client, verdict, args, without_preview, asks, json };
+    let asks = should_ask(json, args.yes, bulk)?;
+    let decider = Decider { client, verdict, args, without_preview, asks, json };
     let mut exit = Exit::Ok;
     for id in &args.ids {
-        match one.decide(id, out).await {
+        match decider.decide(id, out).await {
             Ok(Exit::Ok) => {}
             Ok(other) => exit = other,
-            // Of several each is on its own.
+            // The failure of one change does not stop the others.
             Err(failure) if several && !failure.output_closed => {
                 out.finish()?;
                 remark(&format!("{}: {}", one_line(id), failure.message));
@@ -68,7 +68,7 @@ pub async fn run(
     Ok(exit)
 }
 
-struct One<'a> {
+struct Decider<'a> {
     client: &'a Client,
     verdict: Verdict,
     args: &'a DecideArgs,
@@ -77,14 +77,14 @@ struct One<'a> {
     json: bool,
 }
 
-impl One<'_> {
+impl Decider<'_> {
     async fn decide(&self, id: &str, out: &mut Output) -> Result<Exit, Failure> {
         let change: Change = self.client.get(&["changes", id], &[]).await?.read()?;
-        self.is_open(&change)?;
+        self.ensure_open(&change)?;
         if !self.json {
             // The decision carries the digest of what is shown here.
-            render::change(&change, Timestamp::now(), out)?;
-            quorum(&change, out)?;
+            render::print_change(&change, Timestamp::now(), out)?;
+            print_quorum(&change, out)?;
             out.finish()?;
         }
         if self.verdict == Verdict::Approve
@@ -99,34 +99,34 @@ impl One<'_> {
             );
             return Err(Failure::new(Exit::Failed, message));
         }
-        let word = word(self.verdict);
-        if self.asks && !ask(word, &change, self.without_preview)? {
+        let verb = verb_of(self.verdict);
+        if self.asks && !confirm_decision(verb, &change, self.without_preview)? {
             remark("Nothing was decided.");
             return Ok(Exit::Failed);
         }
         let body = serde_json::json!({
-            "decision": word,
+            "decision": verb,
             "comment": self.args.comment,
             "version": change.version,
             "digest": change.digest,
         });
         let path = ["changes", &change.id, "decision"];
-        let answer = self.client.post(&path, &body).await.map_err(|r| stale(r, &change.id))?;
+        let answer = self.client.post(&path, &body).await.map_err(|r| conflict_failure(r, &change.id))?;
         let after: Change = answer.read()?;
-        let (answer, after) = self.outcome(answer, after).await;
+        let (answer, after) = self.wait_for_outcome(answer, after).await;
         if self.json {
             out.json(&answer.json_line()?)?;
         } else {
             out.line("")?;
-            tell(self.verdict, &after, out)?;
+            print_outcome(self.verdict, &after, out)?;
         }
-        Ok(exit(self.verdict, after.state))
+        Ok(exit_of_decision(self.verdict, after.state))
     }
 
-    fn is_open(&self, change: &Change) -> Result<(), Failure> {
+    fn ensure_open(&self, change: &Change) -> Result<(), Failure> {
         if let Some(version) = self.args.version.filter(|version| *version != change.version) {
             let message =
-                format!("the change is at version {} and not {version}; {}", change.version, look_again(&change.id));
+                format!("the change is at version {} and not {version}; {}", change.version, show_hint(&change.id));
             return Err(Failure::new(Exit::Conflict, message));
         }
         let open = match self.verdict {
@@ -137,16 +137,16 @@ impl One<'_> {
             return Ok(());
         }
         let state = render::state_name(change.state);
-        let message = format!("the change is {state}: there is nothing to {}", word(self.verdict));
+        let message = format!("the change is {state}: there is nothing to {}", verb_of(self.verdict));
         Err(Failure::new(Exit::Conflict, message))
     }
 
-    /// Looks until what was approved has run, or for a while. What cannot be read any more changes nothing: the decision
-    /// was made.
-    async fn outcome(&self, mut answer: ResponseBody, mut change: Change) -> (ResponseBody, Change) {
-        let deadline = Instant::now() + WAIT;
-        while under_way(&change) && Instant::now() < deadline {
-            tokio::time::sleep(LOOK).await;
+    /// Polls until the approved change has run, or until the time is over. Read errors are ignored here, because the
+    /// decision is already made.
+    async fn wait_for_outcome(&self, mut answer: ResponseBody, mut change: Change) -> (ResponseBody, Change) {
+        let deadline = Instant::now() + MAX_OUTCOME_WAIT;
+        while ends_soon(&change) && Instant::now() < deadline {
+            tokio::time::sleep(POLL_INTERVAL).await;
             let Ok(looked) = self.client.get(&["changes", &change.id], &[]).await else { break };
             let Ok(now) = looked.read::<Change>() else { break };
             if now.version > change.version {
@@ -157,8 +157,8 @@ impl One<'_> {
     }
 }
 
-/// Whether it will be over soon: it runs, or is about to without a time in which it can be undone.
-fn under_way(change: &Change) -> bool {
+/// Returns `true` if the change will end soon: it runs, or is about to and cannot be undone.
+fn ends_soon(change: &Change) -> bool {
     match change.state {
         ChangeState::Approved => change.run_after.is_none_or(|at| at <= Timestamp::now()),
         ChangeState::Executing => true,
@@ -166,8 +166,8 @@ fn under_way(change: &Change) -> bool {
     }
 }
 
-/// The exit code of a decision that was made: that of what came of it, as far as that is known.
-const fn exit(verdict: Verdict, state: ChangeState) -> Exit {
+/// Returns the exit code of a decision that was made, according to the change's outcome as far as it is known.
+const fn exit_of_decision(verdict: Verdict, state: ChangeState) -> Exit {
     match (verdict, state) {
         (Verdict::Approve, ChangeState::Failed | ChangeState::OutcomeUnknown) => Exit::Failed,
         (
@@ -178,21 +178,21 @@ const fn exit(verdict: Verdict, state: ChangeState) -> Exit {
     }
 }
 
-const fn word(verdict: Verdict) -> &'static str {
+const fn verb_of(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Approve => "approve",
         Verdict::Reject => "reject",
     }
 }
 
-/// What came of a decision.
-fn tell(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
+/// Prints the outcome of a decision.
+fn print_outcome(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
     if verdict == Verdict::Reject {
         out.styled(Style::Red, "Rejected.")?;
         return Ok(out.line("")?);
     }
     let (style, text) = match change.state {
-        ChangeState::Pending => (Style::Yellow, waits_for(change)),
+        ChangeState::Pending => (Style::Yellow, missing_approvals_message(change)),
         ChangeState::Approved if change.run_after.is_some() => {
             let at = change.run_after.map_or_else(String::new, |at| at.to_string());
             let undo = format!("countersign changes undo {}", one_line(&change.id));
@@ -209,7 +209,7 @@ fn tell(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failu
             (Style::Red, format!("Approved, but nobody knows whether it ran. Find out, then `{settle}`."))
         }
         ChangeState::Stale => {
-            (Style::Yellow, format!("Approved, but the target has changed: {}.", look_again(&change.id)))
+            (Style::Yellow, format!("Approved, but the target has changed: {}.", show_hint(&change.id)))
         }
         state => (Style::Yellow, format!("Approved; the change is {} now.", render::state_name(state))),
     };
@@ -219,11 +219,11 @@ fn tell(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failu
         out.styled(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
         out.line("")?;
     }
-    render::result(change, out)
+    render::print_result(change, out)
 }
 
-/// How far the approvals are that a rule asks for, and whom it asks.
-fn quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
+/// Prints how many approvals the rule requires and has, and by whom.
+fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let terms = &change.terms;
     if terms.quorum <= 1 && terms.reviewers.is_empty() {
         return Ok(());
@@ -236,18 +236,18 @@ fn quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     Ok(out.line("")?)
 }
 
-/// Asks on the terminal; anything but yes is no.
-fn ask(word: &str, change: &Change, without_preview: bool) -> Result<bool, Failure> {
-    if change.diff.truncated && !is_call(change) {
+/// Asks on the terminal; anything but yes means no.
+fn confirm_decision(verb: &str, change: &Change, without_preview: bool) -> Result<bool, Failure> {
+    if change.diff.truncated && !shows_arguments_only(change) {
         remark("\nNot all of this change is shown above: the diff was cut because of its size.");
     }
     let blind = without_preview && change.preview.failed.is_some();
-    let how = if blind { ", without a preview" } else { "" };
-    let mut what = word.to_owned();
+    let qualifier = if blind { ", without a preview" } else { "" };
+    let mut what = verb.to_owned();
     if let Some(first) = what.get_mut(..1) {
         first.make_ascii_uppercase();
     }
-    yes_or_no(&format!("\n{what} version {} of this change{how}?", change.version), "decide")
+    confirm(&format!("\n{what} version {} of this change{qualifier}?", change.version), "decide")
 }
 
 #[cfg(test)]
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn approval_exits_by_what_came_of_the_change() {
         use ChangeState::*;
-        let approved = |state| exit(Verdict::Approve, state);
+        let approved = |state| exit_of_decision(Verdict::Approve, state);
         assert!([Pending, Approved, Executing, Applied].map(approved).iter().all(|exit| *exit == Exit::Ok));
         assert_eq!([Failed, OutcomeUnknown].map(approved), [Exit::Failed; 2]);
         assert_eq!([Stale, Expired, Withdrawn, Rejected].map(approved), [Exit::Conflict; 4]);
-        assert_eq!(exit(Verdict::Reject, Rejected), Exit::Ok);
+        assert_eq!(exit_of_decision(Verdict::Reject, Rejected), Exit::Ok);
     }
 }

@@ -1,4 +1,4 @@
-//! `changes edit`: other arguments for a change, from the command line, a file or an editor.
+//! `changes edit`: replaces the arguments of a change, from the command line, a file or an editor.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{json, value::RawValue};
 
-use super::{look_again, render, stale};
+use super::{conflict_failure, render, show_hint};
 use crate::{
     args::EditArgs,
     client::{Client, ResponseBody},
@@ -19,14 +19,14 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeState};
 
-/// Bytes of a file that are read: more than any gateway takes.
-const MAX: u64 = 64 << 20;
+/// Bytes of an arguments file: more than any gateway accepts.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 pub async fn run(client: &Client, args: &EditArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let change: Change = client.get(&["changes", &args.id], &[]).await?.read()?;
     if let Some(version) = args.version.filter(|version| *version != change.version) {
         let message =
-            format!("the change is at version {} and not {version}; {}", change.version, look_again(&change.id));
+            format!("the change is at version {} and not {version}; {}", change.version, show_hint(&change.id));
         return Err(Failure::new(Exit::Conflict, message));
     }
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
@@ -40,7 +40,7 @@ pub async fn run(client: &Client, args: &EditArgs, json: bool, out: &mut Output)
         (None, None) => {
             let before = format!("{}\n", indented(change.arguments.get()));
             let file = Draft::new(&before)?;
-            let after = in_editor(&file.path)?;
+            let after = open_editor(&file.path)?;
             if after.trim() == before.trim() {
                 remark("Nothing was edited.");
                 return Ok(Exit::Failed);
@@ -54,12 +54,12 @@ pub async fn run(client: &Client, args: &EditArgs, json: bool, out: &mut Output)
         Ok(answer) => answer,
         Err(mut failure) => {
             if let Some(draft) = draft {
-                // An hour of typing is not thrown away for a comma.
+                // The user's text is kept: an hour of typing is not thrown away for a comma.
                 let path = draft.keep();
                 let id = one_line(&change.id).into_owned();
-                let again = format!("countersign changes edit {id} -f {}", path.display());
+                let retry_command = format!("countersign changes edit {id} -f {}", path.display());
                 failure.message =
-                    format!("{}; what you wrote is kept: `{again}`", failure.message.trim_end_matches('.'));
+                    format!("{}; what you wrote is kept: `{retry_command}`", failure.message.trim_end_matches('.'));
             }
             return Err(failure);
         }
@@ -69,7 +69,7 @@ pub async fn run(client: &Client, args: &EditArgs, json: bool, out: &mut Output)
         return Ok(Exit::Ok);
     }
     let after: Change = answer.read()?;
-    render::change(&after, jiff::Timestamp::now(), out)?;
+    render::print_change(&after, jiff::Timestamp::now(), out)?;
     out.line("")?;
     out.styled(Style::Green, "Edited; what it would do now is shown above. Nobody has approved this yet.")?;
     out.line("")?;
@@ -82,27 +82,30 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
     if !arguments.get().starts_with('{') {
         return Err(Failure::new(Exit::Usage, "the arguments must be a JSON object"));
     }
-    // Numbers keep the digits that were written.
+    // Sent as raw text, so that numbers keep all their digits.
     let comment = json!(args.comment);
     let body = format!(r#"{{"arguments":{},"version":{},"comment":{comment}}}"#, arguments.get(), change.version);
-    client.post_text(&["changes", &change.id, "edit"], body).await.map_err(|refusal| stale(refusal, &change.id))
+    client
+        .post_text(&["changes", &change.id, "edit"], body)
+        .await
+        .map_err(|refusal| conflict_failure(refusal, &change.id))
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let failed = |error| Failure::new(Exit::Usage, format!("{} cannot be read: {error}", file.display()));
     if file == Path::new("-") {
-        std::io::stdin().lock().take(MAX).read_to_string(&mut text).map_err(failed)?;
+        std::io::stdin().lock().take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     } else {
-        fs::File::open(file).map_err(failed)?.take(MAX).read_to_string(&mut text).map_err(failed)?;
+        fs::File::open(file).map_err(failed)?.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     }
     Ok(text)
 }
 
-/// A file for the editor, of this user's only; removed unless it is kept.
+/// A file for the editor that only this user can read, removed on drop unless it is kept.
 struct Draft {
     path: PathBuf,
-    kept: bool,
+    is_kept: bool,
 }
 
 impl Draft {
@@ -112,25 +115,25 @@ impl Draft {
         let failed = |error| Failure::new(Exit::Failed, format!("{} cannot be written: {error}", path.display()));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
-        Ok(Self { path, kept: false })
+        Ok(Self { path, is_kept: false })
     }
 
     fn keep(mut self) -> PathBuf {
-        self.kept = true;
+        self.is_kept = true;
         self.path.clone()
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.is_kept {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Lets the person edit the file, in what `git commit` would take too.
-fn in_editor(path: &Path) -> Result<String, Failure> {
+/// Opens the file in the editor, chosen as `git commit` chooses it.
+fn open_editor(path: &Path) -> Result<String, Failure> {
     let chosen = ["VISUAL", "EDITOR"].iter().find_map(|name| std::env::var(name).ok().filter(|e| !e.trim().is_empty()));
     let editor = match chosen {
         Some(editor) => editor,
@@ -142,7 +145,7 @@ fn in_editor(path: &Path) -> Result<String, Failure> {
             ));
         }
     };
-    // The variable may hold arguments too: it is for a shell, and the file's name is none of its words.
+    // The variable may hold arguments too, so a shell splits it; the file's name is passed as a parameter.
     let status = Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(path).status();
     let status =
         status.map_err(|error| Failure::new(Exit::Failed, format!("the editor {editor:?} cannot be run: {error}")))?;

@@ -1,11 +1,11 @@
-//! The gateway's feed as the terminal reads it.
+//! The gateway's event feed as the terminal reads it.
 
-use countersign_protocol::event_stream::{Events, TooLong};
+use countersign_protocol::event_stream::{EventReader, EventTooLong};
 
-/// One event.
+/// One event of the feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// That of the last event that had one.
+    /// The id of the last event that had one.
     pub id: Option<u64>,
     pub kind: String,
     pub data: String,
@@ -14,24 +14,24 @@ pub struct Event {
 /// Bytes of one event.
 const MAX_EVENT: usize = 4 << 20;
 
-/// Takes bytes as they come, gives events.
-pub struct Parser(Events);
+/// Parses a stream of bytes into events.
+pub struct Parser(EventReader);
 
 impl Default for Parser {
     fn default() -> Self {
-        Self(Events::new(MAX_EVENT))
+        Self(EventReader::new(MAX_EVENT))
     }
 }
 
 impl Parser {
-    /// The events that are complete with these bytes.
+    /// Returns the events that these bytes complete.
     ///
     /// # Errors
-    /// [`TooLong`]: the stream is of no use any more.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
+    /// Fails with [`EventTooLong`] if an event is too long; the stream is then unusable.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, EventTooLong> {
         self.0.push(bytes);
         let mut events = Vec::new();
-        while let Some(event) = self.0.take()? {
+        while let Some(event) = self.0.next_event()? {
             if event.data.is_empty() {
                 continue;
             }
@@ -54,11 +54,11 @@ mod tests {
             Event { id: None, kind: "hello".into(), data: "{\"seq\":7}".into() },
             Event { id: Some(8), kind: "change.created".into(), data: "{\"a\":\n1}".into() },
         ];
-        assert_eq!(Parser::default().feed(STREAM.as_bytes()).unwrap(), expected);
+        assert_eq!(Parser::default().push(STREAM.as_bytes()).unwrap(), expected);
         for size in 1..20 {
             let mut parser = Parser::default();
             let events: Vec<Event> =
-                STREAM.as_bytes().chunks(size).flat_map(|chunk| parser.feed(chunk).unwrap()).collect();
+                STREAM.as_bytes().chunks(size).flat_map(|chunk| parser.push(chunk).unwrap()).collect();
             assert_eq!(events, expected, "{size}");
         }
     }
@@ -66,9 +66,9 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut parser = Parser::default();
-        assert_eq!(parser.feed(&vec![b'x'; MAX_EVENT + 1]), Err(TooLong));
+        assert_eq!(parser.push(&vec![b'x'; MAX_EVENT + 1]), Err(EventTooLong));
         let mut parser = Parser::default();
         let line = [&b"data: "[..], &vec![b'x'; 1 << 20], b"\n"].concat();
-        assert!((0..8).any(|_| parser.feed(&line).is_err()));
+        assert!((0..8).any(|_| parser.push(&line).is_err()));
     }
 }

@@ -1,4 +1,4 @@
-//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST endpoint and the feed of a gateway, for people and scripts.
+//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: a gateway's changes, for people and scripts.
 
 mod arguments;
 mod decide;
@@ -15,11 +15,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    args::{ChangesArgs, ChangesCommand, NarrowArgs, Settled},
+    args::{ChangesArgs, ChangesCommand, FilterArgs, SettledOutcome},
     client::{self, Client, Refusal},
     exit::{Exit, Failure},
+    moment::Since,
     output::{Output, one_line, remark},
-    when::Since,
 };
 use countersign_domain::changes::{Change, ChangeState, Verdict};
 
@@ -35,15 +35,15 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
                 decide::run(&client, Verdict::Approve, &args.decide, args.without_preview, json, out).await
             }
             ChangesCommand::Reject(args) => decide::run(&client, Verdict::Reject, args, false, json, out).await,
-            ChangesCommand::Rule(rule) => super::rules::give(&client, rule, json, out).await,
+            ChangesCommand::Rule(rule) => super::rules::create(&client, rule, json, out).await,
             ChangesCommand::Edit(args) => edit::run(&client, args, json, out).await,
-            ChangesCommand::Undo { id } => again(&client, "undo", id, json, out).await,
-            ChangesCommand::Refresh { id } => again(&client, "refresh", id, json, out).await,
+            ChangesCommand::Undo { id } => post_action(&client, "undo", id, json, out).await,
+            ChangesCommand::Refresh { id } => post_action(&client, "refresh", id, json, out).await,
             ChangesCommand::Settle { id, outcome, comment } => {
                 settle(&client, id, *outcome, comment.as_deref(), json, out).await
             }
-            // In a terminal an inbox to decide in; elsewhere, and from a given event on, a line an event.
-            ChangesCommand::Watch { since: None, after: None, plain: false } if !json && screen::possible() => {
+            // An inbox on a terminal; otherwise, or from a given event on, one line per event.
+            ChangesCommand::Watch { since: None, after: None, plain: false } if !json && screen::is_possible() => {
                 screen::run(&client).await
             }
             ChangesCommand::Watch { since, after, .. } => {
@@ -55,20 +55,20 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct List {
+struct ChangePage {
     changes: Vec<Box<serde_json::value::RawValue>>,
     next_cursor: Option<String>,
     #[serde(default)]
     counts: serde_json::Map<String, Value>,
 }
 
-/// The most that one request asks for.
-const PAGE: usize = 100;
+/// The maximum number of changes in one request.
+const PAGE_SIZE: usize = 100;
 
 async fn list(
     client: &Client,
     status: &[String],
-    narrow: &NarrowArgs,
+    narrow: &FilterArgs,
     limit: usize,
     json: bool,
     out: &mut Output,
@@ -79,7 +79,7 @@ async fn list(
         some => Some(some.join(",")),
     };
     let (since, until) = (narrow.since.map(|at| at.to_string()), narrow.until.map(|at| at.to_string()));
-    let named = [
+    let filters = [
         ("status", states.as_deref()),
         ("principal", narrow.principal.as_deref()),
         ("tool", narrow.tool.as_deref()),
@@ -88,13 +88,13 @@ async fn list(
         ("since", since.as_deref()),
         ("until", until.as_deref()),
     ];
-    let mut whole = List { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
+    let mut whole = ChangePage { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
     loop {
-        let wanted = (limit - whole.changes.len()).min(PAGE).to_string();
+        let wanted = (limit - whole.changes.len()).min(PAGE_SIZE).to_string();
         let mut query = vec![("limit", wanted.as_str())];
-        query.extend(named.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
+        query.extend(filters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
         query.extend(whole.next_cursor.as_deref().map(|c| ("cursor", c)));
-        let page: List = client.get(&["changes"], &query).await?.read()?;
+        let page: ChangePage = client.get(&["changes"], &query).await?.read()?;
         let empty = page.changes.is_empty();
         whole.changes.extend(page.changes);
         (whole.next_cursor, whole.counts) = (page.next_cursor, page.counts);
@@ -111,13 +111,13 @@ async fn list(
     let changes: Vec<Change> = whole
         .changes
         .iter()
-        .map(|raw| serde_json::from_str(raw.get()).map_err(client::not_ours))
+        .map(|raw| serde_json::from_str(raw.get()).map_err(client::unexpected_response))
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
-        let all = status.is_empty() && named.iter().skip(1).all(|(_, value)| value.is_none());
+        let all = status.is_empty() && filters.iter().skip(1).all(|(_, value)| value.is_none());
         remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
-        render::table(&changes, Timestamp::now(), out)?;
+        render::print_table(&changes, Timestamp::now(), out)?;
         if whole.next_cursor.is_some() {
             remark("There are more; --limit shows them.");
         }
@@ -125,11 +125,12 @@ async fn list(
     Ok(Exit::Ok)
 }
 
-/// `undo` and `refresh`: of the change as it is now.
-async fn again(client: &Client, endpoint: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+/// Posts `undo` or `refresh` for the current version of the change.
+async fn post_action(client: &Client, endpoint: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let change: Change = client.get(&["changes", id], &[]).await?.read()?;
     let body = json!({ "version": change.version });
-    let answer = client.post(&["changes", &change.id, endpoint], &body).await.map_err(|r| stale(r, &change.id))?;
+    let answer =
+        client.post(&["changes", &change.id, endpoint], &body).await.map_err(|r| conflict_failure(r, &change.id))?;
     if json {
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
@@ -139,7 +140,7 @@ async fn again(client: &Client, endpoint: &str, id: &str, json: bool, out: &mut 
         out.line(&format!("Taken back; the change is {} again.", render::state_name(after.state)))?;
         return Ok(Exit::Ok);
     }
-    render::change(&after, Timestamp::now(), out)?;
+    render::print_change(&after, Timestamp::now(), out)?;
     out.line("")?;
     let text = match after.state {
         _ if after.version == change.version => "Nothing has changed.",
@@ -155,7 +156,7 @@ async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result
     if json {
         out.json(&answer.json_line()?)?;
     } else {
-        render::change(&answer.read()?, Timestamp::now(), out)?;
+        render::print_change(&answer.read()?, Timestamp::now(), out)?;
     }
     Ok(Exit::Ok)
 }
@@ -163,15 +164,16 @@ async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result
 async fn settle(
     client: &Client,
     id: &str,
-    outcome: Settled,
+    outcome: SettledOutcome,
     comment: Option<&str>,
     json: bool,
     out: &mut Output,
 ) -> Result<Exit, Failure> {
     let change: Change = client.get(&["changes", id], &[]).await?.read()?;
-    let outcome = if outcome == Settled::Applied { "applied" } else { "failed" };
+    let outcome = if outcome == SettledOutcome::Applied { "applied" } else { "failed" };
     let body = json!({ "outcome": outcome, "comment": comment, "version": change.version });
-    let answer = client.post(&["changes", &change.id, "settle"], &body).await.map_err(|r| stale(r, &change.id))?;
+    let answer =
+        client.post(&["changes", &change.id, "settle"], &body).await.map_err(|r| conflict_failure(r, &change.id))?;
     if json {
         out.json(&answer.json_line()?)?;
     } else {
@@ -180,15 +182,15 @@ async fn settle(
     Ok(Exit::Ok)
 }
 
-fn look_again(id: &str) -> String {
+fn show_hint(id: &str) -> String {
     format!("look at it again with `countersign changes show {}`", one_line(id))
 }
 
-/// What to do about a conflict.
-fn stale(refusal: Refusal, id: &str) -> Failure {
+/// Explains what to do about a conflict.
+fn conflict_failure(refusal: Refusal, id: &str) -> Failure {
     let mut failure = Failure::from(refusal);
     if failure.exit == Exit::Conflict {
-        failure.message = format!("{}; {}", failure.message.trim_end_matches('.'), look_again(id));
+        failure.message = format!("{}; {}", failure.message.trim_end_matches('.'), show_hint(id));
     }
     failure
 }

@@ -1,17 +1,17 @@
-//! Changes as text: a table, and one change with its diff. Everything an agent wrote is made visible and stays
-//! within its line or behind its mark, so that it cannot pass for ours.
+//! Changes as text: a table, and one change with its diff. Agents' text is escaped and stays within its line or behind
+//! its mark, so that it cannot pass for ours.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::arguments::{Arguments, is_call, place, told_beside};
+use super::arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes};
 use crate::{
     exit::Failure,
     output::{Output, Style, columns, cut, one_line},
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redacted,
-        visible::visible,
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, diff::text_lines, retention::Redaction,
+        visible::escape_hidden,
     },
     text::plural,
 };
@@ -49,8 +49,8 @@ const fn operation_style(operation: Operation) -> Style {
     }
 }
 
-/// Splits a title into the word that says what would be done, and the rest. A title is a sentence that begins with its verb;
-/// one that only names the tool (`server / tool: …`) has the operation put before it.
+/// Splits a title into its verb and the rest. A title is a sentence that begins with its verb; one that only names the
+/// tool (`server / tool: …`) gets the operation as its verb.
 pub fn title(operation: Operation, summary: &str) -> (&str, &str) {
     match summary.split_once(' ') {
         Some((_, rest)) if rest.starts_with("/ ") => (operation.as_str(), summary),
@@ -59,7 +59,7 @@ pub fn title(operation: Operation, summary: &str) -> (&str, &str) {
     }
 }
 
-/// `3m`, `2h`, `5d`.
+/// Formats a duration as `3m`, `2h` or `5d`.
 pub fn span(duration: SignedDuration) -> String {
     let seconds = duration.abs().as_secs();
     match seconds {
@@ -70,11 +70,11 @@ pub fn span(duration: SignedDuration) -> String {
     }
 }
 
-/// Columns of a client's name in a table: it says of itself what it likes.
+/// Columns of a client's name in a table, since clients choose their names freely.
 const MAX_CLIENT: usize = 24;
 
-/// One line a change.
-pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
+/// Prints one line per change.
+pub fn print_table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
     let rows: Vec<[String; 5]> = changes
         .iter()
         .map(|change| {
@@ -123,8 +123,8 @@ pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(),
     Ok(())
 }
 
-/// One change, whole.
-pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), Failure> {
+/// Prints one change in full.
+pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), Failure> {
     out.styled(Style::Bold, &one_line(&change.summary))?;
     out.line("")?;
     out.text(&format!("{}  version {}  ", one_line(&change.id), change.version))?;
@@ -141,11 +141,11 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
     };
     let age = span(now.duration_since(change.created_at));
     let proposed = format!("proposed by {}{client} over {}, {age} ago", who.principal, who.transport);
-    let mut about = format!("{} ({}), {proposed}", change.tool_title, place(change));
+    let mut origin = format!("{} ({}), {proposed}", change.tool_title, call_route(change));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        about.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
+        origin.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
     }
-    out.styled(Style::Dim, &one_line(&about))?;
+    out.styled(Style::Dim, &one_line(&origin))?;
     out.line("")?;
     if let Some(why) = &change.review {
         let mark = why.mark.as_deref().map_or(String::new(), |mark| format!("{}: ", one_line(mark)));
@@ -168,7 +168,7 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
             out.styled(Style::Red, "The rule lets nobody approve it without a preview.")?;
             out.line("")?;
         }
-    } else if is_call(change) {
+    } else if shows_arguments_only(change) {
         out.styled(Style::Dim, "No preview is available for this tool: its arguments are shown.")?;
         out.line("")?;
     }
@@ -177,33 +177,33 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
         out.line("")?;
     }
     if let Some(redacted) = &change.redacted {
-        taken_out(redacted, out)?;
-    } else if is_call(change) {
-        // Nothing is compared: the arguments are what there is to see.
-        arguments(change, out)?;
-        for (label, text) in told_beside(change) {
+        print_redacted(redacted, out)?;
+    } else if shows_arguments_only(change) {
+        // There is no diff, so the arguments come first.
+        print_arguments(change, out)?;
+        for (label, text) in tool_notes(change) {
             out.line("")?;
             out.styled(Style::Bold, &format!("  {}", one_line(label)))?;
             out.line("")?;
             for line in text_lines(&text) {
-                out.styled(Style::Dim, &format!("    {}", visible(line)))?;
+                out.styled(Style::Dim, &format!("    {}", escape_hidden(line)))?;
                 out.line("")?;
             }
         }
     } else {
-        diff(&change.diff, out)?;
-        arguments(change, out)?;
+        print_diff(&change.diff, out)?;
+        print_arguments(change, out)?;
     }
-    decisions(change, out)?;
-    result(change, out)
+    print_decisions(change, out)?;
+    print_result(change, out)
 }
 
-fn diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
+fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in &diff.fields {
         out.line("")?;
         out.styled(Style::Bold, &format!("  {}", one_line(&field.label)))?;
         out.line("")?;
-        if field.lines.is_empty() { short(field, out)? } else { long(field, out)? }
+        if field.lines.is_empty() { print_sides(field, out)? } else { print_lines(field, out)? }
     }
     if diff.truncated {
         out.line("")?;
@@ -213,24 +213,24 @@ fn diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn short(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
+fn print_sides(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
     let sides = [(&field.before, '-', Style::Red), (&field.after, '+', Style::Green)];
     for (side, mark, style) in sides {
         for line in side.iter().flat_map(|text| text_lines(text)) {
-            marked(mark, style, line, out)?;
+            print_marked(mark, style, line, out)?;
         }
     }
     Ok(())
 }
 
-fn long(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
+fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
     for line in &field.lines {
         let (mark, style) = match line.op {
             LineOp::Equal => (' ', Style::Plain),
             LineOp::Insert => ('+', Style::Green),
             LineOp::Delete => ('-', Style::Red),
             LineOp::Note => {
-                out.styled(Style::Dim, &format!("      {}", visible(&line.text.replace('\n', "\\n"))))?;
+                out.styled(Style::Dim, &format!("      {}", escape_hidden(&line.text.replace('\n', "\\n"))))?;
                 out.line("")?;
                 continue;
             }
@@ -241,19 +241,19 @@ fn long(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
                 continue;
             }
         };
-        // A line of the diff has no line break; one that does must not begin a line of its own.
-        marked(mark, style, &line.text.replace('\n', "\\n"), out)?;
+        // A line of a diff has no line break; a forged one must not start a line of its own.
+        print_marked(mark, style, &line.text.replace('\n', "\\n"), out)?;
     }
     Ok(())
 }
 
-fn marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
-    out.styled(style, &format!("    {mark} {}", visible(text)))?;
+fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
+    out.styled(style, &format!("    {mark} {}", escape_hidden(text)))?;
     Ok(out.line("")?)
 }
 
-/// Of a change whose contents were old: what is left of them.
-fn taken_out(redacted: &Redacted, out: &mut Output) -> Result<(), Failure> {
+/// Prints what is left of an old change whose contents were removed.
+fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
     out.line("")?;
     out.styled(Style::Dim, &format!("  Its arguments, diff and result were taken out at {}.", redacted.at))?;
     out.line("")?;
@@ -261,23 +261,23 @@ fn taken_out(redacted: &Redacted, out: &mut Output) -> Result<(), Failure> {
     Ok(out.line("")?)
 }
 
-/// The arguments that will run.
-fn arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
-    let arguments = Arguments::of(change);
+/// Prints the arguments that will run.
+fn print_arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
+    let arguments = ArgumentLines::for_change(change);
     out.line("")?;
     out.styled(Style::Bold, "  Arguments")?;
     out.line("")?;
     for line in &arguments.lines {
-        out.line(&format!("    {}", visible(line)))?;
+        out.line(&format!("    {}", escape_hidden(line)))?;
     }
-    if let Some(remark) = arguments.remark() {
+    if let Some(remark) = arguments.diff_note() {
         out.styled(Style::Dim, &format!("    {}", one_line(&remark)))?;
         out.line("")?;
     }
     Ok(())
 }
 
-fn decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
+fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
     if change.decisions.is_empty() {
         return Ok(());
     }
@@ -300,8 +300,8 @@ fn decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text that the tool answered, once it ran.
-pub fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
+/// Prints the text that the tool returned, once it has run.
+pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let Some(raw) = &change.result else { return Ok(()) };
     let value: serde_json::Value = serde_json::from_str(raw.get()).unwrap_or_default();
     let failed = value.get("isError").and_then(serde_json::Value::as_bool).unwrap_or(false);
@@ -312,7 +312,7 @@ pub fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     for block in blocks.into_iter().flatten() {
         let text = block.get("text").and_then(serde_json::Value::as_str);
         for line in text_lines(text.unwrap_or("(content that is not text)")) {
-            out.line(&format!("    {}", visible(line)))?;
+            out.line(&format!("    {}", escape_hidden(line)))?;
         }
     }
     Ok(())
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn a_change_is_shown_whole_and_harmless() {
         let mut out = Output::memory(false);
-        change(&sample(), now(), &mut out).unwrap();
-        let text = out.taken();
+        print_change(&sample(), now(), &mut out).unwrap();
+        let text = out.contents();
         let expected = r#"Update “Old”\u{7}
 chg_abc  version 3  pending
 UPDATE issue  CORE-1 Old
@@ -399,10 +399,10 @@ The target has changed since this was proposed; the diff below is the new one.
     #[test]
     fn colours_mark_added_and_removed() {
         let mut out = Output::memory(true);
-        change(&sample(), now(), &mut out).unwrap();
-        let text = out.taken();
+        print_change(&sample(), now(), &mut out).unwrap();
+        let text = out.contents();
         assert!(text.contains("\x1b[31m    - old\x1b[0m") && text.contains("\x1b[32m    + new\x1b[0m"), "{text:?}");
-        // The only escapes are ours.
+        // All escape sequences are our own.
         let escapes = text.matches('\x1b').count();
         let ours: usize = ["0m", "1m", "2m", "31m", "32m", "33m", "36m"]
             .iter()
@@ -422,9 +422,9 @@ The target has changed since this was proposed; the diff below is the new one.
             let until = until.map(|until| until.parse().unwrap());
             waiting.waits_for = Some(WaitsFor { change: "chg_other".into(), until });
             let mut out = Output::memory(false);
-            change(&waiting, now(), &mut out).unwrap();
-            table(std::slice::from_ref(&waiting), now(), &mut out).unwrap();
-            let text = out.taken();
+            print_change(&waiting, now(), &mut out).unwrap();
+            print_table(std::slice::from_ref(&waiting), now(), &mut out).unwrap();
+            let text = out.contents();
             assert!(text.contains(said) && text.contains(" (waits for chg_other) "), "{text}");
         }
     }
@@ -432,8 +432,8 @@ The target has changed since this was proposed; the diff below is the new one.
     #[test]
     fn a_table_has_a_line_for_each() {
         let mut out = Output::memory(false);
-        table(&[sample(), sample()], now(), &mut out).unwrap();
-        let text = out.taken();
+        print_table(&[sample(), sample()], now(), &mut out).unwrap();
+        let text = out.contents();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], r"ID       STATE    AGE  PROPOSED BY  CLIENT            WHAT");

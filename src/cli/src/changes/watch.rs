@@ -1,5 +1,5 @@
-//! `changes watch`: every event of the feed as it comes. A lost connection is taken up again where it broke, so that
-//! no change event is missed and none is shown twice.
+//! `changes watch`: prints every event of the feed as it comes. A lost connection resumes where it broke, so that no
+//! change event is missed or shown twice.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use super::{
 use crate::{
     client::{Client, FEED_BACKOFF, Refusal},
     exit::{Exit, Failure},
+    moment::Since,
     output::{Output, Style, one_line, remark, route},
-    when::Since,
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer};
 
 /// The gateway sends a comment every few seconds: longer silence is a dead connection.
-const SILENCE: Duration = Duration::from_secs(90);
+const MAX_SILENCE: Duration = Duration::from_secs(90);
 
-/// Events from `since` on, those that are over too; without it, from now on.
+/// Prints the events after `since`, including past ones; without it, those from now on.
 pub async fn run(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let interrupted = async {
         let _ = tokio::signal::ctrl_c().await;
@@ -36,7 +36,7 @@ pub async fn run(client: &Client, since: Option<Since>, json: bool, out: &mut Ou
 }
 
 async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    // The feed is numbered: what happened since a moment is looked for from its beginning.
+    // The feed can only be entered at a number, so events since a moment are searched from its beginning.
     let (mut seen, moment) = match since {
         None => (None, None),
         Some(Since::Event(seq)) => (Some(seq), None),
@@ -55,10 +55,10 @@ async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Out
                 connected = true;
                 failures = 0;
                 let mut parser = Parser::default();
-                while let Ok(Some(Ok(bytes))) = tokio::time::timeout(SILENCE, stream.next()).await {
-                    let Ok(events) = parser.feed(&bytes) else { break };
+                while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
+                    let Ok(events) = parser.push(&bytes) else { break };
                     for event in events {
-                        take(&event, &mut seen, moment, json, out)?;
+                        handle_event(&event, &mut seen, moment, json, out)?;
                     }
                     out.finish()?;
                 }
@@ -71,27 +71,27 @@ async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Out
     }
 }
 
-/// A first attempt that fails is told; a later one may be a gateway that restarts.
+/// A failed first attempt is reported; a later failure may be a restart of the gateway, so it is retried.
 fn give_up_or_wait(refusal: Refusal, connected: bool) -> Result<(), Failure> {
     if connected && refusal.is_temporary() { Ok(()) } else { Err(refusal.into()) }
 }
 
-/// What an event says; everything optional, so that a newer gateway's events are still shown.
+/// The data of an event. All fields are optional, so that events of a newer gateway are still shown.
 #[derive(Deserialize)]
-struct Said {
+struct EventData {
     #[serde(rename = "type")]
     kind: String,
     seq: Option<u64>,
     at: Option<Timestamp>,
     actor: Option<String>,
     comment: Option<String>,
-    change: Option<Brief>,
+    change: Option<EventChange>,
     session: Option<Value>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Brief {
+struct EventChange {
     id: String,
     version: u64,
     operation: Operation,
@@ -105,80 +105,80 @@ struct Brief {
     quorum: Option<u32>,
 }
 
-impl Brief {
-    /// How far the approvals are, where more than one is asked for.
-    fn progress(&self) -> Option<String> {
+impl EventChange {
+    /// Returns the number of approvals so far, if more than one is required.
+    fn approval_progress(&self) -> Option<String> {
         let quorum = self.quorum.filter(|quorum| *quorum > 1 && self.state == Some(ChangeState::Pending))?;
         Some(format!("  {}/{quorum}", self.approvals.unwrap_or(0)))
     }
 }
 
-fn take(
+fn handle_event(
     event: &Event,
     seen: &mut Option<u64>,
     moment: Option<Timestamp>,
     json: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let said: Option<Said> = serde_json::from_str(&event.data).ok();
-    let seq = event.id.or_else(|| said.as_ref().and_then(|s| s.seq));
+    let data: Option<EventData> = serde_json::from_str(&event.data).ok();
+    let seq = event.id.or_else(|| data.as_ref().and_then(|s| s.seq));
     if let (Some(seq), Some(last)) = (seq, *seen)
         && seq <= last
         && event.kind != "hello"
     {
         return Ok(());
     }
-    // The greeting tells where the feed is, so that a lost connection can be taken up even before the first event.
+    // The greeting has the current position, so that a connection lost before the first event can resume.
     *seen = seq.or(*seen);
     if event.kind == "hello" {
         return Ok(());
     }
-    // What has no time tells where the feed begins.
-    let at = said.as_ref().and_then(|said| said.at);
+    // An event without a time marks the beginning of the feed.
+    let at = data.as_ref().and_then(|said| said.at);
     if moment.is_some_and(|moment| at.is_none_or(|at| at < moment)) {
         return Ok(());
     }
     if json {
-        // One line, whatever line breaks the stream had.
+        // Exactly one line, whatever line breaks the stream had.
         let line = event.data.replace('\n', " ");
         return Ok(out.json(&line)?);
     }
-    let Some(said) = said else { return Ok(()) };
-    print(&said, out)
+    let Some(said) = data else { return Ok(()) };
+    print_event(&said, out)
 }
 
-fn print(said: &Said, out: &mut Output) -> Result<(), Failure> {
-    let time = said
+fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
+    let time = data
         .at
         .map_or_else(String::new, |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string());
     out.styled(Style::Dim, &time)?;
-    let kind = said.kind.strip_prefix("change.").unwrap_or(&said.kind);
+    let kind = data.kind.strip_prefix("change.").unwrap_or(&data.kind);
     out.text("  ")?;
-    out.styled(style_of(kind), &format!("{:<16}", one_line(kind)))?;
-    if let Some(change) = &said.change {
+    out.styled(event_style(kind), &format!("{:<16}", one_line(kind)))?;
+    if let Some(change) = &data.change {
         let (verb, rest) = render::title(change.operation, &change.summary);
         out.text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
-        let by = said.actor.as_deref().unwrap_or(&change.proposer.principal);
+        let by = data.actor.as_deref().unwrap_or(&change.proposer.principal);
         let of = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
         out.styled(Style::Dim, &one_line(&of))?;
-        if let Some(progress) = change.progress() {
+        if let Some(progress) = change.approval_progress() {
             out.styled(Style::Cyan, &progress)?;
         }
         if let Some(fault) = &change.fault {
             out.styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
         }
-    } else if let Some(session) = &said.session {
+    } else if let Some(session) = &data.session {
         let text = |key: &str| session.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
         let who = format!("{}  {} over {} as {}", text("id"), text("clientName"), text("transport"), text("principal"));
         out.text(&one_line(&who))?;
     }
-    if let Some(comment) = said.comment.as_deref().filter(|c| !c.is_empty()) {
+    if let Some(comment) = data.comment.as_deref().filter(|c| !c.is_empty()) {
         out.text(&format!("  “{}”", one_line(comment)))?;
     }
     Ok(out.line("")?)
 }
 
-fn style_of(kind: &str) -> Style {
+fn event_style(kind: &str) -> Style {
     match kind {
         "created" | "refreshed" | "edited" => Style::Cyan,
         "approved" | "applied" | "voted" | "executing" | "settled" => Style::Green,
@@ -209,19 +209,25 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_one_line_and_shown_once() {
+    fn every_event_is_one_line_and_shown_once() {
         let mut out = Output::memory(false);
         let mut seen = None;
-        take(&event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})), &mut seen, None, false, &mut out)
-            .unwrap();
+        handle_event(
+            &event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})),
+            &mut seen,
+            None,
+            false,
+            &mut out,
+        )
+        .unwrap();
         assert_eq!(seen, Some(4));
         for seq in [5, 5, 4, 6] {
-            take(&created(seq), &mut seen, None, false, &mut out).unwrap();
+            handle_event(&created(seq), &mut seen, None, false, &mut out).unwrap();
         }
         let session = serde_json::json!({"type": "session.opened", "at": "2027-01-01T00:00:00Z",
             "session": {"id": "abcdefgh…", "clientName": "evil\n", "transport": "http", "principal": "p"}});
-        take(&event(None, "session.opened", session), &mut seen, None, false, &mut out).unwrap();
-        let text = out.taken();
+        handle_event(&event(None, "session.opened", session), &mut seen, None, false, &mut out).unwrap();
+        let text = out.contents();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
         assert!(text.contains("  Create “\\u{202e}x"), "the verb stands there once: {text}");
@@ -231,16 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_before_the_moment_is_left_out() {
+    fn events_before_the_given_moment_are_left_out() {
         let shown = |moment: &str| {
             let mut out = Output::memory(false);
             let mut seen = Some(0);
             let reset = event(Some(2), "reset", serde_json::json!({"type": "reset", "seq": 2}));
             for event in [reset, created(5)] {
-                take(&event, &mut seen, Some(moment.parse().unwrap()), false, &mut out).unwrap();
+                handle_event(&event, &mut seen, Some(moment.parse().unwrap()), false, &mut out).unwrap();
             }
             assert_eq!(seen, Some(5));
-            out.taken().lines().count()
+            out.contents().lines().count()
         };
         assert_eq!(
             (shown("2026-12-31T23:59:59Z"), shown("2027-01-01T00:00:00Z"), shown("2027-01-01T00:00:01Z")),
@@ -249,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn how_far_a_quorum_is_stands_in_the_line() {
+    fn event_line_shows_quorum_progress() {
         let line = |more: Value| {
             let Event { data, .. } = created(1);
             let mut data: Value = serde_json::from_str(&data).unwrap();
             data["change"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let mut out = Output::memory(false);
-            take(&event(Some(1), "change.voted", data), &mut None, None, false, &mut out).unwrap();
-            out.taken()
+            handle_event(&event(Some(1), "change.voted", data), &mut None, None, false, &mut out).unwrap();
+            out.contents()
         };
         let two = |state| line(serde_json::json!({ "approvals": 1, "quorum": 2, "state": state }));
         assert!(two("pending").contains("  1/2"), "{}", two("pending"));
@@ -268,8 +274,8 @@ mod tests {
     fn json_is_passed_on_line_by_line() {
         let mut out = Output::memory(false);
         let mut seen = None;
-        take(&created(1), &mut seen, None, true, &mut out).unwrap();
-        let text = out.taken();
+        handle_event(&created(1), &mut seen, None, true, &mut out).unwrap();
+        let text = out.contents();
         assert_eq!(text.lines().count(), 1);
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["seq"], 1);

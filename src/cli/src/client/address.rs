@@ -1,4 +1,4 @@
-//! Addresses of a gateway, and of what its REST endpoint has below them.
+//! Addresses of a gateway and of its REST resources.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::Url;
@@ -8,37 +8,37 @@ use crate::{
     output::one_line,
 };
 
-/// The address of a gateway, as a person or its data directory names it.
+/// Parses the address of a gateway.
 ///
 /// # Errors
-/// No gateway has such an address.
+/// Fails if the text is not the URL of a gateway.
 pub fn parse(text: &str) -> Result<Url, Failure> {
-    let wrong = || {
+    let invalid_url = || {
         let message = format!("{} is not the URL of a gateway; write http://127.0.0.1:8080", one_line(text));
         Failure::new(Exit::Usage, message)
     };
-    let url = Url::parse(text).map_err(|_| wrong())?;
+    let url = Url::parse(text).map_err(|_| invalid_url())?;
     let plain =
         url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
-    if plain && matches!(url.scheme(), "http" | "https") && url.host().is_some() { Ok(url) } else { Err(wrong()) }
+    if plain && matches!(url.scheme(), "http" | "https") && url.host().is_some() { Ok(url) } else { Err(invalid_url()) }
 }
 
-/// Where REST has what the path names, at the gateway `base`.
+/// Returns the URL of the REST resource at `path` of the gateway `base`.
 pub fn endpoint(base: &Url, path: &[&str], query: &[(&str, &str)]) -> String {
-    /// What may stand in a path segment as it is.
-    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    /// Characters that are percent-encoded in a path segment.
+    const PATH_SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
     let mut url = format!("{}/api", base.as_str().trim_end_matches('/'));
     for part in path {
         url.push('/');
-        // A lone `.` or `..` would be another path.
+        // A lone `.` or `..` would be resolved to another path.
         let part = if part.chars().all(|c| c == '.') { "%2E" } else { part };
-        url.extend(utf8_percent_encode(part, PLAIN));
+        url.extend(utf8_percent_encode(part, PATH_SEGMENT_ESCAPES));
     }
     for (at, (name, value)) in query.iter().enumerate() {
         url.push(if at == 0 { '?' } else { '&' });
         url.push_str(name);
         url.push('=');
-        url.extend(utf8_percent_encode(value, PLAIN));
+        url.extend(utf8_percent_encode(value, PATH_SEGMENT_ESCAPES));
     }
     url
 }

@@ -1,4 +1,4 @@
-//! A small client of the REST endpoint: where the gateway is, one key, one request at a time, errors as exit codes.
+//! A small client of the REST API: finds the gateway, authenticates with one key, maps errors to exit codes.
 
 mod address;
 pub mod own_gateway;
@@ -25,33 +25,33 @@ use countersign_net::{self as net, Backoff, tls};
 
 /// The pauses before the feed is opened again.
 pub const FEED_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
-const REQUEST: Duration = Duration::from_secs(35);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
 /// Bytes of an answer. A page of 100 changes with large diffs stays far below.
-const MAX_ANSWER: usize = 256 << 20;
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
-/// Which gateway, and as whom.
+/// The gateway to talk to, and the key to use.
 pub struct Target {
-    place: Place,
+    gateway: GatewayAddress,
     key: String,
     ca: Option<PathBuf>,
 }
 
-/// How the gateway is known.
-enum Place {
-    /// By an address that a person wrote.
-    Written(Url),
-    /// As the one that serves the data directory: looked up and proved anew for each request, since it may have ended
-    /// meanwhile, and another program may have its port.
-    Serves(PathBuf),
+/// The way in which the gateway was located.
+enum GatewayAddress {
+    /// By an address that the user gave.
+    Explicit(Url),
+    /// By its data directory: the gateway is looked up and verified again before each request, since it may have ended
+    /// and another program may have taken its port.
+    DataDirectory(PathBuf),
 }
 
 /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
 pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
-    let env = Environment::of_process();
+    let env = Environment::from_process();
     let variable = |name: &str| {
         env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
     };
-    let named = match &args.url {
+    let explicit_url = match &args.url {
         Some(url) => Some(url.clone()),
         None => variable("COUNTERSIGN_URL")?.map(str::to_owned),
     };
@@ -65,15 +65,15 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     if key.bytes().any(|b| !b.is_ascii_graphic()) {
         return Err(Failure::new(Exit::NotAuthorized, "COUNTERSIGN_KEY has characters that no key has"));
     }
-    let (place, url) = match named {
+    let (gateway, url) = match explicit_url {
         Some(url) => {
             let url = address::parse(&url)?;
-            (Place::Written(url.clone()), url)
+            (GatewayAddress::Explicit(url.clone()), url)
         }
         None => {
             let data = data_dir(&args.data)?;
-            let url = own_gateway::named(&data)?.url;
-            (Place::Serves(data), url)
+            let url = own_gateway::find(&data)?.url;
+            (GatewayAddress::DataDirectory(data), url)
         }
     };
     let local = url.host_str().is_some_and(|host| {
@@ -83,10 +83,10 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     if url.scheme() == "http" && !local {
         remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
     }
-    Ok(Target { place, key: key.to_owned(), ca: args.ca.clone() })
+    Ok(Target { gateway, key: key.to_owned(), ca: args.ca.clone() })
 }
 
-/// What REST says of an error (RFC 9457).
+/// The body of a REST error (RFC 9457).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Problem {
@@ -95,7 +95,7 @@ struct Problem {
     code: String,
 }
 
-/// An answer that is no success.
+/// A response that is not a success.
 #[derive(Debug)]
 pub struct Refusal {
     status: u16,
@@ -105,7 +105,7 @@ pub struct Refusal {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let Problem { title, detail, code } = refusal.problem;
-        // Forbidden things that are not about the key are refusals.
+        // A forbidden action that is not about the key counts as a refusal.
         let exit = match (refusal.status, code.as_str()) {
             (0, _) => Exit::Unavailable,
             (_, "SELF_APPROVAL" | "POLICY_DENIED" | "EDIT_FORBIDDEN") => Exit::Failed,
@@ -122,45 +122,45 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A successful answer.
+/// The body of a successful response.
 pub struct ResponseBody(Vec<u8>);
 
 impl ResponseBody {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.0).map_err(not_ours)
+        serde_json::from_slice(&self.0).map_err(unexpected_response)
     }
-    /// The JSON as the gateway sent it.
+    /// Returns the JSON exactly as the gateway sent it.
     pub fn json_line(&self) -> Result<String, Failure> {
-        let value: &serde_json::value::RawValue = serde_json::from_slice(&self.0).map_err(not_ours)?;
+        let value: &serde_json::value::RawValue = serde_json::from_slice(&self.0).map_err(unexpected_response)?;
         Ok(value.get().to_owned())
     }
 }
 
-pub fn not_ours(error: serde_json::Error) -> Failure {
+pub fn unexpected_response(error: serde_json::Error) -> Failure {
     Failure::new(Exit::Failed, format!("the answer is not that of a Countersign gateway ({error})"))
 }
 
-/// Speaks to one gateway.
+/// A client of one gateway.
 pub struct Client {
     http: awc::Client,
-    place: Place,
+    gateway: GatewayAddress,
     key: String,
 }
 
 impl Client {
     pub fn new(target: Target) -> Result<Self, Failure> {
-        let tls = target.ca.as_deref().map_or_else(|| Ok(tls::public_config()), trusting)?;
-        Ok(Self { http: net::client(tls), place: target.place, key: target.key })
+        let tls = target.ca.as_deref().map_or_else(|| Ok(tls::public_config()), tls_config_with_ca)?;
+        Ok(Self { http: net::client(tls), gateway: target.gateway, key: target.key })
     }
 
-    /// Where the next request goes, once it is sure who listens there.
+    /// Returns the base URL of the next request, after verifying who listens there.
     async fn base(&self) -> Result<Url, Refusal> {
-        match &self.place {
-            Place::Written(url) => Ok(url.clone()),
-            Place::Serves(data) => {
-                let named = own_gateway::named(data).map_err(|failure| unavailable(failure.message))?;
-                named.prove(&self.http).await.map_err(unavailable)?;
-                Ok(named.url)
+        match &self.gateway {
+            GatewayAddress::Explicit(url) => Ok(url.clone()),
+            GatewayAddress::DataDirectory(data) => {
+                let gateway = own_gateway::find(data).map_err(|failure| unavailable(failure.message))?;
+                gateway.verify(&self.http).await.map_err(unavailable)?;
+                Ok(gateway.url)
             }
         }
     }
@@ -181,14 +181,14 @@ impl Client {
         finish(&base, request.send_json(body)).await
     }
 
-    /// As [`Self::post`], with a body that is JSON already.
+    /// Posts a body that is JSON already, like [`Self::post`].
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
         let request = self.http.post(address::endpoint(&base, path, &[])).insert_header(self.bearer());
         finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
-    /// Opens the feed after `since`; the answer's body goes on until somebody ends it.
+    /// Opens the event feed after `since`; the body of the response has no end.
     pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl Stream + use<>>, Refusal> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
@@ -198,40 +198,41 @@ impl Client {
             .get(address::endpoint(&base, &["events"], &query))
             .insert_header(self.bearer())
             .insert_header((header::ACCEPT, "text/event-stream"));
-        let head = tokio::time::timeout(REQUEST, request.send()).await;
-        let mut response = head.map_err(|_| silent(&base))?.map_err(|error| unreachable(&base, &error))?;
+        let head = tokio::time::timeout(REQUEST_TIMEOUT, request.send()).await;
+        let mut response =
+            head.map_err(|_| timeout_refusal(&base))?.map_err(|error| connection_refusal(&base, &error))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
         let status = response.status();
-        let body = tokio::time::timeout(REQUEST, response.body().limit(MAX_ANSWER)).await;
+        let body = tokio::time::timeout(REQUEST_TIMEOUT, response.body().limit(MAX_RESPONSE_BYTES)).await;
         Err(refusal(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
     }
 }
 
 async fn finish(base: &Url, request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
     let exchange = async {
-        let mut response = request.await.map_err(|error| unreachable(base, &error))?;
-        let body = response.body().limit(MAX_ANSWER).await;
-        let body = body.map_err(|error| unreachable(base, &error))?;
+        let mut response = request.await.map_err(|error| connection_refusal(base, &error))?;
+        let body = response.body().limit(MAX_RESPONSE_BYTES).await;
+        let body = body.map_err(|error| connection_refusal(base, &error))?;
         if response.status().is_success() {
             Ok(ResponseBody(body.to_vec()))
         } else {
             Err(refusal(response.status(), &body))
         }
     };
-    tokio::time::timeout(REQUEST, exchange).await.unwrap_or_else(|_| Err(silent(base)))
+    tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout_refusal(base)))
 }
 
-fn silent(base: &Url) -> Refusal {
-    away(base, &format!("did not answer within {}s", REQUEST.as_secs()))
+fn timeout_refusal(base: &Url) -> Refusal {
+    unavailable_gateway(base, &format!("did not answer within {}s", REQUEST_TIMEOUT.as_secs()))
 }
 
-fn unreachable(base: &Url, error: &dyn std::error::Error) -> Refusal {
-    away(base, &format!("does not answer: {error}"))
+fn connection_refusal(base: &Url, error: &dyn std::error::Error) -> Refusal {
+    unavailable_gateway(base, &format!("does not answer: {error}"))
 }
 
-fn away(base: &Url, what: &str) -> Refusal {
+fn unavailable_gateway(base: &Url, what: &str) -> Refusal {
     unavailable(format!(
         "the gateway at {} {what}. Is it running (`countersign serve`), and is this its address (--url)?",
         base.as_str().trim_end_matches('/')
@@ -246,7 +247,7 @@ pub trait Stream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::P
 impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> Stream for T {}
 
 impl Refusal {
-    /// Trying again later may help.
+    /// Returns `true` if trying again later may help.
     pub const fn is_temporary(&self) -> bool {
         matches!(self.status, 0 | 429 | 500..=599)
     }
@@ -259,7 +260,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
 }
 
 /// Returns the TLS configuration that trusts the public authorities and those of the file.
-fn trusting(file: &Path) -> Result<Arc<rustls::ClientConfig>, Failure> {
+fn tls_config_with_ca(file: &Path) -> Result<Arc<rustls::ClientConfig>, Failure> {
     let authorities = tls::read_authorities(file)
         .map_err(|why| Failure::new(Exit::Usage, format!("--ca {}: {why}", file.display())))?;
     Ok(tls::client_config(tls::roots_with(authorities), &[tls::HTTP_2, tls::HTTP_1_1]))
@@ -270,8 +271,8 @@ mod tests {
     use super::*;
 
     fn client(url: &str) -> Client {
-        let place = Place::Written(address::parse(url).unwrap());
-        Client::new(Target { place, key: "csk_x".into(), ca: None }).unwrap()
+        let gateway = GatewayAddress::Explicit(address::parse(url).unwrap());
+        Client::new(Target { gateway, key: "csk_x".into(), ca: None }).unwrap()
     }
 
     #[test]
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn nobody_there() {
+    async fn unreachable_gateway_is_a_temporary_error() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let refusal = client(&format!("http://127.0.0.1:{port}")).get(&["changes"], &[]).await.err().unwrap();
         assert!(refusal.is_temporary());

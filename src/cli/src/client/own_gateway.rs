@@ -1,5 +1,5 @@
-//! The gateway that serves a data directory: where it is, and the proof that whoever listens there is that one. Before
-//! it has proved so, it is told nothing: no key, no sign-in code.
+//! Finds the gateway that serves a data directory and has it prove its identity. Until it has, it is sent neither a key
+//! nor a sign-in code.
 
 use std::{path::Path, time::Duration};
 
@@ -13,31 +13,31 @@ use crate::{
 };
 use countersign_attach::{
     GatewayFile,
-    proof::{self, Secret},
+    proof::{self, ProofSecret},
 };
 
-/// How long it may take to answer a challenge.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of an answer.
-const MAX_ANSWER: usize = 4096;
+/// The time limit for the answer to a challenge.
+const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of the response to a challenge.
+const MAX_RESPONSE_BYTES: usize = 4096;
 
-/// A gateway as its data directory names it.
+/// The gateway that serves a data directory, according to its gateway file.
 #[derive(Debug)]
-pub struct Named {
-    /// Where requests go.
+pub struct LocalGateway {
+    /// The base URL of requests.
     pub url: Url,
-    /// What links for people begin with.
+    /// The base URL of links for people.
     pub link_base: String,
-    secret: Option<Secret>,
-    /// Of the gateway's directory, for messages.
+    secret: Option<ProofSecret>,
+    /// The gateway's data directory, for messages.
     data: String,
 }
 
 /// Reads which gateway serves a data directory.
 ///
 /// # Errors
-/// There is none.
-pub fn named(dir: &Path) -> Result<Named, Failure> {
+/// Fails if no gateway serves it.
+pub fn find(dir: &Path) -> Result<LocalGateway, Failure> {
     let data = one_line(&dir.display().to_string()).into_owned();
     let Some(file) = GatewayFile::read(dir) else {
         return Err(Failure::new(
@@ -49,19 +49,20 @@ pub fn named(dir: &Path) -> Result<Named, Failure> {
         ));
     };
     let url = match file {
-        // A certificate is for the public name, if there is one.
+        // A certificate is issued for the public name, if there is one.
         GatewayFile { public_url: Some(ref public), ref url, .. } if url.starts_with("https:") => public,
         ref file => &file.url,
     };
-    Ok(Named { url: address::parse(url)?, link_base: file.link_base().to_owned(), secret: file.proof, data })
+    Ok(LocalGateway { url: address::parse(url)?, link_base: file.link_base().to_owned(), secret: file.proof, data })
 }
 
-impl Named {
-    /// Has whoever listens there prove that it is this gateway.
+impl LocalGateway {
+    /// Verifies that the program that listens at the address is this gateway.
     ///
     /// # Errors
-    /// What to tell a person: nobody answers, somebody else does, or the gateway is too old to prove anything.
-    pub async fn prove(&self, http: &awc::Client) -> Result<(), String> {
+    /// Returns a message for people: nothing answers, another program answers, or the gateway is too old to prove its
+    /// identity.
+    pub async fn verify(&self, http: &awc::Client) -> Result<(), String> {
         let (url, data) = (self.url.as_str().trim_end_matches('/'), &self.data);
         let Some(secret) = &self.secret else {
             return Err(format!(
@@ -69,15 +70,15 @@ impl Named {
                  or write its address yourself (--url {url})"
             ));
         };
-        let challenge = proof::challenge().ok_or("the operating system gives no random bytes")?;
+        let challenge = proof::new_challenge().ok_or("the operating system gives no random bytes")?;
         let exchange = async {
-            let request = http.get(format!("{url}{}?challenge={challenge}", proof::PATH));
+            let request = http.get(format!("{url}{}?challenge={challenge}", proof::PROOF_PATH));
             let mut response = request.send().await.map_err(|error| error.to_string())?;
-            let body = response.body().limit(MAX_ANSWER).await.map_err(|error| error.to_string())?;
+            let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(|error| error.to_string())?;
             Ok::<_, String>((response.status(), body))
         };
         let hint = "Start the gateway with `countersign serve`, or write the address of one yourself (--url URL)";
-        let answer = match tokio::time::timeout(PATIENCE, exchange).await {
+        let answer = match tokio::time::timeout(CHALLENGE_TIMEOUT, exchange).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(why)) => {
                 return Err(format!("the gateway of {data} does not answer at {url} ({}). {hint}", one_line(&why)));
@@ -86,7 +87,7 @@ impl Named {
         };
         let (status, body) = answer;
         let proved = status == StatusCode::OK
-            && std::str::from_utf8(&body).is_ok_and(|answer| secret.is_answered(&challenge, answer));
+            && std::str::from_utf8(&body).is_ok_and(|answer| secret.is_valid_answer(&challenge, answer));
         if proved {
             return Ok(());
         }

@@ -1,17 +1,17 @@
-//! `servers accept`, `servers allow` and `servers revoke`: what a person says of the definitions of tools, which are shown
+//! `servers accept`, `servers allow` and `servers revoke`: a person's decisions on tool definitions, which are shown
 //! first.
 
 use std::time::Duration;
 
 use super::{
-    REMEDY, server,
-    tools::{Tool, Tools, definition, is_pattern, request, select, summary},
+    NOT_CONNECTED_HINT, server,
+    tools::{Tool, Tools, decision_request, is_pattern, print_definition, print_summary, select},
 };
 use crate::{
     args::{AcceptArgs, AllowArgs},
     client::Client,
     exit::{Exit, Failure},
-    output::{Output, Style, asks, one_line, remark, yes_or_no},
+    output::{Output, Style, confirm, one_line, remark, should_ask},
 };
 
 pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
@@ -21,10 +21,10 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
     } else {
         wanted.iter().any(|name| is_pattern(name)).then_some("accepting what a pattern matches")
     };
-    let asks = asks(json, args.yes, bulk)?;
+    let asks = should_ask(json, args.yes, bulk)?;
     let tools = tools_of(client, &args.name, args.wait.limit()).await?;
     let chosen = if args.all_reads {
-        tools.into_iter().filter(|tool| tool.waits() && tool.says_read()).collect()
+        tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
     } else {
         select(tools, &wanted, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.chosen
     };
@@ -39,12 +39,12 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
     if !json {
         show(&chosen, bulk.is_some(), out)?;
     }
-    let what = counted(chosen.len(), "this definition", "these {n} definitions");
-    if asks && !yes_or_no(&format!("Accept {what}?"), "accept")? {
+    let what = count_phrase(chosen.len(), "this definition", "these {n} definitions");
+    if asks && !confirm(&format!("Accept {what}?"), "accept")? {
         remark("Nothing was accepted.");
         return Ok(Exit::Failed);
     }
-    let answer = client.post(&["servers", &args.name, "accept"], &request(&chosen)).await?;
+    let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&chosen)).await?;
     if json {
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
@@ -57,14 +57,14 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
     let (run, stay): (Vec<&Tool>, Vec<&Tool>) =
         chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
     if !run.is_empty() {
-        out.line(&format!("{} now without review.", sentence(&run, "runs", "run")))?;
+        out.line(&format!("{} now without review.", name_list(&run, "runs", "run")))?;
     }
     if !stay.is_empty() {
         let why =
             "accepting a definition says that it is known, and only a tool that says that it only reads runs by that";
-        out.line(&format!("{} still reviewed: {why}.", sentence(&stay, "is", "are")))?;
-        if stay.iter().any(|tool| tool.is_silent()) {
-            out.line(&hint(&args.name))?;
+        out.line(&format!("{} still reviewed: {why}.", name_list(&stay, "is", "are")))?;
+        if stay.iter().any(|tool| tool.has_unknown_effect()) {
+            out.line(&allow_hint(&args.name))?;
         }
     }
     Ok(Exit::Ok)
@@ -74,31 +74,31 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
 pub(super) async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let by_pattern = args.tools.iter().any(|name| is_pattern(name));
     let several = (by_pattern || args.tools.len() > 1).then_some("letting several tools run");
-    let asks = asks(json, args.yes, several)?;
+    let asks = should_ask(json, args.yes, several)?;
     let tools = tools_of(client, &args.name, args.wait.limit()).await?;
     let selection = select(tools, &args.tools, |tool| tool.may_let_run)?;
     let (run_already, refused): (Vec<&Tool>, Vec<&Tool>) =
         selection.left_out.iter().partition(|tool| tool.verdict == "allow");
     if !refused.is_empty() {
-        let these = sentence(&refused, "is", "are");
+        let these = name_list(&refused, "is", "are");
         remark(&format!("{these} not among them: `countersign servers show` says what decides on their calls."));
     }
     let chosen = selection.chosen;
     if chosen.is_empty() {
         if !run_already.is_empty() {
-            remark(&format!("{} without review already.", sentence(&run_already, "runs", "run")));
+            remark(&format!("{} without review already.", name_list(&run_already, "runs", "run")));
         }
         return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
     }
     if !json {
         show(&chosen, by_pattern || chosen.len() > 1, out)?;
     }
-    let what = counted(chosen.len(), "this tool", "these {n} tools");
-    if asks && !yes_or_no(&format!("Let {what} run without review, whoever calls?"), "allow")? {
+    let what = count_phrase(chosen.len(), "this tool", "these {n} tools");
+    if asks && !confirm(&format!("Let {what} run without review, whoever calls?"), "allow")? {
         remark("Nothing was allowed.");
         return Ok(Exit::Failed);
     }
-    let mut body = request(&chosen);
+    let mut body = decision_request(&chosen);
     body["reason"] = args.reason.as_str().into();
     let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
     if json {
@@ -106,7 +106,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &m
         return Ok(Exit::Ok);
     }
     let run: Vec<&Tool> = chosen.iter().collect();
-    out.styled(Style::Green, &format!("{} now without review.", sentence(&run, "runs", "run")))?;
+    out.styled(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
     out.line("")?;
     out.line(
         "Your own calls are still reviewed, and so is any other definition. `countersign rules` lists and revokes it.",
@@ -126,7 +126,7 @@ pub(super) async fn revoke(
         remark("None of the tools that match is accepted.");
         return Ok(Exit::Ok);
     }
-    let answer = client.post(&["servers", name, "revoke"], &request(&chosen)).await?;
+    let answer = client.post(&["servers", name, "revoke"], &decision_request(&chosen)).await?;
     if json {
         out.json(&answer.json_line()?)?;
     } else {
@@ -135,10 +135,10 @@ pub(super) async fn revoke(
     Ok(Exit::Ok)
 }
 
-/// The tools of a server that is connected, or was.
+/// Returns the tools of a server that is or was connected.
 ///
 /// # Errors
-/// It has never been, so that nothing is known of its tools.
+/// Fails if it has never been connected, so that its tools are unknown.
 async fn tools_of(client: &Client, name: &str, wait: Option<Duration>) -> Result<Vec<Tool>, Failure> {
     if let Some(limit) = wait {
         super::wait(client, name, limit).await?;
@@ -147,42 +147,42 @@ async fn tools_of(client: &Client, name: &str, wait: Option<Duration>) -> Result
     if tools.is_empty()
         && let Some(server) = server(client, name).await?.filter(|server| !server.is_up())
     {
-        return Err(Failure::new(Exit::Unavailable, format!("{}. {REMEDY}", server.absence())));
+        return Err(Failure::new(Exit::Unavailable, format!("{}. {NOT_CONNECTED_HINT}", server.absence_message())));
     }
     Ok(tools)
 }
 
-/// Prints the definitions, of which the request carries the hashes.
+/// Prints the definitions whose hashes the request carries.
 fn show(tools: &[Tool], listed: bool, out: &mut Output) -> Result<(), Failure> {
     for tool in tools {
-        definition(tool, out)?;
+        print_definition(tool, out)?;
     }
     if listed {
-        summary(tools, out)?;
+        print_summary(tools, out)?;
     }
     Ok(out.finish()?)
 }
 
-/// How a tool is let run, without the name of one: only a person knows which of them read.
-pub(super) fn hint(server: &str) -> String {
+/// Returns a hint on how to let a tool run. It names no tool, because only a person knows which ones read.
+pub(super) fn allow_hint(server: &str) -> String {
     let server = one_line(server);
     format!(
         "`countersign servers allow {server} TOOL --reason '…'` lets a tool of which you know that it only reads run without review."
     )
 }
 
-/// One or several, in words; `{n}` is the number.
-fn counted(n: usize, one: &str, several: &str) -> String {
+/// Returns the phrase for one or several, with the number in place of `{n}`.
+fn count_phrase(n: usize, one: &str, several: &str) -> String {
     if n == 1 { one.to_owned() } else { several.replace("{n}", &n.to_string()) }
 }
 
-/// Names of tools with their verb.
-fn sentence(tools: &[&Tool], one: &str, several: &str) -> String {
-    /// More are counted.
-    const NAMED: usize = 5;
-    let mut names: Vec<String> = tools.iter().take(NAMED).map(|tool| one_line(&tool.name).into_owned()).collect();
-    if tools.len() > NAMED {
-        names.push(format!("{} more", tools.len() - NAMED));
+/// Joins names of tools and adds the verb in singular or plural.
+fn name_list(tools: &[&Tool], one: &str, several: &str) -> String {
+    /// Names listed before the rest is only counted.
+    const MAX_NAMES: usize = 5;
+    let mut names: Vec<String> = tools.iter().take(MAX_NAMES).map(|tool| one_line(&tool.name).into_owned()).collect();
+    if tools.len() > MAX_NAMES {
+        names.push(format!("{} more", tools.len() - MAX_NAMES));
     }
     format!("{} {}", names.join(", "), if tools.len() == 1 { one } else { several })
 }

@@ -1,4 +1,4 @@
-//! The tools of a server as the gateway lists them, and which of them a command means.
+//! The tools of a server as the gateway lists them, and the selection that a command makes.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::{
     output::{self, Output, Style, columns, one_line},
 };
 use countersign_domain::{
-    changes::{LineOp, diff::compare_lines, visible::visible},
+    changes::{LineOp, diff::compare_lines, visible::escape_hidden},
     policy::Globs,
     text::plural,
 };
@@ -37,11 +37,11 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    pub fn waits(&self) -> bool {
+    pub fn needs_acceptance(&self) -> bool {
         self.claims_read || self.mark.is_some()
     }
 
-    /// The `readOnlyHint` of its definition, whether it counts or not; `None` where the definition has none.
+    /// Returns the `readOnlyHint` of the definition, whether it is trusted or not; `None` if the definition has none.
     pub fn read_only_hint(&self) -> Option<bool> {
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -56,60 +56,64 @@ impl Tool {
         serde_json::from_str::<Definition>(&self.definition).ok()?.annotations.read_only_hint
     }
 
-    pub fn says_read(&self) -> bool {
+    pub fn claims_to_only_read(&self) -> bool {
         self.read_only_hint() == Some(true)
     }
 
-    /// Returns `true` if a person may know better than its definition whether it only reads. One that says that it writes
-    /// is not proposed to be let run.
-    pub fn is_silent(&self) -> bool {
+    /// Returns `true` if a person may know better than the definition whether the tool only reads. A tool that declares
+    /// that it writes is not proposed for running without review.
+    pub fn has_unknown_effect(&self) -> bool {
         self.may_let_run && self.read_only_hint().is_none()
     }
 
     fn effect(&self) -> &'static str {
-        if self.says_read() { "says that it only reads" } else { "may write" }
+        if self.claims_to_only_read() { "says that it only reads" } else { "may write" }
     }
 }
 
-/// The tools that names and patterns mean.
+/// The tools that names and patterns select.
 pub(super) struct Selection {
-    /// In the order of the server's list.
+    /// Selected tools, in the order of the server's list.
     pub chosen: Vec<Tool>,
-    /// Match a pattern, and there is nothing to do about them.
+    /// Tools that match a pattern but need no action.
     pub left_out: Vec<Tool>,
 }
 
-/// Returns `true` if the text is a pattern, unless a tool has this very name.
+/// Returns `true` if the text is a pattern, unless a tool has exactly this name.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
-/// Chooses the tools that are named, and those that a pattern matches and that `fit`.
+/// Selects the tools that are named, and those that a pattern matches and `is_candidate` accepts.
 ///
 /// # Errors
-/// A name or a pattern that fits no tool, or what is no pattern.
-pub(super) fn select(tools: Vec<Tool>, wanted: &[String], fit: impl Fn(&Tool) -> bool) -> Result<Selection, Failure> {
+/// Fails if a name or a pattern matches no tool, or if a pattern is invalid.
+pub(super) fn select(
+    tools: Vec<Tool>,
+    wanted: &[String],
+    is_candidate: impl Fn(&Tool) -> bool,
+) -> Result<Selection, Failure> {
     let has = |name: &String| tools.iter().any(|tool| tool.name == *name);
     let (names, patterns): (Vec<String>, Vec<String>) =
         wanted.iter().cloned().partition(|text| has(text) || !is_pattern(text));
     if let Some(missing) = names.iter().find(|name| !has(name)) {
         return Err(missing_tool(&format!("the server has no tool {}", one_line(missing))));
     }
-    let wrong = |(pattern, why): (String, String)| {
+    let pattern_error = |(pattern, why): (String, String)| {
         Failure::new(Exit::Usage, format!("{} is no pattern: {}", one_line(&pattern), one_line(&why)))
     };
     for pattern in &patterns {
-        let one = Globs::new(vec![pattern.clone()]).map_err(wrong)?;
-        if !tools.iter().any(|tool| one.matches(&tool.name)) {
+        let glob = Globs::new(vec![pattern.clone()]).map_err(pattern_error)?;
+        if !tools.iter().any(|tool| glob.matches(&tool.name)) {
             return Err(missing_tool(&format!("no tool of the server matches {}", one_line(pattern))));
         }
     }
-    let all = Globs::new(patterns).map_err(wrong)?;
+    let globs = Globs::new(patterns).map_err(pattern_error)?;
     let mut selection = Selection { chosen: Vec::new(), left_out: Vec::new() };
     for tool in tools {
-        if names.contains(&tool.name) || (all.matches(&tool.name) && fit(&tool)) {
+        if names.contains(&tool.name) || (globs.matches(&tool.name) && is_candidate(&tool)) {
             selection.chosen.push(tool);
-        } else if all.matches(&tool.name) {
+        } else if globs.matches(&tool.name) {
             selection.left_out.push(tool);
         }
     }
@@ -120,28 +124,28 @@ fn missing_tool(what: &str) -> Failure {
     Failure::new(Exit::NotFound, format!("{what}; names are as `countersign servers show` has them"))
 }
 
-/// Prints the names of what was chosen, with what each tool says of itself.
-pub(super) fn summary(tools: &[Tool], out: &mut Output) -> Result<(), Failure> {
+/// Prints the names of the selected tools, with what each says about its effect.
+pub(super) fn print_summary(tools: &[Tool], out: &mut Output) -> Result<(), Failure> {
     let names: Vec<String> = tools.iter().map(|tool| one_line(&tool.name).into_owned()).collect();
     let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
     out.styled(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
     out.line("")?;
     for (tool, name) in tools.iter().zip(&names) {
         out.text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
-        out.styled(if tool.says_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
+        out.styled(if tool.claims_to_only_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
         out.line("")?;
     }
     Ok(out.line("")?)
 }
 
-/// The body of a request about definitions as they were shown.
-pub(super) fn request(tools: &[Tool]) -> serde_json::Value {
+/// Builds the body of a request about the definitions that were shown.
+pub(super) fn decision_request(tools: &[Tool]) -> serde_json::Value {
     let tools: Vec<_> = tools.iter().map(|tool| json!({ "name": tool.name, "hash": tool.hash })).collect();
     json!({ "tools": tools })
 }
 
-/// A definition as it is accepted: whole, or what differs from the one before.
-pub(super) fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
+/// Prints the definition to be accepted: whole, or as a diff to the previous one.
+pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
     out.styled(Style::Bold, &one_line(&tool.name))?;
     let told = match tool.mark.as_deref() {
         Some("TOOL_CHANGED") => "  changed since it was accepted or first seen",
@@ -166,7 +170,7 @@ pub(super) fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
             }
         }
         None => {
-            for line in visible(&tool.description).lines() {
+            for line in escape_hidden(&tool.description).lines() {
                 out.line(&format!("  {}", one_line(line)))?;
             }
             for line in now.lines() {
@@ -179,7 +183,7 @@ pub(super) fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A definition as lines that can be compared: each ends with a line break.
+/// Breaks a definition into lines for comparison; each ends with a line break.
 fn indented(json: &str) -> String {
     output::indented(json) + "\n"
 }
@@ -211,7 +215,7 @@ mod tests {
         let expected = "{\n  \"a\": [\n    1,\n    {\n      \"b\": 12345678901234567890123\n    }\n  ],\n  \"c\": \
                         \"x{,\\\"y\",\n  \"d\": {},\n  \"e\": []\n}\n";
         assert_eq!(indented(json), expected);
-        // What is no JSON ends nothing.
+        // Text that is not JSON ends nothing.
         for odd in ["", "\"", "\"\\", "}}}", "[[["] {
             let _ = indented(odd);
         }
@@ -222,50 +226,50 @@ mod tests {
         let one = || tool("{}", None);
         for (tools, expected) in [(vec![one()], "1 tool:\n"), (vec![one(), one()], "2 tools:\n")] {
             let mut out = Output::memory(false);
-            summary(&tools, &mut out).unwrap();
-            let shown = out.taken();
+            print_summary(&tools, &mut out).unwrap();
+            let shown = out.contents();
             assert!(shown.starts_with(expected), "{shown}");
         }
     }
 
     #[test]
-    fn what_is_accepted_is_shown_with_its_hidden_characters() {
+    fn accepted_definition_shows_its_hidden_characters() {
         let mut out = Output::memory(false);
-        definition(&tool("{\"name\":\"read\",\"x\":\"\\u202e\",\"y\":\"\u{202e}\"}", None), &mut out).unwrap();
-        let shown = out.taken();
+        print_definition(&tool("{\"name\":\"read\",\"x\":\"\\u202e\",\"y\":\"\u{202e}\"}", None), &mut out).unwrap();
+        let shown = out.contents();
         assert!(shown.starts_with("fs__read\\u{202e}  says that it only reads\n"), "{shown}");
         assert!(shown.contains("files\\u{1b}[2J") && shown.contains("\"y\": \"\\u{202e}\""), "{shown}");
         let mut out = Output::memory(false);
-        definition(&tool(r#"{"name":"read","n":2}"#, Some(r#"{"name":"read","n":1}"#)), &mut out).unwrap();
-        let shown = out.taken();
+        print_definition(&tool(r#"{"name":"read","n":2}"#, Some(r#"{"name":"read","n":1}"#)), &mut out).unwrap();
+        let shown = out.contents();
         assert!(shown.contains("  -   \"n\": 1\n  +   \"n\": 2\n"), "{shown}");
     }
 
-    fn named(name: &str, definition: &str) -> Tool {
+    fn named_tool(name: &str, definition: &str) -> Tool {
         Tool { name: name.into(), may_let_run: true, ..tool(definition, None) }
     }
 
     #[test]
-    fn tools_are_chosen_by_what_they_say() {
+    fn tools_are_selected_by_their_hints() {
         let read = tool(r#"{"annotations":{"readOnlyHint":true}}"#, None);
-        assert!(read.waits() && read.says_read());
-        assert!(!tool("{}", None).says_read());
-        assert!(!tool("[", None).says_read());
+        assert!(read.needs_acceptance() && read.claims_to_only_read());
+        assert!(!tool("{}", None).claims_to_only_read());
+        assert!(!tool("[", None).claims_to_only_read());
     }
 
     #[test]
-    fn only_a_tool_without_a_hint_is_silent() {
-        assert!(named("a", "{}").is_silent());
+    fn only_a_tool_without_a_hint_has_unknown_effect() {
+        assert!(named_tool("a", "{}").has_unknown_effect());
         for hint in ["true", "false"] {
             let definition = format!(r#"{{"annotations":{{"readOnlyHint":{hint}}}}}"#);
-            assert!(!named("a", &definition).is_silent(), "{hint}");
+            assert!(!named_tool("a", &definition).has_unknown_effect(), "{hint}");
         }
-        assert!(!tool("{}", None).is_silent(), "the policy decides on it");
+        assert!(!tool("{}", None).has_unknown_effect(), "the policy decides on it");
     }
 
     #[test]
-    fn names_and_patterns_choose_tools_in_the_order_of_the_list() {
-        let tools = || ["fs__read", "fs__write", "fs__w[1]", "git_log"].map(|name| named(name, "{}")).into();
+    fn names_and_patterns_select_tools_in_list_order() {
+        let tools = || ["fs__read", "fs__write", "fs__w[1]", "git_log"].map(|name| named_tool(name, "{}")).into();
         let chosen = |wanted: &[&str]| {
             let wanted: Vec<String> = wanted.iter().map(|text| (*text).to_owned()).collect();
             select(tools(), &wanted, |tool| tool.name != "fs__write").map(|selection| {
@@ -275,7 +279,7 @@ mod tests {
         };
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert_eq!(chosen(&["git_log", "fs__read"]).unwrap(), (names(&["fs__read", "git_log"]), names(&[])));
-        // A name is meant as it is, also where there is nothing to do about the tool.
+        // An exact name is selected even if nothing is to be done about the tool.
         assert_eq!(chosen(&["fs__write"]).unwrap().0, ["fs__write"]);
         assert_eq!(chosen(&["fs__w[1]"]).unwrap().0, ["fs__w[1]"]);
         assert_eq!(chosen(&["fs__*"]).unwrap(), (names(&["fs__read", "fs__w[1]"]), names(&["fs__write"])));

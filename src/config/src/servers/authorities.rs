@@ -1,4 +1,4 @@
-//! `tls: { ca: … }` of a server: authorities that its addresses are trusted by, beside the public ones.
+//! Reads `tls: { ca: … }` of a server: certificate authorities that are trusted beside the public ones.
 
 use std::{fs, path::Path};
 
@@ -9,48 +9,48 @@ use crate::fields::Fields;
 use crate::{Authorities, UpstreamTarget, error::quoted};
 use countersign_net::tls::read_authorities;
 
-/// Keys of the section.
+/// The keys of the section.
 pub(super) const TLS_KEYS: [&str; 1] = ["ca"];
-/// A bundle of all public authorities has a quarter of this.
-const MAX_FILE: u64 = 1 << 20;
+/// Four times the size of a bundle of all public authorities.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// `None` where there are none, and after a problem.
+/// Reads the authorities. Returns `None` if there are none, or after reporting a problem.
 pub(super) fn read(f: &mut Fields<'_>, target: &UpstreamTarget) -> Option<Authorities> {
-    // That a command has none was said already.
+    // `target` has already reported the key if the server has a command.
     let UpstreamTarget::Url { urls, .. } = target else { return None };
     let mut tls = f.section("tls")?;
-    tls.only(&TLS_KEYS);
-    let text = tls.expanded("ca")?;
+    tls.reject_unknown_keys(&TLS_KEYS);
+    let text = tls.expanded_text("ca")?;
     if !urls.iter().any(|url| matches!(url.scheme(), "https" | "wss")) {
         let message = "the server has no https or wss address".to_owned();
-        tls.wrong("ca", message, "Give it one, or take `tls` out.");
+        tls.report("ca", message, "Give it one, or take `tls` out.");
         return None;
     }
-    let file = match target::path(tls.env(), &text.written, &text.value, &tls.placed().base) {
+    let file = match target::resolve_path(tls.env(), &text.source, &text.value, &tls.layer_value().base) {
         Ok(file) => file,
         Err((message, remedy)) => {
-            tls.wrong("ca", message, &remedy);
+            tls.report("ca", message, &remedy);
             return None;
         }
     };
-    match certificates(&file) {
+    match read_certificates(&file) {
         Ok(certificates) => Some(Authorities { file, certificates }),
         Err(why) => {
-            // As it stands in the file: what a variable holds is never repeated.
-            let message = format!("the file {} cannot be used: {why}", quoted(&text.written));
-            tls.wrong("ca", message, "Name a PEM file with the certificates of the authorities.");
+            // Quoted as written in the file, without the values of variables.
+            let message = format!("the file {} cannot be used: {why}", quoted(&text.source));
+            tls.report("ca", message, "Name a PEM file with the certificates of the authorities.");
             None
         }
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let meta = fs::metadata(file).map_err(|error| error.to_string())?;
     if !meta.is_file() {
         return Err("it is not a file".to_owned());
     }
-    if meta.len() > MAX_FILE {
-        return Err(format!("it is longer than {MAX_FILE} bytes"));
+    if meta.len() > MAX_FILE_BYTES {
+        return Err(format!("it is longer than {MAX_FILE_BYTES} bytes"));
     }
     read_authorities(file)
 }

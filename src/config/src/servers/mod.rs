@@ -1,15 +1,14 @@
-//! `mcpServers`: the block of a desktop client as it is pasted, and what the gateway adds to it per server.
+//! Reads `mcpServers`: the configuration block of desktop clients, with additional keys of the gateway.
 //!
-//! Nothing here says a secret: messages quote what the file says, never what a variable holds, and of `env` and
-//! `headers` only the names.
+//! Never shows a secret: messages quote the file, never values of variables, and only the names of `env` and `headers`.
 
 mod authorities;
+pub(super) mod listing;
 mod previews;
 #[cfg(test)]
 mod recipes_tests;
 mod redaction;
-mod shipped;
-pub(super) mod shown;
+mod shipped_recipes;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -22,13 +21,13 @@ use super::{
     fields::Fields,
     reader::{Reader, Setting},
     tree::{KeyValue, Node},
-    values::{Wrong, found},
+    values::{ValueError, describe},
 };
-use countersign_domain::{BUILT_IN, changes::visible::has_hidden};
+use countersign_domain::{BUILT_IN_PROVIDERS, changes::visible::has_hidden};
 
 pub(super) const KEY: &str = "mcpServers";
 
-/// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
+/// The keys of a server. Tests check that `config/countersign.yaml` documents them.
 pub(super) const KEYS: [&str; 36] = [
     "command",
     "args",
@@ -62,7 +61,7 @@ pub(super) const KEYS: [&str; 36] = [
     previews::KEY,
     "tls",
     "instructions",
-    // As other clients write what is above.
+    // Spellings of other clients for the keys above.
     "serverUrl",
     "httpUrl",
     "autoApprove",
@@ -77,7 +76,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const MAX_NAME: usize = 64;
 const MAX_FALLBACK_TEXT: usize = 64 << 10;
 
-/// Every server of the file that is not disabled.
+/// Reads every server that is not disabled.
 pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
     let Some(placed) = r.section(KEY) else { return Vec::new() };
     let entries: &[KeyValue] = match &placed.node {
@@ -87,25 +86,25 @@ pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
             r.problems.push(Problem {
                 origin: placed.origin.clone(),
                 key: Some(KEY.to_owned()),
-                message: format!("expected a map of servers, found {}", found(other)),
+                message: format!("expected a map of servers, found {}", describe(other)),
                 remedy: "Write {name: {command: …}} or {name: {url: …}}.".to_owned(),
             });
             return Vec::new();
         }
     };
-    let setting = Setting { key: KEY, value: shown::yaml(entries), origin: placed.origin.clone() };
+    let setting = Setting { key: KEY, value: listing::yaml(entries), origin: placed.origin.clone() };
     r.settings.push(setting);
     let mut all = Vec::new();
     for entry in entries {
         let key = format!("{KEY}.{}", quoted_key(&entry.key));
-        let origin = placed.at(entry.line, entry.column);
-        r.places.insert(format!("{KEY}.{}", entry.key), origin.clone());
-        if let Err((message, remedy)) = name(&entry.key) {
+        let origin = placed.origin_at(entry.line, entry.column);
+        r.key_origins.insert(format!("{KEY}.{}", entry.key), origin.clone());
+        if let Err((message, remedy)) = check_name(&entry.key) {
             r.problems.push(Problem { origin, key: Some(key), message, remedy });
             continue;
         }
         let Node::Map(values) = &entry.value.node else {
-            let message = format!("expected a server, found {}", entry.value.node.kind());
+            let message = format!("expected a server, found {}", entry.value.node.describe_kind());
             let remedy = "Write {command: …, args: […]} or {url: …}.".to_owned();
             r.problems.push(Problem { origin, key: Some(key), message, remedy });
             continue;
@@ -114,16 +113,16 @@ pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
         if fields.boolean("disabled").unwrap_or_default() {
             continue;
         }
-        if let Some(server) = server(&entry.key, &mut fields) {
+        if let Some(server) = read_server(&entry.key, &mut fields) {
             all.push(server);
         }
     }
-    slugs(r, &all);
-    fallbacks(r, &all);
+    check_uri_slugs(r, &all);
+    check_fallbacks(r, &all);
     all
 }
 
-fn name(name: &str) -> Result<(), Wrong> {
+fn check_name(name: &str) -> Result<(), ValueError> {
     let remedy = || format!("Choose 1 to {MAX_NAME} visible characters.");
     let fits = (1..=MAX_NAME).contains(&name.chars().count())
         && name.trim() == name
@@ -132,26 +131,26 @@ fn name(name: &str) -> Result<(), Wrong> {
     if !fits {
         return Err((format!("{} cannot be a server's name", quoted(name)), remedy()));
     }
-    if BUILT_IN.contains(&name.to_lowercase().as_str()) {
+    if BUILT_IN_PROVIDERS.contains(&name.to_lowercase().as_str()) {
         return Err((format!("{name} is a provider of the gateway itself"), "Choose another name.".to_owned()));
     }
     Ok(())
 }
 
-fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
-    f.only(&KEYS);
-    f.ignored(&["autoApprove", "alwaysAllow"], "the policy and trust_annotations decide what runs without review");
-    let before = f.problems();
+fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
+    f.reject_unknown_keys(&KEYS);
+    f.warn_ignored(&["autoApprove", "alwaysAllow"], "the policy and trust_annotations decide what runs without review");
+    let before = f.problem_count();
     let (target, label) = target::read(f).unzip();
     let recipes = previews::read(f, target.as_ref());
-    // With a target that will not be used: every other key is looked at all the same.
+    // Without a valid target the other keys are still checked, with a placeholder that is never used.
     let authorities = target.as_ref().and_then(|target| authorities::read(f, target));
-    let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::filler));
+    let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::placeholder));
     server.authorities = authorities;
     server.label = label.unwrap_or_default();
     match f.text("prefix") {
         Some(prefix) if prefix.is_empty() || super::check::prefix(&prefix).is_ok() => server.prefix = prefix,
-        Some(prefix) => f.wrong(
+        Some(prefix) => f.report(
             "prefix",
             format!("{} cannot begin a tool's name", quoted(&prefix)),
             "Use letters, digits and _ - . /, or \"\" for none.",
@@ -180,43 +179,43 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     server.instructions = f.choice("instructions", &[("pass", true), ("drop", false)]).unwrap_or(server.instructions);
     server.sampling = f.choice("sampling", &allowed).unwrap_or(server.sampling);
     server.elicitation = f.choice("elicitation", &allowed).unwrap_or(server.elicitation);
-    tools(f, &mut server);
+    read_tools(f, &mut server);
     if let Some(mut breaker) = f.section("breaker") {
-        breaker.only(&BREAKER_KEYS);
+        breaker.reject_unknown_keys(&BREAKER_KEYS);
         let BreakerConfig { threshold, window, cooldown } = &mut server.breaker;
         breaker.count("threshold", 0..=1_000_000, threshold);
         breaker.duration("window", 10 * MS..=DAY, window);
         breaker.duration("cooldown", 10 * MS..=DAY, cooldown);
     }
     if let Some(mut lists) = f.section("lists") {
-        lists.only(&LISTS_KEYS);
+        lists.reject_unknown_keys(&LISTS_KEYS);
         let ListsConfig { entries, bytes, pages } = &mut server.lists;
         lists.count("entries", 1..=1_000_000, entries);
         lists.size("bytes", 1024..=1 << 30, bytes);
         lists.count("pages", 1..=100_000, pages);
     }
-    server.forward_headers = target::forwarded(f);
+    server.forward_headers = target::read_forwarded_headers(f);
     server.fallback = f.text("fallback");
     server.fallback_text = f.text("fallback_text");
     if server.fallback_text.as_ref().is_some_and(|text| text.len() > MAX_FALLBACK_TEXT) {
-        f.wrong("fallback_text", "the text is too long".to_owned(), "Write at most 64 KiB.");
+        f.report("fallback_text", "the text is too long".to_owned(), "Write at most 64 KiB.");
     }
-    (f.problems() == before).then_some(server)
+    (f.problem_count() == before).then_some(server)
 }
 
-fn tools(f: &mut Fields<'_>, server: &mut UpstreamConfig) {
-    // Some clients write the tools that they allow as a list.
+fn read_tools(f: &mut Fields<'_>, server: &mut UpstreamConfig) {
+    // Some clients write the allowed tools as a list.
     if f.is_list("tools") {
         server.tools_allow = f.globs("tools");
     } else if let Some(mut tools) = f.section("tools") {
-        tools.only(&TOOLS_KEYS);
+        tools.reject_unknown_keys(&TOOLS_KEYS);
         server.tools_allow = tools.globs("allow");
         server.tools_deny = tools.globs("deny");
     }
 }
 
-/// URIs of two servers must not begin alike.
-fn slugs(r: &mut Reader, all: &[UpstreamConfig]) {
+/// Reports servers whose resource URIs would begin with the same slug.
+fn check_uri_slugs(r: &mut Reader, all: &[UpstreamConfig]) {
     let mapped: Vec<&UpstreamConfig> = all.iter().filter(|server| !server.prefix.is_empty()).collect();
     for (index, server) in mapped.iter().enumerate() {
         let slug = server.uri_slug();
@@ -235,8 +234,8 @@ fn slugs(r: &mut Reader, all: &[UpstreamConfig]) {
     }
 }
 
-fn fallbacks(r: &mut Reader, all: &[UpstreamConfig]) {
-    let names: BTreeSet<&str> = all.iter().map(|server| server.name.as_str()).chain(BUILT_IN).collect();
+fn check_fallbacks(r: &mut Reader, all: &[UpstreamConfig]) {
+    let names: BTreeSet<&str> = all.iter().map(|server| server.name.as_str()).chain(BUILT_IN_PROVIDERS).collect();
     for server in all {
         let Some(fallback) = &server.fallback else { continue };
         let message = if *fallback == server.name {

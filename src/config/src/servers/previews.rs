@@ -1,22 +1,25 @@
-//! `previews` of a server: from the file's tree to recipes, each problem at its own line.
+//! Compiles `previews` of a server into recipes, and reports each problem at its line.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use regex::Regex;
 use serde_json::Value;
 
-use super::shipped::{self, Shipped};
+use super::shipped_recipes::{self, RecipeSet};
 use crate::fields::Fields;
 use crate::{
     UpstreamTarget,
     error::{quoted, quoted_key},
-    tree::{self, KeyValue, Node, Spot},
-    values::{Wrong, found},
+    tree::{self, KeyValue, LocatedNode, Node},
+    values::{ValueError, describe},
 };
 use countersign_domain::{
     changes::{Operation, visible::has_hidden},
     policy::{Condition, condition::Variables},
-    recipes::{DryRun, OF_ARGUMENTS, OF_BEFORE, OF_FOUND, Pattern, Pick, Read, Recipe, Recipes, Shown},
+    recipes::{
+        AFTER_VARIABLES, ARGUMENT_VARIABLES, DisplayFormat, DryRun, Pattern, PreviewRead, Recipe, Recipes,
+        ResultSelector, SELECTOR_VARIABLES,
+    },
 };
 use countersign_protocol::suggest;
 
@@ -32,11 +35,11 @@ const MAX_RECIPES: usize = 500;
 const MAX_READS: usize = 8;
 const MAX_TEXT: usize = 200;
 
-/// What is wrong, where, and below which key.
+/// A problem with its position and key path.
 struct Fault {
-    spot: Spot,
+    spot: LocatedNode,
     path: String,
-    wrong: Wrong,
+    wrong: ValueError,
 }
 
 #[derive(Default)]
@@ -44,19 +47,19 @@ struct Parser {
     faults: Vec<Fault>,
 }
 
-/// The recipes for a server that is started like this.
+/// Reads the recipes of a server with this target.
 pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
     let mut parser = Parser::default();
     let mut layers = Layers::default();
-    match f.spot(KEY) {
-        None => layers.automatic(target),
-        Some(Spot { node: Node::List(items), .. }) => {
-            items.iter().for_each(|item| parser.layer(item, target, &mut layers));
+    match f.value_of(KEY) {
+        None => layers.add_recognised_set(target),
+        Some(LocatedNode { node: Node::List(items), .. }) => {
+            items.iter().for_each(|item| parser.read_layer(item, target, &mut layers));
         }
-        Some(one) => parser.layer(one, target, &mut layers),
+        Some(one) => parser.read_layer(one, target, &mut layers),
     }
     for Fault { spot, path, wrong } in parser.faults {
-        f.wrong_at(&spot, &path, wrong);
+        f.report_at(&spot, &path, wrong);
     }
     layers.finish()
 }
@@ -69,18 +72,18 @@ struct Layers {
 }
 
 impl Layers {
-    fn automatic(&mut self, target: Option<&UpstreamTarget>) {
+    fn add_recognised_set(&mut self, target: Option<&UpstreamTarget>) {
         if let Some(UpstreamTarget::Command { command, args, .. }) = target
-            && let Some(set) = shipped::recognised(command, args)
+            && let Some(set) = shipped_recipes::find_by_command(command, args)
         {
-            self.ship(set, false);
+            self.add_set(set, false);
         }
     }
 
-    /// `named` is whether the operator named the set for this server.
-    fn ship(&mut self, set: &'static Shipped, named: bool) {
+    /// Adds a shipped set. `named` tells whether the operator chose it explicitly.
+    fn add_set(&mut self, set: &'static RecipeSet, named: bool) {
         let vouched = named || self.sets.contains(&set.name);
-        let mut recipes = of_set(set);
+        let mut recipes = recipes_of_set(set);
         recipes.values_mut().filter_map(|recipe| recipe.dry_run.as_mut()).for_each(|dry| dry.vouched = vouched);
         self.by_tool.extend(recipes);
         self.sets.push(set.name);
@@ -93,37 +96,37 @@ impl Layers {
     }
 }
 
-/// The recipes of a shipped set. That each can be read is a test; one that could not would be left out.
-fn of_set(set: &Shipped) -> BTreeMap<String, Recipe> {
+/// Returns the recipes of a shipped set. A test ensures that all of them compile; others would be skipped.
+fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
     let mut parser = Parser::default();
-    let Ok(Spot { node: Node::Map(entries), .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
+    let Ok(LocatedNode { node: Node::Map(entries), .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
     let all = entries.iter().filter_map(|entry| Some((entry.key.clone(), parser.recipe(entry, "")?)));
     all.collect()
 }
 
 impl Parser {
-    fn wrong(&mut self, spot: &Spot, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
+    fn report(&mut self, spot: &LocatedNode, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
         self.faults.push(Fault { spot: spot.clone(), path: path.to_owned(), wrong: (message.into(), remedy.into()) });
     }
 
-    fn layer(&mut self, spot: &Spot, target: Option<&UpstreamTarget>, layers: &mut Layers) {
+    fn read_layer(&mut self, spot: &LocatedNode, target: Option<&UpstreamTarget>, layers: &mut Layers) {
         let names = || {
-            let sets: Vec<&str> = shipped::SHIPPED.iter().map(|set| set.name).collect();
+            let sets: Vec<&str> = shipped_recipes::SHIPPED_RECIPE_SETS.iter().map(|set| set.name).collect();
             format!("auto, none, {}", sets.join(", "))
         };
         match &spot.node {
-            Node::Text(word) => match (word.as_str(), shipped::named(word)) {
-                ("auto", _) => layers.automatic(target),
+            Node::Text(word) => match (word.as_str(), shipped_recipes::find_by_name(word)) {
+                ("auto", _) => layers.add_recognised_set(target),
                 ("none", _) => {}
-                (_, Some(set)) => layers.ship(set, true),
+                (_, Some(set)) => layers.add_set(set, true),
                 (other, None) => {
                     let remedy = format!("Write one of {}, or recipes by tool.", names());
-                    self.wrong(spot, KEY, format!("there is no set of previews {}", quoted(other)), remedy);
+                    self.report(spot, KEY, format!("there is no set of previews {}", quoted(other)), remedy);
                 }
             },
             Node::Map(entries) => {
                 if entries.len() > MAX_RECIPES {
-                    self.wrong(spot, KEY, format!("more than {MAX_RECIPES} recipes"), "Take some out.");
+                    self.report(spot, KEY, format!("more than {MAX_RECIPES} recipes"), "Take some out.");
                     return;
                 }
                 for entry in entries {
@@ -138,27 +141,27 @@ impl Parser {
                 }
             }
             other => {
-                let message = format!("expected previews, found {}", found(other));
-                self.wrong(spot, KEY, message, format!("Write one of {}, or {{tool: recipe}}.", names()));
+                let message = format!("expected previews, found {}", describe(other));
+                self.report(spot, KEY, message, format!("Write one of {}, or {{tool: recipe}}.", names()));
             }
         }
     }
 
-    /// The entries of a map, of these keys only.
-    fn map<'a>(&mut self, spot: &'a Spot, path: &str, keys: &[&str]) -> Option<&'a [KeyValue]> {
+    /// Returns the entries of a map, and reports keys other than these.
+    fn map<'a>(&mut self, spot: &'a LocatedNode, path: &str, keys: &[&str]) -> Option<&'a [KeyValue]> {
         let Node::Map(entries) = &spot.node else {
-            let message = format!("expected a map, found {}", found(&spot.node));
-            self.wrong(spot, path, message, format!("Keys here: {}.", keys.join(", ")));
+            let message = format!("expected a map, found {}", describe(&spot.node));
+            self.report(spot, path, message, format!("Keys here: {}.", keys.join(", ")));
             return None;
         };
         for entry in entries {
             if !keys.contains(&entry.key.as_str()) {
-                let at = Spot { node: Node::Null, line: entry.line, column: entry.column };
+                let at = LocatedNode { node: Node::Null, line: entry.line, column: entry.column };
                 let remedy = match suggest::nearest(&entry.key, keys.iter().copied()) {
                     Some(near) => format!("Did you mean `{near}`?"),
                     None => format!("Keys here: {}.", keys.join(", ")),
                 };
-                self.wrong(&at, &below(path, &entry.key), "unknown key", remedy);
+                self.report(&at, &join_path(path, &entry.key), "unknown key", remedy);
             }
         }
         Some(entries)
@@ -166,18 +169,18 @@ impl Parser {
 
     fn recipe(&mut self, entry: &KeyValue, path: &str) -> Option<Recipe> {
         let before = self.faults.len();
-        let path = below(path, &entry.key);
+        let path = join_path(path, &entry.key);
         let entries = self.map(&entry.value, &path, &RECIPE_KEYS)?;
         let mut recipe = Recipe::default();
         for KeyValue { key, value, .. } in entries {
-            let path = below(&path, key);
+            let path = join_path(&path, key);
             match key.as_str() {
                 "entity" => recipe.entity = self.text(value, &path),
                 "label" => recipe.label = self.text(value, &path),
                 "operation" => recipe.operation = self.operation(value, &path),
-                "target" => recipe.target = self.expression(value, &path, OF_ARGUMENTS),
-                "summary" => recipe.summary = self.expression(value, &path, OF_ARGUMENTS),
-                "after" => recipe.after = self.expression(value, &path, OF_BEFORE),
+                "target" => recipe.target = self.expression(value, &path, ARGUMENT_VARIABLES),
+                "summary" => recipe.summary = self.expression(value, &path, ARGUMENT_VARIABLES),
+                "after" => recipe.after = self.expression(value, &path, AFTER_VARIABLES),
                 "before" => recipe.before = self.read(value, &path, &BEFORE_KEYS),
                 "dry_run" => recipe.dry_run = self.dry_run(value, &path),
                 "reads" => recipe.reads = self.reads(value, &path),
@@ -188,9 +191,9 @@ impl Parser {
         let whole = &entry.value;
         if sound && recipe.before.is_some() != recipe.after.is_some() {
             let remedy = "Give both, or show the present state alone with reads.";
-            self.wrong(whole, &path, "`before` and `after` belong together", remedy);
+            self.report(whole, &path, "`before` and `after` belong together", remedy);
         } else if sound && recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
-            self.wrong(
+            self.report(
                 whole,
                 &path,
                 "the recipe shows nothing",
@@ -200,36 +203,36 @@ impl Parser {
         (self.faults.len() == before).then_some(recipe)
     }
 
-    fn dry_run(&mut self, spot: &Spot, path: &str) -> Option<DryRun> {
+    fn dry_run(&mut self, spot: &LocatedNode, path: &str) -> Option<DryRun> {
         let faults = self.faults.len();
-        let (label, pick, shown) = (None, Pick::default(), Shown::Text);
+        let (label, pick, shown) = (None, ResultSelector::default(), DisplayFormat::Text);
         let mut dry = DryRun { arguments: Vec::new(), label, pick, shown, vouched: true };
         for KeyValue { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
-            let path = below(path, key);
+            let path = join_path(path, key);
             match key.as_str() {
                 "arguments" => {
                     let Node::Map(entries) = &value.node else {
-                        let message = format!("expected a map, found {}", found(&value.node));
-                        self.wrong(value, &path, message, "Write { dryRun: true }.");
+                        let message = format!("expected a map, found {}", describe(&value.node));
+                        self.report(value, &path, message, "Write { dryRun: true }.");
                         continue;
                     };
                     for entry in entries {
                         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
                         if entry.key.is_empty() || !entry.key.chars().all(plain) || entries.len() > 16 {
                             let remedy = "Use letters, digits, _ - . and $, and at most 16 arguments.";
-                            self.wrong(&entry.value, &path, "this cannot be the name of an argument", remedy);
+                            self.report(&entry.value, &path, "this cannot be the name of an argument", remedy);
                             continue;
                         }
-                        dry.arguments.push((entry.key.clone(), json(&entry.value.node)));
+                        dry.arguments.push((entry.key.clone(), to_json(&entry.value.node)));
                     }
                 }
                 "label" => dry.label = self.text(value, &path),
-                "as" => dry.shown = self.shown(value, &path).unwrap_or_default(),
+                "as" => dry.shown = self.display_mode(value, &path).unwrap_or_default(),
                 _ => self.pick(key, value, &path, &mut dry.pick),
             }
         }
         if self.faults.len() == faults && dry.arguments.is_empty() {
-            self.wrong(
+            self.report(
                 spot,
                 path,
                 "a dry run without arguments would be the call itself",
@@ -240,29 +243,30 @@ impl Parser {
         Some(dry)
     }
 
-    fn reads(&mut self, spot: &Spot, path: &str) -> Vec<Read> {
+    fn reads(&mut self, spot: &LocatedNode, path: &str) -> Vec<PreviewRead> {
         match &spot.node {
             Node::List(items) if (1..=MAX_READS).contains(&items.len()) => {
                 items.iter().filter_map(|item| self.read(item, path, &READ_KEYS)).collect()
             }
             other => {
-                let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", found(other));
-                self.wrong(spot, path, message, "Write - { label: …, tool: …, arguments: {…} }.");
+                let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", describe(other));
+                self.report(spot, path, message, "Write - { label: …, tool: …, arguments: {…} }.");
                 Vec::new()
             }
         }
     }
 
-    fn read(&mut self, spot: &Spot, path: &str, keys: &[&str]) -> Option<Read> {
+    fn read(&mut self, spot: &LocatedNode, path: &str, keys: &[&str]) -> Option<PreviewRead> {
         let (mut label, mut tool) = (None, None);
-        let (mut arguments, mut pick, mut shown, mut missing) = (Vec::new(), Pick::default(), Shown::Text, None);
+        let (mut arguments, mut pick, mut shown, mut missing) =
+            (Vec::new(), ResultSelector::default(), DisplayFormat::Text, None);
         let before = self.faults.len();
         for KeyValue { key, value, .. } in self.map(spot, path, keys)? {
-            let path = below(path, key);
+            let path = join_path(path, key);
             match key.as_str() {
                 "label" => label = self.text(value, &path),
                 "tool" => tool = self.text(value, &path),
-                "as" => shown = self.shown(value, &path).unwrap_or_default(),
+                "as" => shown = self.display_mode(value, &path).unwrap_or_default(),
                 "missing" => missing = self.pattern(value, &path),
                 "arguments" => arguments = self.arguments(value, &path),
                 _ => self.pick(key, value, &path, &mut pick),
@@ -272,7 +276,7 @@ impl Parser {
             return None;
         }
         let Some(tool) = tool else {
-            self.wrong(
+            self.report(
                 spot,
                 path,
                 "the read does not say which `tool` it calls",
@@ -280,123 +284,123 @@ impl Parser {
             );
             return None;
         };
-        Some(Read { label: label.unwrap_or_else(|| tool.clone()), tool, arguments, pick, shown, missing })
+        Some(PreviewRead { label: label.unwrap_or_else(|| tool.clone()), tool, arguments, pick, shown, missing })
     }
 
-    fn arguments(&mut self, spot: &Spot, path: &str) -> Vec<(String, Condition)> {
+    fn arguments(&mut self, spot: &LocatedNode, path: &str) -> Vec<(String, Condition)> {
         let Node::Map(entries) = &spot.node else {
-            let message = format!("expected a map, found {}", found(&spot.node));
-            self.wrong(spot, path, message, "Write { path: arguments.path }.");
+            let message = format!("expected a map, found {}", describe(&spot.node));
+            self.report(spot, path, message, "Write { path: arguments.path }.");
             return Vec::new();
         };
         let each = entries.iter().filter_map(|entry| {
-            let expression = self.expression(&entry.value, &below(path, &entry.key), OF_ARGUMENTS)?;
+            let expression = self.expression(&entry.value, &join_path(path, &entry.key), ARGUMENT_VARIABLES)?;
             Some((entry.key.clone(), expression))
         });
         each.collect()
     }
 
-    fn pick(&mut self, key: &str, value: &Spot, path: &str, pick: &mut Pick) {
+    fn pick(&mut self, key: &str, value: &LocatedNode, path: &str, pick: &mut ResultSelector) {
         match key {
             "text" => match &value.node {
                 Node::Text(pointer) if pointer.starts_with('/') => pick.pointer.clone_from(pointer),
                 other => {
-                    let message = format!("expected a JSON pointer, found {}", found(other));
-                    self.wrong(value, path, message, "Write /content/0/text or /structuredContent/….");
+                    let message = format!("expected a JSON pointer, found {}", describe(other));
+                    self.report(value, path, message, "Write /content/0/text or /structuredContent/….");
                 }
             },
-            "keep" => pick.keep = self.expression(value, path, OF_FOUND),
+            "keep" => pick.keep = self.expression(value, path, SELECTOR_VARIABLES),
             "lines" => pick.lines = self.pattern(value, path),
-            "paths" => pick.paths = self.expression(value, path, OF_ARGUMENTS),
+            "paths" => pick.paths = self.expression(value, path, ARGUMENT_VARIABLES),
             _ => {}
         }
     }
 
-    fn text(&mut self, spot: &Spot, path: &str) -> Option<String> {
+    fn text(&mut self, spot: &LocatedNode, path: &str) -> Option<String> {
         match &spot.node {
             Node::Text(text) if !text.trim().is_empty() && text.chars().count() <= MAX_TEXT && !has_hidden(text) => {
                 Some(text.clone())
             }
             other => {
-                let message = format!("expected a text, found {}", found(other));
-                self.wrong(spot, path, message, format!("Write 1 to {MAX_TEXT} visible characters."));
+                let message = format!("expected a text, found {}", describe(other));
+                self.report(spot, path, message, format!("Write 1 to {MAX_TEXT} visible characters."));
                 None
             }
         }
     }
 
-    fn operation(&mut self, spot: &Spot, path: &str) -> Option<Operation> {
+    fn operation(&mut self, spot: &LocatedNode, path: &str) -> Option<Operation> {
         match &spot.node {
             Node::Text(word) if word == "create" => Some(Operation::Create),
             Node::Text(word) if word == "update" => Some(Operation::Update),
             Node::Text(word) if word == "delete" => Some(Operation::Delete),
             other => {
-                let message = format!("{} is not one of create, update, delete", found(other));
-                self.wrong(spot, path, message, "Write one of them.");
+                let message = format!("{} is not one of create, update, delete", describe(other));
+                self.report(spot, path, message, "Write one of them.");
                 None
             }
         }
     }
 
-    fn shown(&mut self, spot: &Spot, path: &str) -> Option<Shown> {
+    fn display_mode(&mut self, spot: &LocatedNode, path: &str) -> Option<DisplayFormat> {
         match &spot.node {
-            Node::Text(word) if word == "text" => Some(Shown::Text),
-            Node::Text(word) if word == "diff" => Some(Shown::Diff),
+            Node::Text(word) if word == "text" => Some(DisplayFormat::Text),
+            Node::Text(word) if word == "diff" => Some(DisplayFormat::Diff),
             other => {
-                let message = format!("{} is not one of text, diff", found(other));
-                self.wrong(spot, path, message, "Write one of them.");
+                let message = format!("{} is not one of text, diff", describe(other));
+                self.report(spot, path, message, "Write one of them.");
                 None
             }
         }
     }
 
-    fn pattern(&mut self, spot: &Spot, path: &str) -> Option<Pattern> {
+    fn pattern(&mut self, spot: &LocatedNode, path: &str) -> Option<Pattern> {
         let regex = match &spot.node {
             Node::Text(text) if text.len() <= 1000 => Regex::new(text).ok(),
             _ => None,
         };
         if regex.is_none() {
-            let message = format!("{} is not a regular expression", found(&spot.node));
-            self.wrong(spot, path, message, "Correct it; ^ and $ stand for the beginning and the end.");
+            let message = format!("{} is not a regular expression", describe(&spot.node));
+            self.report(spot, path, message, "Correct it; ^ and $ stand for the beginning and the end.");
         }
         regex.map(Pattern)
     }
 
-    fn expression(&mut self, spot: &Spot, path: &str, variables: &'static Variables) -> Option<Condition> {
+    fn expression(&mut self, spot: &LocatedNode, path: &str, variables: &'static Variables) -> Option<Condition> {
         let source = match &spot.node {
             Node::Text(source) => source.clone(),
             Node::Bool(value) => value.to_string(),
             Node::Int(number) => number.to_string(),
             other => {
-                let message = format!("expected an expression, found {}", found(other));
-                self.wrong(spot, path, message, "Put it in quotes: 'arguments.path'.");
+                let message = format!("expected an expression, found {}", describe(other));
+                self.report(spot, path, message, "Put it in quotes: 'arguments.path'.");
                 return None;
             }
         };
         match Condition::compile_for(&source, variables) {
             Ok(condition) => Some(condition),
             Err(error) => {
-                let message = format!("the expression cannot be used: {}{}", error.message, error.place());
-                self.wrong(spot, path, message, "Correct it; it is written in CEL (https://cel.dev).");
+                let message = format!("the expression cannot be used: {}{}", error.message, error.position_suffix());
+                self.report(spot, path, message, "Correct it; it is written in CEL (https://cel.dev).");
                 None
             }
         }
     }
 }
 
-fn below(path: &str, key: &str) -> String {
+fn join_path(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{}", quoted_key(key)) }
 }
 
-fn json(node: &Node) -> Value {
+fn to_json(node: &Node) -> Value {
     match node {
         Node::Null => Value::Null,
         Node::Bool(value) => (*value).into(),
         Node::Int(number) => i64::try_from(*number).map_or(Value::Null, Value::from),
         Node::Float(number) => (*number).into(),
         Node::Text(text) => text.as_str().into(),
-        Node::List(items) => items.iter().map(|item| json(&item.node)).collect(),
-        Node::Map(entries) => entries.iter().map(|entry| (entry.key.clone(), json(&entry.value.node))).collect(),
+        Node::List(items) => items.iter().map(|item| to_json(&item.node)).collect(),
+        Node::Map(entries) => entries.iter().map(|entry| (entry.key.clone(), to_json(&entry.value.node))).collect(),
     }
 }
 
@@ -414,8 +418,8 @@ mod tests {
             cwd: None,
         };
         match &spot.node {
-            Node::List(items) => items.iter().for_each(|item| parser.layer(item, Some(&target), &mut layers)),
-            _ => parser.layer(&spot, Some(&target), &mut layers),
+            Node::List(items) => items.iter().for_each(|item| parser.read_layer(item, Some(&target), &mut layers)),
+            _ => parser.read_layer(&spot, Some(&target), &mut layers),
         }
         let faults = parser
             .faults
@@ -426,10 +430,10 @@ mod tests {
 
     #[test]
     fn every_shipped_recipe_can_be_read() {
-        for set in &shipped::SHIPPED {
+        for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
             let (recipes, faults) = parsed(set.yaml);
             assert_eq!(faults, Vec::<String>::new(), "{}", set.name);
-            assert_eq!(of_set(set), *recipes.by_tool);
+            assert_eq!(recipes_of_set(set), *recipes.by_tool);
             assert!(recipes.by_tool.len() >= 4, "{}", set.name);
         }
     }
@@ -437,16 +441,16 @@ mod tests {
     #[test]
     fn every_shipped_recipe_is_tried_with_its_server() {
         let tests = include_str!("../../../../tests/clients/previews.test.mjs");
-        for set in &shipped::SHIPPED {
+        for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
             assert!(tests.contains(&format!("behind(t, ['{}']", set.name)), "{}", set.name);
-            for tool in of_set(set).keys() {
+            for tool in recipes_of_set(set).keys() {
                 assert!(tests.contains(&format!("('{tool}',")), "{tool}");
             }
         }
     }
 
     #[test]
-    fn layers_come_one_after_the_other() {
+    fn later_preview_layers_override_earlier_ones() {
         let (recipes, faults) = parsed("auto");
         assert!(faults.is_empty());
         assert_eq!(recipes.sets, ["memory"]);
@@ -480,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn preview_problem_is_reported_with_position() {
         for (yaml, expected) in [
             ("7", "1:1 previews: expected previews"),
             ("nothing", "1:1 previews: there is no set of previews `nothing`"),

@@ -1,4 +1,4 @@
-//! Recipes against a server that the tests play.
+//! Tests recipes against a fake server.
 
 use std::sync::{
     Arc, Mutex,
@@ -16,14 +16,14 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Provider, ToolDef, ToolResult,
-    previews::{made::Made, make::Maker},
-    testing::{Directory, Fake, context, upstream_tool},
+    previews::{compose::ComputedPreview, recipe_runner::RecipeRunner},
+    testing::{FakeDirectory, FakeProvider, context, upstream_tool},
 };
 
-/// Tools `read` and `write` (which has `dryRun`), shown as `s__read` and `s__write`.
-struct Server(Arc<Fake>);
+/// A server with the tools `read` and `write` (which has `dryRun`), listed as `s__read` and `s__write`.
+struct FakeServer(Arc<FakeProvider>);
 
-impl Server {
+impl FakeServer {
     fn new(answers: impl Fn(&str, &Value) -> Result<ToolResult, McpError> + Send + Sync + 'static) -> Self {
         let def = |name: &str, properties: Value| {
             let raw = json!({ "name": name, "inputSchema": { "type": "object", "properties": properties } });
@@ -31,58 +31,63 @@ impl Server {
         };
         let tools = vec![def("read", json!({})), def("write", json!({ "path": {}, "text": {}, "dryRun": {} }))];
         let write = tools[1].clone();
-        Self(Arc::new(Fake {
+        Self(Arc::new(FakeProvider {
             tools: Mutex::new(tools),
-            calling: Some(Box::new(move |tool, arguments| {
+            call_script: Some(Box::new(move |tool, arguments| {
                 answers(tool, &serde_json::from_str(arguments.get()).unwrap())
             })),
-            previewing: Some(Box::new(move |_, arguments| {
-                countersign_provider::previews::arguments::of("s", "write", &write, arguments)
+            preview_script: Some(Box::new(move |_, arguments| {
+                countersign_provider::previews::arguments::preview_arguments("s", "write", &write, arguments)
             })),
-            ..Fake::named("s")
+            ..FakeProvider::new("s")
         }))
     }
 
-    /// One that has this text.
-    fn holding(text: &'static str) -> Self {
+    /// Creates a server whose `read` returns this text.
+    fn with_text(text: &'static str) -> Self {
         Self::new(move |_, _| Ok(ToolResult::text(text, None)))
     }
 
-    /// What was called, and with what.
+    /// Returns the calls so far with their arguments.
     fn calls(&self) -> Vec<(String, Value)> {
-        let calls = self.0.calls.lock().unwrap();
+        let calls = self.0.received_calls.lock().unwrap();
         calls.iter().map(|(tool, arguments)| (tool.clone(), serde_json::from_str(arguments).unwrap())).collect()
     }
 }
 
-/// The policy: what it says of every call, and whether definitions are pinned.
-struct Rules(Verdict, bool);
+/// A policy with the verdict of every call, and whether definitions are pinned.
+struct FakePolicy(Verdict, bool);
 
-const OPEN: Rules = Rules(Verdict::Allow, true);
-const WRITE: &str = "{target: arguments.path, entity: file, summary: '\"Write \" + arguments.path', before: {tool: read, \
+const ALLOW_ALL: FakePolicy = FakePolicy(Verdict::Allow, true);
+const WRITE_RECIPE: &str = "{target: arguments.path, entity: file, summary: '\"Write \" + arguments.path', before: {tool: read, \
                      arguments: {path: arguments.path}, missing: '^ENOENT'}, after: arguments.text}";
 
-/// The recipes of a server as a configuration has it.
+/// Compiles the recipes of a server from its configuration.
 fn recipes(server: &str) -> Recipes {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("c.yaml");
     std::fs::write(&file, format!("mcpServers: {{ s: {server} }}")).unwrap();
     let flags = crate::Flags { config: Some(file), data: Some("d".into()), ..Default::default() };
-    let environment = crate::Environment::of(std::path::Path::new("/"), &[]);
+    let environment = crate::Environment::new(std::path::Path::new("/"), &[]);
     let config = crate::load(&flags, &environment).unwrap_or_else(|e| panic!("{e}")).config;
     config.upstreams[0].previews.clone()
 }
 
-/// A recipe as it is written there.
+/// Compiles one recipe from YAML.
 fn recipe(yaml: &str) -> Recipe {
     recipes(&format!("{{ command: x, previews: {{ write: {yaml} }} }}")).get("write").unwrap().clone()
 }
 
-async fn made(server: &Server, rules: &Rules, yaml: &str, arguments: &Value) -> Made {
-    made_by(server, rules, &recipe(yaml), arguments).await
+async fn make_preview(server: &FakeServer, rules: &FakePolicy, yaml: &str, arguments: &Value) -> ComputedPreview {
+    make_preview_with(server, rules, &recipe(yaml), arguments).await
 }
 
-async fn made_by(server: &Server, rules: &Rules, recipe: &Recipe, arguments: &Value) -> Made {
+async fn make_preview_with(
+    server: &FakeServer,
+    rules: &FakePolicy,
+    recipe: &Recipe,
+    arguments: &Value,
+) -> ComputedPreview {
     let fake = &server.0;
     *fake.verdict.lock().unwrap() = rules.0;
     fake.pinned.store(rules.1, Ordering::SeqCst);
@@ -91,9 +96,9 @@ async fn made_by(server: &Server, rules: &Rules, recipe: &Recipe, arguments: &Va
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
     let expose = |own: &str| format!("s__{own}");
-    let directory = Directory(Arc::clone(fake));
-    let made = Maker::new(&directory, &provider, &expose, &context).make(recipe, "s__write", &raw, plain).await;
-    let judged = fake.judged.lock().unwrap();
+    let directory = FakeDirectory(Arc::clone(fake));
+    let made = RecipeRunner::new(&directory, &provider, &expose, &context).run(recipe, "s__write", &raw, plain).await;
+    let judged = fake.judged_principals.lock().unwrap();
     let callers = fake.callers.lock().unwrap();
     assert!(callers.iter().all(|by| by.name == "ann"), "on behalf of its proposer");
     let mut rights = judged.iter().chain(callers.iter().map(|by| &**by));
@@ -101,13 +106,13 @@ async fn made_by(server: &Server, rules: &Rules, recipe: &Recipe, arguments: &Va
     made
 }
 
-async fn preview(server: &Server, yaml: &str, arguments: &Value) -> Preview {
-    let made = made(server, &OPEN, yaml, arguments).await;
-    assert!(made.passing.is_none());
+async fn preview(server: &FakeServer, yaml: &str, arguments: &Value) -> Preview {
+    let made = make_preview(server, &ALLOW_ALL, yaml, arguments).await;
+    assert!(made.transient_error.is_none());
     made.preview
 }
 
-/// All that the proposer of a change with this preview is told of it.
+/// Returns everything that the proposer of a change with this preview sees.
 fn seen_by_proposer(preview: Preview) -> String {
     let mut change = countersign_domain::changes::testing::change(
         "chg_1",
@@ -138,45 +143,45 @@ fn lines(preview: &Preview, field: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_there_is_shown_beside_what_would_be() {
-    let server = Server::holding("one\ntwo\n");
+async fn preview_shows_current_and_new_text() {
+    let server = FakeServer::with_text("one\ntwo\n");
     let arguments = json!({ "path": "/a/../b", "text": "one\n2\n" });
-    let seen = preview(&server, WRITE, &arguments).await;
+    let seen = preview(&server, WRITE_RECIPE, &arguments).await;
     assert_eq!(lines(&seen, 0), [" one", "-two", "+2"]);
     assert_eq!((seen.note.kind, seen.note.failed.as_deref()), (PreviewKind::BeforeAfter, None));
     assert_eq!((seen.target.label.as_str(), seen.target.lock_key.as_str()), ("/a/../b", "/b"));
     assert_eq!((seen.target.entity_type.as_str(), seen.summary.as_str()), ("file", "Write /a/../b"));
     assert_eq!(seen.operation, Operation::Update);
     assert_eq!(server.calls()[..1], [("s__read".to_owned(), json!({ "path": "/a/../b" }))]);
-    let same = preview(&server, WRITE, &json!({ "path": "/b", "text": "one\ntwo\n" })).await;
+    let same = preview(&server, WRITE_RECIPE, &json!({ "path": "/b", "text": "one\ntwo\n" })).await;
     assert_eq!(lines(&same, 0), ["#(nothing would change)"]);
-    // The same again is the same; something else there is another fingerprint.
-    assert_eq!(preview(&server, WRITE, &arguments).await.fingerprint, seen.fingerprint);
-    let other = preview(&Server::holding("one\ntwo\n\n"), WRITE, &arguments).await;
+    // The same text has the same fingerprint, and other text has another.
+    assert_eq!(preview(&server, WRITE_RECIPE, &arguments).await.fingerprint, seen.fingerprint);
+    let other = preview(&FakeServer::with_text("one\ntwo\n\n"), WRITE_RECIPE, &arguments).await;
     assert_ne!(other.fingerprint, seen.fingerprint);
 }
 
 #[tokio::test]
-async fn a_missing_thing_is_an_empty_one_and_another_error_is_none() {
+async fn missing_target_reads_as_empty_but_other_errors_fail() {
     let arguments = json!({ "path": "/b", "text": "new" });
-    let seen = preview(&Server::new(|_, _| failure("ENOENT: no such file")), WRITE, &arguments).await;
+    let seen = preview(&FakeServer::new(|_, _| failure("ENOENT: no such file")), WRITE_RECIPE, &arguments).await;
     let field = &seen.diff.fields[0];
     assert_eq!((field.before.as_deref(), field.after.as_deref()), (None, Some("new")));
     assert_eq!((seen.operation, seen.note.is_live()), (Operation::Create, true));
-    // A file of that name does not make an error look like a missing file.
-    let denied = preview(&Server::new(|_, _| failure("EACCES: '/x/ENOENT'")), WRITE, &arguments).await;
+    // An existing file must not let an error pass for a missing file.
+    let denied = preview(&FakeServer::new(|_, _| failure("EACCES: '/x/ENOENT'")), WRITE_RECIPE, &arguments).await;
     assert_eq!(denied.note.failed.as_deref(), Some("s__read answered: EACCES: '/x/ENOENT'"));
     assert_eq!((denied.note.kind, denied.note.is_live()), (PreviewKind::Arguments, false));
     assert_eq!(denied.target.label, "/b", "what is known of the target stays");
     assert!(denied.diff.fields.iter().any(|field| field.field == "text"), "the arguments are shown");
     assert_ne!(denied.fingerprint, seen.fingerprint);
-    let empty = preview(&Server::holding(""), WRITE, &arguments).await;
+    let empty = preview(&FakeServer::with_text(""), WRITE_RECIPE, &arguments).await;
     assert_ne!(empty.fingerprint, seen.fingerprint, "an empty file is not a missing one");
 }
 
 #[tokio::test]
-async fn a_dry_run_adds_its_arguments_to_the_exact_ones() {
-    let server = Server::holding("```diff\n--- a\n+++ a\n@@ -3,2 +3,2 @@\n x\n-y\n+z\n```\n\n");
+async fn dry_run_adds_its_arguments_to_the_call() {
+    let server = FakeServer::with_text("```diff\n--- a\n+++ a\n@@ -3,2 +3,2 @@\n x\n-y\n+z\n```\n\n");
     let yaml = "{dry_run: {arguments: {dryRun: true}, as: diff, label: Content}}";
     let seen = preview(&server, yaml, &json!({ "path": "p", "dryRun": false })).await;
     assert_eq!(server.calls(), [("s__write".to_owned(), json!({ "path": "p", "dryRun": true }))]);
@@ -186,18 +191,18 @@ async fn a_dry_run_adds_its_arguments_to_the_exact_ones() {
 }
 
 #[tokio::test]
-async fn a_dry_run_is_never_made_where_it_might_be_the_write_itself() {
-    let server = Server::holding("done!");
+async fn dry_run_is_skipped_if_it_might_write() {
+    let server = FakeServer::with_text("done!");
     let arguments = json!({ "path": "p", "text": "t" });
     let unknown = "{dry_run: {arguments: {simulate: true}}}";
     let seen = preview(&server, unknown, &arguments).await;
     assert_eq!(seen.note.failed.as_deref(), Some("there is no dry run: s__write has no argument `simulate`"));
     let known = "{dry_run: {arguments: {dryRun: true}}}";
-    let seen = made(&server, &Rules(Verdict::Allow, false), known, &arguments).await.preview;
+    let seen = make_preview(&server, &FakePolicy(Verdict::Allow, false), known, &arguments).await.preview;
     assert!(seen.note.failed.unwrap().contains("waits to be accepted"));
     assert_eq!(server.calls().len(), 0, "nothing was called");
-    // With another way, that one is taken, and the reason is told to reviewers.
-    let both = format!("{{dry_run: {{arguments: {{simulate: true}}}}, {}", &WRITE[1..]);
+    // The next kind of preview is used instead, and reviewers see the reason.
+    let both = format!("{{dry_run: {{arguments: {{simulate: true}}}}, {}", &WRITE_RECIPE[1..]);
     let seen = preview(&server, &both, &arguments).await;
     assert_eq!((seen.note.kind, seen.note.failed.as_deref()), (PreviewKind::BeforeAfter, None));
     assert!(lines(&seen, 1)[0].contains("has no argument `simulate`") && seen.diff.fields[1].restricted);
@@ -213,55 +218,55 @@ async fn dry_run_needs_an_accepted_tool_or_a_named_recipe() {
         assert!(vouched(&format!("{{ {command}, previews: {named} }}")), "{named}");
     }
 
-    let server = Server::holding("done!");
+    let server = FakeServer::with_text("done!");
     let arguments = json!({ "path": "p", "text": "t" });
     let mut recognised = recipe("{dry_run: {arguments: {dryRun: true}}}");
     recognised.dry_run.as_mut().unwrap().vouched = false;
     server.0.accepted.store(false, Ordering::SeqCst);
-    let seen = made_by(&server, &OPEN, &recognised, &arguments).await.preview;
+    let seen = make_preview_with(&server, &ALLOW_ALL, &recognised, &arguments).await.preview;
     let why = seen.note.failed.unwrap();
     assert!(why.contains("accept") && why.contains("`mcpServers.s.previews`"), "{why}");
     assert!(seen.diff.fields.iter().any(|field| field.field == "text"), "the arguments are shown");
     assert_eq!(server.calls().len(), 0, "nothing was called");
     server.0.accepted.store(true, Ordering::SeqCst);
-    let seen = made_by(&server, &OPEN, &recognised, &arguments).await.preview;
+    let seen = make_preview_with(&server, &ALLOW_ALL, &recognised, &arguments).await.preview;
     assert_eq!(seen.note.kind, PreviewKind::DryRun);
 }
 
 #[tokio::test]
-async fn policy_decides_who_sees_what_was_read() {
-    let server = Server::holding("secret\n");
+async fn policy_decides_who_sees_read_text() {
+    let server = FakeServer::with_text("secret\n");
     let arguments = json!({ "path": "p", "text": "mine\n" });
-    let open = made(&server, &OPEN, WRITE, &arguments).await.preview;
+    let open = make_preview(&server, &ALLOW_ALL, WRITE_RECIPE, &arguments).await.preview;
     assert!(!open.note.restricted);
-    let reviewed = made(&server, &Rules(Verdict::Review, true), WRITE, &arguments).await.preview;
+    let reviewed = make_preview(&server, &FakePolicy(Verdict::Review, true), WRITE_RECIPE, &arguments).await.preview;
     assert_eq!(reviewed.fingerprint, open.fingerprint);
     assert!(lines(&reviewed, 0).contains(&"-secret".to_owned()), "reviewers see it");
     assert!(reviewed.note.restricted);
-    // Whatever comes of it: what equals what is hidden, what fails, and what is not there look the same.
+    // Hidden text, failures and missing text must look the same to the proposer.
     let servers = [
-        Server::holding("mine\n"),
-        Server::new(|_, _| failure("ENOENT")),
-        Server::new(|_, _| failure("EACCES")),
-        Server::new(|_, _| Err(McpError::new(ErrorKind::UpstreamUnavailable, "it is away"))),
+        FakeServer::with_text("mine\n"),
+        FakeServer::new(|_, _| failure("ENOENT")),
+        FakeServer::new(|_, _| failure("EACCES")),
+        FakeServer::new(|_, _| Err(McpError::new(ErrorKind::UpstreamUnavailable, "it is away"))),
     ];
     for server in &servers {
-        let other = made(server, &Rules(Verdict::Review, true), WRITE, &arguments).await.preview;
+        let other = make_preview(server, &FakePolicy(Verdict::Review, true), WRITE_RECIPE, &arguments).await.preview;
         assert!(other.note.restricted, "{:?}", other.note);
         assert_eq!(seen_by_proposer(other), seen_by_proposer(reviewed.clone()));
     }
     assert!(!seen_by_proposer(reviewed).contains("secret"));
     let calls = server.calls().len();
-    let denied = made(&server, &Rules(Verdict::Deny, true), WRITE, &arguments).await.preview;
+    let denied = make_preview(&server, &FakePolicy(Verdict::Deny, true), WRITE_RECIPE, &arguments).await.preview;
     assert_eq!(denied.note.failed.as_deref(), Some("policy denies s__read to the proposer"));
     assert!(denied.note.restricted);
     assert_eq!(server.calls().len(), calls);
 }
 
 #[tokio::test]
-async fn reads_stand_beside_the_arguments_and_volatile_parts_do_not_count() {
+async fn volatile_parts_of_reads_are_ignored_in_fingerprint() {
     static TIMES: AtomicUsize = AtomicUsize::new(0);
-    let server = Server::new(|_, arguments| match arguments["path"].as_str() {
+    let server = FakeServer::new(|_, arguments| match arguments["path"].as_str() {
         Some("gone") => failure("ENOENT"),
         _ => {
             let now = TIMES.fetch_add(1, Ordering::SeqCst);
@@ -284,25 +289,28 @@ async fn reads_stand_beside_the_arguments_and_volatile_parts_do_not_count() {
 }
 
 #[tokio::test]
-async fn what_passes_is_told_apart_from_what_fails() {
+async fn passing_and_failing_dry_runs_are_distinguished() {
     let arguments = json!({ "path": "p", "text": "t" });
-    let away = Server::new(|_, _| Err(McpError::new(ErrorKind::UpstreamUnavailable, "it is away")));
-    let seen = made(&away, &OPEN, WRITE, &arguments).await;
+    let away = FakeServer::new(|_, _| Err(McpError::new(ErrorKind::UpstreamUnavailable, "it is away")));
+    let seen = make_preview(&away, &ALLOW_ALL, WRITE_RECIPE, &arguments).await;
     assert_eq!(seen.preview.note.failed.as_deref(), Some("s__read could not be called: it is away"));
-    assert_eq!(seen.passing.unwrap().kind, ErrorKind::UpstreamUnavailable);
-    let broken = Server::new(|_, _| Err(McpError::new(ErrorKind::UpstreamError, "no\nsuch \u{202e}thing")));
-    let other = made(&broken, &OPEN, WRITE, &arguments).await;
+    assert_eq!(seen.transient_error.unwrap().kind, ErrorKind::UpstreamUnavailable);
+    let broken = FakeServer::new(|_, _| Err(McpError::new(ErrorKind::UpstreamError, "no\nsuch \u{202e}thing")));
+    let other = make_preview(&broken, &ALLOW_ALL, WRITE_RECIPE, &arguments).await;
     assert_eq!(other.preview.note.failed.as_deref(), Some(r"s__read could not be called: no such \u{202e}thing"));
-    assert!(other.passing.is_none());
+    assert!(other.transient_error.is_none());
     assert_ne!(other.preview.fingerprint, seen.preview.fingerprint, "failing otherwise is another state");
-    // What a server says may differ each time; that it refuses is what counts.
-    let again = Server::new(|_, _| Err(McpError::new(ErrorKind::UpstreamError, "at 12:00")));
-    assert_eq!(made(&again, &OPEN, WRITE, &arguments).await.preview.fingerprint, other.preview.fingerprint);
+    // The message of a server may vary; only the refusal counts.
+    let again = FakeServer::new(|_, _| Err(McpError::new(ErrorKind::UpstreamError, "at 12:00")));
+    assert_eq!(
+        make_preview(&again, &ALLOW_ALL, WRITE_RECIPE, &arguments).await.preview.fingerprint,
+        other.preview.fingerprint
+    );
 }
 
 #[tokio::test]
-async fn recipes_that_do_not_fit_fail_and_say_why() {
-    let server = Server::holding("x");
+async fn unfitting_recipe_fails_with_reason() {
+    let server = FakeServer::with_text("x");
     let arguments = json!({ "path": "p", "text": "t" });
     for (yaml, reason) in [
         ("{reads: [{tool: look}]}", "the server offers no tool s__look"),
@@ -318,41 +326,41 @@ async fn recipes_that_do_not_fit_fail_and_say_why() {
         let seen = preview(&server, yaml, &arguments).await;
         assert_eq!(seen.note.failed.as_deref(), Some(reason), "{yaml}");
     }
-    // Numbers that no expression could tell exactly.
-    let seen = preview(&server, WRITE, &json!({ "path": "p", "text": 1.5e300, "n": u64::MAX })).await;
+    // Numbers that expressions cannot represent exactly.
+    let seen = preview(&server, WRITE_RECIPE, &json!({ "path": "p", "text": 1.5e300, "n": u64::MAX })).await;
     assert!(seen.note.is_live(), "{:?}", seen.note);
     let raw = "{\"path\":\"p\",\"text\":\"t\",\"n\":123456789012345678901234567890}";
-    assert!(countersign_provider::previews::rendered::arguments(raw).is_err());
+    assert!(countersign_provider::previews::answers::parse_arguments(raw).is_err());
 }
 
 #[tokio::test]
-async fn large_texts_are_cut_and_said_to_be_cut_and_wholly_fingerprinted() {
+async fn large_text_is_truncated_but_fully_fingerprinted() {
     static TAIL: AtomicUsize = AtomicUsize::new(0);
-    let server = Server::new(|_, _| {
+    let server = FakeServer::new(|_, _| {
         let tail = TAIL.load(Ordering::SeqCst);
         Ok(ToolResult::text(&format!("{}{tail}", "line\n".repeat(400_000)), None))
     });
     let arguments = json!({ "path": "p", "text": "short" });
-    let seen = preview(&server, WRITE, &arguments).await;
+    let seen = preview(&server, WRITE_RECIPE, &arguments).await;
     assert!(seen.diff.truncated && seen.note.is_live());
     assert!(serde_json::to_string(&seen.diff).unwrap().len() < 2 << 20);
     TAIL.store(1, Ordering::SeqCst);
-    assert_ne!(preview(&server, WRITE, &arguments).await.fingerprint, seen.fingerprint);
+    assert_ne!(preview(&server, WRITE_RECIPE, &arguments).await.fingerprint, seen.fingerprint);
 }
 
-/// The shipped recipes for the memory server: their expressions, against what that server answers.
+/// Evaluates the shipped recipes of the memory server against its answers.
 #[tokio::test]
-async fn graphs_are_compared_as_the_memory_server_keeps_them() {
+async fn memory_graphs_are_compared_in_server_format() {
     let recipes = recipes("{ command: mcp-server-memory }");
     assert_eq!(recipes.sets, ["memory"]);
     let after = |tool: &str, arguments: Value, before: Value| {
         let recipe = recipes.get(tool).unwrap().clone();
-        let arguments = countersign_provider::previews::rendered::arguments(&arguments.to_string())
+        let arguments = countersign_provider::previews::answers::parse_arguments(&arguments.to_string())
             .unwrap_or_else(|f| panic!("{f:?}"));
-        let before =
-            countersign_provider::previews::rendered::value("before", &before).unwrap_or_else(|f| panic!("{f:?}"));
+        let before = countersign_provider::previews::answers::to_cel_value("before", &before)
+            .unwrap_or_else(|f| panic!("{f:?}"));
         let known = [("arguments", &arguments), ("before", &before)];
-        countersign_provider::previews::rendered::evaluate("after", recipe.after.as_ref().unwrap(), &known)
+        countersign_provider::previews::answers::evaluate("after", recipe.after.as_ref().unwrap(), &known)
             .map_err(|fault| fault.reason)
     };
     let ada = |observations: Value| json!({ "entityType": "person", "name": "Ada", "observations": observations });

@@ -1,17 +1,17 @@
-//! The command and the addresses of a server for people: as they are written, without what looks like a secret. What is
-//! hidden by mistake costs a reviewer a word; what is shown by mistake cannot be taken back.
+//! Formats commands and addresses of servers for people, with everything that looks like a secret redacted. Redacting too
+//! much costs a reviewer a word, but a secret that was shown cannot be taken back.
 
 use crate::variables;
 
-/// What stands in place of a secret.
-pub(super) const HIDDEN: &str = "[secret]";
+/// The replacement of a secret.
+pub(super) const SECRET_PLACEHOLDER: &str = "[secret]";
 
-/// Characters of one word, and of all of them.
-const MAX_WORD: usize = 160;
-const MAX_LINE: usize = 400;
+/// Maximum characters of one word, and of the whole line.
+const MAX_WORD_CHARS: usize = 160;
+const MAX_LINE_CHARS: usize = 400;
 
-/// What names of flags, variables and headers contain that are followed by a secret.
-const SECRET_NAMES: [&str; 12] = [
+/// Parts of names of flags, variables and headers whose values are secret.
+const SECRET_NAME_PARTS: [&str; 12] = [
     "token",
     "secret",
     "passw",
@@ -25,52 +25,52 @@ const SECRET_NAMES: [&str; 12] = [
     "dsn",
     "connection-string",
 ];
-/// What they end with.
-const SECRET_ENDS: [&str; 5] = ["key", "pass", "auth", "-pat", "_pat"];
+/// Suffixes of such names.
+const SECRET_NAME_SUFFIXES: [&str; 5] = ["key", "pass", "auth", "-pat", "_pat"];
 
-/// What well-known credentials begin with.
-const CREDENTIALS: [&str; 13] =
+/// Prefixes of well-known credentials.
+const CREDENTIAL_PREFIXES: [&str; 13] =
     ["sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox", "AKIA", "eyJ", "whsec_"];
-/// Flags of which the value is a user with a password.
+/// Flags whose value is a user with a password.
 const USER_FLAGS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
-/// What stands before `:` in the name of a package or an address, where `@` follows without a password between them.
+/// Schemes of packages and addresses in which the text between `:` and `@` is no password.
 const PACKAGE_SCHEMES: [&str; 7] = ["npm", "jsr", "github", "gitlab", "gh", "docker", "mailto"];
 
-/// Characters behind such a beginning from which on it is one.
-const MIN_CREDENTIAL: usize = 8;
-/// Letters and digits in a row, both among them, that nobody chose to be read.
-const MIN_RANDOM: usize = 20;
+/// Minimum characters after such a prefix for a credential.
+const MIN_CREDENTIAL_TAIL_LEN: usize = 8;
+/// Minimum length of a run of letters and digits that counts as random.
+const MIN_RANDOM_LEN: usize = 20;
 
-/// The command with its arguments on one line, with variables by their names.
-pub(super) fn command_line<'a>(command: &str, arguments: impl Iterator<Item = &'a str>) -> String {
-    let mut line = word(&masked(&variables::by_name(command)));
-    let mut before = "";
+/// Formats the command with its arguments on one line, with variable names in place of values.
+pub(super) fn redact_command<'a>(command: &str, arguments: impl Iterator<Item = &'a str>) -> String {
+    let mut line = shell_quote(&redact_credentials(&variables::hide_values(command)));
+    let mut previous = "";
     for argument in arguments {
         line.push(' ');
-        line.push_str(&word(&shown(argument, before)));
-        before = argument;
+        line.push_str(&shell_quote(&redact_argument(argument, previous)));
+        previous = argument;
     }
-    shortened(&line, MAX_LINE)
+    truncate(&line, MAX_LINE_CHARS)
 }
 
-/// The arguments as they are written, but for secrets.
-pub(super) fn arguments(written: &[&str]) -> Vec<String> {
-    let before = std::iter::once("").chain(written.iter().copied());
-    let each = written.iter().zip(before).map(|(argument, before)| {
-        let shown = shown(argument, before);
-        if shown == variables::by_name(argument) { (*argument).to_owned() } else { shown }
+/// Returns the arguments as written, with secrets redacted.
+pub(super) fn redact_arguments(written: &[&str]) -> Vec<String> {
+    let previous = std::iter::once("").chain(written.iter().copied());
+    let each = written.iter().zip(previous).map(|(argument, previous)| {
+        let redacted = redact_argument(argument, previous);
+        if redacted == variables::hide_values(argument) { (*argument).to_owned() } else { redacted }
     });
     each.collect()
 }
 
-/// An address without a user's name and password, and without what its query says, unless variables say it.
-pub(super) fn url(text: &str) -> String {
+/// Redacts the user and password of a URL, and its query unless all values are variables.
+pub(super) fn redact_url(text: &str) -> String {
     let (address, query) = text.split_once('?').map_or((text, None), |(address, query)| (address, Some(query)));
     let address = match address.split_once("://") {
         Some((scheme, rest)) => {
             let end = rest.find('/').unwrap_or(rest.len());
             match rest.get(..end).and_then(|authority| authority.rfind('@')) {
-                Some(at) => format!("{scheme}://{HIDDEN}{}", rest.get(at..).unwrap_or_default()),
+                Some(at) => format!("{scheme}://{SECRET_PLACEHOLDER}{}", rest.get(at..).unwrap_or_default()),
                 None => address.to_owned(),
             }
         }
@@ -80,47 +80,47 @@ pub(super) fn url(text: &str) -> String {
         None => address,
         Some(query) => {
             let harmless = |pair: &str| {
-                pair.split_once('=').is_some_and(|(_, value)| variables::tells_nothing(value) || value.is_empty())
+                pair.split_once('=').is_some_and(|(_, value)| variables::is_safe_to_show(value) || value.is_empty())
             };
-            let query = if query.split('&').all(harmless) { query } else { HIDDEN };
+            let query = if query.split('&').all(harmless) { query } else { SECRET_PLACEHOLDER };
             format!("{address}?{query}")
         }
     }
 }
 
-/// An argument as it is shown behind `before`.
-fn shown(argument: &str, before: &str) -> String {
-    if variables::tells_nothing(argument) {
-        return variables::by_name(argument);
+/// Redacts an argument that follows the argument `before`.
+fn redact_argument(argument: &str, before: &str) -> String {
+    if variables::is_safe_to_show(argument) {
+        return variables::hide_values(argument);
     }
     if is_secret_flag(before) && !argument.starts_with('-') {
-        return HIDDEN.to_owned();
+        return SECRET_PLACEHOLDER.to_owned();
     }
     if USER_FLAGS.contains(&before)
-        && let Some(user) = user_of(argument)
+        && let Some(user) = user_before_password(argument)
     {
-        return format!("{user}:{HIDDEN}");
+        return format!("{user}:{SECRET_PLACEHOLDER}");
     }
     let harmless = |text: &str| {
-        let text = variables::by_name(text);
-        masked(&without_password(&if text.contains("://") { url(&text) } else { text }))
+        let text = variables::hide_values(text);
+        redact_credentials(&redact_password(&if text.contains("://") { redact_url(&text) } else { text }))
     };
-    let addresses = if argument.contains("://") { url(argument) } else { argument.to_owned() };
-    match before_secret(&addresses) {
-        Some(start) => format!("{}{HIDDEN}", harmless(start)),
+    let addresses = if argument.contains("://") { redact_url(argument) } else { argument.to_owned() };
+    match text_before_secret(&addresses) {
+        Some(start) => format!("{}{SECRET_PLACEHOLDER}", harmless(start)),
         None => harmless(argument),
     }
 }
 
-/// Returns what stands before the first value that a name says to be secret: `--env=API_KEY=` of `--env=API_KEY=a b`,
-/// `{"apiKey":` of an object in JSON. What is behind it may belong to the secret.
-fn before_secret(text: &str) -> Option<&str> {
+/// Returns the text before the first value with a secret name: `--env=API_KEY=` of `--env=API_KEY=a b`, or `{"apiKey":`
+/// of a JSON object. Everything after it may belong to the secret.
+fn text_before_secret(text: &str) -> Option<&str> {
     let mut from = 0;
-    while let Some(start) = text.get(from..)?.find(is_token).map(|at| from + at) {
+    while let Some(start) = text.get(from..)?.find(is_token_char).map(|at| from + at) {
         let behind = text.get(start..)?;
-        let end = behind.find(|c: char| !is_token(c)).map_or(text.len(), |at| start + at);
+        let end = behind.find(|c: char| !is_token_char(c)).map_or(text.len(), |at| start + at);
         let (token, before) = (text.get(start..end)?, text.get(..start)?);
-        if let Some(value) = secret_value(before, token, text.get(end..)?) {
+        if let Some(value) = find_secret_value(before, token, text.get(end..)?) {
             return text.get(..text.len() - value.len());
         }
         from = end;
@@ -128,17 +128,17 @@ fn before_secret(text: &str) -> Option<&str> {
     None
 }
 
-/// Returns the secret with all that follows, if this token names one or tells a user before it.
-fn secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&'a str> {
+/// Returns the secret and everything after it, if this token names a secret or is a flag for a user with a password.
+fn find_secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&'a str> {
     let unquoted = behind.trim_start_matches(['"', '\'', '\\']);
     let spaced = unquoted.trim_start();
     if USER_FLAGS.contains(&token) {
         let value = spaced.strip_prefix('=').unwrap_or(spaced).trim_start_matches(['"', '\'', '\\']);
         let end = value.find(char::is_whitespace).unwrap_or(value.len());
-        let user = user_of(value.get(..end)?)?;
+        let user = user_before_password(value.get(..end)?)?;
         return value.get(user.len() + 1..);
     }
-    // The variable of a shell or of ours, of which only the name is there.
+    // Only the name of a variable, of the shell or of ours.
     if !is_secret_name(token) || before.ends_with(['$', '{']) {
         return None;
     }
@@ -152,47 +152,48 @@ fn secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&'a st
         }
         None => return None,
     };
-    let said = value.trim();
-    (!said.is_empty() && !variables::tells_nothing(said) && !quotes_nothing(said)).then_some(value)
+    let trimmed = value.trim();
+    (!trimmed.is_empty() && !variables::is_safe_to_show(trimmed) && !is_harmless_quotation(trimmed)).then_some(value)
 }
 
-/// Returns `true` if the text begins with quotes that hold nothing, or nothing but variables.
-fn quotes_nothing(text: &str) -> bool {
+/// Returns `true` if the text begins with a quotation that is empty or holds only variables.
+fn is_harmless_quotation(text: &str) -> bool {
     let unquoted = |quote: char| text.strip_prefix(quote)?.split_once(quote);
     let Some((inside, behind)) = unquoted('"').or_else(|| unquoted('\'')) else { return false };
-    variables::tells_nothing(inside) && !behind.starts_with(|c: char| !matches!(c, ' ' | ',' | '}' | ']'))
+    variables::is_safe_to_show(inside) && !behind.starts_with(|c: char| !matches!(c, ' ' | ',' | '}' | ']'))
 }
 
-/// Returns the user of `user:password`, but not of two numbers, as containers are given.
-fn user_of(text: &str) -> Option<&str> {
+/// Returns the user of `user:password`, but `None` for two numbers, which are the ids of a container user.
+fn user_before_password(text: &str) -> Option<&str> {
     let (user, password) = text.split_once(':')?;
     let is_number = |text: &str| text.chars().all(|c| c.is_ascii_digit());
-    let is_plain = password.is_empty() || variables::tells_nothing(password) || is_number(user) && is_number(password);
+    let is_plain =
+        password.is_empty() || variables::is_safe_to_show(password) || is_number(user) && is_number(password);
     (!is_plain).then_some(user)
 }
 
-/// The text without the password of `user:password@host` that no scheme precedes.
-fn without_password(text: &str) -> String {
-    let hidden = |word: &str| -> Option<String> {
+/// Redacts the password of `user:password@host` without a scheme.
+fn redact_password(text: &str) -> String {
+    let redact_word = |word: &str| -> Option<String> {
         let (start, host) = word.split_at(word.rfind('@')?);
         let (user, password) = start.split_once(':')?;
-        let name = user.rsplit(|c| !is_token(c)).next().unwrap_or_default();
+        let name = user.rsplit(|c| !is_token_char(c)).next().unwrap_or_default();
         let is_plain = name.is_empty()
             || password.is_empty()
             || password.starts_with("//")
             || host.starts_with("@sha256:")
-            || variables::tells_nothing(password)
+            || variables::is_safe_to_show(password)
             || PACKAGE_SCHEMES.contains(&name);
-        (!is_plain).then(|| format!("{user}:{HIDDEN}{host}"))
+        (!is_plain).then(|| format!("{user}:{SECRET_PLACEHOLDER}{host}"))
     };
-    text.split_inclusive(char::is_whitespace).map(|word| hidden(word).unwrap_or_else(|| word.to_owned())).collect()
+    text.split_inclusive(char::is_whitespace).map(|word| redact_word(word).unwrap_or_else(|| word.to_owned())).collect()
 }
 
-const fn is_token(c: char) -> bool {
-    is_part(c) || c == '.'
+const fn is_token_char(c: char) -> bool {
+    is_word_char(c) || c == '.'
 }
 
-/// `--api-key`, of which the next argument is the value.
+/// Returns `true` for flags such as `--api-key`, whose value is the next argument.
 fn is_secret_flag(text: &str) -> bool {
     text.starts_with('-') && !text.contains(['=', ':', ' ']) && is_secret_name(text)
 }
@@ -201,19 +202,20 @@ fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     is_name
-        && (SECRET_NAMES.iter().any(|part| name.contains(part)) || SECRET_ENDS.iter().any(|end| name.ends_with(end)))
+        && (SECRET_NAME_PARTS.iter().any(|part| name.contains(part))
+            || SECRET_NAME_SUFFIXES.iter().any(|end| name.ends_with(end)))
 }
 
-/// The text without words that look like credentials.
-fn masked(text: &str) -> String {
+/// Redacts words that look like credentials.
+fn redact_credentials(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
+        let end = rest.find(|c: char| !is_word_char(c)).unwrap_or(rest.len());
         let (part, more) = rest.split_at(end);
         let pinned = is_digest(part) && (out.ends_with('@') || out.ends_with("sha256:"));
-        out.push_str(if is_credential(part) && !pinned { HIDDEN } else { part });
-        let end = more.find(is_part).unwrap_or(more.len());
+        out.push_str(if is_credential(part) && !pinned { SECRET_PLACEHOLDER } else { part });
+        let end = more.find(is_word_char).unwrap_or(more.len());
         let (between, more) = more.split_at(end);
         out.push_str(between);
         rest = more;
@@ -221,32 +223,34 @@ fn masked(text: &str) -> String {
     out
 }
 
-const fn is_part(c: char) -> bool {
+const fn is_word_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 
-/// A commit or the digest of an image, which says what is run.
+/// Returns `true` for a commit hash or an image digest, which identify the program.
 fn is_digest(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
 }
 
 fn is_credential(text: &str) -> bool {
-    let known = CREDENTIALS.iter().any(|begin| text.len() >= begin.len() + MIN_CREDENTIAL && text.starts_with(begin));
+    let known = CREDENTIAL_PREFIXES
+        .iter()
+        .any(|begin| text.len() >= begin.len() + MIN_CREDENTIAL_TAIL_LEN && text.starts_with(begin));
     let random = |piece: &str| {
         let digits = piece.chars().filter(char::is_ascii_digit).count();
         let letters = piece.chars().filter(char::is_ascii_alphabetic).count();
-        piece.len() >= MIN_RANDOM && digits > 1 && letters > 1
+        piece.len() >= MIN_RANDOM_LEN && digits > 1 && letters > 1
     };
     known || text.split(['-', '_']).any(random)
 }
 
-/// As a shell would take it, in one piece.
-fn word(text: &str) -> String {
-    let text = shortened(text, MAX_WORD);
+/// Truncates a word, and quotes it if a shell would split it.
+fn shell_quote(text: &str) -> String {
+    let text = truncate(text, MAX_WORD_CHARS);
     if text.is_empty() || text.contains(char::is_whitespace) { format!("'{text}'") } else { text }
 }
 
-fn shortened(text: &str, most: usize) -> String {
+fn truncate(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
@@ -258,7 +262,7 @@ mod tests {
     use super::*;
 
     fn line(words: &[&str]) -> String {
-        command_line(words[0], words[1..].iter().copied())
+        redact_command(words[0], words[1..].iter().copied())
     }
 
     #[test]
@@ -275,13 +279,13 @@ mod tests {
         assert_eq!(line(&["sh", "-c", "a b", ""]), "sh -c 'a b' ''");
         assert_eq!(line(&["${DIR}/x", "${A:-secret}", "--root=${B:-secret}/c"]), "${DIR}/x ${A} --root=${B}/c");
         let long = line(&["x", &"long ".repeat(1000), &"more".repeat(1000)]);
-        assert!(long.chars().count() <= MAX_LINE && long.ends_with('…'), "{long}");
+        assert!(long.chars().count() <= MAX_LINE_CHARS && long.ends_with('…'), "{long}");
     }
 
     #[test]
-    fn arguments_stay_as_written_where_nothing_is_secret() {
+    fn arguments_without_secrets_are_unchanged() {
         let written = ["-y", "${A:-b}", "--token", "s3cret", "--token=${B:-s3cret}"];
-        assert_eq!(arguments(&written), ["-y", "${A:-b}", "--token", "[secret]", "--token=[secret]"]);
+        assert_eq!(redact_arguments(&written), ["-y", "${A:-b}", "--token", "[secret]", "--token=[secret]"]);
         let plain = [
             "--config={\"a\":\"b\",\"key\":\"\"}",
             "cd \"$PWD\" && pwd && exec node a.js --port 8080 --no-auth -v",
@@ -301,7 +305,7 @@ mod tests {
             "C:\\data",
             "name@example.com",
         ];
-        assert_eq!(arguments(&plain), plain);
+        assert_eq!(redact_arguments(&plain), plain);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How a server is reached: a command or addresses, and what goes with them.
+//! Reads the target of a server: a command or addresses, with their keys.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::redaction;
-use crate::fields::{Expanded, Fields, expanded};
+use crate::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Environment, Secret, UpstreamTarget, UrlTransport,
     error::quoted,
     tree::Node,
-    values::{Wrong, text_of},
+    values::{ValueError, read_text},
 };
 
-/// Header fields that are the gateway's own to write.
-const OWN_HEADERS: [&str; 18] = [
+/// Headers that only the gateway sets.
+const GATEWAY_HEADERS: [&str; 18] = [
     "accept",
     "accept-encoding",
     "connection",
@@ -35,11 +35,12 @@ const OWN_HEADERS: [&str; 18] = [
     "upgrade",
     "mcp-method",
 ];
-/// What such names begin with.
-const OWN_PREFIXES: [&str; 3] = ["sec-websocket-", "mcp-name", "mcp-param-"];
+/// Prefixes of such headers.
+const GATEWAY_HEADER_PREFIXES: [&str; 3] = ["sec-websocket-", "mcp-name", "mcp-param-"];
 
-/// What a client's own request says to the gateway alone: by what it signs in, and how it came here. No server gets these.
-const CLIENTS_OWN: [&str; 9] = [
+/// Headers of a client's request that are meant for the gateway only, such as credentials and proxy information. They
+/// are never forwarded.
+const PRIVATE_CLIENT_HEADERS: [&str; 9] = [
     "authorization",
     "cookie",
     "cookie2",
@@ -50,13 +51,13 @@ const CLIENTS_OWN: [&str; 9] = [
     "set-cookie",
     "x-api-key",
 ];
-/// What such names begin with.
-const CLIENTS_OWN_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-countersign-", "x-forwarded-"];
+/// Prefixes of such headers.
+const PRIVATE_CLIENT_HEADER_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-countersign-", "x-forwarded-"];
 
-/// The keys of addresses: ours, and how two clients write it.
+/// The keys of an address: ours, and the spellings of two clients.
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
-const COMMAND_ONLY: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
-const URL_ONLY: [&str; 4] = ["headers", "replicas", "forward_headers", "tls"];
+const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
+const URL_ONLY_KEYS: [&str; 4] = ["headers", "replicas", "forward_headers", "tls"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
@@ -64,32 +65,32 @@ enum Transport {
     Url(UrlTransport),
 }
 
-/// Stands for a target that could not be read.
-pub(super) fn filler() -> UpstreamTarget {
+/// Returns a placeholder for a target that could not be read.
+pub(super) fn placeholder() -> UpstreamTarget {
     UpstreamTarget::Command { command: String::new(), args: Vec::new(), env: Default::default(), cwd: None }
 }
 
-/// The target, and what people see of it; `None` after a problem.
+/// Reads the target and its label for people. Returns `None` after reporting a problem.
 pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
-    let transport = transport(f);
+    let transport = read_transport(f);
     let url_keys: Vec<&str> = URL_KEYS.into_iter().filter(|key| f.has(key)).collect();
     match (f.has("command"), url_keys.as_slice()) {
         (true, []) => {
-            for key in URL_ONLY.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
-                f.wrong(
+            for key in URL_ONLY_KEYS.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
+                f.report(
                     key,
                     "a server with a command does not take this key".to_owned(),
                     "Take it out, or give a url.",
                 );
             }
             if let Some((key, Transport::Url(_))) = transport {
-                f.wrong(key, "a command always uses stdio".to_owned(), "Write stdio, or leave it out.");
+                f.report(key, "a command always uses stdio".to_owned(), "Write stdio, or leave it out.");
             }
-            command(f)
+            read_command(f)
         }
         (false, &[key]) => {
-            for key in COMMAND_ONLY.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
-                f.wrong(
+            for key in COMMAND_ONLY_KEYS.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
+                f.report(
                     key,
                     "a server with a url does not take this key".to_owned(),
                     "Take it out, or give a command.",
@@ -98,34 +99,34 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
             let transport = match transport {
                 Some((key, Transport::Stdio)) => {
                     let remedy = "Write streamable-http, sse or websocket, or leave it out.";
-                    f.wrong(key, "a url cannot use stdio".to_owned(), remedy);
+                    f.report(key, "a url cannot use stdio".to_owned(), remedy);
                     return None;
                 }
                 Some((_, Transport::Url(transport))) => transport,
                 None if key == "httpUrl" => UrlTransport::StreamableHttp,
                 None => UrlTransport::Auto,
             };
-            let target = addresses(f, key, transport)?;
+            let target = read_addresses(f, key, transport)?;
             let label = target.to_string();
             Some((target, label))
         }
         (false, []) => {
-            f.wrong("", "the server has neither a command nor a url".to_owned(), "Give one of the two.");
+            f.report("", "the server has neither a command nor a url".to_owned(), "Give one of the two.");
             None
         }
         (true, &[key, ..]) => {
-            f.wrong(key, "the server has both a command and a url".to_owned(), "Give one of the two.");
+            f.report(key, "the server has both a command and a url".to_owned(), "Give one of the two.");
             None
         }
         (false, &[_, key, ..]) => {
-            f.wrong(key, "two keys give the server's address".to_owned(), "Write one url; more go to replicas.");
+            f.report(key, "two keys give the server's address".to_owned(), "Write one url; more go to replicas.");
             None
         }
     }
 }
 
-/// `transport`, or `type` as desktop clients write it, with the key that said so.
-fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
+/// Reads `transport`, or `type` as desktop clients write it, and returns the key that was used.
+fn read_transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     let mut read = |key: &'static str| {
         let text = f.text(key)?;
         let word: String = text.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
@@ -137,7 +138,7 @@ fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
             "auto" | "remote" => Transport::Url(UrlTransport::Auto),
             _ => {
                 let words = "stdio, streamable-http (or http), sse, websocket (or ws), auto";
-                f.wrong(key, format!("{} is not one of {words}", quoted(&text)), &format!("Write one of: {words}."));
+                f.report(key, format!("{} is not one of {words}", quoted(&text)), &format!("Write one of: {words}."));
                 return None;
             }
         };
@@ -145,61 +146,66 @@ fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     };
     match (read("transport"), read("type")) {
         (Some(ours), Some(theirs)) if ours.1 != theirs.1 => {
-            f.wrong("type", "`type` and `transport` contradict each other".to_owned(), "Keep one of the two.");
+            f.report("type", "`type` and `transport` contradict each other".to_owned(), "Keep one of the two.");
             Some(ours)
         }
         (ours, theirs) => ours.or(theirs),
     }
 }
 
-fn command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
-    let command = f.expanded("command")?;
-    let written = command.written.clone();
+fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
+    let command = f.expanded_text("command")?;
+    let written = command.source.clone();
     if command.value.trim().is_empty() {
-        f.wrong("command", "the command is empty".to_owned(), "Name a program.");
+        f.report("command", "the command is empty".to_owned(), "Name a program.");
         return None;
     }
-    let cwd = f.expanded("cwd");
-    let cwd = cwd.and_then(|cwd| match folder(f, &cwd) {
+    let cwd = f.expanded_text("cwd");
+    let cwd = cwd.and_then(|cwd| match resolve_cwd(f, &cwd) {
         Ok(cwd) => Some(cwd),
         Err((message, remedy)) => {
-            f.wrong("cwd", message, &remedy);
+            f.report("cwd", message, &remedy);
             None
         }
     });
-    let command = match program(f, &command, cwd.as_ref()) {
+    let command = match resolve_program(f, &command, cwd.as_ref()) {
         Ok(command) => command,
         Err((message, remedy)) => {
-            f.wrong("command", message, &remedy);
+            f.report("command", message, &remedy);
             return None;
         }
     };
-    let args = f.each("args", |f, node| expanded(node, f.env()));
-    let label = redaction::command_line(&written, args.iter().map(|arg| arg.written.as_str()));
+    let args = f.parse_items("args", |f, node| expand_text(node, f.env()));
+    let label = redaction::redact_command(&written, args.iter().map(|arg| arg.source.as_str()));
     let args = args.into_iter().map(|arg| arg.value).collect();
     let mut env = std::collections::BTreeMap::new();
     for entry in f.map("env") {
         let named = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
         let value = if named {
-            expanded(&entry.value.node, f.env())
+            expand_text(&entry.value.node, f.env())
         } else {
             Err((format!("{} cannot name a variable", quoted(&entry.key)), "Choose another name.".to_owned()))
         };
         match value {
             Ok(text) => drop(env.insert(entry.key.clone(), Secret(text.value))),
-            Err(wrong) => f.below("env", entry, wrong),
+            Err(wrong) => f.report_entry("env", entry, wrong),
         }
     }
     Some((UpstreamTarget::Command { command, args, env, cwd }, label))
 }
 
-/// Where a child works: `~` and `$HOME` stand for what they do in other paths, what is relative counts from the
-/// folder of the file.
-fn folder(f: &Fields<'_>, text: &Expanded) -> Result<PathBuf, Wrong> {
-    path(f.env(), &text.written, &text.value, &f.placed().base)
+/// Resolves the working directory of a child process. `~` and `$HOME` are expanded, and relative paths are resolved
+/// against the folder of the configuration file.
+fn resolve_cwd(f: &Fields<'_>, text: &ExpandedText) -> Result<PathBuf, ValueError> {
+    resolve_path(f.env(), &text.source, &text.value, &f.layer_value().base)
 }
 
-pub(super) fn path(env: &Environment, written: &str, value: &str, base: &std::path::Path) -> Result<PathBuf, Wrong> {
+pub(super) fn resolve_path(
+    env: &Environment,
+    written: &str,
+    value: &str,
+    base: &std::path::Path,
+) -> Result<PathBuf, ValueError> {
     if value.is_empty() {
         return Err(("the path is empty".to_owned(), "Name a folder, or take the line out.".to_owned()));
     }
@@ -207,34 +213,38 @@ pub(super) fn path(env: &Environment, written: &str, value: &str, base: &std::pa
     if symbolic { env.expand(value, base) } else { Ok(base.join(value)) }
 }
 
-/// A bare name is looked up in `PATH` when the child starts; anything else is a path.
-fn program(f: &Fields<'_>, command: &Expanded, cwd: Option<&PathBuf>) -> Result<String, Wrong> {
+/// Resolves a program. A bare name is looked up in `PATH` when the child process starts; anything else is a path.
+fn resolve_program(f: &Fields<'_>, command: &ExpandedText, cwd: Option<&PathBuf>) -> Result<String, ValueError> {
     if !command.value.contains('/') {
         return Ok(command.value.clone());
     }
-    let base = cwd.map_or(&*f.placed().base, PathBuf::as_path);
-    let path = path(f.env(), &command.written, &command.value, base)?;
+    let base = cwd.map_or(&*f.layer_value().base, PathBuf::as_path);
+    let path = resolve_path(f.env(), &command.source, &command.value, base)?;
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| ("the path is not Unicode".to_owned(), "Write it out.".to_owned()))
 }
 
-fn addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<UpstreamTarget> {
-    let first = f.expanded(key)?;
-    let first = match address(&first, transport) {
+fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<UpstreamTarget> {
+    let first = f.expanded_text(key)?;
+    let first = match parse_address(&first, transport) {
         Ok(url) => url,
         Err((message, remedy)) => {
-            f.wrong(key, message, &remedy);
+            f.report(key, message, &remedy);
             return None;
         }
     };
     let mut urls = vec![first];
-    let replicas = f.each("replicas", |f, node| address(&expanded(node, f.env())?, transport));
+    let replicas = f.parse_items("replicas", |f, node| parse_address(&expand_text(node, f.env())?, transport));
     for url in replicas {
         let web_socket = |url: &Url| url.scheme().starts_with("ws");
         if urls.contains(&url) {
-            f.wrong("replicas", "an address is given twice".to_owned(), "Name each address once, and not that of url.");
+            f.report(
+                "replicas",
+                "an address is given twice".to_owned(),
+                "Name each address once, and not that of url.",
+            );
         } else if urls.first().is_some_and(|first| web_socket(first) != web_socket(&url)) {
-            f.wrong(
+            f.report(
                 "replicas",
                 "one server cannot mix WebSocket and HTTP addresses".to_owned(),
                 "Make two servers of them.",
@@ -243,7 +253,7 @@ fn addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<U
             urls.push(url);
         }
     }
-    let headers = headers(f);
+    let headers = read_headers(f);
     let plain = |url: &&Url| matches!(url.scheme(), "http" | "ws") && !is_loopback(url);
     if !headers.is_empty() && urls.iter().any(|url| plain(&url)) {
         f.warn("its headers go over the network unencrypted; use https");
@@ -251,10 +261,10 @@ fn addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<U
     Some(UpstreamTarget::Url { urls, headers, transport })
 }
 
-fn address(text: &Expanded, transport: UrlTransport) -> Result<Url, Wrong> {
-    // As it stands in the file: what a variable holds is never repeated.
-    let told = quoted(&redaction::url(&text.written));
-    let wrong = |why: &str, remedy: &str| Err((format!("{told} {why}"), remedy.to_owned()));
+fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, ValueError> {
+    // Quoted as written in the file, without the values of variables.
+    let quoted_url = quoted(&redaction::redact_url(&text.source));
+    let wrong = |why: &str, remedy: &str| Err((format!("{quoted_url} {why}"), remedy.to_owned()));
     let Ok(url) = Url::parse(text.value.trim()) else {
         return wrong("is not a URL", "Write https://host/path.");
     };
@@ -293,14 +303,14 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-fn headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
+fn read_headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
     let mut all: Vec<(String, Secret)> = Vec::new();
     for entry in f.map("headers") {
-        let header = header_name(&entry.key).and_then(|name| {
+        let header = parse_header_name(&entry.key).and_then(|name| {
             if all.iter().any(|(other, _)| *other == name) {
                 return Err(("the header is given twice".to_owned(), "Keep one.".to_owned()));
             }
-            let text = expanded(&entry.value.node, f.env())?;
+            let text = expand_text(&entry.value.node, f.env())?;
             HeaderValue::from_str(&text.value).map_err(|_| {
                 let remedy = "Take out line breaks and other control characters.".to_owned();
                 ("the value cannot be sent in a header".to_owned(), remedy)
@@ -309,29 +319,30 @@ fn headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
         });
         match header {
             Ok(header) => all.push(header),
-            Err(wrong) => f.below("headers", entry, wrong),
+            Err(wrong) => f.report_entry("headers", entry, wrong),
         }
     }
     all
 }
 
-/// In lower case, and one that the gateway does not write itself.
-fn header_name(text: &str) -> Result<String, Wrong> {
+/// Returns the header name in lower case. Rejects headers that the gateway sets itself.
+fn parse_header_name(text: &str) -> Result<String, ValueError> {
     let name = HeaderName::from_bytes(text.as_bytes())
         .map_err(|_| (format!("{} is not a header's name", quoted(text)), "Correct it.".to_owned()))?;
     let name = name.as_str().to_owned();
-    if OWN_HEADERS.contains(&name.as_str()) || OWN_PREFIXES.iter().any(|own| name.starts_with(own)) {
+    if GATEWAY_HEADERS.contains(&name.as_str()) || GATEWAY_HEADER_PREFIXES.iter().any(|own| name.starts_with(own)) {
         return Err((format!("{name} is set by the gateway itself"), "Take it out.".to_owned()));
     }
     Ok(name)
 }
 
-/// Headers of a client's request that are passed on. In whatever case they are written, none of them is a credential for the
-/// gateway.
-pub(super) fn forwarded(f: &mut Fields<'_>) -> Vec<String> {
-    let mut names = f.each("forward_headers", |_, node: &Node| {
-        let name = header_name(&text_of(node)?)?;
-        let own = CLIENTS_OWN.contains(&name.as_str()) || CLIENTS_OWN_PREFIXES.iter().any(|own| name.starts_with(own));
+/// Reads the headers that are forwarded from a client's request. Credentials for the gateway are rejected in any
+/// spelling.
+pub(super) fn read_forwarded_headers(f: &mut Fields<'_>) -> Vec<String> {
+    let mut names = f.parse_items("forward_headers", |_, node: &Node| {
+        let name = parse_header_name(&read_text(node)?)?;
+        let own = PRIVATE_CLIENT_HEADERS.contains(&name.as_str())
+            || PRIVATE_CLIENT_HEADER_PREFIXES.iter().any(|own| name.starts_with(own));
         if own {
             let message = format!("{name} is meant for the gateway and never passed on");
             let remedy = "Take it out; a credential for the server goes into headers.".to_owned();

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use super::{BREAKER_KEYS, KEYS, LISTS_KEYS, TOOLS_KEYS, authorities};
 use crate::{
-    BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, Serialization, UpstreamConfig,
+    BreakerConfig, Config, Environment, Flags, Isolation, LoadedConfig, Secret, Serialization, UpstreamConfig,
     UpstreamTarget, UrlTransport,
     error::ConfigError,
-    load::{DEFAULTS, load},
+    load::{DEFAULT_YAML, load},
     show,
 };
 use countersign_domain::recipes::Recipes;
@@ -31,21 +31,21 @@ impl Case {
     fn path(&self, below: &str) -> std::path::PathBuf {
         self.dir.path().join(below)
     }
-    fn load(&self) -> Result<Loaded, ConfigError> {
+    fn load(&self) -> Result<LoadedConfig, ConfigError> {
         let vars: Vec<(&str, &str)> = self.vars.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let flags = Flags {
             config: Some(self.path("etc/c.yaml")),
             data: Some(self.path("state/countersign")),
             ..Flags::default()
         };
-        load(&flags, &Environment::of(self.dir.path(), &vars))
+        load(&flags, &Environment::new(self.dir.path(), &vars))
     }
     #[track_caller]
     fn config(&self) -> Config {
         self.load().unwrap_or_else(|error| panic!("{error}")).config
     }
     #[track_caller]
-    fn one(&self) -> UpstreamConfig {
+    fn only_upstream(&self) -> UpstreamConfig {
         let mut all = self.config().upstreams;
         assert_eq!(all.len(), 1);
         all.remove(0)
@@ -67,8 +67,8 @@ fn server(fields: &str) -> String {
 }
 
 #[test]
-fn the_block_of_a_desktop_client_works_as_it_is_pasted() {
-    // As its users have it, with what several clients add.
+fn pasted_desktop_client_block_loads() {
+    // A typical block, with the additional keys of several clients.
     let block = r#"{
   "mcpServers": {
     "filesystem": {
@@ -86,7 +86,7 @@ fn the_block_of_a_desktop_client_works_as_it_is_pasted() {
     "off": {"command": "x", "env": {"A": "${UNSET}"}, "disabled": true}
   }
 }"#;
-    // As a JSON file of its own, and below a YAML key.
+    // As a separate JSON file, and below a YAML key.
     let inner = block.trim().strip_prefix("{\n  \"mcpServers\": ").unwrap().strip_suffix('}').unwrap();
     for text in [block.to_owned(), format!("listen: 127.0.0.1:0\nmcpServers: {inner}\nlog: {{ format: json }}\n")] {
         let loaded = Case::new(&text).var("TOKEN", "t0p").load().unwrap_or_else(|e| panic!("{e}"));
@@ -113,9 +113,9 @@ fn the_block_of_a_desktop_client_works_as_it_is_pasted() {
 }
 
 #[test]
-fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
-    let start = DEFAULTS.find("#mcpServers:").unwrap();
-    let block: Vec<&str> = DEFAULTS[start..].lines().take_while(|line| line.starts_with('#')).collect();
+fn documented_server_block_loads_and_names_every_key() {
+    let start = DEFAULT_YAML.find("#mcpServers:").unwrap();
+    let block: Vec<&str> = DEFAULT_YAML[start..].lines().take_while(|line| line.starts_with('#')).collect();
     let yaml: String = block.iter().map(|line| format!("{}\n", &line[1..])).collect();
     for key in KEYS.iter().filter(|key| !["serverUrl", "httpUrl", "autoApprove", "alwaysAllow"].contains(key)) {
         let start = format!("#    {key}:");
@@ -130,7 +130,7 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
     }
     let all = Case::new(&yaml).config().upstreams;
     assert_eq!(all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["files", "search"]);
-    // What the comment shows as a default is one.
+    // The defaults in the comments are the real defaults.
     let plain = UpstreamConfig::new("files", all[0].target.clone());
     let shown = UpstreamConfig {
         isolation: None,
@@ -153,7 +153,7 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
 }
 
 #[test]
-fn what_the_gateway_adds_per_server() {
+fn gateway_keys_of_server_are_read() {
     let yaml = "mcpServers:\n  a:\n    command: ./run\n    cwd: ~/work\n    prefix: ''\n    isolation: session\n    serialize: tool\n    \
                 timeout: 2m\n    tool_timeouts: { 'slow_*': 10m, '*': 5s }\n    max_in_flight: 3\n    max_queue: 0\n    \
                 required: true\n    tools: { allow: ['get_*'], deny: [get_x] }\n    trust_annotations: true\n    \
@@ -198,10 +198,10 @@ fn what_the_gateway_adds_per_server() {
 }
 
 #[test]
-fn paths_count_from_the_file_and_bare_names_are_left_to_path() {
+fn paths_are_relative_to_file_and_bare_names_use_path() {
     let target = |fields: &str| {
         let case = Case::new(&server(fields)).var("DIR", "sub").var("HOME_LIKE", "~/x");
-        match case.one().target {
+        match case.only_upstream().target {
             UpstreamTarget::Command { command, cwd, .. } => {
                 let cut = |text: String| text.replace(&case.dir.path().display().to_string(), "");
                 (cut(command), cwd.map(|cwd| cut(cwd.display().to_string())))
@@ -213,12 +213,12 @@ fn paths_count_from_the_file_and_bare_names_are_left_to_path() {
     assert_eq!(target("command: bin/x, cwd: '${DIR}/y'"), ("/etc/sub/y/bin/x".into(), Some("/etc/sub/y".into())));
     assert_eq!(target("command: ~/x, cwd: /w"), ("/home/x".into(), Some("/w".into())));
     assert_eq!(target("command: x, cwd: $HOME"), ("x".into(), Some("/home".into())));
-    // A variable's value is no pattern.
+    // The value of a variable is not a pattern.
     assert_eq!(target("command: x, cwd: '${HOME_LIKE}'"), ("x".into(), Some("/etc/~/x".into())));
 }
 
 #[test]
-fn an_unset_variable_is_named_with_key_file_and_line() {
+fn unset_variable_is_reported_with_key_file_and_line() {
     let yaml = "mcpServers:\n  a:\n    command: x\n    env:\n      KEY: ok\n      TOKEN: Bearer ${MY_TOKEN}\n";
     let message = Case::new(yaml).load().unwrap_err().problems[0].to_string();
     assert!(
@@ -239,7 +239,7 @@ fn an_unset_variable_is_named_with_key_file_and_line() {
 }
 
 #[test]
-fn wrong_servers_name_place_key_and_remedy() {
+fn wrong_server_names_position_key_and_remedy() {
     let cases: &[(&str, &[&str])] = &[
         ("mcpServers: [a]", &["mcpServers: expected a map of servers, found a list"]),
         ("mcpServers: { a: npx }", &["mcpServers.a: expected a server, found a text"]),
@@ -323,7 +323,7 @@ fn wrong_servers_name_place_key_and_remedy() {
 }
 
 #[test]
-fn secrets_are_never_told() {
+fn server_secrets_are_never_shown() {
     let yaml = "mcpServers:\n  a:\n    command: ${DIR}/x\n    args: ['${SECRET}', plain, '--token=${SECRET:-s3cret-t}']\n    env: { A: s3cret-a, B: '${SECRET}', C: '${X:-s3cret-c}' }\n  \
                 b:\n    url: https://h.example/${SECRET}?key=s3cret-q&k=${SECRET}\n    headers: { x: s3cret-h, authorization: 'Bearer ${SECRET}' }\n";
     let case = Case::new(yaml).var("SECRET", "s3cret-v").var("DIR", "/s3cret-d");
@@ -342,7 +342,7 @@ fn secrets_are_never_told() {
     assert!(format!("{:?}", loaded.config).contains("https://h.example"));
     let labels: Vec<&str> = loaded.config.upstreams.iter().map(|server| server.label.as_str()).collect();
     assert_eq!(labels, ["${DIR}/x ${SECRET} plain --token=[secret]", "https://h.example"]);
-    // Values that are wrong.
+    // Invalid values.
     for fields in [
         "url: '${SECRET}'",
         "url: 'ftp://u:s3cret@h/?k=s3cret'",
@@ -359,7 +359,7 @@ fn secrets_are_never_told() {
 }
 
 #[test]
-fn what_is_shown_of_servers_loads_to_the_same() {
+fn shown_servers_load_to_same_servers() {
     let yaml = "listen: 127.0.0.1:1\nmcpServers:\n  \"my server\": { command: x, args: ['a: b', '', '$${x'], env: { T: '${T}' }, tools: { deny: ['*'] }, prefix: p_ }\n  \
                 two: { url: 'https://h/?a=${T}', timeout: 5s, required: true, max_queue: 7 }\nlog: { format: json }\n";
     let loaded = Case::new(yaml).var("T", "v").load().unwrap();
@@ -368,7 +368,7 @@ fn what_is_shown_of_servers_loads_to_the_same() {
 }
 
 #[test]
-fn credentials_over_plain_http_are_warned_of() {
+fn credentials_over_plain_http_cause_warning() {
     let warnings = |fields: &str| Case::new(&server(fields)).load().unwrap().warnings;
     assert!(warnings("url: 'http://h.example/', headers: { x: y }")[0].contains("unencrypted"));
     assert!(
@@ -387,7 +387,7 @@ fn credentials_over_plain_http_are_warned_of() {
 }
 
 #[test]
-fn a_server_that_could_write_the_gateways_own_files_is_refused() {
+fn server_with_access_to_own_files_is_refused() {
     for (fields, key) in [
         ("command: npx, args: [-y, server-filesystem, '${ROOT}']", "a.args[2]"),
         ("command: npx, args: ['--root=${ROOT}/state/countersign']", "a.args[0]"),
@@ -413,7 +413,7 @@ fn a_server_that_could_write_the_gateways_own_files_is_refused() {
 }
 
 #[test]
-fn authorities_are_read_with_the_configuration_and_other_ones_are_another_configuration() {
+fn changed_authorities_change_the_configuration() {
     let case = Case::new(&server("url: 'https://a/', tls: { ca: '${NAME}.pem' }")).var("NAME", "ca");
     let make = || {
         let made = std::process::Command::new("openssl")
@@ -423,13 +423,13 @@ fn authorities_are_read_with_the_configuration_and_other_ones_are_another_config
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        case.one()
+        case.only_upstream()
     };
     let (first, second) = (make(), make());
     let authorities = first.authorities.as_ref().unwrap();
     assert_eq!((authorities.file.clone(), authorities.certificates.len()), (case.path("etc/ca.pem"), 1));
-    assert_eq!(second, case.one());
+    assert_eq!(second, case.only_upstream());
     assert_ne!(first, second);
-    // Consent is given to the contents too.
+    // Consent covers the contents too.
     assert_ne!(format!("{first:?}"), format!("{second:?}"));
 }

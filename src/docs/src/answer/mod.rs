@@ -1,7 +1,8 @@
-//! Answers from passages, and the sources that they cite.
+//! Answers from passages, with the sources that they cite.
 //!
-//! Asked in this order: the model that the operator configured, the client's own, and else the passages themselves, which are
-//! quoted. `prompt.rs` says what a model is told, `citations.rs` takes out of its answer what it was not given.
+//! The first that is available answers: the model that the operator configured, the client's own model, or the passages
+//! themselves, quoted. `prompt.rs` has the instructions of the model, and `citations.rs` removes from its answer what
+//! it was not given.
 
 mod citations;
 mod prompt;
@@ -15,54 +16,54 @@ use crate::{model::Hit, remote::Generator};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, text::one_line};
 
-/// Characters of a passage that are quoted, and that a model is given.
-const QUOTED: usize = 1200;
-const GIVEN: usize = 4000;
-/// Characters of a model's answer.
-const ANSWER: usize = 20_000;
+/// The maximum number of characters of a quoted passage, and below of one that a model is given.
+const MAX_QUOTE: usize = 1200;
+const MAX_GIVEN_PASSAGE: usize = 4000;
+/// The maximum number of characters of a model's answer.
+const MAX_ANSWER: usize = 20_000;
 
-/// What an answer rests on.
+/// A passage that an answer rests on.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub hit: Hit,
 }
 
-/// Who wrote an answer.
+/// The author of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AnswerMode {
     /// The model that the operator configured.
     Generated,
-    /// The client's own.
+    /// The client's own model.
     Sampled,
-    /// Nobody: the documents are quoted.
+    /// No model: the documents are quoted.
     Extractive,
     /// There is nothing to answer from.
     None,
 }
 
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct Answer {
     pub text: String,
     pub mode: AnswerMode,
-    /// Why it was not somebody before in the order.
+    /// Why no preferred author answered.
     pub note: Option<String>,
 }
 
-/// Writes answers.
+/// Writes answers from passages.
 #[derive(Clone)]
 pub(crate) struct Answerer {
     pub generator: Option<Arc<Generator>>,
 }
 
 impl Source {
-    pub fn of(hit: Hit) -> Self {
+    pub fn new(hit: Hit) -> Self {
         Self { hit }
     }
 
-    /// What a model is given of it.
-    fn given(&self) -> String {
-        cut(&self.hit.passage.text, GIVEN)
+    /// Returns the passage as the model is given it.
+    fn prompt_text(&self) -> String {
+        cut(&self.hit.passage.text, MAX_GIVEN_PASSAGE)
     }
 }
 
@@ -74,19 +75,21 @@ fn cut(text: &str, max: usize) -> String {
 }
 
 impl Answerer {
+    /// Answers a query from the passages.
+    ///
     /// # Errors
     /// `CANCELLED`
-    pub async fn answer(&self, query: &str, sources: &[Source], ctx: &CallContext) -> Result<Answered, McpError> {
+    pub async fn answer(&self, query: &str, sources: &[Source], ctx: &CallContext) -> Result<Answer, McpError> {
         if sources.is_empty() {
             let text = "Nothing in the documents is relevant enough to answer this.".to_owned();
-            return Ok(Answered { text, mode: AnswerMode::None, note: None });
+            return Ok(Answer { text, mode: AnswerMode::None, note: None });
         }
         let mut note = None;
-        let user = prompt::user(query, sources);
+        let user = prompt::user_prompt(query, sources);
         if let Some(generator) = &self.generator {
             match generator.answer(prompt::SYSTEM, &user, &ctx.cancel).await {
-                Ok(text) => match citations::kept(&cut(&text, ANSWER), sources) {
-                    Some(text) => return Ok(Answered { text, mode: AnswerMode::Generated, note }),
+                Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
+                    Some(text) => return Ok(Answer { text, mode: AnswerMode::Generated, note }),
                     None => {
                         note = Some("The answer of the gateway's model was full of addresses and left out.".to_owned())
                     }
@@ -102,8 +105,8 @@ impl Answerer {
         }
         if let Some(inquirer) = ctx.inquirer.as_ref().filter(|inquirer| inquirer.capabilities().sampling) {
             match sampling::ask(&**inquirer, &user, &ctx.cancel).await {
-                Ok(text) => match citations::kept(&cut(&text, ANSWER), sources) {
-                    Some(text) => return Ok(Answered { text, mode: AnswerMode::Sampled, note }),
+                Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
+                    Some(text) => return Ok(Answer { text, mode: AnswerMode::Sampled, note }),
                     None => {
                         note = Some("The answer of the client's model was full of addresses and left out.".to_owned())
                     }
@@ -111,12 +114,12 @@ impl Answerer {
                 Err(why) => note = Some(format!("The client's model was not used: {}.", one_line(&why, 200))),
             }
         }
-        Ok(Answered { text: quoted(sources), mode: AnswerMode::Extractive, note })
+        Ok(Answer { text: quote_passages(sources), mode: AnswerMode::Extractive, note })
     }
 }
 
-/// The passages themselves.
-fn quoted(sources: &[Source]) -> String {
+/// Quotes the passages themselves as the answer.
+fn quote_passages(sources: &[Source]) -> String {
     let quotes = sources.iter().enumerate().map(|(at, source)| {
         let Hit { title, path, passage, .. } = &source.hit;
         let place = format!(
@@ -126,7 +129,7 @@ fn quoted(sources: &[Source]) -> String {
             passage.first_line,
             passage.last_line
         );
-        let text = cut(&passage.text, QUOTED);
+        let text = cut(&passage.text, MAX_QUOTE);
         let text: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
         format!("[{}] {place}:\n{}", at + 1, text.join("\n"))
     });

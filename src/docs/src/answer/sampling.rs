@@ -13,7 +13,7 @@ use countersign_provider::{
 
 const MAX_TOKENS: u32 = 1024;
 
-/// What it says, or why there is no answer.
+/// Returns the model's answer, or the reason why there is none.
 pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &CancellationToken) -> Result<String, String> {
     let params = json!({
         "messages": [{ "role": "user", "content": { "type": "text", "text": user } }],
@@ -22,7 +22,7 @@ pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &Cancellati
     });
     let (reply, answer) = oneshot::channel();
     let reply = Replier::new(move |answer| drop(reply.send(answer)));
-    // Whoever waits no longer takes the question back.
+    // A caller that stops waiting withdraws the question.
     let cancelled = cancel.child_token();
     let _taken_back = cancelled.clone().drop_guard();
     inquirer.ask(UpstreamRequest {
@@ -37,17 +37,17 @@ pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &Cancellati
         () = cancel.cancelled() => return Err("the call was taken back".to_owned()),
     };
     let answer: Value = serde_json::from_str(answer.get()).map_err(|_| "its answer is not JSON".to_owned())?;
-    let text = said(&answer["content"]);
+    let text = content_text(&answer["content"]);
     match text.trim() {
         "" => Err("it said nothing".to_owned()),
         text => Ok(text.to_owned()),
     }
 }
 
-/// One block of text, or several (2025-11-25/client/sampling, "Creating Messages").
-fn said(content: &Value) -> String {
+/// Joins the text of one block or several (2025-11-25/client/sampling, "Creating Messages").
+fn content_text(content: &Value) -> String {
     match content {
-        Value::Array(blocks) => blocks.iter().map(said).collect::<Vec<_>>().join(""),
+        Value::Array(blocks) => blocks.iter().map(content_text).collect::<Vec<_>>().join(""),
         block => block["text"].as_str().unwrap_or_default().to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! What is written to an index, and what is known of each document.
+//! Writes documents to an index, and reads their metadata.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,24 +10,24 @@ use super::{
 };
 use crate::model::{Document, Level};
 
-/// Passages of one document: what is beyond is not found.
-pub(super) const PASSAGES: i64 = 4096;
+/// The maximum number of passages of one document; those beyond it are not found.
+pub(super) const MAX_PASSAGES: i64 = 4096;
 
-/// What a passage is known by as long as its document is not put again.
+/// Identifies a passage until its document is written again.
 pub(crate) type PassageId = i64;
 
-/// What a file was like when it was read.
+/// The state of a file when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     pub size: u64,
     pub mtime_ns: i64,
-    /// When it was read, by the same clock.
+    /// The time of reading, by the same clock.
     pub read_at_ns: i64,
     /// SHA-256 of its bytes.
     pub hash: [u8; 32],
 }
 
-/// How much there is.
+/// Numbers of indexed documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub documents: usize,
@@ -35,18 +35,18 @@ pub(crate) struct Counts {
     pub by_type: BTreeMap<Option<String>, usize>,
 }
 
-/// What is to be said of the documents as a whole.
+/// The overall state of the documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Health {
     pub documents: usize,
     pub without_front_matter: usize,
-    /// Documents whose front matter does not fit their type.
+    /// Documents whose front matter does not match their type.
     pub faulty: usize,
-    /// The first of these, by path, each with what is wrong.
+    /// The first faulty documents, by path, each with its faults.
     pub faults: Vec<(String, String)>,
 }
 
-/// What is known of a document.
+/// The metadata of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub path: String,
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     pub chunks: usize,
 }
 
-const ENTRY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
+const ENTRY_QUERY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
     (SELECT count(*) FROM chunks WHERE document = documents.id) FROM documents";
 
 pub(super) const fn rank(level: Level) -> i64 {
@@ -95,28 +95,28 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 impl Index {
-    /// Adds documents, each in place of what was known of its path, in one transaction.
-    pub fn put(&self, documents: &[(Stamp, Document)]) -> Result<(), IndexError> {
+    /// Writes documents in one transaction; each replaces the one with its path.
+    pub fn put(&self, documents: &[(FileStamp, Document)]) -> Result<(), IndexError> {
         self.write(
             |tx| {
-                let mut gone = Vec::new();
+                let mut removed = Vec::new();
                 for (stamp, document) in documents {
-                    gone.extend(delete(tx, &document.path)?);
-                    insert(tx, stamp, document)?;
+                    removed.extend(delete_document(tx, &document.path)?);
+                    insert_document(tx, stamp, document)?;
                 }
-                Ok(gone)
+                Ok(removed)
             },
             |index, gone: Vec<Vec<PassageId>>| index.drop_vectors(gone.into_iter().flatten()),
         )
     }
 
-    /// Removes documents; how many there were.
+    /// Removes documents, and returns how many existed.
     pub fn remove(&self, paths: &[String]) -> Result<usize, IndexError> {
         self.write(
             |tx| {
                 let (mut gone, mut count) = (Vec::new(), 0);
                 for path in paths {
-                    let passages = delete(tx, path)?;
+                    let passages = delete_document(tx, path)?;
                     count += usize::from(passages.is_some());
                     gone.extend(passages.into_iter().flatten());
                 }
@@ -135,8 +135,8 @@ impl Index {
         }
     }
 
-    /// Notes what files are like whose contents are the same.
-    pub fn touch(&self, files: &[(String, Stamp)]) -> Result<(), IndexError> {
+    /// Updates the stamps of files whose content is unchanged.
+    pub fn touch(&self, files: &[(String, FileStamp)]) -> Result<(), IndexError> {
         self.write(
             |tx| {
                 let mut statement = tx
@@ -150,13 +150,13 @@ impl Index {
         )
     }
 
-    /// What each file was like when it was read, by its path.
-    pub fn stamps(&self) -> Result<HashMap<String, Stamp>, IndexError> {
+    /// Returns the stamp of each file by its path.
+    pub fn stamps(&self) -> Result<HashMap<String, FileStamp>, IndexError> {
         self.read(|conn| {
             let mut statement = conn.prepare_cached("SELECT path, size, mtime_ns, read_at_ns, hash FROM documents")?;
             let rows = statement.query_map([], |row| {
                 let stamp =
-                    Stamp { size: row.get(1)?, mtime_ns: row.get(2)?, read_at_ns: row.get(3)?, hash: row.get(4)? };
+                    FileStamp { size: row.get(1)?, mtime_ns: row.get(2)?, read_at_ns: row.get(3)?, hash: row.get(4)? };
                 Ok((row.get(0)?, stamp))
             })?;
             rows.collect()
@@ -178,7 +178,7 @@ impl Index {
         })
     }
 
-    /// With so many faults at most.
+    /// Returns the state of the documents, with at most `limit` faults.
     pub fn health(&self, limit: usize) -> Result<Health, IndexError> {
         self.read(|conn| {
             let sql = "SELECT count(*), count(*) - coalesce(sum(front_matter), 0), count(fault) FROM documents";
@@ -195,14 +195,16 @@ impl Index {
     }
 
     pub fn document(&self, path: &str) -> Result<Option<Entry>, IndexError> {
-        self.read(|conn| conn.prepare_cached(&format!("{ENTRY} WHERE path = ?1"))?.query_row([path], entry).optional())
+        self.read(|conn| {
+            conn.prepare_cached(&format!("{ENTRY_QUERY} WHERE path = ?1"))?.query_row([path], entry).optional()
+        })
     }
 
-    /// Documents by their paths, from the first that begins with `prefix`; at most `limit`, and how many there are.
+    /// Returns at most `limit` documents in the order of paths from `prefix` on, and how many have the prefix.
     pub fn list(&self, prefix: &str, limit: usize) -> Result<(Vec<Entry>, usize), IndexError> {
         self.read(|conn| {
             let within = "WHERE path >= ?1 AND substr(path, 1, length(?1)) = ?1";
-            let mut statement = conn.prepare_cached(&format!("{ENTRY} {within} ORDER BY path LIMIT ?2"))?;
+            let mut statement = conn.prepare_cached(&format!("{ENTRY_QUERY} {within} ORDER BY path LIMIT ?2"))?;
             let entries = statement.query_map(params![prefix, limit], entry)?.collect::<rusqlite::Result<_>>()?;
             let count = format!("SELECT count(*) FROM documents {within}");
             let total = conn.prepare_cached(&count)?.query_row([prefix], |row| row.get(0))?;
@@ -210,28 +212,36 @@ impl Index {
         })
     }
 
-    /// Passages that have no vector of this model, with what is embedded of each: where it stands, and its text.
+    /// Returns passages that have no vector of this model, with the text to embed: title, headings and content.
     pub fn without_vectors(&self, model: &str, limit: usize) -> Result<Vec<(PassageId, String)>, IndexError> {
-        self.read(|conn| pending(conn, "(vector IS NULL OR model <> ?1) LIMIT ?2", params![model, limit]))
+        self.read(|conn| {
+            passages_without_vector(conn, "(vector IS NULL OR model <> ?1) LIMIT ?2", params![model, limit])
+        })
     }
 
-    /// The same of one document.
+    /// Returns the passages of one document that have no vector of this model.
     pub fn without_vectors_of(&self, path: &str, model: &str) -> Result<Vec<(PassageId, String)>, IndexError> {
-        self.read(|conn| pending(conn, "(vector IS NULL OR model <> ?1) AND documents.path = ?2", params![model, path]))
+        self.read(|conn| {
+            passages_without_vector(
+                conn,
+                "(vector IS NULL OR model <> ?1) AND documents.path = ?2",
+                params![model, path],
+            )
+        })
     }
 
-    /// Sets vectors of passages that are still there. Those that are not finite, or nothing but zeros, are left out.
+    /// Stores vectors of passages that still exist. Vectors that are not finite, or consist of zeros, are skipped.
     pub fn set_vectors(&self, model: &str, all: &[(PassageId, Vec<f32>)]) -> Result<(), IndexError> {
         let unit: Vec<(PassageId, Vec<f32>)> =
-            all.iter().filter_map(|(id, vector)| Some((*id, vectors::normalized(vector)?))).collect();
+            all.iter().filter_map(|(id, vector)| Some((*id, vectors::normalize(vector)?))).collect();
         self.write(
             |tx| {
-                let mut there = Vec::new();
+                let mut existing = Vec::new();
                 let mut statement = tx.prepare_cached("UPDATE passages SET vector = ?2, model = ?3 WHERE id = ?1")?;
                 for (id, vector) in &unit {
-                    there.push(statement.execute(params![id, vectors::to_bytes(vector), model])? > 0);
+                    existing.push(statement.execute(params![id, vectors::to_bytes(vector), model])? > 0);
                 }
-                Ok(there)
+                Ok(existing)
             },
             |index, there| {
                 if let Some(matrix) = &mut *index.matrix.write() {
@@ -244,7 +254,7 @@ impl Index {
     }
 }
 
-fn pending(
+fn passages_without_vector(
     conn: &Connection,
     which: &str,
     parameters: &[&dyn rusqlite::ToSql],
@@ -262,14 +272,14 @@ fn pending(
     rows.collect()
 }
 
-/// The ids of the passages that are gone; none where there was no such document.
-fn delete(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<Vec<PassageId>>> {
+/// Deletes a document, and returns the ids of its passages; `None` if it did not exist.
+fn delete_document(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<Vec<PassageId>>> {
     let id: Option<i64> = tx
         .prepare_cached("SELECT id FROM documents WHERE path = ?1")?
         .query_row([path], |row| row.get(0))
         .optional()?;
     let Some(id) = id else { return Ok(None) };
-    let (from, to) = (id * PASSAGES, (id + 1) * PASSAGES);
+    let (from, to) = (id * MAX_PASSAGES, (id + 1) * MAX_PASSAGES);
     let passages: Vec<PassageId> = tx
         .prepare_cached("SELECT id FROM passages WHERE id >= ?1 AND id < ?2")?
         .query_map([from, to], |row| row.get(0))?
@@ -282,7 +292,7 @@ fn delete(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<Vec<Passa
     Ok(Some(passages))
 }
 
-fn insert(tx: &Transaction<'_>, stamp: &Stamp, document: &Document) -> rusqlite::Result<()> {
+fn insert_document(tx: &Transaction<'_>, stamp: &FileStamp, document: &Document) -> rusqlite::Result<()> {
     let links = serde_json::to_string(&document.links).unwrap_or_else(|_| "[]".to_owned());
     let level = rank(document.level);
     tx.prepare_cached(
@@ -306,26 +316,26 @@ fn insert(tx: &Transaction<'_>, stamp: &Stamp, document: &Document) -> rusqlite:
         document.fault,
     ])?;
     let id = tx.last_insert_rowid();
-    // The summary may say what the text does not, and the path what neither does.
-    let title = words::indexed(&format!("{} {} {}", document.title, document.summary, document.path));
+    // The summary and the path may contain words that the text does not.
+    let title = words::index_text(&format!("{} {} {}", document.title, document.summary, document.path));
     let mut chunks = tx.prepare_cached(
         "INSERT INTO chunks (document, header_path, first_line, last_line, level) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?;
     let mut passages =
         tx.prepare_cached("INSERT INTO passages (id, chunk, first_line, last_line, text) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     let mut words = tx.prepare_cached("INSERT INTO words (rowid, title, heading, body) VALUES (?1, ?2, ?3, ?4)")?;
-    let mut next = id * PASSAGES;
+    let mut next = id * MAX_PASSAGES;
     for chunk in &document.chunks {
         chunks.execute(params![id, chunk.header_path, chunk.first_line, chunk.last_line, level])?;
         let of = tx.last_insert_rowid();
-        let heading = words::indexed(&chunk.header_path);
+        let heading = words::index_text(&chunk.header_path);
         for passage in &chunk.passages {
-            if next >= (id + 1) * PASSAGES {
+            if next >= (id + 1) * MAX_PASSAGES {
                 tracing::warn!(path = %document.path, "a document has more passages than are indexed");
                 return Ok(());
             }
             passages.execute(params![next, of, passage.first_line, passage.last_line, passage.text])?;
-            words.execute(params![next, title, heading, words::indexed(&passage.text)])?;
+            words.execute(params![next, title, heading, words::index_text(&passage.text)])?;
             next += 1;
         }
     }

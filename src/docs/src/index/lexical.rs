@@ -1,75 +1,78 @@
-//! How well the words of a query match each document.
+//! Scores how well the words of a query match each document.
 
 use foldhash::{HashMap, HashMapExt as _};
 use rusqlite::{Connection, params};
 
 use super::{
-    documents::{PASSAGES, PassageId},
+    documents::{MAX_PASSAGES, PassageId},
     score, words,
 };
 
 /// Weights of the title, of the headings above a passage, and of its text.
-const COLUMNS: &str = "4.0, 2.0, 1.0";
-/// Of BM25 as FTS5 has it.
+const COLUMN_WEIGHTS: &str = "4.0, 2.0, 1.0";
+/// The parameter of BM25 as FTS5 has it.
 const K1: f64 = 1.2;
-/// A term that more passages have tells little and costs most: it is looked at only where no other one is asked for.
-const COMMON: usize = 6000;
+/// Terms in more passages than this say little and cost most: they are used only if the query has no other terms.
+const COMMON_TERM_PASSAGES: usize = 6000;
 
-/// What matches of one document.
+/// The match of one document.
 #[derive(Debug)]
-pub(super) struct Matched {
-    /// From 0 to 1.
-    pub matched: f64,
+pub(super) struct DocumentMatch {
+    /// The score, from 0 to 1.
+    pub score: f64,
     pub passage: PassageId,
 }
 
 struct Term {
     weight: f64,
-    /// What the term adds to each passage that has it, from 0 to 1.
+    /// The score that the term adds to each passage that has it, from 0 to 1.
     hits: Vec<(PassageId, f64)>,
 }
 
-/// The documents that have any of the query's words, by id.
-pub(super) fn search(conn: &Connection, query: &str) -> rusqlite::Result<HashMap<i64, Matched>> {
-    let asked = words::asked(query);
+/// Returns the documents that have any of the query's words, by id.
+pub(super) fn search(conn: &Connection, query: &str) -> rusqlite::Result<HashMap<i64, DocumentMatch>> {
+    let terms = words::query_terms(query);
     let all: usize = conn.prepare_cached("SELECT count(*) FROM passages")?.query_row([], |row| row.get(0))?;
     let mut counted = Vec::new();
     {
         let up_to = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ?1 LIMIT ?2)";
         let mut count = conn.prepare_cached(up_to)?;
-        for term in &asked {
-            counted.push((count.query_row(params![quoted(term), COMMON + 1], |row| row.get::<_, usize>(0))?, term));
+        for term in &terms {
+            counted.push((
+                count.query_row(params![quote_term(term), COMMON_TERM_PASSAGES + 1], |row| row.get::<_, usize>(0))?,
+                term,
+            ));
         }
     }
     counted.sort();
     let mut terms: Vec<Term> = Vec::new();
     let mut whole = 0.0;
     for (count, term) in counted {
-        if count > COMMON && !terms.is_empty() {
+        if count > COMMON_TERM_PASSAGES && !terms.is_empty() {
             break;
         }
-        let found = if count > 0 { hits(conn, term, all)? } else { Vec::new() };
-        let weight = score::weight(found.len(), all);
+        let found = if count > 0 { term_hits(conn, term, all)? } else { Vec::new() };
+        let weight = score::term_weight(found.len(), all);
         whole += weight;
         if !found.is_empty() {
             terms.push(Term { weight, hits: found });
         }
     }
-    Ok(combined(&terms, whole))
+    Ok(combine(&terms, whole))
 }
 
-/// A term as FTS5 takes it for one word, whatever stands in it.
-fn quoted(term: &str) -> String {
+/// Quotes a term so that FTS5 takes it for one word, whatever it contains.
+fn quote_term(term: &str) -> String {
     format!("\"{}\"", term.replace('"', "\"\""))
 }
 
-/// What a term adds to each passage that has it.
-fn hits(conn: &Connection, term: &str, all: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
-    let sql = format!("SELECT rowid, bm25(words, {COLUMNS}) FROM words WHERE words MATCH ?1");
+/// Returns the score that a term adds to each passage that has it.
+fn term_hits(conn: &Connection, term: &str, all: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
+    let sql = format!("SELECT rowid, bm25(words, {COLUMN_WEIGHTS}) FROM words WHERE words MATCH ?1");
     let mut statement = conn.prepare_cached(&sql)?;
-    let rows = statement.query_map([quoted(term)], |row| Ok((row.get(0)?, row.get::<_, f64>(1)?)))?;
+    let rows = statement.query_map([quote_term(term)], |row| Ok((row.get(0)?, row.get::<_, f64>(1)?)))?;
     let mut hits: Vec<(PassageId, f64)> = rows.collect::<rusqlite::Result<_>>()?;
-    // What FTS5 multiplies each passage's part with (sqlite.org/fts5.html, "The bm25() function").
+    // The factor of each passage's part in FTS5 (sqlite.org/fts5.html, "The bm25() function").
     let (n, all) = (hits.len() as f64, all as f64);
     let idf = ((all - n + 0.5) / (n + 0.5)).ln().max(1e-6);
     for (_, part) in &mut hits {
@@ -78,28 +81,28 @@ fn hits(conn: &Connection, term: &str, all: usize) -> rusqlite::Result<Vec<(Pass
     Ok(hits)
 }
 
-fn combined(terms: &[Term], whole: f64) -> HashMap<i64, Matched> {
+fn combine(terms: &[Term], whole: f64) -> HashMap<i64, DocumentMatch> {
     let mut passages: HashMap<PassageId, f64> = HashMap::new();
     let mut together: HashMap<i64, f64> = HashMap::new();
     for term in terms {
         let mut best: HashMap<i64, f64> = HashMap::new();
         for (passage, part) in &term.hits {
             *passages.entry(*passage).or_default() += term.weight * part;
-            let best = best.entry(passage / PASSAGES).or_default();
+            let best = best.entry(passage / MAX_PASSAGES).or_default();
             *best = best.max(*part);
         }
         for (document, part) in best {
             *together.entry(document).or_default() += term.weight * part;
         }
     }
-    let mut found: HashMap<i64, Matched> = HashMap::new();
+    let mut found: HashMap<i64, DocumentMatch> = HashMap::new();
     for (passage, sum) in passages {
-        let document = passage / PASSAGES;
+        let document = passage / MAX_PASSAGES;
         let matched = 0.7 * sum / whole + 0.3 * together.get(&document).copied().unwrap_or_default() / whole;
         match found.get_mut(&document) {
-            // The first of equal ones, so that the answer is the same each time.
-            Some(best) if (best.matched, -best.passage) >= (matched, -passage) => {}
-            _ => drop(found.insert(document, Matched { matched, passage })),
+            // The first of equal ones, so that results are deterministic.
+            Some(best) if (best.score, -best.passage) >= (matched, -passage) => {}
+            _ => drop(found.insert(document, DocumentMatch { score: matched, passage })),
         }
     }
     found

@@ -1,8 +1,9 @@
-//! One collection of one tenant: its documents, their words and their vectors, and how they are ranked.
+//! The index of one collection of one tenant: its documents, their words and vectors, and the ranking.
 //!
-//! All of it is derived from files: an index that is damaged or of another version is made anew. Everything blocks, so
-//! callers put it on the blocking pool. `storage.rs` has the file and its connections, `documents.rs` what is written,
-//! `words.rs` takes text apart, `lexical.rs` and `vectors.rs` rank, `score.rs` has the formulas, `search.rs` fuses.
+//! Everything is derived from files, so an index that is damaged or has another version is recreated. All calls block;
+//! callers use the blocking pool. `storage.rs` has the file and its connections, `documents.rs` writes, `words.rs`
+//! splits text into terms, `lexical.rs` and `vectors.rs` rank, `score.rs` has the formulas, and `search.rs` fuses the
+//! rankings.
 
 mod documents;
 mod lexical;
@@ -14,6 +15,6 @@ mod tests;
 mod vectors;
 mod words;
 
-pub(crate) use documents::{Entry, Health, Stamp};
-pub(crate) use search::{Found, Query};
+pub(crate) use documents::{Entry, FileStamp, Health};
+pub(crate) use search::{Query, SearchResult};
 pub(crate) use storage::{Index, IndexError};

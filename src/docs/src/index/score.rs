@@ -1,79 +1,79 @@
-//! Relevance, from 0 to 1.
+//! Formulas of relevance, from 0 to 1.
 //!
-//! **Words.** A term of the query that `n` of `N` passages have weighs `w = ln(1 + (N + 100 - n) / (n + 0.5))`: the more, the
-//! rarer it is. (The 100 stand for passages of other collections, so that a small collection does not take each of its words
-//! for a common one.) What a term adds to a passage is its BM25 there, as a part of the most that it could be: from 0 to 1.
-//! The match `m` of a passage is the mean of these, by weight; terms that occur nowhere count, with 0. The match of a document
-//! is 0.7 of that of its best passage and 0.3 of what all its passages have together.
+//! **Words.** A query term that `n` of `N` passages have weighs `w = ln(1 + (N + 100 - n) / (n + 0.5))`: the rarer, the
+//! more. (The 100 stand for passages of other collections, so that in a small collection not every word counts as
+//! common.) The contribution of a term to a passage is its BM25 there, divided by the maximum possible. The match `m`
+//! of a passage is the weighted mean of the contributions; terms that occur nowhere count as 0. The match of a document
+//! is 0.7 of its best passage's match and 0.3 of the match of all its passages together.
 //!
-//! **Meaning.** How far the cosine of query and passage stands above what is usual for this query in this collection, in
-//! standard deviations: `z = (cosine - mean) / deviation`. So no model needs a scale of its own.
+//! **Meaning.** The number of standard deviations by which the cosine of query and passage exceeds the mean for this
+//! query in this collection: `z = (cosine - mean) / deviation`. So no model needs a scale of its own.
 //!
-//! **Relevance** is a logistic curve of these, `1 / (1 + exp(-x))`: of words alone `x = 12.5 m - 3.5`, of both
-//! `x = 11 m + 0.7 z - 5`. The constants were chosen on the questions of `tests/knowledge/questions.json`, so that 0.5 and
-//! 0.7 tell apart what answers them and what does not; `docs/knowledge.md` says how well that works.
+//! **Relevance** is a logistic curve of these, `1 / (1 + exp(-x))`: for words alone `x = 12.5 m - 3.5`, for both `x =
+//! 11 m + 0.7 z - 5`. The constants were chosen on the questions of `tests/knowledge/questions.json`, so that 0.5 and
+//! 0.7 separate passages that answer them from those that do not; `docs/knowledge.md` says how well that works.
 //!
-//! **Order.** By words alone, by `m`. By both, by reciprocal rank fusion: the sum of `1 / (10 + place)` in the two rankings. A
-//! document is at least as relevant as any that ranks below it.
+//! **Order.** For words alone, by `m`. For both, by reciprocal rank fusion: the sum of `1 / (10 + rank)` in the two
+//! rankings. A document is at least as relevant as any that ranks below it.
 
-/// Of reciprocal rank fusion. The usual 60 finds less (`docs/knowledge.md`).
-const K: f64 = 10.0;
+/// The constant of reciprocal rank fusion. The usual 60 finds less (`docs/knowledge.md`).
+const RANK_CONSTANT: f64 = 10.0;
 
-/// Passages from which on the deviation of cosines says something.
-const FEW: usize = 30;
-/// What the deviation is at least, where there are fewer.
-const LEAST_DEVIATION: f64 = 0.05;
+/// The number of passages from which on the deviation of cosines is meaningful.
+const MIN_SAMPLE: usize = 30;
+/// The minimum deviation if there are fewer passages.
+const MIN_DEVIATION: f64 = 0.05;
 
 fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// What a term weighs that `n` of `all` passages have.
-pub(super) fn weight(n: usize, all: usize) -> f64 {
+/// Returns the weight of a term that `n` of `all` passages have.
+pub(super) fn term_weight(n: usize, all: usize) -> f64 {
     let (n, all) = (n as f64, all as f64);
     (1.0 + (all + 100.0 - n) / (n + 0.5)).ln()
 }
 
-/// The relevance of a match of words.
-pub(super) fn of_words(matched: f64) -> f64 {
-    // Nothing matched is nothing, and all of it is all.
+/// Returns the relevance of a match of words.
+pub(super) fn lexical_relevance(matched: f64) -> f64 {
+    // Scaled so that no match is 0 and a full match is 1.
     let at = |matched: f64| logistic(12.5 * matched - 3.5);
     ((at(matched) - at(0.0)) / (at(1.0) - at(0.0))).clamp(0.0, 1.0)
 }
 
-/// What is usual among cosines.
-pub(super) struct Usual {
+/// The mean and deviation of a query's cosines.
+pub(super) struct CosineDistribution {
     mean: f64,
     deviation: f64,
     few: bool,
 }
 
-impl Usual {
-    pub fn of(cosines: impl Iterator<Item = f64> + Clone) -> Self {
+impl CosineDistribution {
+    pub fn from_cosines(cosines: impl Iterator<Item = f64> + Clone) -> Self {
         let all = cosines.clone().count();
         let count = all.max(1) as f64;
         let mean = cosines.clone().sum::<f64>() / count;
         let variance = cosines.map(|cosine| (cosine - mean).powi(2)).sum::<f64>() / count;
-        let few = all < FEW;
-        Self { mean, deviation: variance.sqrt().max(if few { LEAST_DEVIATION } else { 1e-6 }), few }
+        let is_small = all < MIN_SAMPLE;
+        Self { mean, deviation: variance.sqrt().max(if is_small { MIN_DEVIATION } else { 1e-6 }), few: is_small }
     }
 
-    /// How far a cosine stands above what is usual.
-    pub fn above(&self, cosine: f64) -> f64 {
+    /// Returns the number of deviations by which a cosine exceeds the mean.
+    pub fn deviations_above_mean(&self, cosine: f64) -> f64 {
         (cosine - self.mean) / self.deviation
     }
 
-    /// The relevance of a match of words and of what stands that far above what is usual.
-    pub fn of_both(&self, matched: f64, above: f64) -> f64 {
+    /// Returns the relevance of a match of words together with a deviation above the mean.
+    pub fn fused_relevance(&self, matched: f64, above: f64) -> f64 {
         let both = logistic(11.0 * matched + 0.7 * above - 5.0);
-        // Among few there is nothing to stand above.
-        if self.few { both.max(of_words(matched)) } else { both }
+        // With few passages, the deviation says nothing.
+        if self.few { both.max(lexical_relevance(matched)) } else { both }
     }
 }
 
-/// What the order goes by, of the places in both rankings, from 0; `None` for what is in only one of them.
-pub(super) fn fused(places: (Option<usize>, Option<usize>)) -> f64 {
-    let of = |place: Option<usize>| place.map_or(0.0, |place| 1.0 / (K + place as f64));
+/// Returns the fused score of two ranks, counted from 0; `None` if the document is not in that ranking.
+pub(super) fn reciprocal_rank(places: (Option<usize>, Option<usize>)) -> f64 {
+    let of = |place: Option<usize>| place.map_or(0.0, |place| 1.0 / (RANK_CONSTANT + place as f64));
     of(places.0) + of(places.1)
 }
 
@@ -82,29 +82,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relevance_is_from_0_to_1_and_rises() {
-        let words: Vec<f64> = (0..=100).map(|at| of_words(f64::from(at) / 100.0)).collect();
+    fn relevance_rises_from_0_to_1() {
+        let words: Vec<f64> = (0..=100).map(|at| lexical_relevance(f64::from(at) / 100.0)).collect();
         assert!(words.is_sorted() && words[0] == 0.0 && (words[100] - 1.0).abs() < 1e-9, "{words:?}");
-        let usual = Usual::of((0..1000).map(|at| 0.7 + f64::from(at % 100) / 1000.0));
-        let both: Vec<f64> = (0..=100).map(|at| usual.of_both(0.2, usual.above(f64::from(at) / 100.0))).collect();
+        let usual = CosineDistribution::from_cosines((0..1000).map(|at| 0.7 + f64::from(at % 100) / 1000.0));
+        let both: Vec<f64> = (0..=100)
+            .map(|at| usual.fused_relevance(0.2, usual.deviations_above_mean(f64::from(at) / 100.0)))
+            .collect();
         assert!(both.is_sorted() && both.iter().all(|score| (0.0..=1.0).contains(score)));
-        assert!(usual.of_both(0.0, usual.above(0.75)) < 0.05 && usual.of_both(0.5, usual.above(0.85)) > 0.8);
-        let few = Usual::of([0.8, 0.81].into_iter());
-        assert!(few.of_both(0.5, few.above(0.8)) >= of_words(0.5));
+        assert!(
+            usual.fused_relevance(0.0, usual.deviations_above_mean(0.75)) < 0.05
+                && usual.fused_relevance(0.5, usual.deviations_above_mean(0.85)) > 0.8
+        );
+        let few = CosineDistribution::from_cosines([0.8, 0.81].into_iter());
+        assert!(few.fused_relevance(0.5, few.deviations_above_mean(0.8)) >= lexical_relevance(0.5));
     }
 
     #[test]
-    fn rare_terms_weigh_more_and_a_small_collection_has_no_common_ones() {
-        assert!(weight(1, 10_000) > 2.0 * weight(1000, 10_000));
-        assert!(weight(1, 1) > 0.7 * weight(0, 1));
-        assert!(weight(10_000, 10_000) > 0.0);
+    fn rare_terms_weigh_more_than_common_terms() {
+        assert!(term_weight(1, 10_000) > 2.0 * term_weight(1000, 10_000));
+        assert!(term_weight(1, 1) > 0.7 * term_weight(0, 1));
+        assert!(term_weight(10_000, 10_000) > 0.0);
     }
 
     #[test]
-    fn what_both_rankings_have_first_is_first() {
-        let first = fused((Some(0), Some(0)));
-        assert!(first > fused((Some(0), Some(1))) && fused((Some(0), Some(5))) > fused((Some(0), None)));
-        assert_eq!(fused((None, None)), 0.0);
-        assert!(Usual::of(std::iter::empty()).above(0.5).is_finite());
+    fn first_in_both_rankings_is_first_overall() {
+        let first = reciprocal_rank((Some(0), Some(0)));
+        assert!(
+            first > reciprocal_rank((Some(0), Some(1)))
+                && reciprocal_rank((Some(0), Some(5))) > reciprocal_rank((Some(0), None))
+        );
+        assert_eq!(reciprocal_rank((None, None)), 0.0);
+        assert!(CosineDistribution::from_cosines(std::iter::empty()).deviations_above_mean(0.5).is_finite());
     }
 }

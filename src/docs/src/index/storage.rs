@@ -1,4 +1,4 @@
-//! The file of an index: one connection that writes, a few that read.
+//! The file of an index: one connection that writes, and a few that read.
 
 use std::{
     fs,
@@ -12,15 +12,15 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::vectors::Matrix;
 
-/// Rises with every change of `schema.sql`, or of how text is taken apart.
-const VERSION: i32 = 2;
-/// Idle reading connections kept.
+/// Increases with every change of `schema.sql`, or of how text is split into terms.
+const SCHEMA_VERSION: i32 = 2;
+/// The number of idle reading connections kept.
 const IDLE_READERS: usize = 4;
-const BUSY: Duration = Duration::from_secs(5);
-/// Pages of 4 KiB that a connection keeps in memory.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pages of 4 KiB that a connection caches.
 const CACHE_PAGES: i32 = 4000;
 
-/// Why an index failed.
+/// Why an operation on an index failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IndexError {
     #[error("{path}: {source}")]
@@ -29,26 +29,26 @@ pub(crate) enum IndexError {
     Database { path: PathBuf, source: rusqlite::Error },
 }
 
-/// See the module's page.
+/// The index of one collection, in one SQLite file.
 pub(crate) struct Index {
     path: PathBuf,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<Connection>>,
-    /// The vectors, once they were asked for.
+    /// The vectors, loaded on first use.
     pub(super) matrix: RwLock<Option<Matrix>>,
 }
 
 impl Index {
-    /// Opens or creates the file (mode 0600). One that cannot be read is made anew.
+    /// Opens or creates the file (mode 0600); one that cannot be read is recreated.
     ///
     /// # Errors
-    /// A file that can be neither read nor made.
+    /// Fails if the file can neither be read nor created.
     pub fn open(path: &Path) -> Result<Self, IndexError> {
         let writer = match prepare(path) {
             Ok(writer) => writer,
             Err(IndexError::Database { source, .. }) if is_beyond_repair(&source) => {
                 tracing::warn!(path = %path.display(), error = %source, "an index of documents is made anew");
-                remove(path)?;
+                remove_files(path)?;
                 prepare(path)?
             }
             Err(error) => return Err(error),
@@ -64,28 +64,28 @@ impl Index {
     /// Removes an index's files.
     ///
     /// # Errors
-    /// A file that cannot be removed.
+    /// Fails if a file cannot be removed.
     pub fn delete(path: &Path) -> Result<(), IndexError> {
-        remove(path)
+        remove_files(path)
     }
 
-    fn failed(&self, source: rusqlite::Error) -> IndexError {
+    fn database_error(&self, source: rusqlite::Error) -> IndexError {
         IndexError::Database { path: self.path.clone(), source }
     }
 
-    /// Several statements on one state of the file.
+    /// Runs several statements on one snapshot of the file.
     pub(super) fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, IndexError> {
         let idle = self.readers.lock().pop();
-        let conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(|error| self.failed(error))?;
+        let conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(|error| self.database_error(error))?;
         let result = conn.unchecked_transaction().and_then(|tx| work(&tx));
         let mut readers = self.readers.lock();
         if readers.len() < IDLE_READERS {
             readers.push(conn);
         }
-        result.map_err(|error| self.failed(error))
+        result.map_err(|error| self.database_error(error))
     }
 
-    /// One transaction. What `work` gives is handed to `after` once it is committed and before the next one begins.
+    /// Runs one transaction. After the commit and before the next transaction, `policy.with_sources_of` receives the result of `work`.
     pub(super) fn write<T, R>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
@@ -97,18 +97,18 @@ impl Index {
             tx.commit()?;
             Ok(value)
         });
-        let value = done.map_err(|error| self.failed(error))?;
+        let value = done.map_err(|error| self.database_error(error))?;
         Ok(after(self, value))
     }
 }
 
 fn is_beyond_repair(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, Unknown};
-    // Statements about tables that are not those of this version fail with the last one.
+    // Statements on tables of another version fail with the last one.
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | Unknown))
 }
 
-fn remove(path: &Path) -> Result<(), IndexError> {
+fn remove_files(path: &Path) -> Result<(), IndexError> {
     for end in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
@@ -124,14 +124,14 @@ fn remove(path: &Path) -> Result<(), IndexError> {
 
 fn prepare(path: &Path) -> Result<Connection, IndexError> {
     let io = |source| IndexError::Io { path: path.to_owned(), source };
-    // Made before SQLite does, so that it is never readable by others; its WAL takes the same mode.
+    // Created before SQLite does, so that others can never read it; the WAL gets the same mode.
     fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
     let database = |source| IndexError::Database { path: path.to_owned(), source };
     let mut writer = connect(path, false).map_err(database)?;
     let version: i32 = writer.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(database)?;
     let tables: i64 = writer.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(database)?;
-    if version == VERSION && tables > 0 {
-        // Some damage shows only once something is read.
+    if version == SCHEMA_VERSION && tables > 0 {
+        // Some damage shows only when data is read.
         let check: String = writer.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(database)?;
         if check == "ok" {
             return Ok(writer);
@@ -140,14 +140,14 @@ fn prepare(path: &Path) -> Result<Connection, IndexError> {
     }
     if tables > 0 || version != 0 {
         drop(writer);
-        remove(path)?;
+        remove_files(path)?;
         fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
         writer = connect(path, false).map_err(database)?;
     }
     writer.execute_batch("PRAGMA journal_mode = WAL").map_err(database)?;
     let tx = writer.transaction().map_err(database)?;
     tx.execute_batch(include_str!("schema.sql")).map_err(database)?;
-    tx.pragma_update(None, "user_version", VERSION).map_err(database)?;
+    tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(database)?;
     tx.commit().map_err(database)?;
     Ok(writer)
 }
@@ -155,11 +155,11 @@ fn prepare(path: &Path) -> Result<Connection, IndexError> {
 fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
     let access = if read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    conn.busy_timeout(BUSY)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.pragma_update(None, "cache_size", CACHE_PAGES)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "temp_store", "memory")?;
-    // What a power failure takes is read from the files again.
+    // Data lost in a power failure is read from the files again.
     conn.pragma_update(None, "synchronous", "normal")?;
     conn.set_prepared_statement_cache_capacity(64);
     Ok(conn)

@@ -6,20 +6,20 @@ use crate::{
     text::{DocTypes, parse},
 };
 
-fn stamp(size: u64) -> Stamp {
-    Stamp { size, mtime_ns: 1, read_at_ns: 2, hash: [7; 32] }
+fn stamp(size: u64) -> FileStamp {
+    FileStamp { size, mtime_ns: 1, read_at_ns: 2, hash: [7; 32] }
 }
 
-fn document(path: &str, text: &str) -> (Stamp, Document) {
+fn document(path: &str, text: &str) -> (FileStamp, Document) {
     (stamp(text.len() as u64), parse(path, text, &DocTypes::built_in()).unwrap())
 }
 
-struct Bench {
+struct TestIndex {
     index: Arc<Index>,
     dir: tempfile::TempDir,
 }
 
-impl Bench {
+impl TestIndex {
     fn new(documents: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let index = Index::open(&dir.path().join("a.db")).unwrap();
@@ -28,10 +28,10 @@ impl Bench {
     }
 
     fn find(&self, text: &str) -> Vec<String> {
-        self.ask(text, None, &Filter::default(), 0.0).hits.into_iter().map(|hit| hit.path).collect()
+        self.search(text, None, &Filter::default(), 0.0).hits.into_iter().map(|hit| hit.path).collect()
     }
 
-    fn ask(&self, text: &str, vector: Option<&[f32]>, filter: &Filter, min_score: f64) -> Found {
+    fn search(&self, text: &str, vector: Option<&[f32]>, filter: &Filter, min_score: f64) -> SearchResult {
         self.index.search(&Query { text, vector, filter, limit: 10, min_score }).unwrap()
     }
 }
@@ -41,13 +41,13 @@ const POOL: &str = "---\ndoc_type: problem\npromotion_level: critical\n---\n# Co
 const STYLE: &str = "---\ndoc_type: style\n---\n# Names of tests\n\nA test is named after what it shows.\n";
 const NOTE: &str = "# Deployments\n\nWe deploy on Tuesdays. A pool party is on Friday. 数据库连接池.\n";
 
-fn three() -> Bench {
-    Bench::new(&[("problems/pool.md", POOL), ("styles/tests.md", STYLE), ("notes/deploy.md", NOTE)])
+fn three_documents() -> TestIndex {
+    TestIndex::new(&[("problems/pool.md", POOL), ("styles/tests.md", STYLE), ("notes/deploy.md", NOTE)])
 }
 
 #[test]
-fn documents_are_found_by_their_words_identifiers_and_scripts() {
-    let bench = three();
+fn words_identifiers_and_other_scripts_are_found() {
+    let bench = three_documents();
     assert_eq!(bench.find("why is the connection pool exhausted?")[0], "problems/pool.md");
     assert_eq!(bench.find("maxInFlight"), ["problems/pool.md"]);
     assert_eq!(bench.find("in flight"), ["problems/pool.md"]);
@@ -56,7 +56,7 @@ fn documents_are_found_by_their_words_identifiers_and_scripts() {
     assert_eq!(bench.find("数据库"), ["notes/deploy.md"]);
     assert_eq!(bench.find("deploy"), ["notes/deploy.md"]);
     assert_eq!(bench.find("kubernetes"), Vec::<String>::new());
-    let found = bench.ask("connection pool exhausted", None, &Filter::default(), 0.5);
+    let found = bench.search("connection pool exhausted", None, &Filter::default(), 0.5);
     assert_eq!((found.hits[0].path.as_str(), found.total, found.ranking), ("problems/pool.md", 1, Ranking::Lexical));
     let hit = &found.hits[0];
     assert_eq!((hit.passage.first_line, hit.passage.last_line, hit.level), (5, 7, Level::Critical));
@@ -64,8 +64,8 @@ fn documents_are_found_by_their_words_identifiers_and_scripts() {
 }
 
 #[test]
-fn hostile_queries_are_words_and_nothing_else() {
-    let bench = three();
+fn hostile_queries_are_treated_as_plain_words() {
+    let bench = three_documents();
     for query in [
         "\"",
         "pool\" OR \"",
@@ -85,23 +85,23 @@ fn hostile_queries_are_words_and_nothing_else() {
         "(((((",
         "🦀",
     ] {
-        bench.ask(query, None, &Filter::default(), 0.0);
+        bench.search(query, None, &Filter::default(), 0.0);
     }
-    bench.ask(&"pool ".repeat(200_000), None, &Filter::default(), 0.0);
-    bench.ask(&"x".repeat(1 << 20), None, &Filter::default(), 0.0);
+    bench.search(&"pool ".repeat(200_000), None, &Filter::default(), 0.0);
+    bench.search(&"x".repeat(1 << 20), None, &Filter::default(), 0.0);
     assert_eq!(bench.find("pool\" OR \"exhausted")[0], "problems/pool.md");
 }
 
 #[test]
-fn filters_and_levels_hold_and_a_level_moves_with_its_chunks() {
-    let bench = three();
+fn filters_and_changed_levels_apply_to_searches() {
+    let bench = three_documents();
     let types = |names: &[&str]| Filter { doc_types: Some(names.iter().map(|n| (*n).into()).collect()), levels: None };
-    let paths = |found: Found| found.hits.into_iter().map(|hit| hit.path).collect::<Vec<_>>();
-    assert_eq!(paths(bench.ask("pool", None, &types(&["problem"]), 0.0)), ["problems/pool.md"]);
-    assert_eq!(paths(bench.ask("pool", None, &types(&["style"]), 0.0)), Vec::<String>::new());
+    let paths = |found: SearchResult| found.hits.into_iter().map(|hit| hit.path).collect::<Vec<_>>();
+    assert_eq!(paths(bench.search("pool", None, &types(&["problem"]), 0.0)), ["problems/pool.md"]);
+    assert_eq!(paths(bench.search("pool", None, &types(&["style"]), 0.0)), Vec::<String>::new());
     let levels = |levels: &[Level]| Filter { doc_types: None, levels: Some(levels.to_vec()) };
-    assert_eq!(paths(bench.ask("pool", None, &levels(&[Level::Standard]), 0.0)), ["notes/deploy.md"]);
-    assert_eq!(paths(bench.ask("pool", None, &levels(&[]), 0.0)), Vec::<String>::new());
+    assert_eq!(paths(bench.search("pool", None, &levels(&[Level::Standard]), 0.0)), ["notes/deploy.md"]);
+    assert_eq!(paths(bench.search("pool", None, &levels(&[]), 0.0)), Vec::<String>::new());
 
     let critical = |filter: &Filter| {
         let hits = bench.index.critical(filter, "tests", 5).unwrap();
@@ -121,7 +121,7 @@ fn filters_and_levels_hold_and_a_level_moves_with_its_chunks() {
 
 #[test]
 fn documents_are_replaced_removed_and_counted() {
-    let bench = three();
+    let bench = three_documents();
     let counts = bench.index.counts().unwrap();
     assert_eq!((counts.documents, counts.chunks), (3, 3));
     assert_eq!(counts.by_type[&Some("problem".to_owned())], 1);
@@ -143,7 +143,7 @@ fn documents_are_replaced_removed_and_counted() {
 }
 
 #[test]
-fn a_long_document_is_one_hit_with_its_best_passage() {
+fn long_document_is_one_hit_with_its_best_passage() {
     let mut text = "# Handbook\n\n".to_owned();
     for section in 0..100 {
         text.push_str(&format!("## Part {section}\n\n{}\n", "Filler about nothing much.\n".repeat(8)));
@@ -151,50 +151,50 @@ fn a_long_document_is_one_hit_with_its_best_passage() {
             text.push_str("The zebra crosses here.\n\n");
         }
     }
-    let bench = Bench::new(&[("long.md", &text), ("other.md", "# Zoo\n\nA zebra.\n")]);
-    let found = bench.ask("zebra crosses", None, &Filter::default(), 0.0);
+    let bench = TestIndex::new(&[("long.md", &text), ("other.md", "# Zoo\n\nA zebra.\n")]);
+    let found = bench.search("zebra crosses", None, &Filter::default(), 0.0);
     assert_eq!(found.total, 2);
     assert_eq!((found.hits[0].path.as_str(), found.hits[0].header_path.as_str()), ("long.md", "## Part 60"));
     assert!(found.hits[0].passage.text.contains("The zebra crosses here."));
 }
 
-fn embed(bench: &Bench, model: &str, of: impl Fn(&str) -> Vec<f32>) {
+fn embed(bench: &TestIndex, model: &str, of: impl Fn(&str) -> Vec<f32>) {
     let pending = bench.index.without_vectors(model, 100).unwrap();
     let vectors: Vec<_> = pending.iter().map(|(id, text)| (*id, of(text))).collect();
     bench.index.set_vectors(model, &vectors).unwrap();
 }
 
 #[test]
-fn vectors_find_what_words_do_not_and_another_model_begins_anew() {
-    let bench = three();
+fn vectors_find_synonyms_and_new_model_starts_over() {
+    let bench = three_documents();
     let of = |text: &str| if text.contains("pool ran") { vec![1.0, 0.1] } else { vec![0.1, 1.0] };
     embed(&bench, "m1", of);
     assert!(bench.index.without_vectors("m1", 10).unwrap().is_empty());
     assert_eq!(bench.index.without_vectors("m2", 10).unwrap().len(), 3);
-    let found = bench.ask("nothing in common", Some(&[1.0, 0.0]), &Filter::default(), 0.0);
+    let found = bench.search("nothing in common", Some(&[1.0, 0.0]), &Filter::default(), 0.0);
     assert_eq!((found.hits[0].path.as_str(), found.ranking), ("problems/pool.md", Ranking::Fused));
     let scores: Vec<f64> = found.hits.iter().map(|hit| hit.score).collect();
     assert!(scores.is_sorted_by(|a, b| a >= b) && scores.iter().all(|score| (0.0..=1.0).contains(score)));
     for bad in [vec![1.0, 0.0, 0.0], vec![f32::NAN, 0.0], vec![0.0, 0.0], vec![]] {
-        let found = bench.ask("pool exhausted", Some(&bad), &Filter::default(), 0.0);
+        let found = bench.search("pool exhausted", Some(&bad), &Filter::default(), 0.0);
         assert_eq!((found.hits[0].path.as_str(), found.ranking), ("problems/pool.md", Ranking::Lexical));
     }
     assert_eq!(bench.index.dimensions().unwrap(), 2);
-    // What was loaded follows what is written.
+    // The loaded vectors follow later writes.
     bench.index.remove(&["problems/pool.md".to_owned()]).unwrap();
     assert!(
         bench
-            .ask("x", Some(&[1.0, 0.0]), &Filter::default(), 0.0)
+            .search("x", Some(&[1.0, 0.0]), &Filter::default(), 0.0)
             .hits
             .iter()
             .all(|hit| hit.path != "problems/pool.md")
     );
     bench.index.put(&[document("problems/pool.md", POOL)]).unwrap();
     embed(&bench, "m1", of);
-    assert_eq!(bench.ask("x", Some(&[1.0, 0.0]), &Filter::default(), 0.0).hits[0].path, "problems/pool.md");
+    assert_eq!(bench.search("x", Some(&[1.0, 0.0]), &Filter::default(), 0.0).hits[0].path, "problems/pool.md");
     embed(&bench, "m2", |_| vec![1.0, 0.0, 0.0]);
     assert_eq!(bench.index.dimensions().unwrap(), 3);
-    // And what is loaded anew is the same.
+    // Loading them again gives the same result.
     let again = Index::open(&bench.dir.path().join("a.db")).unwrap();
     assert_eq!(again.dimensions().unwrap(), 3);
     let one = bench.index.without_vectors_of("problems/pool.md", "m3").unwrap();
@@ -202,8 +202,8 @@ fn vectors_find_what_words_do_not_and_another_model_begins_anew() {
 }
 
 #[test]
-fn vectors_that_are_none_or_whose_passage_has_gone_are_left_out() {
-    let bench = three();
+fn invalid_and_orphaned_vectors_are_ignored() {
+    let bench = three_documents();
     let pending = bench.index.without_vectors("m", 10).unwrap();
     let bad = [vec![f32::NAN, 1.0], vec![0.0, 0.0], vec![f32::INFINITY, 0.0]];
     let bad: Vec<_> = pending.iter().zip(bad).map(|((id, _), vector)| (*id, vector)).collect();
@@ -214,9 +214,9 @@ fn vectors_that_are_none_or_whose_passage_has_gone_are_left_out() {
 }
 
 #[test]
-fn a_file_that_is_damaged_or_of_another_version_is_made_anew() {
+fn damaged_or_outdated_index_is_recreated() {
     for damage in 0..4 {
-        let bench = three();
+        let bench = three_documents();
         let path = bench.dir.path().join("a.db");
         drop(bench.index);
         match damage {
@@ -240,9 +240,9 @@ fn a_file_that_is_damaged_or_of_another_version_is_made_anew() {
 }
 
 #[test]
-fn what_is_private_is_readable_by_nobody_else() {
+fn index_files_are_private() {
     use std::os::unix::fs::PermissionsExt as _;
-    let bench = three();
+    let bench = three_documents();
     for file in std::fs::read_dir(bench.dir.path()).unwrap() {
         let file = file.unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", file.path());
@@ -250,8 +250,8 @@ fn what_is_private_is_readable_by_nobody_else() {
 }
 
 #[test]
-fn readers_see_whole_batches_while_one_writes() {
-    let bench = Bench::new(&[]);
+fn readers_see_only_whole_batches() {
+    let bench = TestIndex::new(&[]);
     std::thread::scope(|threads| {
         let (index, bench) = (&bench.index, &bench);
         let writer = threads.spawn(move || {
@@ -265,7 +265,7 @@ fn readers_see_whole_batches_while_one_writes() {
         while !writer.is_finished() {
             let counts = bench.index.counts().unwrap().documents;
             assert!(counts == 0 || counts == 10, "{counts}");
-            let found = bench.ask("word", None, &Filter::default(), 0.0);
+            let found = bench.search("word", None, &Filter::default(), 0.0);
             assert!(found.total == 0 || found.total == 10, "{}", found.total);
         }
     });
@@ -273,8 +273,8 @@ fn readers_see_whole_batches_while_one_writes() {
 }
 
 #[test]
-fn documents_without_text_and_with_too_much_are_bounded() {
-    let bench = Bench::new(&[("empty.md", ""), ("front.md", "---\npromotion_level: critical\n---\n")]);
+fn empty_and_huge_documents_are_bounded() {
+    let bench = TestIndex::new(&[("empty.md", ""), ("front.md", "---\npromotion_level: critical\n---\n")]);
     let hits = bench.index.critical(&Filter::default(), "x", 5).unwrap();
     assert_eq!((hits[0].path.as_str(), hits[0].passage.text.as_str()), ("front.md", ""));
     let many = "A paragraph that is long enough to be a passage by itself. ".repeat(30) + "\n\n";

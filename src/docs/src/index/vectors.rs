@@ -1,4 +1,4 @@
-//! Vectors in memory, one after another, and the exact search among them.
+//! Vectors in memory, one after another, with exact search.
 
 use std::collections::HashMap;
 
@@ -7,22 +7,22 @@ use wide::f32x8;
 
 use super::documents::PassageId;
 
-/// Numbers of one vector.
-pub(super) const DIMENSIONS: usize = 8192;
+/// The maximum dimensions of a vector.
+pub(super) const MAX_DIMENSIONS: usize = 8192;
 
-/// Vectors of one model, each of length 1.
+/// The vectors of one model, each of length 1.
 #[derive(Debug, Default)]
 pub(crate) struct Matrix {
     model: String,
     dimensions: usize,
     data: Vec<f32>,
     rows: Vec<PassageId>,
-    places: HashMap<PassageId, usize>,
+    row_of_passage: HashMap<PassageId, usize>,
 }
 
-/// The vector with length 1; none of one that is not finite or has no direction.
-pub(super) fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
-    if !(1..=DIMENSIONS).contains(&vector.len()) {
+/// Scales the vector to length 1; `None` if it is not finite or has no direction.
+pub(super) fn normalize(vector: &[f32]) -> Option<Vec<f32>> {
+    if !(1..=MAX_DIMENSIONS).contains(&vector.len()) {
         return None;
     }
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -44,7 +44,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 impl Matrix {
-    /// All vectors of the model that has most.
+    /// Loads all vectors of the model that has most of them.
     pub fn load(conn: &Connection) -> rusqlite::Result<Self> {
         let mut matrix = Self::default();
         let mut statement = conn.prepare_cached(
@@ -60,12 +60,12 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// One of another model, or of other dimensions, is the first of a new matrix.
+    /// Adds a vector. One of another model or other dimensions starts a new matrix.
     pub fn insert(&mut self, id: PassageId, model: &str, vector: &[f32]) {
         if self.model != model || self.dimensions != vector.len() {
             *self = Self { model: model.to_owned(), dimensions: vector.len(), ..Self::default() };
         }
-        match self.places.get(&id) {
+        match self.row_of_passage.get(&id) {
             Some(place) => {
                 let from = place * self.dimensions;
                 if let Some(old) = self.data.get_mut(from..from + self.dimensions) {
@@ -73,7 +73,7 @@ impl Matrix {
                 }
             }
             None => {
-                self.places.insert(id, self.rows.len());
+                self.row_of_passage.insert(id, self.rows.len());
                 self.rows.push(id);
                 self.data.extend_from_slice(vector);
             }
@@ -81,13 +81,13 @@ impl Matrix {
     }
 
     pub fn remove(&mut self, id: PassageId) {
-        let Some(place) = self.places.remove(&id) else { return };
+        let Some(place) = self.row_of_passage.remove(&id) else { return };
         let last = self.rows.len() - 1;
         if place != last {
             let (from, to) = (last * self.dimensions, place * self.dimensions);
             self.data.copy_within(from..from + self.dimensions, to);
             if let Some(moved) = self.rows.get(last) {
-                self.places.insert(*moved, place);
+                self.row_of_passage.insert(*moved, place);
             }
         }
         self.rows.swap_remove(place);
@@ -98,9 +98,9 @@ impl Matrix {
         self.dimensions
     }
 
-    /// The cosine of each passage with the query; none where the query is of another kind than the vectors.
+    /// Returns the cosine of each passage with the query; `None` if the query has other dimensions.
     pub fn cosines(&self, query: &[f32]) -> Option<Vec<(PassageId, f32)>> {
-        let query = normalized(query).filter(|query| query.len() == self.dimensions && !self.rows.is_empty())?;
+        let query = normalize(query).filter(|query| query.len() == self.dimensions && !self.rows.is_empty())?;
         let vectors = self.data.chunks_exact(self.dimensions);
         Some(self.rows.iter().copied().zip(vectors.map(|vector| dot(vector, &query))).collect())
     }
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cosines_are_exact_whatever_the_dimensions() {
+    fn cosines_are_exact_in_all_dimensions() {
         for dimensions in [1, 7, 8, 9, 384, 1000] {
             let vector = |seed: i64| -> Vec<f32> {
                 (0..dimensions).map(|at: i64| ((at * 31 + seed * 17) % 101) as f32 / 50.0 - 0.99).collect()
             };
             let mut matrix = Matrix::default();
             for id in 0..20 {
-                matrix.insert(id, "m", &normalized(&vector(id)).unwrap());
+                matrix.insert(id, "m", &normalize(&vector(id)).unwrap());
             }
             for (id, cosine) in matrix.cosines(&vector(3)).unwrap() {
                 let (a, b) = (vector(3), vector(id));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_come_and_go() {
+    fn vectors_are_inserted_and_removed() {
         let mut matrix = Matrix::default();
         for id in 0..5 {
             matrix.insert(id, "m", &[id as f32, 1.0]);
@@ -153,11 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_direction_is_no_vector() {
-        for bad in [vec![], vec![0.0; 4], vec![f32::NAN, 1.0], vec![f32::INFINITY, 1.0], vec![1.0; DIMENSIONS + 1]] {
-            assert!(normalized(&bad).is_none());
+    fn zero_vector_is_rejected() {
+        for bad in [vec![], vec![0.0; 4], vec![f32::NAN, 1.0], vec![f32::INFINITY, 1.0], vec![1.0; MAX_DIMENSIONS + 1]]
+        {
+            assert!(normalize(&bad).is_none());
         }
-        assert_eq!(normalized(&[3.0, 4.0]).unwrap(), [0.6, 0.8]);
+        assert_eq!(normalize(&[3.0, 4.0]).unwrap(), [0.6, 0.8]);
         assert_eq!(from_bytes(&to_bytes(&[0.5, -1.0])), [0.5, -1.0]);
     }
 }

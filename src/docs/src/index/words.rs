@@ -1,17 +1,17 @@
-//! Takes text apart into what is indexed and asked for. Identifiers are found as a whole and by their parts, and scripts that
-//! write no spaces by pairs of their characters.
+//! Splits text and queries into terms. Identifiers are found as a whole and by their parts, and scripts without spaces
+//! by pairs of characters.
 
 use std::collections::HashSet;
 
-/// Terms of one query.
+/// The maximum number of terms of one query.
 pub(super) const MAX_TERMS: usize = 24;
-/// Bytes of a query that are looked at.
+/// Bytes of a query that are read.
 const MAX_QUERY: usize = 16 << 10;
 /// Characters of a term.
 const MAX_TERM: usize = 64;
 
-/// Words of questions that say nothing about what is looked for; of English, since most documents are.
-const STOP: [&str; 72] = [
+/// Words that say nothing about the topic of a question; English only, since most documents are.
+const STOP_WORDS: [&str; 72] = [
     "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by",
     "can", "could", "did", "do", "does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "into", "is",
     "it", "its", "me", "my", "no", "not", "of", "on", "or", "our", "should", "so", "some", "such", "than", "that",
@@ -19,7 +19,7 @@ const STOP: [&str; 72] = [
     "where", "which", "who", "why", "will", "with", "would", "you", "your", "s",
 ];
 
-/// Whether a script is written without spaces: its characters are indexed in pairs.
+/// Returns `true` for a script written without spaces, whose characters are indexed in pairs.
 fn is_dense(c: char) -> bool {
     matches!(u32::from(c), 0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x2E80..=0x30FF | 0x3130..=0x318F
         | 0x31F0..=0x9FFF | 0xA960..=0xA97F | 0xAC00..=0xD7FF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
@@ -29,7 +29,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() && !is_dense(c)
 }
 
-/// Calls `each` with every term of the text: words, the parts of those that are put together, and pairs.
+/// Calls `each` with every term of the text: words, parts of compound words, and pairs.
 fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut word: Option<usize> = None;
     let mut dense: Option<(usize, usize)> = None;
@@ -48,7 +48,7 @@ fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
             }
             dense = Some((at, end));
         } else if let Some((start, end)) = dense.take() {
-            // One that stands alone has no pair.
+            // A character that stands alone forms no pair.
             let alone = text.get(..start).is_none_or(|before| !before.ends_with(is_dense));
             if alone {
                 each(text.get(start..end).unwrap_or_default());
@@ -57,7 +57,7 @@ fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     }
 }
 
-/// The parts of `maxInFlight`, `HTTPServer` and `utf8`; none of a word that has one only.
+/// Calls `each` with the parts of compounds like `maxInFlight`, `HTTPServer` and `utf8`; not if there is only one part.
 fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     if word.len() < 3 || word.bytes().skip(1).all(|byte| byte.is_ascii_lowercase()) {
         return;
@@ -85,8 +85,8 @@ fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     }
 }
 
-/// The text as it is indexed: its terms with spaces between them.
-pub(super) fn indexed(text: &str) -> String {
+/// Returns the text for the index: its terms, separated by spaces.
+pub(super) fn index_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     terms(text, |term| {
         if !out.is_empty() {
@@ -97,8 +97,8 @@ pub(super) fn indexed(text: &str) -> String {
     out
 }
 
-/// What a query asks for: each term once, in lower case, without words that say nothing unless there are no others.
-pub(super) fn asked(query: &str) -> Vec<String> {
+/// Returns the terms of a query: each once, in lower case, and without stop words unless there are no others.
+pub(super) fn query_terms(query: &str) -> Vec<String> {
     let end = query.char_indices().map(|(at, _)| at).take_while(|at| *at <= MAX_QUERY).last().unwrap_or(0);
     let query = if query.len() > MAX_QUERY { query.get(..end).unwrap_or_default() } else { query };
     let mut seen = HashSet::new();
@@ -109,7 +109,7 @@ pub(super) fn asked(query: &str) -> Vec<String> {
             all.push(term);
         }
     });
-    let telling: Vec<String> = all.iter().filter(|term| !STOP.contains(&term.as_str())).cloned().collect();
+    let telling: Vec<String> = all.iter().filter(|term| !STOP_WORDS.contains(&term.as_str())).cloned().collect();
     let mut chosen = if telling.is_empty() { all } else { telling };
     chosen.truncate(MAX_TERMS);
     chosen
@@ -120,32 +120,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_are_whole_and_in_parts() {
-        assert_eq!(indexed("maxInFlight"), "maxInFlight max In Flight");
-        assert_eq!(indexed("foo_bar --dry-run a.b.c"), "foo bar dry run a b c");
-        assert_eq!(indexed("HTTPServer2"), "HTTPServer2 HTTP Server 2");
-        assert_eq!(indexed("Plain words, Only."), "Plain words Only");
-        assert_eq!(indexed("E_CONN"), "E CONN");
+    fn identifiers_are_indexed_whole_and_in_parts() {
+        assert_eq!(index_text("maxInFlight"), "maxInFlight max In Flight");
+        assert_eq!(index_text("foo_bar --dry-run a.b.c"), "foo bar dry run a b c");
+        assert_eq!(index_text("HTTPServer2"), "HTTPServer2 HTTP Server 2");
+        assert_eq!(index_text("Plain words, Only."), "Plain words Only");
+        assert_eq!(index_text("E_CONN"), "E CONN");
     }
 
     #[test]
-    fn scripts_without_spaces_are_in_pairs() {
-        assert_eq!(indexed("数据库连接"), "数据 据库 库连 连接");
-        assert_eq!(indexed("池 pool"), "池 pool");
-        assert_eq!(indexed("データ"), "デー ータ");
-        assert_eq!(indexed("соединение закрыто"), "соединение закрыто");
+    fn scripts_without_spaces_are_indexed_in_pairs() {
+        assert_eq!(index_text("数据库连接"), "数据 据库 库连 连接");
+        assert_eq!(index_text("池 pool"), "池 pool");
+        assert_eq!(index_text("データ"), "デー ータ");
+        assert_eq!(index_text("соединение закрыто"), "соединение закрыто");
     }
 
     #[test]
-    fn a_query_is_its_telling_words() {
-        assert_eq!(asked("How do I close the pool?"), ["close", "pool"]);
-        assert_eq!(asked("the who"), ["the", "who"]);
-        assert_eq!(asked("\" OR NEAR( * : ^ \0"), ["or", "near"].map(str::to_owned)[1..]);
-        assert_eq!(asked("pool Pool POOL"), ["pool"]);
-        assert!(asked("").is_empty() && asked("?!").is_empty());
-        assert_eq!(asked(&"word".repeat(100_000)).len(), 1);
+    fn query_drops_stop_words() {
+        assert_eq!(query_terms("How do I close the pool?"), ["close", "pool"]);
+        assert_eq!(query_terms("the who"), ["the", "who"]);
+        assert_eq!(query_terms("\" OR NEAR( * : ^ \0"), ["or", "near"].map(str::to_owned)[1..]);
+        assert_eq!(query_terms("pool Pool POOL"), ["pool"]);
+        assert!(query_terms("").is_empty() && query_terms("?!").is_empty());
+        assert_eq!(query_terms(&"word".repeat(100_000)).len(), 1);
         let many: String = (0..5000).map(|at| format!("w{at}x ")).collect();
-        assert_eq!(asked(&many).len(), MAX_TERMS);
-        asked(&"é".repeat(20_000));
+        assert_eq!(query_terms(&many).len(), MAX_TERMS);
+        query_terms(&"é".repeat(20_000));
     }
 }

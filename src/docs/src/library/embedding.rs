@@ -1,23 +1,23 @@
-//! Embeds what has no vector yet, on a thread of its own, since the model takes its time.
+//! Embeds passages without vectors on a thread of its own, since the model is slow.
 
 use std::{sync::Arc, time::Duration};
 
 use super::project::Project;
 use crate::{index::Index, remote::Embedder};
 
-/// Passages between two looks at whether to stop.
-const BATCH: usize = 64;
-/// How long a model is left alone that failed.
-const PAUSE: Duration = Duration::from_secs(15);
+/// The number of passages between two checks whether to stop.
+const BATCH_SIZE: usize = 64;
+/// The delay before a failed model is called again.
+const RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// Until the project is stopped.
+/// Embeds until the project is stopped.
 pub(super) async fn run(project: Arc<Project>, embedder: Arc<Embedder>) {
     loop {
         for index in project.current_indexes() {
             if let Err(why) = embed(&project, &index, &embedder).await {
                 tracing::warn!(project = %project.name, error = %why, "documents are not embedded yet");
                 tokio::select! {
-                    () = tokio::time::sleep(PAUSE) => {}
+                    () = tokio::time::sleep(RETRY_DELAY) => {}
                     () = project.stopped() => return,
                 }
                 project.wake_embedding.notify_one();
@@ -34,16 +34,16 @@ pub(super) async fn run(project: Arc<Project>, embedder: Arc<Embedder>) {
 async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
     let mut before = None;
     while !project.is_stopped() {
-        let pending = index.without_vectors(embedder.model(), BATCH).map_err(|error| error.to_string())?;
+        let pending = index.without_vectors(embedder.model(), BATCH_SIZE).map_err(|error| error.to_string())?;
         let first = pending.first().map(|(id, _)| *id);
-        // What the model has no usable vector for is not asked for again and again.
+        // Passages for which the model has no usable vector are not tried again and again.
         if first.is_none() || first == before {
             return Ok(());
         }
         before = first;
         let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
         let vectors = tokio::select! {
-            vectors = embedder.passages(&texts) => vectors.map_err(|error| error.to_string())?,
+            vectors = embedder.embed_passages(&texts) => vectors.map_err(|error| error.to_string())?,
             () = project.stopped() => return Ok(()),
         };
         let all: Vec<_> = ids.into_iter().zip(vectors).collect();

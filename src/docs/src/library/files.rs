@@ -1,5 +1,5 @@
-//! The files of one folder. Nothing leads out of it: neither a path nor a symbolic link, nor one that is put there between a
-//! look and a step.
+//! The files of one folder. Neither a path nor a symbolic link leads out of it, even one that is swapped in between a
+//! check and its use.
 
 use std::{
     io::{Error, ErrorKind as Io, Read as _, Write as _},
@@ -12,54 +12,54 @@ use cap_std::{
 };
 use rustix::fs::OFlags;
 
-use super::paths::{self, MAX_DEPTH, failed, is_document, moved};
+use super::paths::{self, MAX_DEPTH, file_error, is_document, stale_error};
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
 
-/// Bytes of a document.
-pub(crate) const MAX_FILE: usize = 2 << 20;
-/// Files of one folder that are looked at.
+/// The maximum size of a document.
+pub(crate) const MAX_FILE_BYTES: usize = 2 << 20;
+/// The maximum number of files of one folder.
 const MAX_FILES: usize = 200_000;
-/// What files are called that are not whole yet.
-const TEMPORARY: (&str, &str) = (".countersign-", ".tmp");
+/// Prefix and suffix of the names of incomplete files.
+const TEMPORARY_NAME: (&str, &str) = (".countersign-", ".tmp");
 
-/// See the module's page. Opened anew for each step, so that a folder that was moved or made anew is the one that is there.
+/// The files of one folder. The folder is opened for each step, so that a moved or recreated one is noticed.
 #[derive(Debug)]
 pub(crate) struct Files {
     root: PathBuf,
     /// Below the root; empty for the root itself.
     folder: String,
-    /// A folder below this one that belongs to others.
-    except: Option<String>,
+    /// A folder below this one that belongs to another collection.
+    excluded: Option<String>,
 }
 
 /// A file that may be a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FileEntry {
     pub path: String,
     pub size: u64,
     pub mtime_ns: i64,
 }
 
-/// What a folder has.
+/// The files in a folder.
 #[derive(Debug, Default)]
-pub(crate) struct Walked {
-    pub files: Vec<Found>,
-    /// Files that were left behind while they were written.
+pub(crate) struct FolderListing {
+    pub files: Vec<FileEntry>,
+    /// Files that an interrupted write left behind.
     pub leftovers: Vec<String>,
-    /// There were more than are looked at.
-    pub cut: bool,
+    /// Set if there were more files than the maximum.
+    pub is_truncated: bool,
 }
 
-/// Whether these bytes may be replaced or removed; `None` is that nothing is there.
-pub(crate) type Expected<'a> = &'a dyn Fn(Option<&[u8]>) -> bool;
+/// Decides whether these bytes may be replaced or removed; `None` if the file does not exist.
+pub(crate) type ContentCheck<'a> = &'a dyn Fn(Option<&[u8]>) -> bool;
 
 fn mtime_ns(metadata: &Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
 }
 
-/// Only a regular file, and never waiting for the other end of something that is none.
-fn plain() -> OpenOptions {
+/// Returns options that open only regular files and never block on the other end of a pipe.
+fn read_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or_default());
@@ -67,17 +67,17 @@ fn plain() -> OpenOptions {
 }
 
 impl Files {
-    /// `other` is a folder of the same root whose files are not of this one.
+    /// Opens a folder of a root; `other` is a folder of the same root whose files are excluded.
     pub fn new(root: &Path, folder: &str, other: Option<&str>) -> Self {
         let within = |other: &str| match folder {
             "" => Some(other.to_owned()),
             folder => other.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
         };
         let except = other.and_then(within).filter(|other| !other.is_empty());
-        Self { root: root.to_owned(), folder: folder.to_owned(), except }
+        Self { root: root.to_owned(), folder: folder.to_owned(), excluded: except }
     }
 
-    /// Where it is, for whoever watches it.
+    /// Returns the path for a watcher.
     pub fn location(&self) -> PathBuf {
         self.root.join(&self.folder)
     }
@@ -87,28 +87,28 @@ impl Files {
         if self.folder.is_empty() {
             return Ok(root);
         }
-        no_links(&root, &self.folder)?;
+        reject_links(&root, &self.folder)?;
         root.open_dir(&self.folder)
     }
 
-    /// As [`Files::open`], and makes it where it is not there.
+    /// Opens the folder, and creates it if it does not exist.
     fn open_or_make(&self) -> std::io::Result<Dir> {
         let root = Dir::open_ambient_dir(&self.root, ambient_authority())?;
         if self.folder.is_empty() {
             return Ok(root);
         }
-        no_links(&root, &self.folder)?;
+        reject_links(&root, &self.folder)?;
         root.create_dir_all(&self.folder)?;
         root.open_dir(&self.folder)
     }
 
-    /// A path in the one way in which it is written.
+    /// Normalizes the path of a document.
     ///
     /// # Errors
-    /// `VALIDATION_FAILED` for whatever is not the path of a document of this folder.
+    /// `VALIDATION_FAILED` if it is not the path of a document of this folder.
     pub fn check(&self, path: &str) -> Result<String, McpError> {
-        let path = paths::checked(path)?;
-        if self.is_except(&path) {
+        let path = paths::normalize_path(path)?;
+        if self.is_excluded(&path) {
             return Err(invalid_argument(
                 "/path",
                 "path",
@@ -118,65 +118,64 @@ impl Files {
         Ok(path)
     }
 
-    fn is_except(&self, path: &str) -> bool {
+    fn is_excluded(&self, path: &str) -> bool {
         let within = |except: &String| {
             path.strip_prefix(except.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        self.except.as_ref().is_some_and(within)
+        self.excluded.as_ref().is_some_and(within)
     }
 
-    /// The bytes of a document; none where it is not there.
+    /// Returns the bytes of a document; `None` if it does not exist.
     ///
     /// # Errors
     /// `FILE_SYSTEM_ERROR`
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, McpError> {
         match self.attempt_read(path) {
             Err(error) if error.kind() == Io::NotFound => Ok(None),
-            Err(error) => Err(failed("read", path, &error)),
+            Err(error) => Err(file_error("read", path, &error)),
             Ok((bytes, _)) => Ok(Some(bytes)),
         }
     }
 
-    /// The bytes of a file, and what it was like when it was opened.
-    pub(super) fn attempt_read(&self, path: &str) -> std::io::Result<(Vec<u8>, Found)> {
+    /// Returns the bytes of a file, and its state when it was opened.
+    pub(super) fn attempt_read(&self, path: &str) -> std::io::Result<(Vec<u8>, FileEntry)> {
         let folder = self.open()?;
-        no_links(&folder, path)?;
+        reject_links(&folder, path)?;
         let (bytes, metadata) = read_within(&folder, path)?;
-        Ok((bytes, Found { path: path.to_owned(), size: metadata.len(), mtime_ns: mtime_ns(&metadata) }))
+        Ok((bytes, FileEntry { path: path.to_owned(), size: metadata.len(), mtime_ns: mtime_ns(&metadata) }))
     }
 
-    /// The paths of all documents of the folder, in order.
+    /// Returns the paths of all documents of the folder, in order.
     ///
     /// # Errors
     /// `FILE_SYSTEM_ERROR`
     pub fn documents(&self) -> Result<Vec<String>, McpError> {
-        let walked = self.walk().map_err(|error| failed("read", "the folder", &error))?;
+        let walked = self.walk().map_err(|error| file_error("read", "the folder", &error))?;
         Ok(walked.files.into_iter().map(|found| found.path).collect())
     }
 
-    /// Writes a document as a whole: whoever reads it sees it as it was or as it is, also after the machine has stopped in
-    /// between. Makes the folders that it lies in. `is_expected` is asked about what the new bytes are about to replace, just
-    /// before they do.
+    /// Writes a document atomically: readers see the old or the new content, even after a crash. Creates missing
+    /// folders. `is_expected` checks the content that is about to be replaced.
     ///
     /// # Errors
-    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` where that is not what was expected; the file is as it was then.
-    pub fn write(&self, path: &str, bytes: &[u8], is_expected: Expected<'_>) -> Result<(), McpError> {
+    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` if the content was not expected; the file is unchanged then.
+    pub fn write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> Result<(), McpError> {
         match self.attempt_write(path, bytes, is_expected) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(moved(path)),
-            Err(error) => Err(failed("written", path, &error)),
+            Ok(false) => Err(stale_error(path)),
+            Err(error) => Err(file_error("written", path, &error)),
         }
     }
 
-    /// Whether it was written: it was not if something else was there than was expected.
-    fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: Expected<'_>) -> std::io::Result<bool> {
+    /// Writes the file and returns `true`; returns `false` if it had unexpected content.
+    fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> std::io::Result<bool> {
         let folder = self.open_or_make()?;
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if !parent.is_empty() {
-            no_links(&folder, parent)?;
+            reject_links(&folder, parent)?;
             folder.create_dir_all(parent)?;
         }
-        // From here on by the folder itself: what its path leads to may change.
+        // From here on relative to the open folder, because its path may change its meaning.
         let within = if parent.is_empty() { folder } else { folder.open_dir(parent)? };
         let permissions = match within.symlink_metadata(name) {
             Ok(metadata) if metadata.is_file() => Some(metadata.permissions()),
@@ -184,7 +183,7 @@ impl Files {
             Err(error) if error.kind() == Io::NotFound => None,
             Err(error) => return Err(error),
         };
-        let temporary = format!("{}{}{}", TEMPORARY.0, nanoid::nanoid!(), TEMPORARY.1);
+        let temporary = format!("{}{}{}", TEMPORARY_NAME.0, nanoid::nanoid!(), TEMPORARY_NAME.1);
         let written = || -> std::io::Result<bool> {
             let mut options = OpenOptions::new();
             let mut file = within.open_with(&temporary, options.write(true).create_new(true))?;
@@ -205,7 +204,7 @@ impl Files {
         };
         let outcome = written();
         match outcome {
-            Ok(true) => durable(&within).map(|()| true),
+            Ok(true) => sync_folder(&within).map(|()| true),
             _ => {
                 let _ = within.remove_file(&temporary);
                 outcome
@@ -213,37 +212,37 @@ impl Files {
         }
     }
 
-    /// Removes a document; one that is not there is removed. `is_expected` is asked about its bytes just before.
+    /// Removes a document, if it exists. `is_expected` checks its content just before.
     ///
     /// # Errors
-    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` where they are not what was expected; the file is there then.
-    pub fn remove(&self, path: &str, is_expected: Expected<'_>) -> Result<(), McpError> {
+    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` if the content was not expected; the file still exists then.
+    pub fn remove(&self, path: &str, is_expected: ContentCheck<'_>) -> Result<(), McpError> {
         let attempt = || -> std::io::Result<bool> {
             let folder = self.open()?;
-            no_links(&folder, path)?;
+            reject_links(&folder, path)?;
             let (bytes, _) = read_within(&folder, path)?;
             if !is_expected(Some(&bytes)) {
                 return Ok(false);
             }
             folder.remove_file(path)?;
             match path.rsplit_once('/') {
-                Some((parent, _)) => durable(&folder.open_dir(parent)?)?,
-                None => durable(&folder)?,
+                Some((parent, _)) => sync_folder(&folder.open_dir(parent)?)?,
+                None => sync_folder(&folder)?,
             }
             Ok(true)
         };
         match attempt() {
             Err(error) if error.kind() == Io::NotFound => Ok(()),
             Ok(true) => Ok(()),
-            Ok(false) => Err(moved(path)),
-            Err(error) => Err(failed("removed", path, &error)),
+            Ok(false) => Err(stale_error(path)),
+            Err(error) => Err(file_error("removed", path, &error)),
         }
     }
 
-    /// What the folder has; nothing where it is not there. Follows no symbolic link.
-    pub fn walk(&self) -> std::io::Result<Walked> {
-        let mut walked = Walked::default();
-        // A root that is away says nothing about what it has.
+    /// Lists the folder without following symbolic links; empty if it does not exist.
+    pub fn walk(&self) -> std::io::Result<FolderListing> {
+        let mut walked = FolderListing::default();
+        // A missing root says nothing about the documents.
         Dir::open_ambient_dir(&self.root, ambient_authority())?;
         match self.open() {
             Ok(folder) => self.walk_into(&folder, "", 0, &mut walked)?,
@@ -254,37 +253,39 @@ impl Files {
         Ok(walked)
     }
 
-    fn walk_into(&self, folder: &Dir, path: &str, depth: usize, walked: &mut Walked) -> std::io::Result<()> {
+    fn walk_into(&self, folder: &Dir, path: &str, depth: usize, walked: &mut FolderListing) -> std::io::Result<()> {
         for entry in folder.entries()? {
             if walked.files.len() >= MAX_FILES {
-                walked.cut = true;
+                walked.is_truncated = true;
                 return Ok(());
             }
             let entry = entry?;
-            // A name that is no text can be no path of a document.
+            // A name that is not UTF-8 cannot be the path of a document.
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-            // What goes away meanwhile is not there.
+            // A file that disappears in the meantime is skipped.
             let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_file() && name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1) {
+            if kind.is_file() && name.starts_with(TEMPORARY_NAME.0) && name.ends_with(TEMPORARY_NAME.1) {
                 walked.leftovers.push(path);
-            } else if name.starts_with('.') || self.is_except(&path) {
+            } else if name.starts_with('.') || self.is_excluded(&path) {
             } else if kind.is_dir() && depth < MAX_DEPTH {
                 match entry.open_dir() {
                     Ok(inner) => self.walk_into(&inner, &path, depth + 1, walked)?,
                     Err(error) => tracing::debug!(path, %error, "a folder of documents cannot be read"),
                 }
-            } else if kind.is_file() && is_document(&name) && paths::checked(&path).is_ok_and(|checked| checked == path)
+            } else if kind.is_file()
+                && is_document(&name)
+                && paths::normalize_path(&path).is_ok_and(|checked| checked == path)
             {
                 let Ok(metadata) = entry.metadata() else { continue };
-                walked.files.push(Found { path, size: metadata.len(), mtime_ns: mtime_ns(&metadata) });
+                walked.files.push(FileEntry { path, size: metadata.len(), mtime_ns: mtime_ns(&metadata) });
             }
         }
         Ok(())
     }
 
-    /// Removes what was left behind while it was written.
-    pub(super) fn sweep(&self, leftovers: &[String]) {
+    /// Removes files that an interrupted write left behind.
+    pub(super) fn remove_leftovers(&self, leftovers: &[String]) {
         let Ok(folder) = self.open() else { return };
         for path in leftovers {
             if let Err(error) = folder.remove_file(path) {
@@ -293,7 +294,7 @@ impl Files {
         }
     }
 
-    /// The schemas of the project's own types, with their paths.
+    /// Returns the schemas of the project's own types, with their paths.
     pub(super) fn schemas(&self, max: usize) -> Vec<(String, String)> {
         let mut all = Vec::new();
         let Ok(folder) = self.open().and_then(|folder| folder.open_dir("schemas")) else { return all };
@@ -303,7 +304,7 @@ impl Files {
             if ![".schema.yaml", ".schema.yml", ".schema.json"].iter().any(|end| name.ends_with(end)) {
                 continue;
             }
-            let Ok(file) = folder.open_with(&name, &plain()) else { continue };
+            let Ok(file) = folder.open_with(&name, &read_options()) else { continue };
             let mut text = String::new();
             let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
             if is_file && file.take(max as u64 + 1).read_to_string(&mut text).is_ok() {
@@ -315,30 +316,30 @@ impl Files {
     }
 }
 
-/// Reads a regular file of the folder, and what it was like when it was opened.
+/// Reads a regular file of the folder, and returns its state when it was opened.
 fn read_within(folder: &Dir, path: &str) -> std::io::Result<(Vec<u8>, Metadata)> {
-    let file = folder.open_with(path, &plain())?;
+    let file = folder.open_with(path, &read_options())?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(Error::new(Io::InvalidInput, "it is no regular file"));
     }
     let mut bytes = Vec::new();
-    // It may grow while it is read.
-    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > MAX_FILE {
+    // The file may grow while it is read.
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_FILE_BYTES {
         return Err(Error::from(Io::FileTooLarge));
     }
     Ok((bytes, metadata))
 }
 
-/// What the folder says of its files outlives a stop of the machine.
-fn durable(folder: &Dir) -> std::io::Result<()> {
-    // Its own handle may only lead to others.
+/// Syncs the folder, so that its entries survive a crash.
+fn sync_folder(folder: &Dir) -> std::io::Result<()> {
+    // The existing handle may be opened with `O_PATH`, which cannot be synced.
     folder.open(".")?.sync_all()
 }
 
-/// No part of the path is a symbolic link: one file has one path.
-fn no_links(folder: &Dir, path: &str) -> std::io::Result<()> {
+/// Fails if a part of the path is a symbolic link, so that each file has only one path.
+fn reject_links(folder: &Dir, path: &str) -> std::io::Result<()> {
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
     for end in ends {
         match folder.symlink_metadata(path.get(..end).unwrap_or(path)) {

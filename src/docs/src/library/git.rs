@@ -1,51 +1,55 @@
-//! Which branch is checked out, read from the repository's own files.
+//! Reads the checked-out branch from the repository's own files.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// What stands for the branch where branches are not told apart, or there is no repository.
-pub(super) const NONE: &str = "-";
-/// Folders above the root that are looked at.
-const ABOVE: usize = 32;
-/// Bytes of `HEAD` that say something, and of a branch's name.
-const MAX: u64 = 4096;
+/// The name of the branch if branches are not distinguished, or if there is no repository.
+pub(super) const NO_BRANCH: &str = "-";
+/// The number of parent folders that are searched.
+const MAX_PARENTS: usize = 32;
+/// Bytes of `HEAD` that are read, and below of a branch's name.
+const MAX_HEAD_BYTES: u64 = 4096;
 const MAX_NAME: usize = 250;
-/// Digits of a commit that stands for a branch.
-const COMMIT: usize = 12;
+/// Digits of a commit that replaces the name of a branch.
+const COMMIT_DIGITS: usize = 12;
 
-/// The branch of the repository that `root` lies in.
+/// Returns the branch of the repository that contains `root`.
 pub(super) fn branch(root: &Path) -> String {
-    root.ancestors().take(ABOVE).find_map(|folder| head(&folder.join(".git"))).unwrap_or_else(|| NONE.to_owned())
+    root.ancestors()
+        .take(MAX_PARENTS)
+        .find_map(|folder| read_head(&folder.join(".git")))
+        .unwrap_or_else(|| NO_BRANCH.to_owned())
 }
 
-/// What `HEAD` says; gitrepository-layout(5).
-fn head(git: &Path) -> Option<String> {
+/// Reads the branch from `HEAD`; see gitrepository-layout(5).
+fn read_head(git: &Path) -> Option<String> {
     let folder = match fs::symlink_metadata(git).ok()?.is_file() {
-        // A worktree or a submodule: the repository is elsewhere.
+        // In a worktree or a submodule, the repository is elsewhere.
         true => {
-            let said = text(git)?;
+            let said = read_text(git)?;
             let path = PathBuf::from(said.strip_prefix("gitdir:")?.trim());
             if path.is_absolute() { path } else { git.parent()?.join(path) }
         }
         false => git.to_owned(),
     };
-    let said = text(&folder.join("HEAD"))?;
+    let said = read_text(&folder.join("HEAD"))?;
     let name = match said.trim().strip_prefix("ref:") {
         Some(reference) => {
             let reference = reference.trim();
             reference.strip_prefix("refs/heads/").unwrap_or(reference).to_owned()
         }
-        None => said.trim().chars().take(COMMIT).collect(),
+        None => said.trim().chars().take(COMMIT_DIGITS).collect(),
     };
-    let is_name = !name.is_empty() && name.len() <= MAX_NAME && name != NONE && !name.chars().any(char::is_control);
+    let is_name =
+        !name.is_empty() && name.len() <= MAX_NAME && name != NO_BRANCH && !name.chars().any(char::is_control);
     is_name.then_some(name)
 }
 
-fn text(path: &Path) -> Option<String> {
+fn read_text(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
-    (metadata.is_file() && metadata.len() <= MAX).then(|| fs::read_to_string(path).ok())?
+    (metadata.is_file() && metadata.len() <= MAX_HEAD_BYTES).then(|| fs::read_to_string(path).ok())?
 }
 
 #[cfg(test)]
@@ -53,11 +57,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_branch_is_what_head_says() {
+    fn branch_is_read_from_head() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("repo/docs");
         fs::create_dir_all(&root).unwrap();
-        assert_eq!(branch(&root), NONE);
+        assert_eq!(branch(&root), NO_BRANCH);
         let git = dir.path().join("repo/.git");
         fs::create_dir_all(&git).unwrap();
         let head = |text: &str| {
@@ -69,7 +73,7 @@ mod tests {
         assert_eq!(head("0123456789abcdef0123456789abcdef01234567\n"), "0123456789ab");
         for bad in ["", "ref:", "ref: refs/heads/", &"x".repeat(10_000), "ref: refs/heads/-", "ref: refs/heads/a\u{7}b"]
         {
-            assert_eq!(head(bad), NONE, "{bad:?}");
+            assert_eq!(head(bad), NO_BRANCH, "{bad:?}");
         }
         let tree = dir.path().join("tree");
         fs::create_dir_all(&tree).unwrap();

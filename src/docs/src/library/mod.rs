@@ -1,9 +1,9 @@
-//! Projects and their folders: files that nothing leads out of, what is synchronized and watched.
+//! Projects and their folders: access to files, synchronization and watching.
 //!
-//! `files.rs` is the only way to a project's files, `paths.rs` says what a document may be called, `git.rs` which branch is
-//! checked out. `shelves.rs` names the indexes that are stored. `synchronize.rs` brings an index up to date with a folder,
-//! `worker.rs` does that on a thread of the project's own when something has changed, `embedding.rs` on another one what
-//! takes a model. `project.rs` is what the tools see.
+//! `files.rs` is the only way to a project's files, `paths.rs` has the rules for paths, and `git.rs` reads the branch.
+//! `shelves.rs` registers the stored indexes. `synchronize.rs` updates an index from a folder; `worker.rs` does so on
+//! the project's own thread when something has changed, and `embedding.rs` calls the model on another thread.
+//! `project.rs` is the interface for the tools.
 
 mod embedding;
 mod files;
@@ -45,7 +45,7 @@ pub enum DocsError {
     Cache(String),
 }
 
-/// All projects of the configuration. Dropped, it stops what runs for them.
+/// All configured projects. Dropping it stops their threads.
 pub(crate) struct Library {
     projects: Vec<Arc<Project>>,
 }
@@ -57,17 +57,17 @@ impl Drop for Library {
 }
 
 impl Library {
-    /// Opens every project, and begins to synchronize and to watch it.
+    /// Opens every project, and starts to synchronize and watch it.
     ///
     /// # Errors
-    /// A root that is no folder; indexes that can be neither read nor made.
+    /// Fails if a root is not a folder, or an index can neither be read nor created.
     pub fn open(
         data: &Path,
         config: &DocsConfig,
         embedder: Option<&Arc<Embedder>>,
         events: &broadcast::Sender<ProviderEvent>,
     ) -> Result<Arc<Self>, DocsError> {
-        let folder = folder(data)?;
+        let folder = index_folder(data)?;
         let shelves = Arc::new(Shelves::open(&folder).map_err(|error| DocsError::Index(error.to_string()))?);
         let mut library = Self { projects: Vec::new() };
         for project in &config.projects {
@@ -85,11 +85,11 @@ impl Library {
     }
 }
 
-/// Where indexes lie; made with mode 0700.
+/// Returns the folder of the indexes, created with mode 0700.
 ///
 /// # Errors
-/// It cannot be made.
-pub(crate) fn folder(data: &Path) -> Result<PathBuf, DocsError> {
+/// Fails if it cannot be created.
+pub(crate) fn index_folder(data: &Path) -> Result<PathBuf, DocsError> {
     let folder = data.join("docs");
     match fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
         Ok(()) => Ok(folder),

@@ -1,75 +1,75 @@
-//! What a document may be called.
+//! Rules for the paths of documents.
 
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
-/// Bytes of a path, and of one of its parts.
-const MAX: usize = 1000;
-const MAX_PART: usize = 200;
-/// Folders within folders.
+/// Bytes of a path, and below of one of its parts.
+const MAX_PATH_BYTES: usize = 1000;
+const MAX_PART_BYTES: usize = 200;
+/// The maximum depth of folders.
 pub(super) const MAX_DEPTH: usize = 32;
 
-/// Whether the name is one of a Markdown file.
+/// Returns `true` for the name of a Markdown file.
 pub(super) fn is_document(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     lower.ends_with(".md") || lower.ends_with(".markdown")
 }
 
-/// A path below the folder of the documents, in the one way in which it is written: its parts with a slash between them.
+/// Normalizes a path below the folder of the documents: its parts with one slash between them.
 ///
 /// # Errors
-/// `VALIDATION_FAILED` for whatever is not the path of a document there.
-pub(super) fn checked(path: &str) -> Result<String, McpError> {
-    let wrong = |why: &str| {
+/// `VALIDATION_FAILED` if it is not the path of a document.
+pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
+    let invalid = |why: &str| {
         let message = format!("{} is not the path of a document: {why}.", one_line(path, 200));
         Err(invalid_argument("/path", "path", message))
     };
-    if path.len() > MAX {
-        return wrong("it is too long");
+    if path.len() > MAX_PATH_BYTES {
+        return invalid("it is too long");
     }
     if path.starts_with('/') || path.starts_with('~') {
-        return wrong("write it relative to the folder of the documents");
+        return invalid("write it relative to the folder of the documents");
     }
     if has_hidden(path) || path.contains(|c: char| c.is_control() || matches!(c, '\\' | ':')) {
-        return wrong("it has characters that no path of a document has");
+        return invalid("it has characters that no path of a document has");
     }
     let mut parts = Vec::new();
     for (at, part) in path.split('/').enumerate() {
         match part {
             "." if at == 0 => {}
-            "" | "." | ".." => return wrong("it has an empty part, or one of dots"),
-            part if part.starts_with('.') => return wrong("a part begins with a dot"),
-            part if part.len() > MAX_PART => return wrong("a part is too long"),
+            "" | "." | ".." => return invalid("it has an empty part, or one of dots"),
+            part if part.starts_with('.') => return invalid("a part begins with a dot"),
+            part if part.len() > MAX_PART_BYTES => return invalid("a part is too long"),
             part if part.trim() != part || part.ends_with('.') => {
-                return wrong("a part begins or ends with a space or a dot");
+                return invalid("a part begins or ends with a space or a dot");
             }
             part => parts.push(part),
         }
     }
     match parts.last() {
         Some(name) if is_document(name) => {}
-        _ => return wrong("its name ends neither in .md nor in .markdown"),
+        _ => return invalid("its name ends neither in .md nor in .markdown"),
     }
     if parts.len() > MAX_DEPTH {
-        return wrong("it has too many parts");
+        return invalid("it has too many parts");
     }
     Ok(parts.join("/"))
 }
 
-/// A file of the project that could not be read or written.
-pub(super) fn failed(what: &str, path: &str, error: &std::io::Error) -> McpError {
+/// The error for a file of the project that could not be read or written.
+pub(super) fn file_error(what: &str, path: &str, error: &std::io::Error) -> McpError {
     let message = format!("{} could not be {what}: {}", one_line(path, 200), reason(error));
     McpError::new(ErrorKind::FileSystem, message).with("path", path)
 }
 
-/// A file that is not what it was when a write of it was planned.
-pub(super) fn moved(path: &str) -> McpError {
+/// The error for a file that has changed since its write was planned.
+pub(super) fn stale_error(path: &str) -> McpError {
     let message = format!("{} was changed by somebody else meanwhile, so it was left as it is", one_line(path, 200));
     McpError::new(ErrorKind::ChangeStale, message).with("path", path).with("outcome", "not_applied")
 }
 
-/// Without the operating system's number, and without any path of the machine.
+/// Describes an I/O error without the system's error number and without paths of the machine.
 fn reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => "the gateway has no permission to".to_owned(),
@@ -83,19 +83,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_written_in_one_way() {
+    fn path_is_normalized() {
         for (given, expected) in [
             ("a.md", "a.md"),
             ("./problems/a b.md", "problems/a b.md"),
             ("Ärger/é.MARKDOWN", "Ärger/é.MARKDOWN"),
             ("a/%2e%2e/b.md", "a/%2e%2e/b.md"),
         ] {
-            assert_eq!(checked(given).unwrap(), expected);
+            assert_eq!(normalize_path(given).unwrap(), expected);
         }
     }
 
     #[test]
-    fn a_hundred_hostile_paths_are_refused() {
+    fn hostile_paths_are_refused() {
         let long_part = format!("{}.md", "x".repeat(250));
         let long = format!("{}a.md", "x/".repeat(600));
         let deep = format!("{}a.md", "x/".repeat(40));
@@ -186,7 +186,7 @@ mod tests {
         hostile.extend((1..32_u8).map(|byte| format!("a{}.md", char::from(byte))));
         assert!(hostile.len() >= 100, "{}", hostile.len());
         for path in hostile {
-            let error = checked(&path).expect_err(&path.escape_debug().to_string());
+            let error = normalize_path(&path).expect_err(&path.escape_debug().to_string());
             assert_eq!(error.kind, ErrorKind::ValidationFailed);
         }
     }

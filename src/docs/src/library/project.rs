@@ -1,4 +1,4 @@
-//! One project: its folders, the tenants that were indexed of it, and what is going on.
+//! One project: its folders, the indexes of its tenants, and its background work.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use super::{
     files::Files,
     git,
     shelves::Shelves,
-    synchronize::{Changed, Pair, SyncError},
+    synchronize::{FolderIndex, IndexChanges, SyncError},
     worker::{Task, Worker},
 };
 use crate::{
@@ -31,12 +31,12 @@ use countersign_domain::{changes::digest::hex, text::plural};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 
-/// Documents that do not fit their type and are named.
-const FAULTS: usize = 20;
+/// The number of faulty documents that are named.
+const MAX_NAMED_FAULTS: usize = 20;
 /// Digits of the hash of a root.
-const HASH: usize = 16;
-/// What is encoded in a segment of a URI (RFC 3986, section 3.3).
-const SEGMENT: &AsciiSet = &CONTROLS
+const PATH_HASH_DIGITS: usize = 16;
+/// Characters that are encoded in a segment of a URI (RFC 3986, section 3.3).
+const URI_SEGMENT_ESCAPES: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'#')
@@ -54,37 +54,37 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'}')
     .add(b'/');
 
-/// The indexes of one tenant.
+/// The open indexes of one tenant.
 #[derive(Clone)]
-struct Books {
+struct TenantIndexes {
     docs: Arc<Index>,
     external: Option<Arc<Index>>,
 }
 
-/// A tenant and its indexes.
+/// A tenant with its indexes.
 pub(crate) struct Shelf {
     pub tenant: Tenant,
     pub docs: Arc<Index>,
     pub external: Option<Arc<Index>>,
-    /// Whether its files are those that are there now.
-    pub current: bool,
+    /// Set if the tenant's files are those in the folder now.
+    pub is_current: bool,
 }
 
-/// How far the synchronization is.
+/// The progress of the synchronization.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct SyncState {
     pub finished: bool,
     pub done: usize,
     pub total: usize,
 }
 
-/// What a forgotten tenant had.
+/// The numbers of documents that a forgotten tenant had.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct RemovedCounts {
     pub documents: usize,
 }
 
-/// See the module's page.
+/// A project of the configuration.
 pub(crate) struct Project {
     pub name: String,
     /// The canonical path.
@@ -94,15 +94,15 @@ pub(crate) struct Project {
     files: Files,
     external: Option<Files>,
     shelves: Arc<Shelves>,
-    open: Mutex<HashMap<Tenant, Books>>,
+    open_indexes: Mutex<HashMap<Tenant, TenantIndexes>>,
     types: RwLock<Arc<DocTypes>>,
     branch: RwLock<String>,
-    state: watch::Sender<State>,
-    /// What was found when its folders were looked at last.
+    state: watch::Sender<SyncState>,
+    /// The state of the folders when they were last scanned.
     report: RwLock<Report>,
     tasks: Mutex<mpsc::Sender<Task>>,
-    /// Who writes to the files has it.
-    turn: Arc<AsyncMutex<()>>,
+    /// Held by whoever writes to the files.
+    write_lock: Arc<AsyncMutex<()>>,
     embedder: Option<Arc<Embedder>>,
     pub(super) wake_embedding: Notify,
     stop: CancellationToken,
@@ -110,7 +110,7 @@ pub(crate) struct Project {
 }
 
 impl Project {
-    /// Opens it, and begins to synchronize and to watch it.
+    /// Opens the project, and starts to synchronize and watch it.
     pub(super) fn open(
         config: &DocsProject,
         shelves: &Arc<Shelves>,
@@ -121,34 +121,34 @@ impl Project {
         let root = config.root.canonicalize().map_err(failed)?;
         std::fs::read_dir(&root).map_err(failed)?;
         let digest = hex(&Sha256::digest(root.as_os_str().as_encoded_bytes()));
-        let branch = if config.by_branch { git::branch(&root) } else { git::NONE.to_owned() };
+        let branch = if config.by_branch { git::branch(&root) } else { git::NO_BRANCH.to_owned() };
         let other = config.external_docs.as_deref();
         let (tasks, waiting) = mpsc::channel();
         let project = Arc::new(Self {
             name: config.name.clone(),
-            path_hash: digest.chars().take(HASH).collect(),
+            path_hash: digest.chars().take(PATH_HASH_DIGITS).collect(),
             files: Files::new(&root, &config.folder, other),
             external: other.map(|folder| Files::new(&root, folder, Some(&config.folder))),
             root,
             config: config.clone(),
             shelves: Arc::clone(shelves),
-            open: Mutex::default(),
+            open_indexes: Mutex::default(),
             types: RwLock::new(Arc::new(DocTypes::built_in())),
             branch: RwLock::new(branch),
-            state: watch::Sender::new(State::default()),
+            state: watch::Sender::new(SyncState::default()),
             report: RwLock::default(),
             tasks: Mutex::new(tasks.clone()),
-            turn: Arc::default(),
+            write_lock: Arc::default(),
             embedder: embedder.clone(),
             wake_embedding: Notify::new(),
             stop: CancellationToken::new(),
             events,
         });
-        project.read_types();
+        project.reload_types();
         let index = |error: &dyn std::fmt::Display| DocsError::Index(error.to_string());
-        let tenant = project.present();
-        shelves.note(&tenant).map_err(|error| index(&error))?;
-        project.books(&tenant).map_err(|error| index(&error))?;
+        let tenant = project.current_tenant();
+        shelves.record(&tenant).map_err(|error| index(&error))?;
+        project.indexes_of(&tenant).map_err(|error| index(&error))?;
         let thread = |source| DocsError::Io { path: PathBuf::from("a thread"), source };
         let worker = Worker::new(Arc::clone(&project), waiting, &tasks);
         let named = |what: &str| std::thread::Builder::new().name(format!("docs-{what}"));
@@ -180,40 +180,41 @@ impl Project {
         self.stop.cancelled().await;
     }
 
-    /// The documents' folder.
+    /// Returns the folder of the documents.
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// The folder of the reference documentation.
+    /// Returns the folder of the reference documentation.
     pub fn external(&self) -> Option<&Files> {
         self.external.as_ref()
     }
 
-    /// Its path below the root.
+    /// Returns the path of the reference documentation below the root.
     pub fn external_folder(&self) -> Option<&str> {
         self.config.external_docs.as_deref()
     }
 
-    /// Returns `true` if each branch has documents of its own.
+    /// Returns `true` if each branch has its own documents.
     pub fn is_by_branch(&self) -> bool {
         self.config.by_branch
     }
 
-    /// The branch that is checked out; `-` where branches are not told apart.
+    /// Returns the checked-out branch; `-` if branches are not distinguished.
     pub fn branch(&self) -> String {
         self.branch.read().clone()
     }
 
-    /// As [`Project::branch`], read from the repository now. Where that is another one than was noted, it is followed soon.
-    pub fn checked_out(&self) -> String {
+    /// Reads the checked-out branch from the repository. If it differs from [`Project::branch`], the worker is woken to
+    /// follow it.
+    pub fn read_branch(&self) -> String {
         let noted = self.branch();
         if !self.config.by_branch {
             return noted;
         }
         let now = git::branch(&self.root);
         if now != noted {
-            let _ = self.tasks.lock().send(Task::Look);
+            let _ = self.tasks.lock().send(Task::Scan);
         }
         now
     }
@@ -222,7 +223,7 @@ impl Project {
         Arc::clone(&self.types.read())
     }
 
-    fn present(&self) -> Tenant {
+    fn current_tenant(&self) -> Tenant {
         self.tenant_of(&self.branch.read())
     }
 
@@ -230,32 +231,32 @@ impl Project {
         Tenant { project: self.name.clone(), branch: branch.to_owned(), path_hash: self.path_hash.clone() }
     }
 
-    fn books(&self, tenant: &Tenant) -> Result<Books, IndexError> {
-        let mut open = self.open.lock();
+    fn indexes_of(&self, tenant: &Tenant) -> Result<TenantIndexes, IndexError> {
+        let mut open = self.open_indexes.lock();
         if let Some(books) = open.get(tenant) {
             return Ok(books.clone());
         }
         let (docs, external) = self.shelves.paths(tenant);
         let external = self.external.as_ref().map(|_| Index::open(&external)).transpose()?;
-        let books = Books { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
+        let books = TenantIndexes { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
         open.insert(tenant.clone(), books.clone());
         Ok(books)
     }
 
-    fn shelf(&self, tenant: Tenant) -> Result<Arc<Shelf>, McpError> {
-        let books = self.books(&tenant).map_err(|error| unavailable(&error))?;
-        let current = tenant == self.present();
-        Ok(Arc::new(Shelf { tenant, docs: books.docs, external: books.external, current }))
+    fn open_shelf(&self, tenant: Tenant) -> Result<Arc<Shelf>, McpError> {
+        let books = self.indexes_of(&tenant).map_err(|error| index_error(&error))?;
+        let current = tenant == self.current_tenant();
+        Ok(Arc::new(Shelf { tenant, docs: books.docs, external: books.external, is_current: current }))
     }
 
-    /// The tenant of a branch: the one that is checked out where none is named.
+    /// Returns the tenant of a branch; of the checked-out one if none is named.
     ///
     /// # Errors
-    /// `TENANT_MISMATCH` for one that was never indexed.
+    /// `TENANT_MISMATCH` if the branch was never indexed.
     pub fn tenant(&self, branch: Option<&str>) -> Result<Arc<Shelf>, McpError> {
-        let tenant = branch.map_or_else(|| self.present(), |branch| self.tenant_of(branch));
-        if tenant == self.present() || self.stored()?.contains(&tenant) {
-            return self.shelf(tenant);
+        let tenant = branch.map_or_else(|| self.current_tenant(), |branch| self.tenant_of(branch));
+        if tenant == self.current_tenant() || self.stored_tenants()?.contains(&tenant) {
+            return self.open_shelf(tenant);
         }
         let asked = one_line(&tenant.branch, 80);
         let message = if self.lacks_repository() {
@@ -275,58 +276,62 @@ impl Project {
             .with("checked_out", self.branch()))
     }
 
-    fn stored(&self) -> Result<Vec<Tenant>, McpError> {
-        self.shelves.of(&self.name).map_err(|error| unavailable(&error))
+    fn stored_tenants(&self) -> Result<Vec<Tenant>, McpError> {
+        self.shelves.tenants_of(&self.name).map_err(|error| index_error(&error))
     }
 
-    /// All tenants that are stored under this project's name, those of earlier roots too.
+    /// Returns all tenants stored under this project's name, including those of earlier roots.
     pub fn shelves(&self) -> Result<Vec<Arc<Shelf>>, McpError> {
-        self.stored()?.into_iter().map(|tenant| self.shelf(tenant)).collect()
+        self.stored_tenants()?.into_iter().map(|tenant| self.open_shelf(tenant)).collect()
     }
 
-    /// Only one writes to the project's files at a time.
-    pub async fn writing(&self) -> OwnedMutexGuard<()> {
-        Arc::clone(&self.turn).lock_owned().await
+    /// Waits for exclusive write access to the project's files.
+    pub async fn lock_files(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.write_lock).lock_owned().await
     }
 
-    /// Waits until the files were looked at for the first time, and tells how far that is.
+    /// Waits until the files were scanned for the first time, and reports progress.
     ///
     /// # Errors
     /// `CANCELLED`; `SHUTTING_DOWN`
-    pub async fn synchronized(&self, progress: &dyn ProgressSink, cancel: &CancellationToken) -> Result<(), McpError> {
+    pub async fn wait_until_synchronized(
+        &self,
+        progress: &dyn ProgressSink,
+        cancel: &CancellationToken,
+    ) -> Result<(), McpError> {
         let mut state = self.state.subscribe();
         loop {
-            let State { finished, done, total } = state.borrow_and_update().clone();
-            // The last step is told by the answer: a client may take what comes just before it for too late.
-            if progress.wanted() && done < total {
+            let SyncState { finished, done, total } = state.borrow_and_update().clone();
+            // The last step is not reported, because the answer follows at once and some clients reject late progress.
+            if progress.has_listener() && done < total {
                 progress.progress(done as f64, Some(total as f64), Some("documents are indexed"));
             }
             if finished {
                 return Ok(());
             }
             tokio::select! {
-                changed = state.changed() => changed.map_err(|_| stopping())?,
+                changed = state.changed() => changed.map_err(|_| shutting_down_error())?,
                 () = cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The call was taken back.")),
-                () = self.stop.cancelled() => return Err(stopping()),
+                () = self.stop.cancelled() => return Err(shutting_down_error()),
             }
         }
     }
 
-    /// Has these files in the index when it returns, but for their vectors.
+    /// Updates the index with these files before it returns; their vectors follow later.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
     pub async fn refresh(&self, collection: Collection, paths: Vec<String>) -> Result<(), McpError> {
         let (done, answer) = oneshot::channel();
         let sent = self.tasks.lock().send(Task::Refresh { collection, paths, done });
-        sent.map_err(|_| stopping())?;
+        sent.map_err(|_| shutting_down_error())?;
         match answer.await {
-            Ok(outcome) => outcome.map_err(|error| unavailable(&error)),
-            Err(_) => Err(stopping()),
+            Ok(outcome) => outcome.map_err(|error| index_error(&error)),
+            Err(_) => Err(shutting_down_error()),
         }
     }
 
-    /// Embeds a document now; the dimensions of its vectors.
+    /// Embeds a document at once, and returns the dimensions of its vectors.
     ///
     /// # Errors
     /// `EMBEDDING_FAILED`
@@ -337,49 +342,50 @@ impl Project {
         };
         let Some(embedder) = &self.embedder else { return Err(failed("none is configured".to_owned())) };
         let index = self.tenant(None)?.docs.clone();
-        let pending = index.without_vectors_of(path, embedder.model()).map_err(|error| unavailable(&error))?;
+        let pending = index.without_vectors_of(path, embedder.model()).map_err(|error| index_error(&error))?;
         let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
         if !texts.is_empty() {
-            let vectors = embedder.passages(&texts).await.map_err(|error| {
+            let vectors = embedder.embed_passages(&texts).await.map_err(|error| {
                 tracing::warn!(project = %self.name, path, %error, "a document is not embedded");
-                failed(error.for_agents())
+                failed(error.agent_message())
             })?;
             let all: Vec<_> = ids.into_iter().zip(vectors).collect();
-            index.set_vectors(embedder.model(), &all).map_err(|error| unavailable(&error))?;
+            index.set_vectors(embedder.model(), &all).map_err(|error| index_error(&error))?;
         }
-        index.dimensions().map_err(|error| unavailable(&error))
+        index.dimensions().map_err(|error| index_error(&error))
     }
 
-    /// Forgets documents of a tenant whose files are not those that are there now: these, or all.
+    /// Removes documents, or all of them, from the index of a tenant whose files are not in the folder now.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    pub fn forget(&self, shelf: &Shelf, paths: Option<&[String]>) -> Result<Gone, McpError> {
+    pub fn forget(&self, shelf: &Shelf, paths: Option<&[String]>) -> Result<RemovedCounts, McpError> {
         let documents = match paths {
-            Some(paths) => shelf.docs.remove(paths).map_err(|error| unavailable(&error))?,
+            Some(paths) => shelf.docs.remove(paths).map_err(|error| index_error(&error))?,
             None => {
-                let counts = shelf.docs.counts().map_err(|error| unavailable(&error))?;
-                self.open.lock().remove(&shelf.tenant);
-                self.shelves.forget(&shelf.tenant).map_err(|error| unavailable(&error))?;
+                let counts = shelf.docs.counts().map_err(|error| index_error(&error))?;
+                self.open_indexes.lock().remove(&shelf.tenant);
+                self.shelves.forget(&shelf.tenant).map_err(|error| index_error(&error))?;
                 counts.documents
             }
         };
-        Ok(Gone { documents })
+        Ok(RemovedCounts { documents })
     }
 
-    /// The URI of a document.
+    /// Returns the URI of a document.
     pub fn uri(&self, path: &str) -> String {
-        let encoded: Vec<String> = path.split('/').map(|part| utf8_percent_encode(part, SEGMENT).to_string()).collect();
+        let encoded: Vec<String> =
+            path.split('/').map(|part| utf8_percent_encode(part, URI_SEGMENT_ESCAPES).to_string()).collect();
         format!("docs://{}/{}", self.name, encoded.join("/"))
     }
 
     pub(super) fn current_indexes(&self) -> Vec<Arc<Index>> {
-        let books = self.books(&self.present());
+        let books = self.indexes_of(&self.current_tenant());
         books.map(|books| std::iter::once(books.docs).chain(books.external).collect()).unwrap_or_default()
     }
 
-    /// Whether another branch is checked out than before; from now on it is the current one.
-    pub(super) fn follow_branch(&self) -> bool {
+    /// Returns `true` if another branch was checked out, and makes it the current one.
+    pub(super) fn has_switched_branch(&self) -> bool {
         if !self.config.by_branch {
             return false;
         }
@@ -388,15 +394,15 @@ impl Project {
             return false;
         }
         tracing::info!(project = %self.name, %branch, "another branch is checked out");
-        if let Err(error) = self.shelves.note(&self.tenant_of(&branch)) {
+        if let Err(error) = self.shelves.record(&self.tenant_of(&branch)) {
             tracing::warn!(%error, "a branch cannot be noted");
         }
         *self.branch.write() = branch;
-        self.tell(State::default());
+        self.report_progress(SyncState::default());
         true
     }
 
-    pub(super) fn read_types(&self) {
+    pub(super) fn reload_types(&self) {
         let (types, left_out) = DocTypes::with_custom(self.files.schemas(MAX_SCHEMA));
         for (path, why) in left_out {
             tracing::warn!(project = %self.name, path, why, "a type of documents is left out");
@@ -404,26 +410,26 @@ impl Project {
         *self.types.write() = Arc::new(types);
     }
 
-    /// Does something with a folder and the index of what is there now.
-    pub(super) fn with_pair(
+    /// Runs `work` with a folder and its index of the current tenant.
+    pub(super) fn with_folder_index(
         &self,
         collection: Collection,
-        work: impl FnOnce(&Pair<'_>) -> Result<Changed, SyncError>,
-    ) -> Result<Changed, SyncError> {
-        let books = self.books(&self.present())?;
+        work: impl FnOnce(&FolderIndex<'_>) -> Result<IndexChanges, SyncError>,
+    ) -> Result<IndexChanges, SyncError> {
+        let books = self.indexes_of(&self.current_tenant())?;
         let types = self.types();
         let (files, index) = match (collection, &self.external, &books.external) {
             (Collection::External, Some(files), Some(index)) => (files, index),
-            (Collection::External, ..) => return Ok(Changed::default()),
+            (Collection::External, ..) => return Ok(IndexChanges::default()),
             (Collection::Docs, ..) => (&self.files, &books.docs),
         };
-        work(&Pair { files, index, types: &types })
+        work(&FolderIndex { files, index, types: &types })
     }
 
-    pub(super) fn tell(&self, state: State) {
+    pub(super) fn report_progress(&self, state: SyncState) {
         self.state.send_if_modified(|before| {
-            // Once it was finished, what changes later is no news to who waits for the first time.
-            let is_news = *before != state && (!before.finished || state == State::default());
+            // After the first synchronization, later scans are not reported as progress.
+            let is_news = *before != state && (!before.finished || state == SyncState::default());
             if is_news {
                 *before = state;
             }
@@ -431,32 +437,32 @@ impl Project {
         });
     }
 
-    pub(super) fn finished(&self) {
-        let State { done, total, .. } = self.state.borrow().clone();
-        self.take_stock();
-        self.tell(State { finished: true, done, total });
+    pub(super) fn finish_first_sync(&self) {
+        let SyncState { done, total, .. } = self.state.borrow().clone();
+        self.update_report();
+        self.report_progress(SyncState { finished: true, done, total });
     }
 
-    /// What is indexed, and what of it is not as it should be.
+    /// Returns the number of indexed documents and their problems.
     pub fn report(&self) -> Report {
         self.report.read().clone()
     }
 
-    /// Notes what is indexed, and logs it where that is news.
-    fn take_stock(&self) {
+    /// Updates the report, and logs it if it has changed.
+    fn update_report(&self) {
         let shelf = match self.tenant(None) {
             Ok(shelf) => shelf,
             Err(error) => return tracing::warn!(project = %self.name, %error, "what is indexed cannot be told"),
         };
         let external = shelf.external.as_ref().map(|index| index.health(0)).transpose();
-        let (docs, external) = match (shelf.docs.health(FAULTS), external) {
+        let (docs, external) = match (shelf.docs.health(MAX_NAMED_FAULTS), external) {
             (Ok(docs), Ok(external)) => (docs, external),
             (Err(error), _) | (_, Err(error)) => {
                 return tracing::warn!(project = %self.name, %error, "what is indexed cannot be told");
             }
         };
         let mut report =
-            Report { details: vec![self.detail(&shelf.tenant, &docs, external.as_ref())], ..Report::default() };
+            Report { details: vec![self.tenant_detail(&shelf.tenant, &docs, external.as_ref())], ..Report::default() };
         if self.lacks_repository() {
             report.warnings.push(format!(
                 "{}: `branches: git` is configured, and its root lies in no git repository, so branches are not told apart",
@@ -481,8 +487,8 @@ impl Project {
         }
     }
 
-    fn detail(&self, tenant: &Tenant, docs: &Health, external: Option<&Health>) -> String {
-        let branch = if tenant.branch == git::NONE { String::new() } else { format!(" on {}", tenant.branch) };
+    fn tenant_detail(&self, tenant: &Tenant, docs: &Health, external: Option<&Health>) -> String {
+        let branch = if tenant.branch == git::NO_BRANCH { String::new() } else { format!(" on {}", tenant.branch) };
         let mut detail = format!("{}{branch}: {}", self.name, plural(docs.documents, "document"));
         if docs.without_front_matter > 0 {
             detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
@@ -496,27 +502,27 @@ impl Project {
         detail
     }
 
-    /// Returns `true` if branches are to be told apart and there is no repository to tell them by.
+    /// Returns `true` if branches should be distinguished but there is no repository.
     pub fn lacks_repository(&self) -> bool {
-        self.config.by_branch && *self.branch.read() == git::NONE
+        self.config.by_branch && *self.branch.read() == git::NO_BRANCH
     }
 
-    /// Tells whoever listens, once the first synchronization is over.
-    pub(super) fn changed(&self, collection: Collection, changed: Changed) {
-        if changed == Changed::default() {
+    /// Publishes changes of documents, once the first synchronization is over.
+    pub(super) fn publish_changes(&self, collection: Collection, changed: IndexChanges) {
+        if changed == IndexChanges::default() {
             return;
         }
         self.wake_embedding.notify_one();
         if !self.state.borrow().finished {
             return;
         }
-        self.take_stock();
+        self.update_report();
         if collection == Collection::External {
             return;
         }
-        let Changed { updated, added, removed } = changed;
+        let IndexChanges { updated, added, removed } = changed;
         let uris: Vec<String> = updated.iter().chain(&added).chain(&removed).map(|path| self.uri(path)).collect();
-        // Nobody listening is no failure.
+        // It is fine if nobody listens.
         let _ = self.events.send(ProviderEvent::ResourcesUpdated(uris));
         if !(added.is_empty() && removed.is_empty()) {
             let _ = self.events.send(ProviderEvent::ResourceListChanged);
@@ -524,11 +530,11 @@ impl Project {
     }
 }
 
-fn stopping() -> McpError {
+fn shutting_down_error() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.")
 }
 
-fn unavailable(error: &dyn std::fmt::Display) -> McpError {
+fn index_error(error: &dyn std::fmt::Display) -> McpError {
     tracing::error!(%error, "an index of documents failed");
     McpError::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be used.")
 }

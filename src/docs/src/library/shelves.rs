@@ -1,4 +1,4 @@
-//! The indexes that are stored, by the tenants whose they are.
+//! A registry of the stored indexes by tenant.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use countersign_domain::changes::digest::hex;
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shelves (
     key TEXT PRIMARY KEY, project TEXT NOT NULL, branch TEXT NOT NULL, path_hash TEXT NOT NULL) STRICT;";
 
-/// A list of the tenants, and the folder of their indexes.
+/// The list of tenants, and the folder of their indexes.
 pub(super) struct Shelves {
     folder: PathBuf,
     list: Mutex<Connection>,
 }
 
-/// What a tenant's files are called.
-fn key(tenant: &Tenant) -> String {
+/// Returns the stem of a tenant's index files.
+fn file_stem(tenant: &Tenant) -> String {
     let mut hasher = Sha256::new();
     for part in [&tenant.project, &tenant.branch, &tenant.path_hash] {
         hasher.update((part.len() as u64).to_le_bytes());
@@ -29,8 +29,10 @@ fn key(tenant: &Tenant) -> String {
 }
 
 impl Shelves {
+    /// Opens the registry.
+    ///
     /// # Errors
-    /// A list that can be neither read nor made.
+    /// Fails if the list can neither be read nor created.
     pub fn open(folder: &Path) -> rusqlite::Result<Self> {
         let path = folder.join("shelves.db");
         let connect = || -> rusqlite::Result<Connection> {
@@ -41,7 +43,7 @@ impl Shelves {
             Ok(conn)
         };
         let list = connect().or_else(|error| {
-            // The tenants that are in use are noted again.
+            // The tenants in use are registered again.
             tracing::warn!(%error, "the list of document indexes is made anew");
             for end in ["", "-wal", "-shm"] {
                 let _ = std::fs::remove_file(folder.join(format!("shelves.db{end}")));
@@ -51,20 +53,20 @@ impl Shelves {
         Ok(Self { folder: folder.to_owned(), list: Mutex::new(list) })
     }
 
-    /// Where the index of a tenant's documents lies, and that of its reference documentation.
+    /// Returns the paths of a tenant's index of documents and of its reference documentation.
     pub fn paths(&self, tenant: &Tenant) -> (PathBuf, PathBuf) {
-        let key = key(tenant);
+        let key = file_stem(tenant);
         (self.folder.join(format!("{key}.docs.db")), self.folder.join(format!("{key}.external.db")))
     }
 
-    pub fn note(&self, tenant: &Tenant) -> rusqlite::Result<()> {
+    pub fn record(&self, tenant: &Tenant) -> rusqlite::Result<()> {
         let list = self.list.lock();
         let sql = "INSERT OR IGNORE INTO shelves (key, project, branch, path_hash) VALUES (?1, ?2, ?3, ?4)";
-        list.execute(sql, params![key(tenant), tenant.project, tenant.branch, tenant.path_hash]).map(drop)
+        list.execute(sql, params![file_stem(tenant), tenant.project, tenant.branch, tenant.path_hash]).map(drop)
     }
 
-    /// All tenants of a project, by branch and root.
-    pub fn of(&self, project: &str) -> rusqlite::Result<Vec<Tenant>> {
+    /// Returns all tenants of a project, ordered by branch and root.
+    pub fn tenants_of(&self, project: &str) -> rusqlite::Result<Vec<Tenant>> {
         let list = self.list.lock();
         let mut statement = list.prepare_cached(
             "SELECT project, branch, path_hash FROM shelves WHERE project = ?1 ORDER BY branch, path_hash",
@@ -77,7 +79,7 @@ impl Shelves {
 
     /// Removes a tenant and its indexes.
     pub fn forget(&self, tenant: &Tenant) -> rusqlite::Result<()> {
-        self.list.lock().execute("DELETE FROM shelves WHERE key = ?1", [key(tenant)])?;
+        self.list.lock().execute("DELETE FROM shelves WHERE key = ?1", [file_stem(tenant)])?;
         let (docs, external) = self.paths(tenant);
         for path in [docs, external] {
             if let Err(error) = Index::delete(&path) {

@@ -1,32 +1,32 @@
-//! Brings an index up to date with a folder: what has changed is read, what is gone is removed. What was done is stored batch
-//! by batch, so that whoever is stopped goes on where it was.
+//! Updates an index from a folder: reads changed files and removes missing ones. Each batch is stored, so that an
+//! interrupted synchronization resumes where it stopped.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest as _, Sha256};
 
-use super::files::{Files, Found};
+use super::files::{FileEntry, Files};
 use crate::{
-    index::{Index, IndexError, Stamp},
+    index::{FileStamp, Index, IndexError},
     model::Document,
     text::{self, DocTypes},
 };
 
-/// Documents, and bytes of them, of one transaction.
-const BATCH: usize = 64;
+/// Documents of one transaction, and below their bytes.
+const BATCH_DOCUMENTS: usize = 64;
 const BATCH_BYTES: usize = 4 << 20;
-/// A file that was written so shortly before it was read may have been written again without a sign of it.
-const RACE_NS: i64 = 2_000_000_000;
+/// A file written shortly before it was read may have been written again without a newer timestamp.
+const MIN_STAMP_AGE_NS: i64 = 2_000_000_000;
 
-/// What changed in the index.
+/// The changes of an index.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Changed {
+pub(super) struct IndexChanges {
     pub updated: Vec<String>,
     pub added: Vec<String>,
     pub removed: Vec<String>,
 }
 
-impl Changed {
+impl IndexChanges {
     pub fn merge(&mut self, other: Self) {
         self.updated.extend(other.updated);
         self.added.extend(other.added);
@@ -34,7 +34,7 @@ impl Changed {
     }
 }
 
-/// Why it ended before it was done.
+/// Why a synchronization stopped early.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SyncError {
     #[error("{0}")]
@@ -48,85 +48,87 @@ pub(super) fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Whether a file is as it was read.
-fn is_known(stamp: &Stamp, found: &Found) -> bool {
+/// Returns `true` if a file is unchanged since it was read.
+fn is_unchanged(stamp: &FileStamp, found: &FileEntry) -> bool {
     stamp.size == found.size
         && stamp.mtime_ns == found.mtime_ns
-        && stamp.read_at_ns.saturating_sub(stamp.mtime_ns) > RACE_NS
+        && stamp.read_at_ns.saturating_sub(stamp.mtime_ns) > MIN_STAMP_AGE_NS
 }
 
-/// One folder and its index.
-pub(super) struct Pair<'a> {
+/// A folder with its index.
+pub(super) struct FolderIndex<'a> {
     pub files: &'a Files,
     pub index: &'a Index,
     pub types: &'a DocTypes,
 }
 
-impl Pair<'_> {
-    /// The whole folder. `progress` is told how many of how many files were looked at, and says whether to go on.
-    pub fn all(&self, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<Changed, SyncError> {
+impl FolderIndex<'_> {
+    /// Synchronizes the whole folder. `progress` gets the number of files done and the total, and returns whether to
+    /// continue.
+    pub fn synchronize_all(&self, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<IndexChanges, SyncError> {
         let walked = self.files.walk()?;
-        if walked.cut {
+        if walked.is_truncated {
             tracing::warn!("a folder has more documents than are indexed");
         }
-        self.files.sweep(&walked.leftovers);
+        self.files.remove_leftovers(&walked.leftovers);
         let mut known = self.index.stamps()?;
-        let mut changed = Changed::default();
+        let mut changed = IndexChanges::default();
         let total = walked.files.len();
-        let mut waiting = Vec::new();
+        let mut pending = Vec::new();
         let mut unchanged = 0;
         for found in walked.files {
             match known.remove(&found.path) {
-                Some(stamp) if is_known(&stamp, &found) => unchanged += 1,
-                stamp => waiting.push((found.path, stamp)),
+                Some(stamp) if is_unchanged(&stamp, &found) => unchanged += 1,
+                stamp => pending.push((found.path, stamp)),
             }
         }
-        let gone: Vec<String> = known.into_keys().collect();
-        for batch in gone.chunks(BATCH) {
+        let removed: Vec<String> = known.into_keys().collect();
+        for batch in removed.chunks(BATCH_DOCUMENTS) {
             self.index.remove(batch)?;
         }
-        changed.removed = gone;
+        changed.removed = removed;
         let mut done = unchanged;
-        for batch in waiting.chunks(BATCH) {
+        for batch in pending.chunks(BATCH_DOCUMENTS) {
             if !progress(done, total) {
                 return Ok(changed);
             }
-            changed.merge(self.batch(batch)?);
+            changed.merge(self.synchronize_batch(batch)?);
             done += batch.len();
         }
         progress(done, total);
         Ok(changed)
     }
 
-    /// These files, whether they are there or not.
-    pub fn some(&self, paths: &[String]) -> Result<Changed, SyncError> {
-        let mut changed = Changed::default();
+    /// Synchronizes these files, whether they exist or not.
+    pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, SyncError> {
+        let mut changed = IndexChanges::default();
         let mut known = self.index.stamps()?;
-        let paths: Vec<(String, Option<Stamp>)> = paths.iter().map(|path| (path.clone(), known.remove(path))).collect();
-        for batch in paths.chunks(BATCH) {
-            changed.merge(self.batch(batch)?);
+        let paths: Vec<(String, Option<FileStamp>)> =
+            paths.iter().map(|path| (path.clone(), known.remove(path))).collect();
+        for batch in paths.chunks(BATCH_DOCUMENTS) {
+            changed.merge(self.synchronize_batch(batch)?);
         }
         Ok(changed)
     }
 
-    fn batch(&self, files: &[(String, Option<Stamp>)]) -> Result<Changed, SyncError> {
-        let mut changed = Changed::default();
-        let mut read: Vec<(Stamp, Document)> = Vec::new();
-        let mut same = Vec::new();
-        let mut gone = Vec::new();
+    fn synchronize_batch(&self, files: &[(String, Option<FileStamp>)]) -> Result<IndexChanges, SyncError> {
+        let mut changed = IndexChanges::default();
+        let mut read: Vec<(FileStamp, Document)> = Vec::new();
+        let mut touched = Vec::new();
+        let mut removed = Vec::new();
         let mut bytes = 0;
         for (path, before) in files {
             let Some((stamp, text)) = self.read(path) else {
-                gone.extend(before.is_some().then(|| path.clone()));
+                removed.extend(before.is_some().then(|| path.clone()));
                 continue;
             };
             if before.as_ref().is_some_and(|before| before.hash == stamp.hash) {
-                same.push((path.clone(), stamp));
+                touched.push((path.clone(), stamp));
                 continue;
             }
             let Ok(document) = text::parse(path, &text, self.types) else {
                 tracing::warn!(path, "a file is left out of the index: it takes too long to read");
-                gone.extend(before.is_some().then(|| path.clone()));
+                removed.extend(before.is_some().then(|| path.clone()));
                 continue;
             };
             match before {
@@ -143,18 +145,18 @@ impl Pair<'_> {
         if !read.is_empty() {
             self.index.put(&read)?;
         }
-        if !same.is_empty() {
-            self.index.touch(&same)?;
+        if !touched.is_empty() {
+            self.index.touch(&touched)?;
         }
-        if !gone.is_empty() {
-            self.index.remove(&gone)?;
+        if !removed.is_empty() {
+            self.index.remove(&removed)?;
         }
-        changed.removed = gone;
+        changed.removed = removed;
         Ok(changed)
     }
 
-    /// None for what is not there, or no document.
-    fn read(&self, path: &str) -> Option<(Stamp, String)> {
+    /// Reads a file; `None` if it does not exist or is not a document.
+    fn read(&self, path: &str) -> Option<(FileStamp, String)> {
         let read_at_ns = now_ns();
         let (bytes, found) = match self.files.attempt_read(path) {
             Ok(read) => read,
@@ -167,7 +169,7 @@ impl Pair<'_> {
         };
         let hash: [u8; 32] = Sha256::digest(&bytes).into();
         match String::from_utf8(bytes) {
-            Ok(text) => Some((Stamp { size: found.size, mtime_ns: found.mtime_ns, read_at_ns, hash }, text)),
+            Ok(text) => Some((FileStamp { size: found.size, mtime_ns: found.mtime_ns, read_at_ns, hash }, text)),
             Err(_) => {
                 tracing::warn!(path, "a file is left out of the index: it is not UTF-8");
                 None

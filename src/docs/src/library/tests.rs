@@ -16,15 +16,15 @@ use countersign_config::DocsProject;
 use countersign_protocol::ErrorKind;
 use countersign_provider::{NoProgress, ProgressSink};
 
-/// A folder with a root, data and a project on it.
-struct Bench {
+/// A temporary root with data and a project.
+struct TestLibrary {
     dir: tempfile::TempDir,
     library: Option<Arc<Library>>,
     events: broadcast::Sender<ProviderEvent>,
     by_branch: bool,
 }
 
-impl Bench {
+impl TestLibrary {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("root/know/problems")).unwrap();
@@ -74,19 +74,19 @@ impl Bench {
     }
 }
 
-/// Anything may be replaced or removed.
-fn whatever(_: Option<&[u8]>) -> bool {
+/// Accepts any content for replacement or removal.
+fn accept_any(_: Option<&[u8]>) -> bool {
     true
 }
 
-async fn ready(project: &Project) {
-    project.synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
+async fn wait_until_ready(project: &Project) {
+    project.wait_until_synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
 }
 
-/// Waits until it is so, within what no machine needs.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until the condition holds; panics after a time that no machine needs.
+async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -105,29 +105,29 @@ fn found(project: &Project, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_written_as_a_whole_and_read_back() {
-    let bench = Bench::new();
+fn file_is_written_as_a_whole_and_read_back() {
+    let bench = TestLibrary::new();
     let files = bench.files();
     assert_eq!(files.read("a/b.md").unwrap(), None);
-    files.write("a/b.md", b"one", &whatever).unwrap();
+    files.write("a/b.md", b"one", &accept_any).unwrap();
     let path = bench.folder().join("a/b.md");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    files.write("a/b.md", b"two", &whatever).unwrap();
+    files.write("a/b.md", b"two", &accept_any).unwrap();
     assert_eq!(files.read("a/b.md").unwrap().unwrap(), b"two");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
-    files.remove("a/b.md", &whatever).unwrap();
-    files.remove("a/b.md", &whatever).unwrap();
+    files.remove("a/b.md", &accept_any).unwrap();
+    files.remove("a/b.md", &accept_any).unwrap();
     assert!(!path.exists());
-    // Also where the folder of the documents is not there yet.
+    // The folder of the documents may not exist yet.
     fs::remove_dir_all(bench.folder()).unwrap();
-    files.write("x.md", b"new", &whatever).unwrap();
+    files.write("x.md", b"new", &accept_any).unwrap();
     assert_eq!(files.walk().unwrap().files.len(), 1);
 }
 
 #[test]
-fn file_is_kept_where_its_bytes_are_not_the_expected_ones() {
-    let bench = Bench::new();
+fn file_with_unexpected_content_is_kept() {
+    let bench = TestLibrary::new();
     bench.put("a.md", "by somebody else");
     let files = bench.files();
     let planned = |present: Option<&[u8]>| present == Some(b"as planned");
@@ -145,8 +145,8 @@ fn file_is_kept_where_its_bytes_are_not_the_expected_ones() {
 }
 
 #[test]
-fn no_link_leads_out_or_to_a_second_name() {
-    let bench = Bench::new();
+fn symbolic_links_are_refused() {
+    let bench = TestLibrary::new();
     let outside = bench.dir.path().join("outside");
     fs::create_dir_all(&outside).unwrap();
     fs::write(outside.join("secret.md"), "secret").unwrap();
@@ -158,23 +158,23 @@ fn no_link_leads_out_or_to_a_second_name() {
     symlink("nowhere.md", folder.join("dangling.md")).unwrap();
     let files = bench.files();
     for path in ["link.md", "out/secret.md", "up/secret.md", "inner/a.md", "dangling.md", "out/new.md", "up/x/new.md"] {
-        let error = files.write(path, b"x", &whatever).unwrap_err();
+        let error = files.write(path, b"x", &accept_any).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FileSystem, "{path}");
         assert!(!matches!(files.read(path), Ok(Some(_))), "{path}");
-        assert!(files.remove(path, &whatever).is_err(), "{path}");
+        assert!(files.remove(path, &accept_any).is_err(), "{path}");
     }
     assert_eq!(fs::read_to_string(outside.join("secret.md")).unwrap(), "secret");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
     assert!(files.walk().unwrap().files.is_empty());
-    // The folder itself may be put in the place of a link, too.
+    // The folder itself may be replaced by a link, too.
     fs::remove_dir_all(&folder).unwrap();
     symlink(&outside, &folder).unwrap();
-    assert!(files.write("a.md", b"x", &whatever).is_err() && files.walk().is_err());
+    assert!(files.write("a.md", b"x", &accept_any).is_err() && files.walk().is_err());
 }
 
 #[test]
-fn a_link_that_is_swapped_in_between_leads_nowhere() {
-    let bench = Bench::new();
+fn link_swapped_in_during_access_is_refused() {
+    let bench = TestLibrary::new();
     let outside = bench.dir.path().join("outside");
     fs::create_dir_all(&outside).unwrap();
     let (files, folder) = (bench.files(), bench.folder());
@@ -189,7 +189,7 @@ fn a_link_that_is_swapped_in_between_leads_nowhere() {
             }
         });
         for _ in 0..500 {
-            let _ = files.write("d/x.md", b"x", &whatever);
+            let _ = files.write("d/x.md", b"x", &accept_any);
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
@@ -197,8 +197,8 @@ fn a_link_that_is_swapped_in_between_leads_nowhere() {
 }
 
 #[test]
-fn what_is_no_document_is_left_alone() {
-    let bench = Bench::new();
+fn other_files_are_left_alone() {
+    let bench = TestLibrary::new();
     let folder = bench.folder();
     bench.put("good.md", "# Good");
     bench.put("GOOD2.Markdown", "# Good");
@@ -213,26 +213,26 @@ fn what_is_no_document_is_left_alone() {
     let names: Vec<&str> = walked.files.iter().map(|found| found.path.as_str()).collect();
     assert_eq!(names, ["GOOD2.Markdown", "good.md"]);
     assert_eq!(walked.leftovers, [".countersign-abc.tmp"]);
-    // And nobody waits for the other end of a pipe.
+    // Opening a pipe does not block.
     for path in ["fifo.md", "folder.md", "socket.md"] {
         assert!(bench.files().read(path).is_err(), "{path}");
-        assert!(bench.files().write(path, b"x", &whatever).is_err(), "{path}");
+        assert!(bench.files().write(path, b"x", &accept_any).is_err(), "{path}");
     }
     drop(socket);
-    fs::write(folder.join("huge.md"), vec![b'x'; files::MAX_FILE + 1]).unwrap();
+    fs::write(folder.join("huge.md"), vec![b'x'; files::MAX_FILE_BYTES + 1]).unwrap();
     assert!(bench.files().read("huge.md").is_err());
 }
 
 #[test]
-fn a_failing_write_says_so_and_leaves_the_file() {
-    let bench = Bench::new();
+fn failed_write_is_reported_and_keeps_the_file() {
+    let bench = TestLibrary::new();
     bench.put("a.md", "before");
-    // Nobody writes below what is a file.
-    let error = bench.files().write("a.md/b.md", b"x", &whatever).unwrap_err();
+    // A file cannot have files below it.
+    let error = bench.files().write("a.md/b.md", b"x", &accept_any).unwrap_err();
     assert_eq!(error.kind, ErrorKind::FileSystem);
     assert!(!error.to_string().contains(bench.dir.path().to_str().unwrap()), "{error}");
     let long = format!("{}.md", "x".repeat(300));
-    assert!(bench.files().write(&long, b"x", &whatever).is_err());
+    assert!(bench.files().write(&long, b"x", &accept_any).is_err());
     assert_eq!(bench.files().read("a.md").unwrap().unwrap(), b"before");
 }
 
@@ -243,13 +243,13 @@ fn writes_until_it_is_killed() {
     let files = Files::new(Path::new(&root), "know", None);
     for round in 0_u64.. {
         let line = if round % 2 == 0 { "a" } else { "b" };
-        files.write("w.md", line.repeat(300_000).as_bytes(), &whatever).unwrap();
+        files.write("w.md", line.repeat(300_000).as_bytes(), &accept_any).unwrap();
     }
 }
 
 #[test]
-fn a_killed_write_leaves_the_file_whole_and_what_stays_is_swept() {
-    let bench = Bench::new();
+fn killed_write_keeps_file_and_leftovers_are_removed() {
+    let bench = TestLibrary::new();
     bench.put("w.md", &"a".repeat(300_000));
     let myself = std::env::current_exe().unwrap();
     let mut leftovers = 0;
@@ -267,35 +267,35 @@ fn a_killed_write_leaves_the_file_whole_and_what_stays_is_swept() {
         assert!(text.len() == 300_000 && text.iter().all(|byte| *byte == text[0]), "round {round}");
         leftovers += bench.files().walk().unwrap().leftovers.len();
         let walked = bench.files().walk().unwrap();
-        bench.files().sweep(&walked.leftovers);
+        bench.files().remove_leftovers(&walked.leftovers);
         assert!(bench.files().walk().unwrap().leftovers.is_empty());
     }
-    // At least one of them was killed while it wrote, or the test shows nothing.
+    // At least one child must have been killed while it wrote, or the test shows nothing.
     assert!(leftovers > 0);
 }
 
 #[tokio::test]
-async fn what_changes_in_the_folder_is_in_the_index() {
-    let mut bench = Bench::new();
+async fn folder_changes_reach_the_index() {
+    let mut bench = TestLibrary::new();
     bench.put("problems/a.md", "# Alpha\n\nzebra");
     let project = bench.opened();
-    ready(&project).await;
+    wait_until_ready(&project).await;
     assert_eq!(found(&project, "zebra"), ["problems/a.md"]);
     let mut heard = bench.events.subscribe();
     bench.put("problems/b.md", "# Beta\n\ngiraffe");
-    until("created", || found(&project, "giraffe") == ["problems/b.md"]).await;
+    wait_until("created", || found(&project, "giraffe") == ["problems/b.md"]).await;
     bench.put("problems/a.md", "# Alpha\n\nlion, and a longer text");
-    until("changed", || found(&project, "lion") == ["problems/a.md"] && found(&project, "zebra").is_empty()).await;
+    wait_until("changed", || found(&project, "lion") == ["problems/a.md"] && found(&project, "zebra").is_empty()).await;
     fs::rename(bench.folder().join("problems/b.md"), bench.folder().join("c.md")).unwrap();
-    until("renamed", || paths(&project) == ["c.md", "problems/a.md"]).await;
+    wait_until("renamed", || paths(&project) == ["c.md", "problems/a.md"]).await;
     fs::remove_file(bench.folder().join("c.md")).unwrap();
-    until("deleted", || paths(&project) == ["problems/a.md"]).await;
+    wait_until("deleted", || paths(&project) == ["problems/a.md"]).await;
     bench.put("new/deep/d.md", "# Delta");
-    until("a new folder", || paths(&project).contains(&"new/deep/d.md".to_owned())).await;
+    wait_until("a new folder", || paths(&project).contains(&"new/deep/d.md".to_owned())).await;
     fs::rename(bench.folder().join("new"), bench.folder().join("other")).unwrap();
-    until("a renamed folder", || paths(&project) == ["other/deep/d.md", "problems/a.md"]).await;
+    wait_until("a renamed folder", || paths(&project) == ["other/deep/d.md", "problems/a.md"]).await;
     fs::remove_dir_all(bench.folder().join("other")).unwrap();
-    until("a removed folder", || paths(&project) == ["problems/a.md"]).await;
+    wait_until("a removed folder", || paths(&project) == ["problems/a.md"]).await;
     let mut told = Vec::new();
     while let Ok(event) = heard.try_recv() {
         match event {
@@ -310,49 +310,49 @@ async fn what_changes_in_the_folder_is_in_the_index() {
 }
 
 #[tokio::test]
-async fn a_folder_that_comes_goes_and_comes_again_is_followed() {
-    let mut bench = Bench::new();
+async fn recreated_folder_is_followed() {
+    let mut bench = TestLibrary::new();
     fs::remove_dir_all(bench.folder()).unwrap();
     let project = bench.opened();
-    ready(&project).await;
+    wait_until_ready(&project).await;
     assert!(paths(&project).is_empty());
     bench.put("a.md", "# A");
-    until("it came", || paths(&project) == ["a.md"]).await;
+    wait_until("it came", || paths(&project) == ["a.md"]).await;
     fs::remove_dir_all(bench.folder()).unwrap();
-    until("it went", || paths(&project).is_empty()).await;
+    wait_until("it went", || paths(&project).is_empty()).await;
     bench.put("b.md", "# B");
-    until("it came again", || paths(&project) == ["b.md"]).await;
+    wait_until("it came again", || paths(&project) == ["b.md"]).await;
     bench.put("c.md", "# C");
-    until("and is watched", || paths(&project).len() == 2).await;
-    // A root that is away says nothing about its documents.
+    wait_until("and is watched", || paths(&project).len() == 2).await;
+    // A missing root says nothing about its documents.
     fs::rename(bench.root(), bench.dir.path().join("elsewhere")).unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(paths(&project).len(), 2);
 }
 
-struct Told(std::sync::Mutex<Vec<(f64, f64)>>);
-impl ProgressSink for Told {
+struct ProgressLog(std::sync::Mutex<Vec<(f64, f64)>>);
+impl ProgressSink for ProgressLog {
     fn progress(&self, progress: f64, total: Option<f64>, _: Option<&str>) {
         self.0.lock().unwrap().push((progress, total.unwrap()));
     }
-    fn wanted(&self) -> bool {
+    fn has_listener(&self) -> bool {
         true
     }
 }
 
 #[tokio::test]
-async fn a_large_folder_is_indexed_with_progress_and_goes_on_where_it_was() {
-    let mut bench = Bench::new();
+async fn indexing_reports_progress_and_resumes() {
+    let mut bench = TestLibrary::new();
     for at in 0..1500 {
         bench.put(&format!("d{}/{at}.md", at % 10), &format!("# Number {at}\n\nword{at}\n"));
     }
     let project = bench.opened();
-    let told = Told(std::sync::Mutex::default());
+    let told = ProgressLog(std::sync::Mutex::default());
     let never = CancellationToken::new();
-    let waits = project.synchronized(&told, &never);
-    // It answers meanwhile from what is there.
+    let waits = project.wait_until_synchronized(&told, &never);
+    // Meanwhile it answers from what is indexed.
     let looked = async {
-        until("something is there", || !paths(&project).is_empty()).await;
+        wait_until("something is there", || !paths(&project).is_empty()).await;
         let there = paths(&project).len();
         assert!((1..=1500).contains(&there));
     };
@@ -363,44 +363,44 @@ async fn a_large_folder_is_indexed_with_progress_and_goes_on_where_it_was() {
     assert!(told.is_sorted() && told.iter().all(|(done, total)| *total == 1500.0 && done < total), "{told:?}");
     assert!(!told.is_empty());
 
-    // Half of it, and the rest after the next start.
+    // Half of it now, and the rest after the next start.
     drop(project);
     bench.library = None;
     let data = bench.dir.path().join("data");
     fs::remove_dir_all(&data).unwrap();
     let project = bench.opened();
-    until("half", || paths(&project).len() >= 300).await;
+    wait_until("half", || paths(&project).len() >= 300).await;
     let ids = |project: &Project| project.tenant(None).unwrap().docs.stamps().unwrap();
     project.stop();
     drop(project);
     bench.library = None;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let project = bench.opened();
-    ready(&project).await;
+    wait_until_ready(&project).await;
     assert_eq!((paths(&project).len(), ids(&project).len()), (1500, 1500));
     assert_eq!(found(&project, "word1499")[0], "d9/1499.md");
 }
 
 #[tokio::test]
-async fn a_branch_is_a_tenant_of_its_own() {
-    let mut bench = Bench::new();
+async fn each_branch_is_its_own_tenant() {
+    let mut bench = TestLibrary::new();
     bench.by_branch = true;
-    let head = |bench: &Bench, branch: &str| {
+    let head = |bench: &TestLibrary, branch: &str| {
         fs::create_dir_all(bench.root().join(".git")).unwrap();
         fs::write(bench.root().join(".git/HEAD"), format!("ref: refs/heads/{branch}\n")).unwrap();
     };
     head(&bench, "main");
     bench.put("a.md", "# Onmain");
     let project = bench.opened();
-    ready(&project).await;
+    wait_until_ready(&project).await;
     assert_eq!((project.branch().as_str(), paths(&project)), ("main", vec!["a.md".to_owned()]));
     head(&bench, "dev");
     fs::remove_file(bench.folder().join("a.md")).unwrap();
     bench.put("b.md", "# Ondev");
-    until("the other branch", || project.branch() == "dev" && paths(&project) == ["b.md"]).await;
+    wait_until("the other branch", || project.branch() == "dev" && paths(&project) == ["b.md"]).await;
     assert!(found(&project, "onmain").is_empty());
     let main = project.tenant(Some("main")).unwrap();
-    assert!(!main.current);
+    assert!(!main.is_current);
     let (entries, _) = main.docs.list("", 10).unwrap();
     assert_eq!(entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["a.md"]);
     assert_eq!(project.tenant(Some("never")).err().unwrap().kind, ErrorKind::TenantMismatch);
@@ -408,12 +408,13 @@ async fn a_branch_is_a_tenant_of_its_own() {
     assert_eq!(project.forget(&main, None).unwrap().documents, 1);
     assert!(project.tenant(Some("main")).is_err());
     head(&bench, "main");
-    until("it is back, with what is there now", || project.branch() == "main" && paths(&project) == ["b.md"]).await;
+    wait_until("it is back, with what is there now", || project.branch() == "main" && paths(&project) == ["b.md"])
+        .await;
 }
 
 #[tokio::test]
-async fn nothing_of_one_project_is_found_from_another() {
-    let mut bench = Bench::new();
+async fn search_finds_nothing_of_another_project() {
+    let mut bench = TestLibrary::new();
     let other = bench.dir.path().join("other");
     fs::create_dir_all(other.join("know")).unwrap();
     fs::write(other.join("know/a.md"), "# Other\n\nelephant").unwrap();
@@ -422,8 +423,8 @@ async fn nothing_of_one_project_is_found_from_another() {
     bench.open(configs);
     let library = bench.library.as_ref().unwrap();
     let (one, two) = (library.project("one").unwrap(), library.project("two").unwrap());
-    ready(one).await;
-    ready(two).await;
+    wait_until_ready(one).await;
+    wait_until_ready(two).await;
     assert_eq!((found(one, "zebra").len(), found(one, "elephant").len()), (1, 0));
     assert_eq!((found(two, "zebra").len(), found(two, "elephant").len()), (0, 1));
     assert_ne!(one.path_hash, two.path_hash);
@@ -431,11 +432,11 @@ async fn nothing_of_one_project_is_found_from_another() {
 }
 
 #[tokio::test]
-async fn a_root_that_moved_is_another_tenant() {
-    let mut bench = Bench::new();
+async fn moved_root_is_another_tenant() {
+    let mut bench = TestLibrary::new();
     bench.put("a.md", "# A");
     let project = bench.opened();
-    ready(&project).await;
+    wait_until_ready(&project).await;
     let before = project.path_hash.clone();
     drop(project);
     bench.library = None;
@@ -443,22 +444,22 @@ async fn a_root_that_moved_is_another_tenant() {
     fs::rename(bench.root(), &moved).unwrap();
     let config = bench.project("handbook", &moved);
     let project = bench.open(vec![config]);
-    ready(&project).await;
+    wait_until_ready(&project).await;
     assert_ne!(project.path_hash, before);
     let hashes: Vec<String> = project.shelves().unwrap().iter().map(|shelf| shelf.tenant.path_hash.clone()).collect();
     assert!(hashes.contains(&before) && hashes.len() == 2);
 }
 
 #[tokio::test]
-async fn external_documentation_and_documents_are_kept_apart() {
-    let mut bench = Bench::new();
+async fn external_docs_are_separate_from_documents() {
+    let mut bench = TestLibrary::new();
     fs::create_dir_all(bench.root().join("ext")).unwrap();
     fs::write(bench.root().join("ext/page.md"), "# Page").unwrap();
     bench.put("a.md", "# A");
     let mut config = bench.project("handbook", &bench.root());
     config.folder = String::new();
     let project = bench.open(vec![config]);
-    ready(&project).await;
+    wait_until_ready(&project).await;
     assert_eq!(paths(&project), ["know/a.md"]);
     let shelf = project.tenant(None).unwrap();
     let (external, _) = shelf.external.as_ref().unwrap().list("", 10).unwrap();
@@ -467,8 +468,8 @@ async fn external_documentation_and_documents_are_kept_apart() {
 }
 
 #[tokio::test]
-async fn a_project_without_a_root_does_not_start() {
-    let bench = Bench::new();
+async fn project_without_a_root_does_not_start() {
+    let bench = TestLibrary::new();
     let projects = vec![bench.project("x", &bench.dir.path().join("nowhere"))];
     let config = DocsConfig { enabled: true, projects, embeddings: None, generation: None };
     let error = Library::open(bench.dir.path(), &config, None, &bench.events).err().unwrap();
@@ -476,10 +477,10 @@ async fn a_project_without_a_root_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_refresh_is_in_the_index_when_it_returns() {
-    let mut bench = Bench::new();
+async fn refreshed_file_is_indexed_on_return() {
+    let mut bench = TestLibrary::new();
     let project = bench.opened();
-    ready(&project).await;
+    wait_until_ready(&project).await;
     for round in 0..20 {
         bench.put("r.md", &format!("# Round\n\nvalue{round}"));
         project.refresh(Collection::Docs, vec!["r.md".to_owned(), "nothing.md".to_owned()]).await.unwrap();

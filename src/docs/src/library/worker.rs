@@ -1,5 +1,5 @@
-//! A project's own thread: it alone writes to the indexes of the branch that is checked out. It is told by the operating
-//! system what has changed, and looks for itself where that does not work.
+//! A project's own thread, the only writer of the indexes of the checked-out branch. The operating system tells it what
+//! has changed, and it polls if that does not work.
 
 use std::{
     collections::HashSet,
@@ -20,109 +20,109 @@ use tokio::sync::oneshot;
 use super::{
     files::Files,
     paths::is_document,
-    project::{Project, State},
-    synchronize::{Changed, Pair, SyncError},
+    project::{Project, SyncState},
+    synchronize::{FolderIndex, IndexChanges, SyncError},
 };
 use crate::model::Collection;
 
-/// What may be looked at before anything else happens.
+/// The pause before changes are scanned, so that several are scanned together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// How often the branch, the folders and, where nothing watches them, their files are looked at.
-const TICK: Duration = Duration::from_millis(700);
-/// How often all is looked at, whatever was told: some file systems do not tell everything.
-const ANYWAY: Duration = Duration::from_secs(300);
-/// Where nothing watches, looking takes no more than this share of the time.
+/// The interval at which the branch, the folders and, without a watcher, their files are checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(700);
+/// The interval of full scans even with a watcher: some file systems do not report everything.
+const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(300);
+/// Without a watcher, scans take at most one part in this many of the time.
 const POLLING_SHARE: u32 = 10;
-/// Paths that are kept apart; with more, all is looked at.
-const MAX_TOUCHED: usize = 5000;
+/// The number of touched paths that are remembered; if there are more, everything is scanned.
+const MAX_TOUCHED_PATHS: usize = 5000;
 
-/// What the thread is asked for.
+/// A request to the thread.
 pub(super) enum Task {
-    /// These files are to be in the index.
+    /// Updates the index with these files.
     Refresh {
         collection: Collection,
         paths: Vec<String>,
         done: oneshot::Sender<Result<(), String>>,
     },
     /// Something was touched.
-    Look,
+    Scan,
     Stop,
 }
 
-/// What the operating system told of since it was looked at.
+/// Paths that the operating system has reported since the last scan.
 #[derive(Default)]
-struct Touched {
+struct TouchedPaths {
     paths: HashSet<PathBuf>,
-    everything: bool,
+    needs_full_scan: bool,
 }
 
 /// One watched folder.
-struct Watched {
+struct WatchedFolder {
     collection: Collection,
     folder: PathBuf,
-    touched: Arc<Mutex<Touched>>,
+    touched: Arc<Mutex<TouchedPaths>>,
     watcher: Option<RecommendedWatcher>,
-    /// Which folder it is that is watched.
+    /// Device and inode of the watched folder.
     identity: Option<(u64, u64)>,
-    looked: Instant,
-    took: Duration,
+    scanned_at: Instant,
+    scan_time: Duration,
 }
 
 pub(super) struct Worker {
     project: Arc<Project>,
     tasks: Receiver<Task>,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedFolder>,
 }
 
 impl Worker {
     pub fn new(project: Arc<Project>, tasks: Receiver<Task>, own: &Sender<Task>) -> Self {
-        let watch = |collection, files: &Files| Watched::new(collection, files.location(), own);
+        let watch = |collection, files: &Files| WatchedFolder::new(collection, files.location(), own);
         let mut watched = vec![watch(Collection::Docs, project.files())];
         watched.extend(project.external().map(|files| watch(Collection::External, files)));
         Self { project, tasks, watched }
     }
 
-    /// Until it is told to stop.
+    /// Runs until it is told to stop.
     pub fn run(mut self) {
-        self.everything();
+        self.scan_everything();
         loop {
-            match self.tasks.recv_timeout(TICK) {
+            match self.tasks.recv_timeout(POLL_INTERVAL) {
                 Ok(Task::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Task::Refresh { collection, paths, done }) => {
                     let _ = done.send(refresh(&self.project, collection, &paths));
                 }
-                Ok(Task::Look) => std::thread::sleep(DEBOUNCE),
+                Ok(Task::Scan) => std::thread::sleep(DEBOUNCE),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.project.is_stopped() {
                 return;
             }
-            if self.project.follow_branch() {
-                self.everything();
+            if self.project.has_switched_branch() {
+                self.scan_everything();
             } else {
-                self.look();
+                self.scan_touched();
             }
         }
     }
 
-    fn everything(&mut self) {
+    fn scan_everything(&mut self) {
         for at in 0..self.watched.len() {
             self.synchronize(at);
         }
-        self.project.finished();
+        self.project.finish_first_sync();
     }
 
-    /// Looks at what was touched.
-    fn look(&mut self) {
+    /// Scans the touched paths.
+    fn scan_touched(&mut self) {
         for at in 0..self.watched.len() {
             let Some(watched) = self.watched.get_mut(at) else { continue };
-            if watched.is_another() || watched.is_due() {
+            if watched.is_replaced() || watched.is_due() {
                 self.synchronize(at);
                 continue;
             }
-            let Touched { paths, everything } = std::mem::take(&mut *watched.touched.lock());
+            let TouchedPaths { paths, needs_full_scan: everything } = std::mem::take(&mut *watched.touched.lock());
             let (collection, folder) = (watched.collection, watched.folder.clone());
-            match relevant(&folder, &paths) {
+            match touched_documents(&folder, &paths) {
                 _ if everything => self.synchronize(at),
                 None => self.synchronize(at),
                 Some(paths) if !paths.is_empty() => {
@@ -135,38 +135,38 @@ impl Worker {
 
     fn synchronize(&mut self, at: usize) {
         let Some(watched) = self.watched.get_mut(at) else { return };
-        // Before the walk, so that nothing is missed that changes while it is under way.
+        // Before the scan, so that changes during it are not missed.
         watched.watch();
-        *watched.touched.lock() = Touched::default();
+        *watched.touched.lock() = TouchedPaths::default();
         let began = Instant::now();
         let collection = watched.collection;
         if collection == Collection::Docs {
-            self.project.read_types();
+            self.project.reload_types();
         }
-        let outcome = self.all(collection);
+        let outcome = self.walk_folder(collection);
         if let Some(watched) = self.watched.get_mut(at) {
-            (watched.looked, watched.took) = (Instant::now(), began.elapsed());
+            (watched.scanned_at, watched.scan_time) = (Instant::now(), began.elapsed());
         }
         match outcome {
-            Ok(changed) => self.project.changed(collection, changed),
+            Ok(changed) => self.project.publish_changes(collection, changed),
             Err(error) => {
                 tracing::warn!(project = %self.project.name, %error, "documents could not be synchronized");
             }
         }
     }
 
-    fn all(&self, collection: Collection) -> Result<Changed, SyncError> {
+    fn walk_folder(&self, collection: Collection) -> Result<IndexChanges, SyncError> {
         let (project, tasks) = (&self.project, &self.tasks);
-        project.with_pair(collection, |pair: &Pair<'_>| {
-            pair.all(&mut |done, total| {
-                project.tell(State { finished: false, done, total });
-                // Who asks for a file meanwhile does not wait for all of them.
+        project.with_folder_index(collection, |pair: &FolderIndex<'_>| {
+            pair.synchronize_all(&mut |done, total| {
+                project.report_progress(SyncState { finished: false, done, total });
+                // A refresh of single files does not wait for the whole scan.
                 while let Ok(task) = tasks.try_recv() {
                     match task {
                         Task::Refresh { collection, paths, done } => {
                             let _ = done.send(refresh(project, collection, &paths));
                         }
-                        Task::Look => {}
+                        Task::Scan => {}
                         Task::Stop => return false,
                     }
                 }
@@ -177,10 +177,10 @@ impl Worker {
 }
 
 fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Result<(), String> {
-    let changed = project.with_pair(collection, |pair: &Pair<'_>| pair.some(paths));
+    let changed = project.with_folder_index(collection, |pair: &FolderIndex<'_>| pair.synchronize_files(paths));
     match changed {
         Ok(changed) => {
-            project.changed(collection, changed);
+            project.publish_changes(collection, changed);
             Ok(())
         }
         Err(error) => {
@@ -190,8 +190,8 @@ fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Resul
     }
 }
 
-/// The documents among what was touched; `None` where it takes a walk to find out.
-fn relevant(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
+/// Returns the documents among the touched paths; `None` if only a scan can tell.
+fn touched_documents(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
     let mut paths = Vec::new();
     for path in touched {
         let Some(path) = path.strip_prefix(folder).ok().and_then(Path::to_str) else { continue };
@@ -203,7 +203,7 @@ fn relevant(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
         }
         match is_document(path) {
             true => paths.push(path.to_owned()),
-            // What is gone may have been a folder.
+            // A missing path may have been a folder.
             false if fs::symlink_metadata(folder.join(path)).is_ok_and(|metadata| !metadata.is_dir()) => {}
             false => return None,
         }
@@ -211,26 +211,26 @@ fn relevant(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
     Some(paths)
 }
 
-impl Watched {
+impl WatchedFolder {
     fn new(collection: Collection, folder: PathBuf, own: &Sender<Task>) -> Self {
-        let touched = Arc::new(Mutex::new(Touched::default()));
+        let touched = Arc::new(Mutex::new(TouchedPaths::default()));
         let (noted, wake) = (Arc::clone(&touched), own.clone());
         let note = move |event: notify::Result<Event>| {
             let is_first = {
                 let mut touched = noted.lock();
-                let is_first = touched.paths.is_empty() && !touched.everything;
+                let is_first = touched.paths.is_empty() && !touched.needs_full_scan;
                 match event {
                     Ok(event) if event.kind.is_access() => return,
-                    Ok(event) if !event.need_rescan() && touched.paths.len() < MAX_TOUCHED => {
+                    Ok(event) if !event.need_rescan() && touched.paths.len() < MAX_TOUCHED_PATHS => {
                         touched.paths.extend(event.paths);
                     }
-                    _ => touched.everything = true,
+                    _ => touched.needs_full_scan = true,
                 }
                 is_first
             };
-            // Once for all that comes before it is looked at.
+            // Woken once for all paths that come before the next scan.
             if is_first {
-                let _ = wake.send(Task::Look);
+                let _ = wake.send(Task::Scan);
             }
         };
         let config = Config::default().with_follow_symlinks(false);
@@ -243,28 +243,32 @@ impl Watched {
             touched,
             watcher: watcher.ok(),
             identity: None,
-            looked: Instant::now(),
-            took: Duration::ZERO,
+            scanned_at: Instant::now(),
+            scan_time: Duration::ZERO,
         }
     }
 
-    fn present(&self) -> Option<(u64, u64)> {
+    fn current_identity(&self) -> Option<(u64, u64)> {
         fs::metadata(&self.folder).ok().map(|metadata| (metadata.dev(), metadata.ino()))
     }
 
-    /// Whether the folder is another one than that which is watched.
-    fn is_another(&self) -> bool {
-        self.watcher.is_some() && self.present() != self.identity
+    /// Returns `true` if the path leads to another folder than the watched one.
+    fn is_replaced(&self) -> bool {
+        self.watcher.is_some() && self.current_identity() != self.identity
     }
 
-    /// Whether it is time to look, since nobody tells, or somebody may have missed something.
+    /// Returns `true` if a scan is due, because there is no watcher or it may have missed something.
     fn is_due(&self) -> bool {
-        let every = if self.watcher.is_some() { ANYWAY } else { TICK.max(self.took.saturating_mul(POLLING_SHARE)) };
-        self.looked.elapsed() >= every
+        let interval = if self.watcher.is_some() {
+            FULL_SCAN_INTERVAL
+        } else {
+            POLL_INTERVAL.max(self.scan_time.saturating_mul(POLLING_SHARE))
+        };
+        self.scanned_at.elapsed() >= interval
     }
 
     fn watch(&mut self) {
-        let present = self.present();
+        let present = self.current_identity();
         let Some(watcher) = &mut self.watcher else { return };
         if present == self.identity {
             return;

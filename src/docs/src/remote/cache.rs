@@ -1,4 +1,5 @@
-//! Vectors that were paid for once, by what they are of. Made anew where it is damaged: it can be filled again.
+//! A cache of vectors that were paid for, by the hash of their text. A damaged file is recreated, because it can be
+//! filled again.
 
 use std::{fs, os::unix::fs::OpenOptionsExt as _, path::Path};
 
@@ -6,26 +7,26 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use sha2::{Digest as _, Sha256};
 
-/// Vectors that are kept; those that were used longest ago go.
-const KEPT: usize = 500_000;
-/// How many are written between two looks at their number.
-const LOOK_AFTER: usize = 5000;
+/// The number of vectors kept; the least recently used are removed.
+const MAX_VECTORS: usize = 500_000;
+/// The number of writes between two counts of the vectors.
+const COUNT_INTERVAL: usize = 5000;
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS vectors (
     key BLOB PRIMARY KEY, vector BLOB NOT NULL, used INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS vectors_by_use ON vectors (used);";
 
-/// What a vector is of.
-pub(super) type Key = [u8; 32];
+/// The hash of the text and model of a vector.
+pub(super) type VectorKey = [u8; 32];
 
 pub(super) struct Cache {
     conn: Mutex<Connection>,
     written: Mutex<usize>,
-    kept: usize,
+    capacity: usize,
 }
 
-/// Of the text as it is sent to that model.
-pub(super) fn key(url: &str, model: &str, text: &str) -> Key {
+/// Returns the key of a text that is sent to this model.
+pub(super) fn vector_key(url: &str, model: &str, text: &str) -> VectorKey {
     let mut hasher = Sha256::new();
     for part in [url, model, text] {
         hasher.update((part.len() as u64).to_le_bytes());
@@ -35,13 +36,15 @@ pub(super) fn key(url: &str, model: &str, text: &str) -> Key {
 }
 
 impl Cache {
+    /// Opens the cache.
+    ///
     /// # Errors
-    /// A file that can be neither read nor made.
+    /// Fails if the file can neither be read nor created.
     pub fn open(path: &Path) -> rusqlite::Result<Self> {
-        Self::bounded(path, KEPT)
+        Self::with_capacity(path, MAX_VECTORS)
     }
 
-    fn bounded(path: &Path, kept: usize) -> rusqlite::Result<Self> {
+    fn with_capacity(path: &Path, kept: usize) -> rusqlite::Result<Self> {
         let conn = connect(path).or_else(|error| {
             tracing::warn!(path = %path.display(), %error, "the cache of embeddings is made anew");
             for end in ["", "-wal", "-shm"] {
@@ -51,11 +54,11 @@ impl Cache {
             }
             connect(path)
         })?;
-        Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), kept })
+        Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), capacity: kept })
     }
 
-    /// The vector of each key that is there. Failing is having none.
-    pub fn get(&self, keys: &[Key], now: i64) -> Vec<Option<Vec<f32>>> {
+    /// Returns the cached vector of each key. Errors count as misses.
+    pub fn get(&self, keys: &[VectorKey], now: i64) -> Vec<Option<Vec<f32>>> {
         let conn = self.conn.lock();
         let read = || -> rusqlite::Result<Vec<Option<Vec<f32>>>> {
             let tx = conn.unchecked_transaction()?;
@@ -70,7 +73,7 @@ impl Cache {
                         Ok((vector, row.get::<_, i64>(1)?))
                     })
                     .optional()?;
-                // A day is precise enough to say which were used last.
+                // Use is recorded to the day, which is precise enough to evict the least recently used.
                 if found.as_ref().is_some_and(|(_, used)| now - used > 86_400) {
                     touch.execute(params![key, now])?;
                 }
@@ -86,7 +89,7 @@ impl Cache {
         })
     }
 
-    pub fn put(&self, all: &[(Key, Vec<f32>)], now: i64) {
+    pub fn put(&self, all: &[(VectorKey, Vec<f32>)], now: i64) {
         let conn = self.conn.lock();
         let write = || -> rusqlite::Result<()> {
             let tx = conn.unchecked_transaction()?;
@@ -99,11 +102,11 @@ impl Cache {
             drop(insert);
             let mut written = self.written.lock();
             *written += all.len();
-            if *written >= LOOK_AFTER.min(self.kept) {
+            if *written >= COUNT_INTERVAL.min(self.capacity) {
                 *written = 0;
                 let over =
                     "DELETE FROM vectors WHERE key IN (SELECT key FROM vectors ORDER BY used DESC LIMIT -1 OFFSET ?1)";
-                tx.execute(over, [self.kept])?;
+                tx.execute(over, [self.capacity])?;
             }
             tx.commit()
         };
@@ -114,7 +117,7 @@ impl Cache {
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    // Made before SQLite does, so that it is never readable by others.
+    // Created before SQLite does, so that others can never read it.
     if let Err(error) = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path) {
         tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be made");
     }
@@ -133,17 +136,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_are_kept_over_a_restart_and_the_oldest_go() {
+    fn vectors_survive_restart_and_oldest_are_evicted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
-        let of = |at: usize| (key("u", "m", &at.to_string()), vec![at as f32, 1.0]);
-        let cache = Cache::bounded(&path, 3).unwrap();
+        let of = |at: usize| (vector_key("u", "m", &at.to_string()), vec![at as f32, 1.0]);
+        let cache = Cache::with_capacity(&path, 3).unwrap();
         for at in 0..3 {
             cache.put(&[of(at)], at as i64);
         }
         drop(cache);
-        let cache = Cache::bounded(&path, 3).unwrap();
-        assert_eq!(cache.get(&[of(1).0, key("u", "other", "1")], 3), [Some(vec![1.0, 1.0]), None]);
+        let cache = Cache::with_capacity(&path, 3).unwrap();
+        assert_eq!(cache.get(&[of(1).0, vector_key("u", "other", "1")], 3), [Some(vec![1.0, 1.0]), None]);
         // Used just now, so that another one is the oldest.
         cache.get(&[of(0).0], 1_000_000);
         cache.put(&[of(3), of(4), of(5)], 500);
@@ -153,19 +156,19 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_made_anew_and_belongs_to_nobody_else() {
+    fn damaged_cache_is_recreated_as_private() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
         fs::write(&path, "no database at all, but a text of some length to be read as one").unwrap();
         let cache = Cache::open(&path).unwrap();
-        cache.put(&[(key("u", "m", "t"), vec![1.0])], 0);
-        assert_eq!(cache.get(&[key("u", "m", "t")], 0), [Some(vec![1.0])]);
+        cache.put(&[(vector_key("u", "m", "t"), vec![1.0])], 0);
+        assert_eq!(cache.get(&[vector_key("u", "m", "t")], 0), [Some(vec![1.0])]);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);
     }
 
     #[test]
-    fn keys_tell_parts_apart() {
-        assert_ne!(key("a", "bc", "d"), key("ab", "c", "d"));
+    fn keys_separate_their_parts() {
+        assert_ne!(vector_key("a", "bc", "d"), vector_key("ab", "c", "d"));
     }
 }

@@ -1,51 +1,51 @@
-//! What goes wrong with a model that another program runs.
+//! Errors of a model that another program runs.
 
 use std::time::Duration;
 
-use countersign_protocol::redact::redacted;
+use countersign_protocol::redact::redact;
 use countersign_provider::text::one_line;
 
-/// Characters of a server's own words that are told.
-const TOLD: usize = 200;
+/// Characters of a server's response in an error.
+const MAX_EXCERPT: usize = 200;
 
-/// In one line for the log, with no more of an answer than its beginning.
+/// An error in one line for the log, with only the beginning of the response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RemoteError {
     #[error("no connection: {0}")]
     Unreachable(String),
     #[error("no answer within {0:?}")]
-    Late(Duration),
+    TimedOut(Duration),
     #[error("it answered {status}: {said}")]
     Status { status: u16, said: String },
     #[error("its answer is longer than {0} bytes")]
     TooLong(usize),
     #[error("its answer is not what was asked for: {0}")]
-    Garbage(String),
+    InvalidResponse(String),
     #[error("the call was given up")]
     Cancelled,
 }
 
 impl RemoteError {
     pub fn status(status: u16, body: &[u8]) -> Self {
-        Self::Status { status, said: told(String::from_utf8_lossy(body).trim()) }
+        Self::Status { status, said: excerpt(String::from_utf8_lossy(body).trim()) }
     }
 
-    pub fn garbage(why: impl AsRef<str>) -> Self {
-        Self::Garbage(told(why.as_ref()))
+    pub fn invalid_response(why: impl AsRef<str>) -> Self {
+        Self::InvalidResponse(excerpt(why.as_ref()))
     }
 
-    /// What agents are told: nothing that the server said, in which a key may stand.
-    pub fn for_agents(&self) -> String {
+    /// Returns the message for agents, without the server's response, which may contain a key.
+    pub fn agent_message(&self) -> String {
         match self {
             Self::Unreachable(_) => "it cannot be reached".to_owned(),
             Self::Status { status, .. } => format!("it answered with the status {status}"),
-            Self::Garbage(_) => "its answer is not what was asked for".to_owned(),
-            Self::Late(_) | Self::TooLong(_) | Self::Cancelled => self.to_string(),
+            Self::InvalidResponse(_) => "its answer is not what was asked for".to_owned(),
+            Self::TimedOut(_) | Self::TooLong(_) | Self::Cancelled => self.to_string(),
         }
     }
 
-    /// Returns `true` if another attempt a moment later may go better. One that was too slow has used its time up, and
-    /// one that was told to wait (429) is not to ask again so soon.
+    /// Returns `true` if another attempt a moment later may succeed. Not after a timeout, which has used up the time,
+    /// and not after 429, which asks for patience.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
@@ -55,9 +55,10 @@ impl RemoteError {
     }
 }
 
-/// Returns the beginning of a server's own words. Secrets go before the cut, which could leave the beginning of one.
-fn told(text: &str) -> String {
-    one_line(&redacted(text), TOLD).into_owned()
+/// Returns the beginning of a server's response. Secrets are removed before the cut, which could otherwise leave a part
+/// of one.
+fn excerpt(text: &str) -> String {
+    one_line(&redact(text), MAX_EXCERPT).into_owned()
 }
 
 #[cfg(test)]
@@ -65,12 +66,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_ends_within_no_secret() {
+    fn excerpt_never_ends_within_a_secret() {
         const SECRET: &str = "remote-secret-0123456789";
-        countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
-        for before in TOLD - SECRET.len()..=TOLD {
+        countersign_protocol::redact::register_secrets([SECRET.to_owned()]);
+        for before in MAX_EXCERPT - SECRET.len()..=MAX_EXCERPT {
             let text = format!("{}{SECRET} and more", "x".repeat(before));
-            for error in [RemoteError::status(500, text.as_bytes()), RemoteError::garbage(&text)] {
+            for error in [RemoteError::status(500, text.as_bytes()), RemoteError::invalid_response(&text)] {
                 assert!(!error.to_string().contains("xr"), "{before}: {error}");
             }
         }

@@ -1,4 +1,4 @@
-//! Answers in words (`POST /chat/completions`).
+//! Generates answers (`POST /chat/completions`).
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{error::RemoteError, http::Http};
+use super::{error::RemoteError, http::HttpSender};
 use countersign_config::ModelEndpoint;
 
-/// Bytes of an answer.
-const MAX_ANSWER: usize = 1 << 20;
-/// Tokens that it may take.
+/// Bytes of a response.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+/// Tokens of an answer.
 const MAX_TOKENS: u32 = 1024;
 
-/// Asks one model.
+/// A client of one generating model.
 pub(crate) struct Generator {
     model: String,
-    server: Http,
+    server: HttpSender,
 }
 
 #[derive(Deserialize)]
@@ -38,10 +38,10 @@ struct Message {
 
 impl Generator {
     pub fn new(endpoint: &ModelEndpoint) -> Arc<Self> {
-        Arc::new(Self { model: endpoint.model.clone(), server: Http::new(endpoint, "/chat/completions") })
+        Arc::new(Self { model: endpoint.model.clone(), server: HttpSender::new(endpoint, "/chat/completions") })
     }
 
-    /// What the model says to this.
+    /// Returns the model's answer to a prompt.
     ///
     /// # Errors
     /// See [`RemoteError`].
@@ -54,14 +54,15 @@ impl Generator {
             "stream": false,
         });
         tokio::select! {
-            answer = self.server.post(Bytes::from(body.to_string()), MAX_ANSWER) => answer.and_then(|answer| read(&answer)),
+            answer = self.server.post(Bytes::from(body.to_string()), MAX_RESPONSE_BYTES) => answer.and_then(|answer| parse_response(&answer)),
             () = cancel.cancelled() => Err(RemoteError::Cancelled),
         }
     }
 }
 
-fn read(answer: &[u8]) -> Result<String, RemoteError> {
-    let answer: Completion = serde_json::from_slice(answer).map_err(|error| RemoteError::garbage(error.to_string()))?;
+fn parse_response(answer: &[u8]) -> Result<String, RemoteError> {
+    let answer: Completion =
+        serde_json::from_slice(answer).map_err(|error| RemoteError::invalid_response(error.to_string()))?;
     let said = answer.choices.into_iter().next().and_then(|choice| choice.message.content);
-    said.filter(|text| !text.trim().is_empty()).ok_or_else(|| RemoteError::garbage("it says nothing"))
+    said.filter(|text| !text.trim().is_empty()).ok_or_else(|| RemoteError::invalid_response("it says nothing"))
 }

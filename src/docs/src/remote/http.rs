@@ -1,6 +1,6 @@
-//! JSON there, JSON back. Redirects are not followed: they would take the key elsewhere.
+//! Posts JSON and returns JSON. Redirects are not followed, because they would carry the key elsewhere.
 //!
-//! Its client belongs to one thread, so that those who wait for it may be on any.
+//! The client belongs to one thread, so that its callers may be on any.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use countersign_config::{ModelEndpoint, Secret};
 use countersign_net::{self as net, tls};
 
 /// Requests that wait for the thread.
-const QUEUE: usize = 64;
+const QUEUE_LENGTH: usize = 64;
 /// Bytes of an answer that says what went wrong.
-const MAX_SAID: usize = 8 << 10;
+const MAX_ERROR_BODY: usize = 8 << 10;
 /// The pause before the second attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -26,27 +26,27 @@ struct Job {
     reply: oneshot::Sender<Result<Bytes, RemoteError>>,
 }
 
-/// Sends to one address.
-pub(super) struct Http {
+/// Sends requests to one URL.
+pub(super) struct HttpSender {
     jobs: mpsc::Sender<Job>,
     timeout: Duration,
     thread: Arbiter,
 }
 
-impl Drop for Http {
+impl Drop for HttpSender {
     fn drop(&mut self) {
         self.thread.stop();
     }
 }
 
-impl Http {
-    /// `path` is put behind the endpoint's own.
+impl HttpSender {
+    /// Creates a sender; `path` is appended to the endpoint's own.
     pub fn new(endpoint: &ModelEndpoint, path: &str) -> Self {
-        let (jobs, mut waiting) = mpsc::channel::<Job>(QUEUE);
+        let (jobs, mut waiting) = mpsc::channel::<Job>(QUEUE_LENGTH);
         let url = format!("{}{path}", endpoint.url);
         let (key, timeout) = (endpoint.key.clone(), endpoint.timeout);
         let thread = Arbiter::new();
-        // What sends belongs to the thread, so it is made there.
+        // The client is created on the thread that it belongs to.
         thread.spawn_fn(move || {
             actix::spawn(async move {
                 let client = net::client(tls::public_config());
@@ -55,10 +55,10 @@ impl Http {
                     actix::spawn(async move {
                         let Job { body, max, mut reply } = job;
                         let answer = tokio::select! {
-                            answer = tokio::time::timeout(timeout, attempt(&client, &url, key.as_ref(), body, max)) => {
-                                answer.unwrap_or(Err(RemoteError::Late(timeout)))
+                            answer = tokio::time::timeout(timeout, send(&client, &url, key.as_ref(), body, max)) => {
+                                answer.unwrap_or(Err(RemoteError::TimedOut(timeout)))
                             }
-                            // Nobody waits any more.
+                            // The caller has stopped waiting.
                             () = reply.closed() => return,
                         };
                         let _ = reply.send(answer);
@@ -69,8 +69,8 @@ impl Http {
         Self { jobs, timeout, thread }
     }
 
-    /// Posts the body, and once more where that may go better: a kept connection may have been closed meanwhile. Each
-    /// attempt has the endpoint's time. Reads up to `max` bytes of an answer. Dropping the future gives the request up.
+    /// Posts the body, and once more after a transient error: an idle connection may have been closed. Each attempt has
+    /// the endpoint's timeout. Reads up to `max` bytes. Dropping the future cancels the request.
     pub async fn post(&self, body: Bytes, max: usize) -> Result<Bytes, RemoteError> {
         match self.post_once(body.clone(), max).await {
             Err(error) if error.is_transient() => {
@@ -92,7 +92,7 @@ impl Http {
     }
 }
 
-async fn attempt(
+async fn send(
     client: &awc::Client,
     url: &str,
     key: Option<&Secret>,
@@ -108,11 +108,11 @@ async fn attempt(
         value.set_sensitive(true);
         request = request.insert_header((AUTHORIZATION, value));
     }
-    // Its text names the host at most, which is no secret.
+    // The error's text names at most the host, which is not secret.
     let mut response = request.send_body(body).await.map_err(|error| RemoteError::Unreachable(error.to_string()))?;
     let status = response.status();
     if !status.is_success() {
-        let said = response.body().limit(MAX_SAID).await.unwrap_or_default();
+        let said = response.body().limit(MAX_ERROR_BODY).await.unwrap_or_default();
         return Err(RemoteError::status(status.as_u16(), &said));
     }
     response.body().limit(max).await.map_err(|error| match error {

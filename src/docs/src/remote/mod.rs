@@ -1,6 +1,7 @@
-//! Models that other programs run: embeddings and answers, by the endpoints of OpenAI's API that many servers offer.
+//! Clients of models that other programs run: embeddings and answers, over the endpoints of OpenAI's API that many
+//! servers offer.
 //!
-//! `http.rs` sends requests. `embedder.rs` makes batches and remembers what it got in `cache.rs`; `generator.rs` writes
+//! `http.rs` sends requests, `embedder.rs` batches texts and caches vectors in `cache.rs`, and `generator.rs` gets
 //! answers.
 
 mod cache;

@@ -1,4 +1,4 @@
-//! Against a server that answers what the test says.
+//! Tests against a server with fixed responses.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ use countersign_config::{ModelEndpoint, Secret};
 
 type Answers = Arc<dyn Fn(usize, &str, &Value) -> Option<String> + Send + Sync>;
 
-/// A server, and how many requests it got.
+/// Starts a server that counts its requests.
 async fn serve(
     answers: impl Fn(usize, &str, &Value) -> Option<String> + Send + Sync + 'static,
 ) -> (String, Arc<AtomicUsize>) {
@@ -82,13 +82,13 @@ fn endpoint(url: &str, model: &str) -> ModelEndpoint {
     ModelEndpoint { url: url.to_owned(), model: model.to_owned(), key, timeout: Duration::from_millis(1500) }
 }
 
-struct Bench {
+struct ModelServer {
     dir: tempfile::TempDir,
     url: String,
     requests: Arc<AtomicUsize>,
 }
 
-impl Bench {
+impl ModelServer {
     async fn new(answers: impl Fn(usize, &str, &Value) -> Option<String> + Send + Sync + 'static) -> Self {
         let (url, requests) = serve(answers).await;
         Self { dir: tempfile::tempdir().unwrap(), url, requests }
@@ -98,7 +98,7 @@ impl Bench {
         Embedder::new(&endpoint(&self.url, model), &self.dir.path().join("v.db")).unwrap()
     }
 
-    fn asked(&self) -> usize {
+    fn request_count(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
@@ -108,55 +108,55 @@ fn texts(count: usize) -> Vec<String> {
 }
 
 #[actix::test]
-async fn passages_are_embedded_in_batches_in_order_and_paid_for_once() {
-    let bench = Bench::new(|_, head, body| {
+async fn passages_are_embedded_in_batches_and_cached() {
+    let bench = ModelServer::new(|_, head, body| {
         assert!(head.starts_with("POST /v1/embeddings ") && head.contains("Bearer very-secret"), "{head}");
         Some(vectors(body))
     })
     .await;
     let embedder = bench.embedder("m");
-    let got = embedder.passages(&texts(70)).await.unwrap();
+    let got = embedder.embed_passages(&texts(70)).await.unwrap();
     assert_eq!(got.iter().map(|vector| vector[0]).collect::<Vec<_>>(), (1..=70_u8).map(f32::from).collect::<Vec<_>>());
-    assert_eq!(bench.asked(), 3);
-    assert_eq!(embedder.passages(&texts(70)).await.unwrap(), got);
+    assert_eq!(bench.request_count(), 3);
+    assert_eq!(embedder.embed_passages(&texts(70)).await.unwrap(), got);
     drop(embedder);
-    // Also after a restart, and not for another model.
-    assert_eq!(bench.embedder("m").passages(&texts(71)).await.unwrap()[..70], got);
-    assert_eq!(bench.asked(), 4);
-    bench.embedder("other").passages(&texts(1)).await.unwrap();
-    assert_eq!(bench.asked(), 5);
+    // The cache survives a restart, and is separate for another model.
+    assert_eq!(bench.embedder("m").embed_passages(&texts(71)).await.unwrap()[..70], got);
+    assert_eq!(bench.request_count(), 4);
+    bench.embedder("other").embed_passages(&texts(1)).await.unwrap();
+    assert_eq!(bench.request_count(), 5);
 }
 
 #[actix::test]
-async fn a_query_and_a_passage_are_told_apart_where_the_model_wants_it() {
-    let bench = Bench::new(|_, _, body| Some(vectors(body))).await;
+async fn queries_and_passages_get_the_models_prefixes() {
+    let bench = ModelServer::new(|_, _, body| Some(vectors(body))).await;
     let embedder = bench.embedder("multilingual-e5-small");
-    assert_eq!(embedder.query("ab").await.unwrap()[0], "query: ab".len() as f32);
-    assert_eq!(embedder.passages(&["ab".to_owned()]).await.unwrap()[0][0], "passage: ab".len() as f32);
+    assert_eq!(embedder.embed_query("ab").await.unwrap()[0], "query: ab".len() as f32);
+    assert_eq!(embedder.embed_passages(&["ab".to_owned()]).await.unwrap()[0][0], "passage: ab".len() as f32);
 }
 
 #[actix::test]
 async fn transient_failures_are_retried_once() {
-    let bench = Bench::new(|number, _, body| match number {
+    let bench = ModelServer::new(|number, _, body| match number {
         0 => Some(status("503 Service Unavailable", "", "busy")),
         _ => Some(vectors(body)),
     })
     .await;
-    assert!(bench.embedder("m").query("a").await.is_ok());
-    assert_eq!(bench.asked(), 2);
-    let bench = Bench::new(|_, _, _| Some(status("500 Internal Server Error", "", ""))).await;
-    assert!(bench.embedder("m").query("a").await.is_err());
-    assert_eq!(bench.asked(), 2);
+    assert!(bench.embedder("m").embed_query("a").await.is_ok());
+    assert_eq!(bench.request_count(), 2);
+    let bench = ModelServer::new(|_, _, _| Some(status("500 Internal Server Error", "", ""))).await;
+    assert!(bench.embedder("m").embed_query("a").await.is_err());
+    assert_eq!(bench.request_count(), 2);
     for line in ["401 Unauthorized", "429 Too Many Requests"] {
-        let bench = Bench::new(|_, _, _| Some(status(line, "", "no such key: \u{1b}[31mvery"))).await;
-        let error = bench.embedder("m").query("a").await.unwrap_err();
-        assert_eq!(bench.asked(), 1, "{line}");
+        let bench = ModelServer::new(|_, _, _| Some(status(line, "", "no such key: \u{1b}[31mvery"))).await;
+        let error = bench.embedder("m").embed_query("a").await.unwrap_err();
+        assert_eq!(bench.request_count(), 1, "{line}");
         assert!(error.to_string().contains(&line[..3]) && !error.to_string().contains('\u{1b}'), "{error}");
     }
 }
 
 #[actix::test]
-async fn garbage_is_an_error_that_keeps_the_key_to_itself() {
+async fn invalid_response_error_hides_the_key() {
     let huge = format!("{{\"data\":[{}]}}", "1,".repeat(400_000));
     let answers = [
         status("200 OK", "", "no JSON"),
@@ -170,44 +170,44 @@ async fn garbage_is_an_error_that_keeps_the_key_to_itself() {
     ];
     for answer in answers {
         let (at, given) = (answer.clone(), answer.clone());
-        let bench = Bench::new(move |_, _, _| Some(given.clone())).await;
-        let error = bench.embedder("m").query("a").await.expect_err(&at[..at.len().min(60)]);
+        let bench = ModelServer::new(move |_, _, _| Some(given.clone())).await;
+        let error = bench.embedder("m").embed_query("a").await.expect_err(&at[..at.len().min(60)]);
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("very-secret") && shown.len() < 1000, "{shown}");
     }
 }
 
 #[actix::test]
-async fn agents_are_told_the_status_and_nothing_that_the_model_said() {
+async fn agents_see_the_status_but_not_the_response() {
     for (line, body, told) in [
         ("401 Unauthorized", "bad key: Bearer very-secret", "it answered with the status 401"),
         ("200 OK", "{\"data\": \"very-secret\"}", "its answer is not what was asked for"),
     ] {
         let answer = status(line, "", body);
-        let bench = Bench::new(move |_, _, _| Some(answer.clone())).await;
-        let error = bench.embedder("m").query("a").await.unwrap_err();
-        assert_eq!(error.for_agents(), told);
+        let bench = ModelServer::new(move |_, _, _| Some(answer.clone())).await;
+        let error = bench.embedder("m").embed_query("a").await.unwrap_err();
+        assert_eq!(error.agent_message(), told);
     }
 }
 
 #[actix::test]
-async fn silent_server_is_asked_once_and_absent_one_is_unreachable() {
-    let bench = Bench::new(|_, _, _| None).await;
+async fn silent_server_times_out_and_absent_one_is_unreachable() {
+    let bench = ModelServer::new(|_, _, _| None).await;
     let mut slow = endpoint(&bench.url, "m");
     slow.timeout = Duration::from_millis(50);
     let embedder = Embedder::new(&slow, &bench.dir.path().join("v.db")).unwrap();
-    assert_eq!(embedder.query("a").await, Err(RemoteError::Late(slow.timeout)));
-    assert_eq!(bench.asked(), 1);
+    assert_eq!(embedder.embed_query("a").await, Err(RemoteError::TimedOut(slow.timeout)));
+    assert_eq!(bench.request_count(), 1);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     drop(listener);
     let embedder = Embedder::new(&endpoint(&url, "m"), &bench.dir.path().join("w.db")).unwrap();
-    assert!(matches!(embedder.query("a").await, Err(RemoteError::Unreachable(_))));
+    assert!(matches!(embedder.embed_query("a").await, Err(RemoteError::Unreachable(_))));
 }
 
 #[actix::test]
-async fn an_answer_is_what_the_model_says() {
-    let bench = Bench::new(|number, head, body| {
+async fn answer_is_the_models_text() {
+    let bench = ModelServer::new(|number, head, body| {
         assert!(head.starts_with("POST /v1/chat/completions "), "{head}");
         assert_eq!(body["messages"][1]["content"], "question");
         let content = ["It is so [1].", "", " "][number.min(2)];
@@ -221,9 +221,9 @@ async fn an_answer_is_what_the_model_says() {
     let generator = Generator::new(&endpoint(&bench.url, "m"));
     let never = CancellationToken::new();
     assert_eq!(generator.answer("rules", "question", &never).await.unwrap(), "It is so [1].");
-    assert!(matches!(generator.answer("rules", "question", &never).await, Err(RemoteError::Garbage(_))));
+    assert!(matches!(generator.answer("rules", "question", &never).await, Err(RemoteError::InvalidResponse(_))));
     never.cancel();
-    let silent = Bench::new(|_, _, _| None).await;
+    let silent = ModelServer::new(|_, _, _| None).await;
     let generator = Generator::new(&endpoint(&silent.url, "m"));
     assert_eq!(generator.answer("rules", "question", &never).await, Err(RemoteError::Cancelled));
 }

@@ -1,18 +1,18 @@
-//! What reading one document may cost.
+//! Limits the cost of parsing one document.
 
 use std::time::{Duration, Instant};
 
-/// Time for one document. The largest takes a tenth of a second in a release build.
-const LIMIT: Duration = Duration::from_secs(5);
-/// Steps between two looks at the clock.
-const CLOCK: u64 = 4096;
+/// The time limit for one document. The largest takes a tenth of a second in a release build.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+/// The number of steps between two checks of the clock.
+const STEPS_PER_CHECK: u64 = 4096;
 
-/// Reading a document takes longer than it may.
+/// Parsing a document takes longer than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooSlow;
 
-/// Counts the steps of reading one document and ends it when its time is over. Each loop over the lines or the marks of a
-/// document, and each search among them, takes a step for each round.
+/// Counts the steps of parsing one document, and ends it when the time is over. Each iteration over the lines or marks
+/// of a document, and each search among them, takes a step.
 #[derive(Debug)]
 pub(crate) struct Budget {
     deadline: Instant,
@@ -21,19 +21,23 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub fn new() -> Self {
-        Self::until(Instant::now() + LIMIT)
+        Self::with_deadline(Instant::now() + TIME_LIMIT)
     }
 
-    pub fn until(deadline: Instant) -> Self {
+    pub fn with_deadline(deadline: Instant) -> Self {
         Self { deadline, steps: 0 }
     }
 
     /// Takes a step.
     ///
     /// # Errors
-    /// The time is over.
+    /// Fails if the time is over.
     pub fn step(&mut self) -> Result<(), TooSlow> {
         self.steps += 1;
-        if self.steps.is_multiple_of(CLOCK) && Instant::now() >= self.deadline { Err(TooSlow) } else { Ok(()) }
+        if self.steps.is_multiple_of(STEPS_PER_CHECK) && Instant::now() >= self.deadline {
+            Err(TooSlow)
+        } else {
+            Ok(())
+        }
     }
 }

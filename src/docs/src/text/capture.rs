@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::DocType;
 
-/// What a model is asked to do.
-pub(crate) fn capture(kind: &DocType, subject: Option<&str>, project: Option<&str>) -> String {
+/// Returns the instructions for a model that writes a document of this type.
+pub(crate) fn capture_prompt(kind: &DocType, subject: Option<&str>, project: Option<&str>) -> String {
     let subject = subject.map_or_else(
         || "what we have just found out".to_owned(),
         |subject| format!("the following:\n\n> {}\n", subject.lines().collect::<Vec<_>>().join("\n> ")),
@@ -33,7 +33,7 @@ pub(crate) fn capture(kind: &DocType, subject: Option<&str>, project: Option<&st
     )
 }
 
-/// A line for each field, also of schemas that are put together of several.
+/// Adds a line for each field, including those of combined schemas.
 fn fields_of(schema: &Value, lines: &mut Vec<String>) {
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();

@@ -1,4 +1,4 @@
-//! Cuts a document into chunks and these into passages. Every line of the body that is not blank is in one chunk and in
+//! Cuts a document into chunks and these into passages. Every non-blank line of the body is in exactly one chunk and
 //! one passage of it, in order.
 
 use super::{
@@ -8,30 +8,30 @@ use super::{
 use crate::model::{Chunk, Passage};
 
 /// Lines of a document up to which it is one chunk.
-const WHOLE: usize = 500;
+const MAX_UNCUT_LINES: usize = 500;
 /// Lines of a section from which it is cut at paragraphs.
-const SECTION: usize = 1000;
-/// Characters of a passage that is full.
-const PASSAGE: usize = 1500;
-/// Characters of a passage whose block goes on: it is cut at lines then.
-const PASSAGE_MAX: usize = 6000;
+const MAX_SECTION_LINES: usize = 1000;
+/// Characters of a full passage.
+const FULL_PASSAGE: usize = 1500;
+/// Characters from which a passage is cut within its block, at lines.
+const MAX_PASSAGE: usize = 6000;
 
-/// `lines` are those of the body, which begins after `before` lines of the file.
+/// Cuts the body into chunks; `lines` are those of the body, which begins after `before` lines of the file.
 ///
 /// # Errors
-/// The budget is used up.
+/// Fails if the budget is used up.
 pub(super) fn chunks(
     lines: &[&str],
     before: usize,
     markdown: &Markdown,
     budget: &mut Budget,
 ) -> Result<Vec<Chunk>, TooSlow> {
-    let mut sections = if before + lines.len() <= WHOLE {
+    let mut sections = if before + lines.len() <= MAX_UNCUT_LINES {
         vec![Section { path: String::new(), from: 0, to: lines.len() }]
     } else {
         sections(lines.len(), &markdown.headings)
     };
-    if sections.iter().any(|section| section.to - section.from > SECTION) {
+    if sections.iter().any(|section| section.to - section.from > MAX_SECTION_LINES) {
         let mut cut = Vec::new();
         for section in sections {
             cut.extend(section.cut(lines, &markdown.boundaries, budget)?);
@@ -45,7 +45,7 @@ pub(super) fn chunks(
     Ok(all)
 }
 
-/// Lines of the body, from 0, without the last.
+/// A range of lines of the body, from 0, without the last.
 struct Section {
     path: String,
     from: usize,
@@ -75,12 +75,12 @@ fn is_blank(line: &str) -> bool {
 }
 
 impl Section {
-    /// Cuts a long section where a block begins, at the last place before it gets too long, if there is one.
+    /// Cuts a long section at the last beginning of a block before it gets too long, if there is one.
     fn cut(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlow> {
         let mut all = Vec::new();
         let mut from = self.from;
-        while self.to - from > SECTION {
-            let end = from + SECTION;
+        while self.to - from > MAX_SECTION_LINES {
+            let end = from + MAX_SECTION_LINES;
             let mut found = None;
             for line in (from + 1..=end).rev().chain(end + 1..self.to) {
                 budget.step()?;
@@ -107,7 +107,7 @@ impl Section {
     ) -> Result<Option<Chunk>, TooSlow> {
         let passages = self.passages(lines, before, markdown, budget)?;
         let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Ok(None) };
-        // A heading with nothing below it says nothing.
+        // A heading with nothing below it is dropped.
         let says = (self.from..self.to)
             .any(|at| !markdown.is_heading(at) && lines.get(at).is_some_and(|line| !is_blank(line)));
         let (first_line, last_line) = (first.first_line, last.last_line);
@@ -130,10 +130,10 @@ impl Section {
             let line = lines.get(at).copied().unwrap_or_default();
             let begins = markdown.boundaries.get(at).copied().unwrap_or(true);
             let heads = markdown.is_heading(at);
-            // A heading begins a passage once there is something worth a passage before it.
-            let full = (begins && size >= PASSAGE) || (heads && size >= PASSAGE / 3) || size >= PASSAGE_MAX;
-            // What follows a heading stays with it.
-            let headed = at > from && markdown.is_heading(at - 1) && size < PASSAGE;
+            // A heading begins a new passage if enough text precedes it.
+            let full = (begins && size >= FULL_PASSAGE) || (heads && size >= FULL_PASSAGE / 3) || size >= MAX_PASSAGE;
+            // Text after a heading stays with it.
+            let headed = at > from && markdown.is_heading(at - 1) && size < FULL_PASSAGE;
             if full && !headed && at > from {
                 all.extend(passage(lines, from, at, before));
                 from = at;
@@ -146,11 +146,11 @@ impl Section {
     }
 }
 
-/// The lines without blank ones at both ends; none where there is nothing else.
+/// Returns the lines without blank ones at both ends; `None` if all are blank.
 fn passage(lines: &[&str], from: usize, to: usize, before: usize) -> Option<Passage> {
-    let said = |at: &usize| lines.get(*at).is_some_and(|line| !is_blank(line));
-    let first = (from..to).find(said)?;
-    let last = (from..to).rev().find(said)?;
+    let has_text = |at: &usize| lines.get(*at).is_some_and(|line| !is_blank(line));
+    let first = (from..to).find(has_text)?;
+    let last = (from..to).rev().find(has_text)?;
     let text = lines.get(first..=last)?.join("\n");
     let number = |at: usize| u32::try_from(before + at + 1).unwrap_or(u32::MAX);
     Some(Passage { first_line: number(first), last_line: number(last), text })

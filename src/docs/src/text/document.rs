@@ -1,5 +1,4 @@
-//! A document read from its file. Nothing about it is an error but that it takes too long: what cannot be made out is left
-//! out.
+//! Parses a document from its file. Only taking too long is an error: whatever cannot be parsed is left out.
 
 use serde_json::{Map, Value};
 
@@ -13,31 +12,31 @@ use super::{
 };
 use crate::model::{Document, Level};
 
-/// Characters of a title, and of a summary.
-const TITLE: usize = 200;
-const SUMMARY: usize = 300;
-/// Characters of what is wrong with a document.
-const FAULT: usize = 3000;
-/// Characters of a line that are kept in a passage: one that is longer says nothing to anybody.
-const LINE: usize = 20_000;
+/// Characters of a title, and below of a summary.
+const MAX_TITLE: usize = 200;
+const MAX_SUMMARY: usize = 300;
+/// Characters of a document's faults.
+const MAX_FAULT: usize = 3000;
+/// Characters of a line that are kept in a passage; nobody can read longer ones.
+const MAX_LINE: usize = 20_000;
 
-/// `path` is relative to the folder of the collection.
+/// Parses the document at `path`, which is relative to the folder of the collection.
 ///
 /// # Errors
-/// A document that takes too long to read.
+/// Fails if the document takes too long to parse.
 pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document, TooSlow> {
     let (fields, fault) = match types.check_fields(path, text) {
         Ok(fields) => (fields, None),
-        Err(why) => (fields(text).unwrap_or_default(), Some(one_line(&why.told(), FAULT))),
+        Err(why) => (fields(text).unwrap_or_default(), Some(one_line(&why.summary(), MAX_FAULT))),
     };
     let document = read(path, text, types, &fields, &mut Budget::new())?;
     Ok(Document { fault, ..document })
 }
 
-/// As [`parse`], with the front matter read.
+/// Parses a document whose front matter is already parsed.
 ///
 /// # Errors
-/// The budget is used up.
+/// Fails if the budget is used up.
 pub(super) fn read(
     path: &str,
     text: &str,
@@ -48,18 +47,22 @@ pub(super) fn read(
     let start = split(text).body;
     let (head, body) = (text.get(..start).unwrap_or_default(), text.get(start..).unwrap_or(text));
     let markdown = markdown::read(body, budget)?;
-    let lines: Vec<&str> = body.lines().map(|line| cut(line, LINE)).collect();
-    let said = |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
-    let doc_type = match said("doc_type") {
-        Some(name) => Some(one_line(name, TITLE)),
+    let lines: Vec<&str> = body.lines().map(|line| cut(line, MAX_LINE)).collect();
+    let field_text =
+        |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
+    let doc_type = match field_text("doc_type") {
+        Some(name) => Some(one_line(name, MAX_TITLE)),
         None => types.of_path(path).map(|kind| kind.name.clone()),
     };
     Ok(Document {
         path: path.to_owned(),
-        title: title(path, said("title"), &markdown),
-        summary: one_line(said("summary").or(markdown.first_paragraph.as_deref()).unwrap_or_default(), SUMMARY),
+        title: title(path, field_text("title"), &markdown),
+        summary: one_line(
+            field_text("summary").or(markdown.first_paragraph.as_deref()).unwrap_or_default(),
+            MAX_SUMMARY,
+        ),
         doc_type,
-        date: said("date").map(|date| one_line(date, 40)),
+        date: field_text("date").map(|date| one_line(date, 40)),
         level: level(fields),
         has_front_matter: split(text).yaml.is_some(),
         fault: None,
@@ -69,15 +72,15 @@ pub(super) fn read(
     })
 }
 
-/// The level that a front matter gives its document.
+/// Returns the level that a front matter sets.
 pub(crate) fn level(fields: &Map<String, Value>) -> Level {
     fields.get("promotion_level").and_then(Value::as_str).map(str::trim).and_then(Level::parse).unwrap_or_default()
 }
 
-fn title(path: &str, said: Option<&str>, markdown: &Markdown) -> String {
+fn title(path: &str, from_fields: Option<&str>, markdown: &Markdown) -> String {
     let first = markdown.headings.iter().map(|heading| heading.text.trim()).find(|text| !text.is_empty());
     let name = || path.rsplit('/').next().map(|name| name.rsplit_once('.').map_or(name, |(stem, _)| stem));
-    one_line(said.or(first).or_else(name).unwrap_or(path), TITLE)
+    one_line(from_fields.or(first).or_else(name).unwrap_or(path), MAX_TITLE)
 }
 
 fn cut(text: &str, max: usize) -> &str {

@@ -1,4 +1,4 @@
-//! The YAML between two lines of `---` at the beginning of a document.
+//! Parses the YAML between two lines of `---` at the beginning of a document.
 
 use std::{fmt, ops::Range};
 
@@ -7,30 +7,30 @@ use serde_json::{Map, Number, Value};
 
 use crate::model::Level;
 
-const KEY: &str = "promotion_level";
-/// Bytes of a front matter that are looked at.
-const MAX: usize = 64 << 10;
+const LEVEL_KEY: &str = "promotion_level";
+/// Bytes of a front matter that are parsed.
+const MAX_BYTES: usize = 64 << 10;
 
-/// Where the parts of a document lie, in bytes.
+/// The byte ranges of the parts of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// The YAML, without the lines of dashes; none where there is no front matter.
+    /// The YAML without the lines of dashes; `None` if there is no front matter.
     pub yaml: Option<Range<usize>>,
-    /// Where the body begins.
+    /// The offset of the body.
     pub body: usize,
 }
 
-/// Why a front matter cannot be read.
+/// Why a front matter cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable(pub String);
+pub(crate) struct FrontMatterError(pub String);
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for FrontMatterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// Each line with where it begins, its end included.
+/// Returns each line with its offset, including its line break.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     text.split_inclusive('\n').map(move |line| {
@@ -40,7 +40,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A front matter that never ends is none.
+/// Splits a document. A front matter without an end counts as none.
 pub(crate) fn split(text: &str) -> Parts {
     let none = Parts { yaml: None, body: 0 };
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
@@ -49,7 +49,7 @@ pub(crate) fn split(text: &str) -> Parts {
     let Some((_, first)) = lines.next().filter(|(_, line)| line.trim_end() == "---") else { return none };
     let yaml = start + first.len();
     for (at, line) in lines {
-        if start + at - yaml > MAX {
+        if start + at - yaml > MAX_BYTES {
             return none;
         }
         if matches!(line.trim_end(), "---" | "...") {
@@ -59,21 +59,21 @@ pub(crate) fn split(text: &str) -> Parts {
     none
 }
 
-/// The fields of a document's front matter, in their order; empty where it has none.
+/// Returns the fields of a document's front matter in their order; empty if it has none.
 ///
 /// # Errors
-/// YAML that cannot be read: bad syntax, a key that stands there twice, no map, nesting or aliases beyond any honest file.
-pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, Unreadable> {
+/// Fails if the YAML is invalid, is not a map, repeats a key, or nests or aliases beyond any honest file.
+pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, FrontMatterError> {
     let Some(yaml) = split(text).yaml.and_then(|range| text.get(range)) else { return Ok(Map::new()) };
-    match read(yaml)? {
+    match parse_yaml(yaml)? {
         Value::Object(fields) => Ok(fields),
         Value::Null => Ok(Map::new()),
-        _ => Err(Unreadable("the front matter is not a map of fields".to_owned())),
+        _ => Err(FrontMatterError("the front matter is not a map of fields".to_owned())),
     }
 }
 
-/// YAML as JSON, within bounds.
-pub(crate) fn read(yaml: &str) -> Result<Value, Unreadable> {
+/// Parses YAML to JSON, within bounds.
+pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
     let options = serde_saphyr::options! {
         strict_booleans: true,
         with_snippet: false,
@@ -83,105 +83,105 @@ pub(crate) fn read(yaml: &str) -> Result<Value, Unreadable> {
             max_aliases: 20,
         },
     };
-    serde_saphyr::from_str_with_options::<Plain>(yaml, options).map(|plain| plain.0).map_err(|error| {
+    serde_saphyr::from_str_with_options::<JsonCompatible>(yaml, options).map(|plain| plain.0).map_err(|error| {
         let message = error.to_string();
         let line = message.lines().next().unwrap_or_default();
         let end = line.find(", set DuplicateKeyPolicy").unwrap_or(line.len());
-        Unreadable(line.get(..end).unwrap_or(line).trim_start_matches("error: ").chars().take(200).collect())
+        FrontMatterError(line.get(..end).unwrap_or(line).trim_start_matches("error: ").chars().take(200).collect())
     })
 }
 
-/// A value as JSON has it: keys are texts, numbers finite, and dates the texts that they were written as.
-struct Plain(Value);
+/// A YAML value as JSON: keys are strings, numbers are finite, and dates stay as written.
+struct JsonCompatible(Value);
 
-impl<'de> Deserialize<'de> for Plain {
+impl<'de> Deserialize<'de> for JsonCompatible {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PlainVisitor)
+        deserializer.deserialize_any(JsonVisitor)
     }
 }
 
-struct PlainVisitor;
+struct JsonVisitor;
 
-impl<'de> Visitor<'de> for PlainVisitor {
-    type Value = Plain;
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = JsonCompatible;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a YAML value")
     }
-    fn visit_unit<E>(self) -> Result<Plain, E> {
-        Ok(Plain(Value::Null))
+    fn visit_unit<E>(self) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(Value::Null))
     }
-    fn visit_none<E>(self) -> Result<Plain, E> {
-        Ok(Plain(Value::Null))
+    fn visit_none<E>(self) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(Value::Null))
     }
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Plain, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonCompatible, D::Error> {
         deserializer.deserialize_any(self)
     }
-    fn visit_bool<E>(self, value: bool) -> Result<Plain, E> {
-        Ok(Plain(Value::Bool(value)))
+    fn visit_bool<E>(self, value: bool) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(Value::Bool(value)))
     }
-    fn visit_i64<E>(self, value: i64) -> Result<Plain, E> {
-        Ok(Plain(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(value.into()))
     }
-    fn visit_u64<E>(self, value: u64) -> Result<Plain, E> {
-        Ok(Plain(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(value.into()))
     }
-    fn visit_i128<E>(self, value: i128) -> Result<Plain, E> {
-        Ok(Plain(Value::String(value.to_string())))
+    fn visit_i128<E>(self, value: i128) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(Value::String(value.to_string())))
     }
-    fn visit_u128<E>(self, value: u128) -> Result<Plain, E> {
-        Ok(Plain(Value::String(value.to_string())))
+    fn visit_u128<E>(self, value: u128) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(Value::String(value.to_string())))
     }
-    fn visit_f64<E>(self, value: f64) -> Result<Plain, E> {
-        Ok(Plain(Number::from_f64(value).map_or_else(|| Value::String(value.to_string()), Value::Number)))
+    fn visit_f64<E>(self, value: f64) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(Number::from_f64(value).map_or_else(|| Value::String(value.to_string()), Value::Number)))
     }
-    fn visit_str<E>(self, value: &str) -> Result<Plain, E> {
-        Ok(Plain(value.into()))
+    fn visit_str<E>(self, value: &str) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(value.into()))
     }
-    fn visit_string<E>(self, value: String) -> Result<Plain, E> {
-        Ok(Plain(value.into()))
+    fn visit_string<E>(self, value: String) -> Result<JsonCompatible, E> {
+        Ok(JsonCompatible(value.into()))
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Plain, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonCompatible, A::Error> {
         let mut all = Vec::new();
-        while let Some(Plain(item)) = items.next_element()? {
+        while let Some(JsonCompatible(item)) = items.next_element()? {
             all.push(item);
         }
-        Ok(Plain(Value::Array(all)))
+        Ok(JsonCompatible(Value::Array(all)))
     }
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Plain, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<JsonCompatible, A::Error> {
         let mut all = Map::new();
-        while let Some((key, Plain(value))) = entries.next_entry::<String, Plain>()? {
+        while let Some((key, JsonCompatible(value))) = entries.next_entry::<String, JsonCompatible>()? {
             all.insert(key, value);
         }
-        Ok(Plain(Value::Object(all)))
+        Ok(JsonCompatible(Value::Object(all)))
     }
 }
 
-/// The document with that level in its front matter: one line is another or added, and every other byte stays.
+/// Returns the document with this level in its front matter: one line is replaced or added, and every other byte stays.
 pub(crate) fn with_level(text: &str, level: Level) -> String {
     let parts = split(text);
     let Some(yaml) = parts.yaml else {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
-        return format!("---\n{KEY}: {level}\n---\n{body}");
+        return format!("---\n{LEVEL_KEY}: {level}\n---\n{body}");
     };
     let inside = text.get(yaml.clone()).unwrap_or_default();
     let line_end = if inside.contains("\r\n") { "\r\n" } else { "\n" };
-    let written = lines(inside).find(|(_, line)| is_level(line));
+    let written = lines(inside).find(|(_, line)| sets_level(line));
     let (from, to, line) = match written {
         Some((at, line)) => {
             let end = &line[line.trim_end_matches(['\r', '\n']).len()..];
-            (yaml.start + at, yaml.start + at + line.len(), format!("{KEY}: {level}{end}"))
+            (yaml.start + at, yaml.start + at + line.len(), format!("{LEVEL_KEY}: {level}{end}"))
         }
-        None => (yaml.end, yaml.end, format!("{KEY}: {level}{line_end}")),
+        None => (yaml.end, yaml.end, format!("{LEVEL_KEY}: {level}{line_end}")),
     };
     let (before, after) = (text.get(..from).unwrap_or_default(), text.get(to..).unwrap_or_default());
     format!("{before}{line}{after}")
 }
 
-/// Whether this line of a map's own level sets the promotion level.
-fn is_level(line: &str) -> bool {
+/// Returns `true` if this line sets the promotion level at the top level of the map.
+fn sets_level(line: &str) -> bool {
     let key = line.split_once(':').map(|(key, _)| key.trim_end());
-    matches!(key, Some(KEY | "\"promotion_level\"" | "'promotion_level'"))
+    matches!(key, Some(LEVEL_KEY | "\"promotion_level\"" | "'promotion_level'"))
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_front_matter_stands_at_the_beginning_between_dashes() {
+    fn front_matter_is_between_dashes_at_the_start() {
         let body = |text: &str| text[split(text).body..].to_owned();
         assert_eq!(body("---\na: 1\n---\nText"), "Text");
         assert_eq!(body("---\r\na: 1\r\n...\r\nText"), "Text");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_changes_one_line() {
+    fn setting_a_level_changes_one_line() {
         let of = |text: &str| with_level(text, Level::Critical);
         assert_eq!(
             of("---\na: 1\npromotion_level: standard # why\nb: 2\n---\nx"),

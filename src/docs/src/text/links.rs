@@ -1,13 +1,13 @@
-//! Links from one document to another of the same folder.
+//! Resolves links from one document to another of the same folder.
 
 use percent_encoding::percent_decode_str;
 
-/// The documents that these targets lead to from the document at `path`, each once, in their order. What leads elsewhere,
-/// or out of the folder, is none.
+/// Returns the documents that these targets lead to from the document at `path`, each once, in their order. Targets
+/// outside the folder are dropped.
 pub(super) fn resolve(path: &str, targets: &[String]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for target in targets {
-        if let Some(to) = one(path, target)
+        if let Some(to) = resolve_target(path, target)
             && to != path
             && !found.contains(&to)
         {
@@ -17,9 +17,9 @@ pub(super) fn resolve(path: &str, targets: &[String]) -> Vec<String> {
     found
 }
 
-fn one(path: &str, target: &str) -> Option<String> {
+fn resolve_target(path: &str, target: &str) -> Option<String> {
     let target = target.split(['#', '?']).next()?;
-    // A scheme, an address without one, or a path of the machine.
+    // A URI, an address without a scheme, or a path of the machine.
     if target.is_empty() || target.starts_with('/') || target.contains([':', '\\']) {
         return None;
     }
@@ -39,7 +39,7 @@ fn one(path: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Whether the name is one of a Markdown file.
+/// Returns `true` for the name of a Markdown file.
 pub(crate) fn is_document(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     lower.ends_with(".md") || lower.ends_with(".markdown")

@@ -1,4 +1,4 @@
-//! What of a document's Markdown matters here, with the lines that it stands on.
+//! Extracts headings, links and block boundaries from a document's Markdown, with their lines.
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
@@ -10,19 +10,19 @@ pub(super) struct Heading {
     /// From 1 to 6.
     pub level: u8,
     pub text: String,
-    /// Of the body, from 0.
+    /// The line of the body, from 0.
     pub line: usize,
 }
 
-/// A body, read.
+/// A parsed body.
 #[derive(Debug, Default)]
 pub(super) struct Markdown {
     pub headings: Vec<Heading>,
-    /// The text of the first paragraph that stands outside of lists, quotes and tables.
+    /// The text of the first paragraph outside of lists, quotes and tables.
     pub first_paragraph: Option<String>,
-    /// Targets of links, as they are written.
+    /// Targets of links, as written.
     pub links: Vec<String>,
-    /// For each line of the body: whether a chunk may begin there, since no block is cut in two by that.
+    /// For each line of the body: whether a chunk may begin there without cutting a block in two.
     pub boundaries: Vec<bool>,
     /// For each line of the body: whether a heading begins there.
     heads: Vec<bool>,
@@ -39,13 +39,15 @@ impl Markdown {
 const MAX_TEXT: usize = 2000;
 /// Links that are kept.
 const MAX_LINKS: usize = 500;
-/// What [`nesting`] may be. The parser needs about a nanosecond for each.
+/// The maximum of [`nesting`]. The parser needs about a nanosecond for each.
 const MAX_NESTING: usize = 50_000_000;
 
+/// Parses a body.
+///
 /// # Errors
-/// The budget is used up, or the document is nested so deeply that the parser would use it up.
+/// Fails if the budget is used up, or if the nesting is so deep that the parser would use it up.
 pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
-    // The parser reads all blocks before its first event, so that counting events does not bound this.
+    // The parser parses all blocks before its first event, so counting events does not limit it.
     if nesting(body, budget)? > MAX_NESTING {
         return Err(TooSlow);
     }
@@ -61,7 +63,7 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
         budget.step()?;
         match &event {
             Event::Start(tag) => {
-                if depth == 0 && is_whole(tag) {
+                if depth == 0 && is_unbreakable(tag) {
                     let last = line_of(range.end.saturating_sub(1).max(range.start));
                     for inner in out.boundaries.iter_mut().take(last + 1).skip(line_of(range.start) + 1) {
                         budget.step()?;
@@ -74,7 +76,7 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
                         if let Some(heads) = out.heads.get_mut(line) {
                             *heads = true;
                         }
-                        heading = Some(Heading { level: number(*level), text: String::new(), line });
+                        heading = Some(Heading { level: heading_number(*level), text: String::new(), line });
                     }
                     Tag::Paragraph if depth == 0 && out.first_paragraph.is_none() => paragraph = Some(String::new()),
                     Tag::Link { dest_url, .. } if out.links.len() < MAX_LINKS => out.links.push(dest_url.to_string()),
@@ -110,14 +112,14 @@ pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow>
     Ok(out)
 }
 
-/// Returns the sum over all lines of the lists, quotes and footnotes that may be open there: on each line the parser looks
-/// at all of them.
+/// Returns the sum over all lines of the lists, quotes and footnotes that may be open there, because the parser
+/// examines all of them on each line.
 fn nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlow> {
     let (mut deepest, mut sum) = (0_usize, 0_usize);
     for line in body.lines() {
         budget.step()?;
         let (indent, markers) = containers(line);
-        // Indentation keeps open what is open, and only markers open more. Each list needs two columns.
+        // Indentation keeps containers open, and only markers open more. Each list needs two columns.
         deepest = deepest.max(deepest.min(indent / 2) + markers);
         sum = sum.saturating_add(deepest);
     }
@@ -161,13 +163,13 @@ fn marker(text: &str) -> Option<usize> {
     }
 }
 
-/// Where each line but the first begins.
+/// Returns the offset of each line but the first.
 fn memchr_lines(body: &str) -> impl Iterator<Item = usize> {
     body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1)
 }
 
-/// Blocks whose lines belong together.
-fn is_whole(tag: &Tag<'_>) -> bool {
+/// Returns `true` for blocks whose lines must stay together.
+fn is_unbreakable(tag: &Tag<'_>) -> bool {
     matches!(
         tag,
         Tag::Paragraph
@@ -181,7 +183,7 @@ fn is_whole(tag: &Tag<'_>) -> bool {
     )
 }
 
-const fn number(level: HeadingLevel) -> u8 {
+const fn heading_number(level: HeadingLevel) -> u8 {
     match level {
         HeadingLevel::H1 => 1,
         HeadingLevel::H2 => 2,

@@ -1,4 +1,4 @@
-//! Documents as text: front matter, Markdown, chunks, types and their schemas. Pure.
+//! Parses documents: front matter, Markdown, chunks, types and their schemas. Pure.
 
 mod budget;
 pub(crate) mod capture;

@@ -1,12 +1,12 @@
-//! JSON Schemas of front matter: those that are built in, and what a project's own file becomes.
+//! JSON Schemas of front matter: the built-in ones, and those that a project's own files define.
 
 use serde_json::{Map, Value, json};
 
-use super::front_matter::read;
+use super::front_matter::parse_yaml;
 
-/// What a type's file says.
+/// The content of a type's file.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct TypeDefinition {
     pub name: String,
     pub description: String,
     pub folder: String,
@@ -21,8 +21,8 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("style", include_str!("types/style.json")),
 ];
 
-/// Fields that any document may have.
-pub(super) fn common() -> Map<String, Value> {
+/// Returns the fields that any document may have.
+pub(super) fn common_fields() -> Map<String, Value> {
     let common = json!({
         "doc_type": { "type": "string" },
         "title": { "type": "string", "minLength": 1, "maxLength": 200 },
@@ -43,15 +43,15 @@ pub(super) fn common() -> Map<String, Value> {
     }
 }
 
-/// What every document with a type says.
-const REQUIRED: [&str; 5] = ["doc_type", "title", "date", "summary", "significance"];
+/// The fields that every document with a type must have.
+const REQUIRED_FIELDS: [&str; 5] = ["doc_type", "title", "date", "summary", "significance"];
 
-/// The schema of a type with these fields.
-fn schema(name: &str, own: Map<String, Value>, required: Vec<Value>) -> Value {
-    let mut properties = common();
+/// Builds the schema of a type with these fields.
+fn type_schema(name: &str, own: Map<String, Value>, required: Vec<Value>) -> Value {
+    let mut properties = common_fields();
     properties.insert("doc_type".to_owned(), json!({ "const": name }));
     properties.extend(own);
-    let mut all: Vec<Value> = REQUIRED.iter().map(|name| (*name).into()).collect();
+    let mut all: Vec<Value> = REQUIRED_FIELDS.iter().map(|name| (*name).into()).collect();
     all.extend(required);
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -59,32 +59,32 @@ fn schema(name: &str, own: Map<String, Value>, required: Vec<Value>) -> Value {
     })
 }
 
-/// The schema of a document that has no type.
-pub(super) fn plain() -> Value {
-    json!({ "type": "object", "properties": common() })
+/// Returns the schema of a document without a type.
+pub(super) fn untyped_schema() -> Value {
+    json!({ "type": "object", "properties": common_fields() })
 }
 
-pub(super) fn built_in() -> impl Iterator<Item = Written> {
+pub(super) fn built_in() -> impl Iterator<Item = TypeDefinition> {
     BUILT_IN.iter().filter_map(|(name, file)| {
         let file: Value = serde_json::from_str(file).ok()?;
         let own = file.get("properties")?.as_object()?.clone();
         let required = file.get("required")?.as_array()?.clone();
-        Some(Written {
+        Some(TypeDefinition {
             name: (*name).to_owned(),
             description: file.get("description")?.as_str()?.to_owned(),
             folder: file.get("folder")?.as_str()?.to_owned(),
-            schema: schema(name, own, required),
+            schema: type_schema(name, own, required),
         })
     })
 }
 
-/// A project's own type: its fields in lists (`required_fields`, `optional_fields`), or a JSON Schema with `name`, `folder`
-/// and `description` beside its keywords. `stem` is the beginning of the file's name.
+/// Parses a project's own type: lists of fields (`required_fields`, `optional_fields`), or a JSON Schema with `name`,
+/// `folder` and `description` beside its keywords. `stem` is the file's name without its suffixes.
 ///
 /// # Errors
-/// What is wrong with it, for people.
-pub(super) fn custom(stem: &str, text: &str) -> Result<Written, String> {
-    let Value::Object(mut file) = read(text).map_err(|error| error.to_string())? else {
+/// Describes the problem for people.
+pub(super) fn parse_custom(stem: &str, text: &str) -> Result<TypeDefinition, String> {
+    let Value::Object(mut file) = parse_yaml(text).map_err(|error| error.to_string())? else {
         return Err("it is not a map".to_owned());
     };
     let mut take = |key: &str| match file.remove(key) {
@@ -103,24 +103,24 @@ pub(super) fn custom(stem: &str, text: &str) -> Result<Written, String> {
                 Some(_) => return Err(format!("{key} is not a list")),
             };
             for field in fields {
-                let (name, schema) = listed(field)?;
+                let (name, schema) = listed_field(field)?;
                 if is_required {
                     required.push(name.as_str().into());
                 }
                 own.insert(name, schema);
             }
         }
-        schema(&name, own, required)
+        type_schema(&name, own, required)
     } else if file.contains_key("properties") || file.contains_key("type") {
-        json!({ "allOf": [schema(&name, Map::new(), Vec::new()), Value::Object(file)] })
+        json!({ "allOf": [type_schema(&name, Map::new(), Vec::new()), Value::Object(file)] })
     } else {
         return Err("it has neither required_fields nor properties".to_owned());
     };
-    Ok(Written { name, description, folder, schema })
+    Ok(TypeDefinition { name, description, folder, schema })
 }
 
-/// A field of such a list.
-fn listed(field: &Value) -> Result<(String, Value), String> {
+/// Returns the name and schema of a field in such a list.
+fn listed_field(field: &Value) -> Result<(String, Value), String> {
     let of = |key: &str| field.get(key).and_then(Value::as_str);
     let name = of("name").ok_or("a field has no name")?.to_owned();
     let mut schema = match of("type").unwrap_or("string") {

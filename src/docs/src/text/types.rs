@@ -1,4 +1,4 @@
-//! Types of documents: where they lie and what their front matter has to say.
+//! Types of documents: their folders, and the requirements on their front matter.
 
 use jsonschema::{
     Validator,
@@ -10,15 +10,15 @@ use super::{budget::Budget, document, front_matter, schemas};
 use crate::model::Document;
 use countersign_provider::schema_cost::is_bounded;
 
-/// Types of one project's own.
+/// The maximum number of types that a project defines.
 const MAX_CUSTOM: usize = 50;
 /// Bytes of a schema's file.
 pub(crate) const MAX_SCHEMA: usize = 64 << 10;
-/// Faults of one document that are named.
+/// The maximum number of faults of one document.
 const MAX_FAULTS: usize = 50;
-/// Those that are told in one line, unless more name values that are allowed.
-const TOLD: usize = 3;
-/// Characters of a fault's message. The values that are allowed are listed whole, as far as the second goes.
+/// Faults in a one-line summary, unless more of them name the allowed values.
+const MAX_FAULTS_IN_LINE: usize = 3;
+/// Characters of a fault's message. Allowed values are listed completely up to the second limit.
 const MAX_MESSAGE: usize = 300;
 const MAX_CHOICES: usize = 2000;
 
@@ -27,11 +27,11 @@ const MAX_CHOICES: usize = 2000;
 pub(crate) struct DocType {
     pub name: String,
     pub description: String,
-    /// Relative to the folder of the documents.
+    /// The folder, relative to that of the documents.
     pub folder: String,
-    /// Where its schema stands in the project; none of one that is built in.
+    /// The path of its schema in the project; `None` for a built-in type.
     pub schema_path: Option<String>,
-    /// JSON Schema of the front matter.
+    /// The JSON Schema of the front matter.
     pub schema: Value,
     validator: Validator,
 }
@@ -40,16 +40,16 @@ pub(crate) struct DocType {
 #[derive(Debug)]
 pub(crate) struct DocTypes {
     all: Vec<DocType>,
-    /// For documents without a type.
-    plain: Option<Validator>,
+    /// Validates documents without a type.
+    untyped: Option<Validator>,
 }
 
-/// What is wrong with a front matter.
+/// A mismatch between a front matter and its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     /// A JSON pointer; empty for the whole.
     pub pointer: String,
-    /// The keyword that is broken.
+    /// The violated keyword.
     pub rule: String,
     pub message: String,
 }
@@ -64,36 +64,36 @@ pub(crate) enum Refusal {
     Schema {
         faults: Vec<Fault>,
     },
-    /// It cannot be read as a document at all.
+    /// It cannot be parsed as a document.
     NotText {
         why: String,
     },
 }
 
 impl Refusal {
-    /// What is wrong, in one line.
-    pub fn told(&self) -> String {
+    /// Summarizes the faults in one line.
+    pub fn summary(&self) -> String {
         match self {
             Self::UnknownType { name, known } => format!("there is no type {name}; there are {}", known.join(", ")),
             Self::NotText { why } => why.clone(),
             Self::Schema { faults } => {
                 let (choices, others): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.rule == "enum");
-                let most = TOLD.max(choices.len());
-                let told = choices.into_iter().chain(others).take(most).map(|fault| match fault.pointer.as_str() {
+                let most = MAX_FAULTS_IN_LINE.max(choices.len());
+                let messages = choices.into_iter().chain(others).take(most).map(|fault| match fault.pointer.as_str() {
                     "" => fault.message.clone(),
                     pointer => format!("{pointer}: {}", fault.message),
                 });
                 let more = faults.len().checked_sub(most).filter(|more| *more > 0);
                 let more = more.map(|more| format!("and {more} more"));
-                told.chain(more).collect::<Vec<_>>().join("; ")
+                messages.chain(more).collect::<Vec<_>>().join("; ")
             }
         }
     }
 }
 
-/// A document that fits its type.
+/// A document that matches its type.
 #[derive(Debug)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedDocument {
     pub document: Document,
     /// Its front matter.
     pub fields: Map<String, Value>,
@@ -102,7 +102,7 @@ pub(crate) struct Checked {
 fn compile(schema: &Value) -> Result<Validator, String> {
     jsonschema::options()
         .should_validate_formats(true)
-        // No regular expression of a project's file takes more than linear time.
+        // A project's regular expressions must run in linear time.
         .with_pattern_options(jsonschema::PatternOptions::regex().size_limit(1 << 20))
         .build(schema)
         .map_err(|error| error.to_string().chars().take(MAX_MESSAGE).collect())
@@ -111,14 +111,14 @@ fn compile(schema: &Value) -> Result<Validator, String> {
 impl DocTypes {
     pub fn built_in() -> Self {
         let all = schemas::built_in().filter_map(|written| {
-            let schemas::Written { name, description, folder, schema } = written;
+            let schemas::TypeDefinition { name, description, folder, schema } = written;
             let validator = compile(&schema).ok()?;
             Some(DocType { name, description, folder, schema_path: None, schema, validator })
         });
-        Self { all: all.collect(), plain: compile(&schemas::plain()).ok() }
+        Self { all: all.collect(), untyped: compile(&schemas::untyped_schema()).ok() }
     }
 
-    /// With the types of a project's own: the paths of their files and their texts. Also what is left out, and why.
+    /// Adds a project's own types, given as paths and texts of their files. Also returns what was skipped, and why.
     pub fn with_custom(files: Vec<(String, String)>) -> (Self, Vec<(String, String)>) {
         let mut types = Self::built_in();
         let mut left_out = Vec::new();
@@ -137,7 +137,7 @@ impl DocTypes {
         }
         let file = path.rsplit('/').next().unwrap_or(path);
         let stem = file.split('.').next().unwrap_or(file);
-        let schemas::Written { name, description, folder, schema } = schemas::custom(stem, text)?;
+        let schemas::TypeDefinition { name, description, folder, schema } = schemas::parse_custom(stem, text)?;
         let is_name = |text: &str| {
             (1..=64).contains(&text.len())
                 && text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -172,30 +172,30 @@ impl DocTypes {
         self.all.iter().find(|kind| kind.name == name)
     }
 
-    /// The type whose folder the document lies in.
+    /// Returns the type whose folder contains the document.
     pub fn of_path(&self, path: &str) -> Option<&DocType> {
         let within =
             |kind: &&DocType| path.strip_prefix(kind.folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
         self.all.iter().filter(within).max_by_key(|kind| kind.folder.len())
     }
 
-    /// Checks a document that is proposed for this path, and reads it.
+    /// Parses a proposed document for this path, and checks it against its type.
     ///
     /// # Errors
-    /// All that is wrong with it.
-    pub fn check(&self, path: &str, text: &str) -> Result<Checked, Refusal> {
+    /// Returns all its faults.
+    pub fn check(&self, path: &str, text: &str) -> Result<CheckedDocument, Refusal> {
         let fields = self.check_fields(path, text)?;
         let document = document::read(path, text, self, &fields, &mut Budget::new());
         let document = document.map_err(|_| Refusal::NotText {
             why: "it takes too long to read; make it shorter, or its Markdown simpler".to_owned(),
         })?;
-        Ok(Checked { document, fields })
+        Ok(CheckedDocument { document, fields })
     }
 
-    /// Checks the front matter of a document at this path, and returns it.
+    /// Parses the front matter of a document for this path, and checks it.
     ///
     /// # Errors
-    /// As [`DocTypes::check`].
+    /// Fails as [`DocTypes::check`] does.
     pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, Refusal> {
         if let Some(at) = text.find('\0') {
             return Err(Refusal::NotText { why: format!("it has a NUL character (byte {at})") });
@@ -216,7 +216,7 @@ impl DocTypes {
                 return Err(Refusal::Schema { faults: vec![fault] });
             }
         };
-        let mut faults = match kind.map(|kind| &kind.validator).or(self.plain.as_ref()) {
+        let mut faults = match kind.map(|kind| &kind.validator).or(self.untyped.as_ref()) {
             Some(validator) => faults(validator, &fields),
             None => Vec::new(),
         };
@@ -235,13 +235,13 @@ fn fault(pointer: &str, rule: &str, message: &str) -> Fault {
     Fault { pointer: pointer.to_owned(), rule: rule.to_owned(), message: message.to_owned() }
 }
 
-/// What is wrong, with all values that may stand there.
+/// Returns the message of a fault, with all allowed values.
 fn message(error: &ValidationError<'_>) -> String {
     let cut = |text: String, max| text.chars().take(max).collect::<String>();
     let ValidationErrorKind::Enum { options } = error.kind() else { return cut(error.to_string(), MAX_MESSAGE) };
-    let is = cut(error.instance().to_string(), MAX_MESSAGE / 3);
+    let value = cut(error.instance().to_string(), MAX_MESSAGE / 3);
     let all: Vec<String> = options.as_array().into_iter().flatten().map(ToString::to_string).collect();
-    cut(format!("{is} is not one of {}", all.join(", ")), MAX_CHOICES)
+    cut(format!("{value} is not one of {}", all.join(", ")), MAX_CHOICES)
 }
 
 fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
@@ -249,12 +249,12 @@ fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
     if validator.is_valid(&value) {
         return Vec::new();
     }
-    let said = |error: ValidationError<'_>| Fault {
+    let to_fault = |error: ValidationError<'_>| Fault {
         pointer: error.instance_path().to_string(),
         rule: error.kind().keyword().to_owned(),
         message: message(&error),
     };
-    validator.iter_errors(&value).take(MAX_FAULTS).map(said).collect()
+    validator.iter_errors(&value).take(MAX_FAULTS).map(to_fault).collect()
 }
 
 #[cfg(test)]

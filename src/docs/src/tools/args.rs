@@ -24,7 +24,7 @@ pub(crate) const CONTENT_MAX: usize = 1 << 20;
 
 /// Whose documents a call is about.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Whose {
+pub(crate) struct TenantSelector {
     pub project_name: Option<String>,
     pub branch_name: Option<String>,
 }
@@ -33,13 +33,13 @@ pub(crate) struct Whose {
 pub(crate) struct Activate {
     pub config_path: Option<String>,
     #[serde(flatten)]
-    pub whose: Whose,
+    pub tenant: TenantSelector,
 }
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct ListTypes {
     #[serde(flatten)]
-    pub whose: Whose,
+    pub tenant: TenantSelector,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ pub(crate) struct Search {
     pub min_relevance_score: Option<f64>,
     pub promotion_levels: Option<Vec<Level>>,
     #[serde(flatten)]
-    pub whose: Whose,
+    pub tenant: TenantSelector,
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,7 +62,7 @@ pub(crate) struct Ask {
     pub min_promotion_level: Option<Level>,
     pub include_critical: Option<bool>,
     #[serde(flatten)]
-    pub whose: Whose,
+    pub tenant: TenantSelector,
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +70,7 @@ struct IndexArgs {
     path: String,
     content: Option<String>,
     #[serde(flatten)]
-    whose: Whose,
+    tenant: TenantSelector,
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,7 +78,7 @@ struct PromoteArgs {
     document_path: String,
     promotion_level: Level,
     #[serde(flatten)]
-    whose: Whose,
+    tenant: TenantSelector,
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,7 +88,7 @@ struct DeleteArgs {
     #[serde(default)]
     dry_run: bool,
     #[serde(flatten)]
-    whose: Whose,
+    tenant: TenantSelector,
 }
 
 /// Which documents are deleted.
@@ -102,17 +102,17 @@ pub(crate) struct Delete {
 
 /// A call of a tool that can write.
 #[derive(Clone, Debug)]
-pub(crate) enum Write {
-    Put { whose: Whose, path: String, content: String },
-    Promote { whose: Whose, path: String, level: Level },
+pub(crate) enum WriteCall {
+    Put { tenant: TenantSelector, path: String, content: String },
+    Promote { tenant: TenantSelector, path: String, level: Level },
     Delete(Delete),
 }
 
-impl Write {
+impl WriteCall {
     /// The project that it is about, if it names one.
     pub fn project(&self) -> Option<&str> {
         match self {
-            Self::Put { whose, .. } | Self::Promote { whose, .. } => whose.project_name.as_deref(),
+            Self::Put { tenant: whose, .. } | Self::Promote { tenant: whose, .. } => whose.project_name.as_deref(),
             Self::Delete(delete) => Some(&delete.project),
         }
     }
@@ -120,15 +120,15 @@ impl Write {
 
 /// The same tools' calls that only read.
 #[derive(Clone, Debug)]
-pub(crate) enum Look {
-    Refresh { whose: Whose, path: String },
+pub(crate) enum ReadCall {
+    Refresh { tenant: TenantSelector, path: String },
     DryRun(Delete),
 }
 
 /// A call of a tool that can write: what it does, or only looks at.
-pub(crate) enum Change {
-    Writes(Write),
-    Looks(Look),
+pub(crate) enum ToolCall {
+    Write(WriteCall),
+    Read(ReadCall),
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(arguments: &RawValue) -> Result<T, McpError> {
@@ -137,24 +137,24 @@ pub(crate) fn parse<T: DeserializeOwned>(arguments: &RawValue) -> Result<T, McpE
     })
 }
 
-impl Change {
+impl ToolCall {
     /// `None` for a tool that never writes.
     pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
         match tool {
             "index_document" => Some(parse::<IndexArgs>(arguments).and_then(|args| {
-                let IndexArgs { path, content, whose } = args;
-                bounded(&path, PATH_MAX, "/path")?;
-                let Some(content) = content else { return Ok(Self::Looks(Look::Refresh { whose, path })) };
-                bounded(&content, CONTENT_MAX, "/content")?;
-                Ok(Self::Writes(Write::Put { whose, path, content }))
+                let IndexArgs { path, content, tenant: whose } = args;
+                check_length(&path, PATH_MAX, "/path")?;
+                let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { tenant: whose, path })) };
+                check_length(&content, CONTENT_MAX, "/content")?;
+                Ok(Self::Write(WriteCall::Put { tenant: whose, path, content }))
             })),
             "update_promotion_level" => Some(parse::<PromoteArgs>(arguments).and_then(|args| {
-                let PromoteArgs { document_path: path, promotion_level: level, whose } = args;
-                bounded(&path, PATH_MAX, "/document_path")?;
-                Ok(Self::Writes(Write::Promote { whose, path, level }))
+                let PromoteArgs { document_path: path, promotion_level: level, tenant: whose } = args;
+                check_length(&path, PATH_MAX, "/document_path")?;
+                Ok(Self::Write(WriteCall::Promote { tenant: whose, path, level }))
             })),
             "delete_documents" => Some(parse::<DeleteArgs>(arguments).and_then(|args| {
-                let DeleteArgs { path_hash, paths, dry_run, whose } = args;
+                let DeleteArgs { path_hash, paths, dry_run, tenant: whose } = args;
                 let project = whose.project_name.ok_or_else(|| {
                     McpError::new(ErrorKind::ProjectNotActive, "delete_documents needs project_name.")
                 })?;
@@ -163,17 +163,17 @@ impl Change {
                     return Err(invalid_argument("/paths", "maxItems", message));
                 }
                 for path in paths.iter().flatten() {
-                    bounded(path, PATH_MAX, "/paths")?;
+                    check_length(path, PATH_MAX, "/paths")?;
                 }
                 let delete = Delete { project, branch: whose.branch_name, path_hash, paths };
-                Ok(if dry_run { Self::Looks(Look::DryRun(delete)) } else { Self::Writes(Write::Delete(delete)) })
+                Ok(if dry_run { Self::Read(ReadCall::DryRun(delete)) } else { Self::Write(WriteCall::Delete(delete)) })
             })),
             _ => None,
         }
     }
 }
 
-fn bounded(text: &str, max: usize, pointer: &str) -> Result<(), McpError> {
+fn check_length(text: &str, max: usize, pointer: &str) -> Result<(), McpError> {
     match text.len() {
         0 if pointer != "/content" => Err(invalid_argument(pointer, "minLength", "It is empty.")),
         len if len > max => {
@@ -184,7 +184,7 @@ fn bounded(text: &str, max: usize, pointer: &str) -> Result<(), McpError> {
 }
 
 /// What a query asks for, within its bounds.
-pub(crate) fn query(text: &str) -> Result<&str, McpError> {
+pub(crate) fn check_query(text: &str) -> Result<&str, McpError> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Err(invalid_argument("/query", "minLength", "The query is empty."));

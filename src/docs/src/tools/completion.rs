@@ -1,4 +1,4 @@
-//! The prompt `capture`, and completion of its arguments and of the resource template.
+//! The prompt `capture_prompt`, and completion of its arguments and of the resource template.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ use countersign_provider::{
 
 const CAPTURE: &str = "capture";
 /// Values in one answer (2026-07-28/server/utilities/completion).
-const VALUES: usize = 100;
+const MAX_VALUES: usize = 100;
 /// Characters of a subject.
-const SUBJECT: usize = 4000;
+const MAX_SUBJECT: usize = 4000;
 
 pub(crate) fn prompts() -> Vec<PromptDef> {
     let argument = |name: &str, title: &str, description: &str, required| PromptArgumentDef {
@@ -89,12 +89,12 @@ pub(crate) fn get(
         let known: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
         invalid(format!("There is no type {}; there are {}.", one_line(asked, 64), known.join(", ")))
     })?;
-    let subject: Option<String> = of("subject").map(|text| text.chars().take(SUBJECT).collect());
+    let subject: Option<String> = of("subject").map(|text| text.chars().take(MAX_SUBJECT).collect());
     Ok(PromptResult {
         description: format!("A document of the type {}", kind.name),
         messages: vec![PromptMessage {
             role: "user",
-            text: capture::capture(kind, subject.as_deref(), Some(&project.name)),
+            text: capture::capture_prompt(kind, subject.as_deref(), Some(&project.name)),
         }],
     })
 }
@@ -117,7 +117,7 @@ pub(crate) async fn complete(
                 .collect();
             names.sort();
             names.dedup();
-            Ok(beginning(names, typed))
+            Ok(complete_prefix(names, typed))
         }
         (CompletionRef::Prompt(name), "subject") if name == CAPTURE => Ok(Completion::default()),
         (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed, ctx)),
@@ -129,7 +129,8 @@ pub(crate) async fn complete(
             let typed = typed.to_owned();
             blocking(move || {
                 let shelf = project.tenant(None)?;
-                let (entries, total) = shelf.docs.list(&typed, VALUES).map_err(|error| plan::unindexed(&error))?;
+                let (entries, total) =
+                    shelf.docs.list(&typed, MAX_VALUES).map_err(|error| plan::index_error(&error))?;
                 let values: Vec<String> = entries.into_iter().map(|entry| entry.path).collect();
                 Ok(Completion { has_more: total > values.len(), values, total: Some(total as u64) })
             })
@@ -145,7 +146,7 @@ pub(crate) async fn complete(
 fn projects(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
     let active = active(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.project == project.name);
-    beginning(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
+    complete_prefix(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
 }
 
 /// Completes nothing where no project is known yet.
@@ -154,10 +155,10 @@ fn unnamed(error: McpError) -> Result<Option<Arc<Project>>, McpError> {
 }
 
 /// Those that begin with what was typed, whatever its case.
-fn beginning(mut values: Vec<String>, typed: &str) -> Completion {
+fn complete_prefix(mut values: Vec<String>, typed: &str) -> Completion {
     let typed = typed.to_lowercase();
     values.retain(|value| value.to_lowercase().starts_with(&typed));
     let total = values.len();
-    values.truncate(VALUES);
+    values.truncate(MAX_VALUES);
     Completion { has_more: total > values.len(), values, total: Some(total as u64) }
 }

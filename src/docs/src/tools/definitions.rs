@@ -1,11 +1,11 @@
 //! The nine tools as they are listed: names, descriptions for models, schemas, annotations.
 //!
 //! To add a tool:
-//! 1. Define it here, put it into [`tools`], and call it in `every_answer_of_a_tool_fits_its_output_schema`, which misses each
+//! 1. Define it here, put it into [`tools`], and call it in `tool_answers_match_their_output_schemas`, which misses each
 //!    tool that it does not call.
 //! 2. Parse its arguments in `args.rs`. A read is answered in `reads.rs`; its name leads there in `Provider::call`.
-//! 3. A write is a variant of `Write`, checked and shown in `plan.rs` and done in `run.rs`: the compiler asks for both.
-//!    `reads_when` says of its tool which of its calls only read.
+//! 3. A write is a variant of `WriteCall`, checked and shown in `plan.rs` and done in `run.rs`: the compiler asks for both.
+//!    `read_only_when` says of its tool which of its calls only read.
 
 use serde_json::{Value, json, value::RawValue};
 
@@ -20,10 +20,10 @@ use super::{
     },
 };
 
-const READ: ToolAnnotations =
+const READ_ONLY: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
 /// Replaces a file; doing it twice changes nothing more.
-const SET: ToolAnnotations =
+const IDEMPOTENT_WRITE: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
 
 /// All tools, in the order in which they are listed.
@@ -41,7 +41,7 @@ pub(crate) fn tools() -> Vec<ToolDef> {
     ]
 }
 
-struct Def {
+struct ToolSpec {
     name: &'static str,
     title: &'static str,
     description: &'static str,
@@ -53,8 +53,8 @@ struct Def {
     reads_when: Option<fn(&RawValue) -> bool>,
 }
 
-impl Def {
-    fn done(self) -> ToolDef {
+impl ToolSpec {
+    fn into_tool(self) -> ToolDef {
         let mut properties = self.properties;
         if let Some(properties) = properties.as_object_mut() {
             for (name, schema) in [("project_name", project_name()), ("branch_name", branch_name())] {
@@ -72,7 +72,7 @@ impl Def {
             annotations: self.annotations,
             self_service: false,
             long_running: self.long_running,
-            reads_when: self.reads_when,
+            read_only_when: self.reads_when,
             raw: None,
         }
     }
@@ -82,7 +82,7 @@ fn activate_project() -> ToolDef {
     let counted = json!({
         "name": { "type": "string" }, "doc_count": { "type": "integer" }, "custom": { "type": "boolean" },
     });
-    Def {
+    ToolSpec {
         name: "activate_project",
         title: "Activate project",
         description: "Makes a project of the knowledge base the one that this session's calls are about, and waits until \
@@ -112,11 +112,11 @@ fn activate_project() -> ToolDef {
             }),
             &["status", "project_name", "branch_name", "branches", "path_hash", "doc_types", "total_docs"],
         ),
-        annotations: READ,
+        annotations: READ_ONLY,
         long_running: true,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn list_doc_types() -> ToolDef {
@@ -129,7 +129,7 @@ fn list_doc_types() -> ToolDef {
         "custom": { "type": "boolean" },
         "front_matter": { "type": "object", "description": "JSON Schema of the front matter." },
     });
-    Def {
+    ToolSpec {
         name: "list_doc_types",
         title: "List document types",
         description: "Lists the types of documents of the active project: what each is for, the folder that its documents \
@@ -141,15 +141,15 @@ fn list_doc_types() -> ToolDef {
                 &entry, &["name", "description", "folder", "schema", "doc_count", "custom", "front_matter"]) } }),
             &["doc_types"],
         ),
-        annotations: READ,
+        annotations: READ_ONLY,
         long_running: false,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn semantic_search() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "semantic_search",
         title: "Search documents",
         description: "Finds documents of the active project by what they say, best first, each with its best passage. Use it \
@@ -166,15 +166,15 @@ fn semantic_search() -> ToolDef {
         }),
         required: &["query"],
         answer: results(false),
-        annotations: READ,
+        annotations: READ_ONLY,
         long_running: false,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn rag_query() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "rag_query",
         title: "Ask the documents",
         description: "Answers a question from the documents of the active project and says which ones, with their lines. \
@@ -194,15 +194,15 @@ fn rag_query() -> ToolDef {
         }),
         required: &["query"],
         answer: answered(false),
-        annotations: READ,
+        annotations: READ_ONLY,
         long_running: true,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn search_external_docs() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "search_external_docs",
         title: "Search reference documentation",
         description: "Finds pages of the project's reference documentation, which is only read, best first, each with its \
@@ -214,15 +214,15 @@ fn search_external_docs() -> ToolDef {
         }),
         required: &["query"],
         answer: results(true),
-        annotations: READ,
+        annotations: READ_ONLY,
         long_running: false,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn rag_query_external() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "rag_query_external",
         title: "Ask the reference documentation",
         description: "Answers a question from the project's reference documentation and says from which pages, with their \
@@ -234,15 +234,15 @@ fn rag_query_external() -> ToolDef {
         }),
         required: &["query"],
         answer: answered(true),
-        annotations: READ,
+        annotations: READ_ONLY,
         long_running: true,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn index_document() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "index_document",
         title: "Write or index a document",
         description: "With content: proposes that text as the document, new or in place of what is there; a person sees the \
@@ -277,15 +277,15 @@ fn index_document() -> ToolDef {
             }),
             &["status", "path", "chunks", "embedding_dimensions"],
         ),
-        annotations: SET,
+        annotations: IDEMPOTENT_WRITE,
         long_running: true,
         reads_when: Some(|arguments| member(arguments.get(), "content").is_none()),
     }
-    .done()
+    .into_tool()
 }
 
 fn update_promotion_level() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "update_promotion_level",
         title: "Set promotion level",
         description: "Proposes another level for a document: critical ones come first in every answer. A person decides.",
@@ -303,15 +303,15 @@ fn update_promotion_level() -> ToolDef {
             }),
             &["status", "document_path", "previous_level", "new_level"],
         ),
-        annotations: SET,
+        annotations: IDEMPOTENT_WRITE,
         long_running: false,
         reads_when: None,
     }
-    .done()
+    .into_tool()
 }
 
 fn delete_documents() -> ToolDef {
-    Def {
+    ToolSpec {
         name: "delete_documents",
         title: "Delete documents",
         description: "Proposes to delete documents of a project: their files on the branch that is checked out, and what is \
@@ -356,9 +356,9 @@ fn delete_documents() -> ToolDef {
             }),
             &["status", "deleted_count", "deleted_chunks", "documents", "project_name", "dry_run"],
         ),
-        annotations: SET,
+        annotations: IDEMPOTENT_WRITE,
         long_running: false,
         reads_when: Some(|arguments| member(arguments.get(), "dry_run") == Some("true")),
     }
-    .done()
+    .into_tool()
 }

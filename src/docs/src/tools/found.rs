@@ -6,14 +6,14 @@ use crate::model::{Collection, Hit, Level};
 use countersign_provider::text::one_line;
 
 /// Characters of a title or a path on a line.
-const LINE: usize = 200;
+const MAX_LINE: usize = 200;
 
 fn rounded(score: f64) -> f64 {
     (score * 10_000.0).round() / 10_000.0
 }
 
 /// Where a passage stands.
-pub(super) fn place_json(hit: &Hit) -> Value {
+pub(super) fn location_json(hit: &Hit) -> Value {
     json!({
         "path": hit.path,
         "title": hit.title,
@@ -27,7 +27,7 @@ pub(super) fn place_json(hit: &Hit) -> Value {
 }
 
 pub(super) fn hit_json(hit: &Hit, collection: Collection) -> Value {
-    let mut json = place_json(hit);
+    let mut json = location_json(hit);
     json["summary"] = hit.summary.as_str().into();
     json["passage"] = hit.passage.text.as_str().into();
     if collection == Collection::Docs {
@@ -42,8 +42,8 @@ pub(super) fn hit_line(hit: &Hit) -> String {
     let level = if *level == Level::Standard { String::new() } else { format!(", {level}") };
     format!(
         "{} — {} (relevance {:.2}{level}, lines {}–{})\n{}",
-        one_line(title, LINE),
-        one_line(path, LINE),
+        one_line(title, MAX_LINE),
+        one_line(path, MAX_LINE),
         score,
         passage.first_line,
         passage.last_line,

@@ -11,9 +11,9 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    args::{Delete, Look, Write},
+    args::{Delete, ReadCall, WriteCall},
     refusal,
-    whose::{is_checked_out, live_place, project},
+    whose::{ensure_checked_out, live_place, project},
 };
 use crate::{
     index::IndexError,
@@ -29,9 +29,9 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
 /// Documents named in an answer.
-pub(crate) const NAMED: usize = 200;
+pub(crate) const MAX_NAMED: usize = 200;
 /// Characters of a value of the front matter that is shown as one field.
-const LABEL: usize = 80;
+const MAX_LABEL: usize = 80;
 
 /// What would be done.
 pub(crate) struct Plan {
@@ -62,10 +62,10 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
 pub(crate) struct Deletion {
     pub project: Arc<Project>,
     pub asked: Delete,
-    pub shelves: Vec<FromShelf>,
+    pub shelves: Vec<TenantDeletion>,
 }
 
-pub(crate) struct FromShelf {
+pub(crate) struct TenantDeletion {
     pub shelf: Arc<Shelf>,
     /// Each document's path and the hash of its bytes: of the live file, or as it was indexed where the branch or root is
     /// not there.
@@ -73,7 +73,7 @@ pub(crate) struct FromShelf {
     pub chunks: usize,
 }
 
-impl FromShelf {
+impl TenantDeletion {
     pub fn paths(&self) -> impl Iterator<Item = &String> {
         self.documents.iter().map(|(path, _)| path)
     }
@@ -90,23 +90,23 @@ impl Deletion {
 
     /// The first of the paths, each once.
     pub fn named(&self) -> Vec<String> {
-        let all: BTreeSet<&String> = self.shelves.iter().flat_map(FromShelf::paths).collect();
-        all.into_iter().take(NAMED).cloned().collect()
+        let all: BTreeSet<&String> = self.shelves.iter().flat_map(TenantDeletion::paths).collect();
+        all.into_iter().take(MAX_NAMED).cloned().collect()
     }
 }
 
 /// Works out a write, or says precisely why it cannot be. Once `cancel` is cancelled, a deletion of many files is given up.
-pub(crate) fn plan(library: &Library, write: &Write, cancel: &CancellationToken) -> Result<Plan, McpError> {
+pub(crate) fn plan(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
-        Write::Put { whose, path, content } => {
+        WriteCall::Put { tenant: whose, path, content } => {
             let place = live_place(library, whose)?;
-            put(&place.project, &place.shelf, path, content)
+            plan_put(&place.project, &place.shelf, path, content)
         }
-        Write::Promote { whose, path, level } => {
+        WriteCall::Promote { tenant: whose, path, level } => {
             let place = live_place(library, whose)?;
-            promote(&place.project, &place.shelf, path, *level)
+            plan_promote(&place.project, &place.shelf, path, *level)
         }
-        Write::Delete(delete) => remove(deletion(library, delete, cancel)?),
+        WriteCall::Delete(delete) => plan_remove(deletion(library, delete, cancel)?),
     }
 }
 
@@ -132,9 +132,9 @@ impl Plan {
 
 /// What every plan rests on: another root or branch under the same name is another target, and so are files where only
 /// their index was shown.
-fn of_tenant(shelf: &Shelf) -> Vec<(&'static str, String)> {
+fn tenant_state(shelf: &Shelf) -> Vec<(&'static str, String)> {
     let tenant = &shelf.tenant;
-    let what = if shelf.current { "files" } else { "index" };
+    let what = if shelf.is_current { "files" } else { "index" };
     vec![
         ("project", tenant.project.clone()),
         ("branch", tenant.branch.clone()),
@@ -164,7 +164,7 @@ fn target(shelf: &Shelf, path: &str) -> Target {
 }
 
 /// The text of a document that is there.
-fn present(project: &Project, shelf: &Shelf, given: &str) -> Result<(String, String), McpError> {
+fn read_present(project: &Project, shelf: &Shelf, given: &str) -> Result<(String, String), McpError> {
     let path = project.files().check(given)?;
     let bytes = project.files().read(&path)?.ok_or_else(|| missing(&shelf.tenant.project, &path))?;
     match String::from_utf8(bytes) {
@@ -179,14 +179,14 @@ pub(crate) fn missing(project: &str, path: &str) -> McpError {
         .with("path", path)
 }
 
-fn put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<Plan, McpError> {
+fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<Plan, McpError> {
     let path = project.files().check(given)?;
     let checked = project.types().check(&path, content).map_err(|why| refusal::of(&path, why))?;
     let before = project.files().read(&path)?;
     if before.as_deref() == Some(content.as_bytes()) {
         return Err(invalid_argument("/content", "const", "The document has exactly this content already."));
     }
-    let mut state = of_tenant(shelf);
+    let mut state = tenant_state(shelf);
     state.push(("path", path.clone()));
     let hashed = before.as_deref().map(hash);
     state.push(("before", hashed.map_or_else(|| "absent".to_owned(), |hash| hex(&hash))));
@@ -196,13 +196,16 @@ fn put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<P
     let fields_before = before.as_deref().map(front_matter::fields).and_then(Result::ok).unwrap_or_default();
     compare_fields(&mut diff, &fields_before, &checked.fields);
     diff.add("file", "File", before.as_deref(), Some(content));
-    let title = one_line(&checked.document.title, LABEL).into_owned();
+    let title = one_line(&checked.document.title, MAX_LABEL).into_owned();
     let (operation, verb) = match before {
         None => (Operation::Create, "Add"),
         Some(_) => (Operation::Update, "Change"),
     };
-    let kind =
-        checked.document.doc_type.as_deref().map_or_else(|| "document".to_owned(), |kind| one_line(kind, LABEL).into());
+    let kind = checked
+        .document
+        .doc_type
+        .as_deref()
+        .map_or_else(|| "document".to_owned(), |kind| one_line(kind, MAX_LABEL).into());
     Ok(Plan {
         operation,
         target: target(shelf, &path),
@@ -225,15 +228,15 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
     let gone = before.keys().filter(|key| !after.contains_key(*key));
     for key in after.keys().chain(gone) {
         let (before, after) = (before.get(key).map(shown), after.get(key).map(shown));
-        let field = format!("front_matter.{}", one_line(key, LABEL));
-        diff.add(&field, &one_line(key, LABEL), before.as_deref(), after.as_deref());
+        let field = format!("front_matter.{}", one_line(key, MAX_LABEL));
+        diff.add(&field, &one_line(key, MAX_LABEL), before.as_deref(), after.as_deref());
     }
 }
 
-fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<Plan, McpError> {
-    let (path, text) = match present(project, shelf, given) {
+fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<Plan, McpError> {
+    let (path, text) = match read_present(project, shelf, given) {
         Err(error) if error.kind == ErrorKind::DocumentNotFound => {
-            return Err(external(project, given).unwrap_or(error));
+            return Err(external_error(project, given).unwrap_or(error));
         }
         found => found?,
     };
@@ -241,7 +244,7 @@ fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<P
     if from == to {
         return Err(invalid_argument("/promotion_level", "const", format!("The document's level is {to} already.")));
     }
-    let mut state = of_tenant(shelf);
+    let mut state = tenant_state(shelf);
     state.push(("path", path.clone()));
     let before = hash(text.as_bytes());
     state.push(("before", hex(&before)));
@@ -258,7 +261,7 @@ fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<P
 }
 
 /// That a document is one of the reference documentation, which has no levels.
-fn external(project: &Project, given: &str) -> Option<McpError> {
+fn external_error(project: &Project, given: &str) -> Option<McpError> {
     let files = project.external()?;
     let folder = project.external_folder()?;
     let path = files.check(given.strip_prefix(folder).unwrap_or(given).trim_start_matches('/')).ok()?;
@@ -293,8 +296,8 @@ pub(crate) fn deletion(library: &Library, asked: &Delete, cancel: &CancellationT
         {
             continue;
         }
-        let from = if shelf.current {
-            is_checked_out(&project, shelf)?;
+        let from = if shelf.is_current {
+            ensure_checked_out(&project, shelf)?;
             live_documents(&project, shelf, wanted.as_ref(), cancel)?
         } else {
             indexed_documents(shelf, wanted.as_ref())?
@@ -303,7 +306,7 @@ pub(crate) fn deletion(library: &Library, asked: &Delete, cancel: &CancellationT
             shelves.push(from);
         }
     }
-    let found: BTreeSet<&String> = shelves.iter().flat_map(FromShelf::paths).collect();
+    let found: BTreeSet<&String> = shelves.iter().flat_map(TenantDeletion::paths).collect();
     if let Some(path) = wanted.iter().flatten().find(|path| !found.contains(path)) {
         return Err(missing(&asked.project, path));
     }
@@ -316,9 +319,9 @@ fn live_documents(
     shelf: &Arc<Shelf>,
     wanted: Option<&BTreeSet<String>>,
     cancel: &CancellationToken,
-) -> Result<FromShelf, McpError> {
-    let stamps = shelf.docs.stamps().map_err(|error| unindexed(&error))?;
-    let mut from = FromShelf { shelf: Arc::clone(shelf), documents: Vec::new(), chunks: 0 };
+) -> Result<TenantDeletion, McpError> {
+    let stamps = shelf.docs.stamps().map_err(|error| index_error(&error))?;
+    let mut from = TenantDeletion { shelf: Arc::clone(shelf), documents: Vec::new(), chunks: 0 };
     let paths = match wanted {
         Some(wanted) => wanted.iter().cloned().collect(),
         None => project.files().documents()?,
@@ -337,7 +340,7 @@ fn live_documents(
         let Ok(text) = String::from_utf8(bytes) else { continue };
         // The index counted them before, if it has these very bytes.
         let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
-        let counted = known.map(|_| shelf.docs.document(&path).map_err(|error| unindexed(&error))).transpose()?;
+        let counted = known.map(|_| shelf.docs.document(&path).map_err(|error| index_error(&error))).transpose()?;
         from.chunks += match counted.flatten() {
             Some(entry) => entry.chunks,
             None => text::parse(&path, &text, &project.types()).map_or(0, |document| document.chunks.len()),
@@ -348,8 +351,8 @@ fn live_documents(
 }
 
 /// The documents of a branch or root that is not there, of which nothing but the index would go.
-fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> Result<FromShelf, McpError> {
-    let stamps = shelf.docs.stamps().map_err(|error| unindexed(&error))?.into_iter();
+fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> Result<TenantDeletion, McpError> {
+    let stamps = shelf.docs.stamps().map_err(|error| index_error(&error))?.into_iter();
     let mut documents: Vec<(String, Hash)> = stamps
         .filter(|(path, _)| wanted.is_none_or(|wanted| wanted.contains(path)))
         .map(|(path, stamp)| (path, stamp.hash))
@@ -357,18 +360,18 @@ fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> R
     documents.sort();
     let mut chunks = 0;
     for (path, _) in &documents {
-        chunks += shelf.docs.document(path).map_err(|error| unindexed(&error))?.map_or(0, |entry| entry.chunks);
+        chunks += shelf.docs.document(path).map_err(|error| index_error(&error))?.map_or(0, |entry| entry.chunks);
     }
-    Ok(FromShelf { shelf: Arc::clone(shelf), documents, chunks })
+    Ok(TenantDeletion { shelf: Arc::clone(shelf), documents, chunks })
 }
 
 /// An index that cannot be read.
-pub(crate) fn unindexed(error: &IndexError) -> McpError {
+pub(crate) fn index_error(error: &IndexError) -> McpError {
     tracing::error!(%error, "an index of documents failed");
     McpError::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be read.")
 }
 
-fn remove(deletion: Deletion) -> Result<Plan, McpError> {
+fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
     let name = deletion.asked.project.clone();
     let (documents, chunks) = (deletion.documents(), deletion.chunks());
     if documents == 0 {
@@ -381,25 +384,28 @@ fn remove(deletion: Deletion) -> Result<Plan, McpError> {
     diff.add("deleted_chunks", "Chunks", Some(&chunks.to_string()), None);
     for from in &deletion.shelves {
         let tenant = &from.shelf.tenant;
-        state.extend(of_tenant(&from.shelf));
+        state.extend(tenant_state(&from.shelf));
         for (path, hash) in &from.documents {
             state.push(("path", path.clone()));
             state.push(("hash", hex(hash)));
         }
-        let what = match (from.shelf.current, tenant.branch.as_str()) {
+        let what = match (from.shelf.is_current, tenant.branch.as_str()) {
             (true, "-") => "Files".to_owned(),
-            (true, branch) => format!("Files on {}", one_line(branch, LABEL)),
-            (false, branch) => format!("Index of {} (root {})", one_line(branch, LABEL), tenant.path_hash),
+            (true, branch) => format!("Files on {}", one_line(branch, MAX_LABEL)),
+            (false, branch) => format!("Index of {} (root {})", one_line(branch, MAX_LABEL), tenant.path_hash),
         };
-        let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, LABEL));
+        let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, MAX_LABEL));
         diff.add_lines(&field, &what, from.paths().map(|path| (LineOp::Delete, path.as_str().into())));
     }
     let one = match (documents, deletion.named().first()) {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
         _ => format!("Delete {} ({}) of {name}", plural(documents, "document"), plural(chunks, "chunk")),
     };
-    let on =
-        deletion.asked.branch.as_deref().map_or_else(String::new, |branch| format!(" on {}", one_line(branch, LABEL)));
+    let on = deletion
+        .asked
+        .branch
+        .as_deref()
+        .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL)));
     Ok(Plan {
         operation: Operation::Delete,
         target: Target {
@@ -416,10 +422,12 @@ fn remove(deletion: Deletion) -> Result<Plan, McpError> {
 }
 
 /// A call that only looks, where a rule has it reviewed all the same.
-pub(crate) fn nothing(look: &Look) -> Preview {
+pub(crate) fn nothing(look: &ReadCall) -> Preview {
     let (label, summary) = match look {
-        Look::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
-        Look::DryRun(delete) => (one_line(&delete.project, 200).into_owned(), "Say which documents would be deleted"),
+        ReadCall::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
+        ReadCall::DryRun(delete) => {
+            (one_line(&delete.project, 200).into_owned(), "Say which documents would be deleted")
+        }
     };
     Preview {
         note: PreviewNote::default(),

@@ -6,16 +6,16 @@ use serde_json::{Value, json, value::RawValue};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    args::{self, Activate, Ask, Delete, LIMIT_MAX, ListTypes, SOURCES_MAX, Search, Whose},
+    args::{self, Activate, Ask, Delete, LIMIT_MAX, ListTypes, SOURCES_MAX, Search, TenantSelector},
     blocking,
-    found::{hit_json, hit_line, place_json},
+    found::{hit_json, hit_line, location_json},
     plan::{self, Deletion},
     refusal,
-    whose::{Active, Place, live_place, place, project, project_of_path},
+    whose::{ActiveTenant, TenantRef, live_place, place, project, project_of_path},
 };
 use crate::{
-    answer::{Answered, Answerer, Source},
-    index::{Found, Index, Query},
+    answer::{Answer, Answerer, Source},
+    index::{Index, Query, SearchResult},
     library::{Library, Project},
     model::{Collection, Filter, Hit, Level, Ranking},
     remote::Embedder,
@@ -26,13 +26,13 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ToolResult, text};
 
 /// Critical documents that come first in an answer.
-const CRITICAL: usize = 3;
+const MAX_CRITICAL: usize = 3;
 /// Documents that an answer's sources link to.
-const LINKED: usize = 20;
+const MAX_LINKED: usize = 20;
 /// What is not as it should be of a project's documents and is told when it is activated.
-const WARNINGS: usize = 3;
+const MAX_WARNINGS: usize = 3;
 /// Characters of a passage on one line of the text for models.
-const LINE: usize = 200;
+const MAX_LINE: usize = 200;
 
 /// What the reads of a call need.
 pub(crate) struct Reader {
@@ -44,7 +44,7 @@ pub(crate) struct Reader {
 }
 
 /// Searches at a time.
-pub(crate) const SEARCHES: usize = 4;
+pub(crate) const MAX_CONCURRENT_SEARCHES: usize = 4;
 
 fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
     text::tool_result(text, structured)
@@ -53,7 +53,7 @@ fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
 
 impl Reader {
     pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let Activate { config_path, whose } = args::parse(arguments)?;
+        let Activate { config_path, tenant: whose } = args::parse(arguments)?;
         let project = match (&whose.project_name, &config_path) {
             (None, Some(path)) => project_of_path(&self.library, path)?,
             (name, None) => project(&self.library, name.as_deref())?,
@@ -75,10 +75,10 @@ impl Reader {
         if branch.as_deref().is_some_and(|branch| branch != project.branch()) {
             project.tenant(branch.as_deref())?;
         }
-        project.synchronized(&*ctx.progress, &ctx.cancel).await?;
+        project.wait_until_synchronized(&*ctx.progress, &ctx.cancel).await?;
         let shelf = project.tenant(branch.as_deref())?;
         let (index, types) = (Arc::clone(&shelf.docs), project.types());
-        let counts = blocking(move || index.counts().map_err(|error| plan::unindexed(&error))).await?;
+        let counts = blocking(move || index.counts().map_err(|error| plan::index_error(&error))).await?;
         let types: Vec<Value> = types
             .all()
             .map(|kind| {
@@ -104,9 +104,12 @@ impl Reader {
         );
         let warnings = project.report().warnings;
         if !warnings.is_empty() {
-            let mut told: Vec<String> =
-                warnings.iter().take(WARNINGS).map(|warning| text::one_line(warning, LINE).into_owned()).collect();
-            if let Some(more) = warnings.len().checked_sub(WARNINGS).filter(|more| *more > 0) {
+            let mut told: Vec<String> = warnings
+                .iter()
+                .take(MAX_WARNINGS)
+                .map(|warning| text::one_line(warning, MAX_LINE).into_owned())
+                .collect();
+            if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
                 told.push(format!("{more} more, which the gateway's log has"));
             }
             line = format!("{line}\nWarnings:\n- {}\n", told.join("\n- "));
@@ -123,7 +126,7 @@ impl Reader {
         }
         match &ctx.session {
             Some(notes) => {
-                Active { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes);
+                ActiveTenant { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes);
             }
             None => notes
                 .push("Nothing is kept between calls without a session: name project_name in each of them.".to_owned()),
@@ -137,9 +140,9 @@ impl Reader {
     }
 
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
-        let ListTypes { whose } = args::parse(arguments)?;
-        let Place { project, shelf } = place(&self.library, &whose)?;
-        let counts = blocking(move || shelf.docs.counts().map_err(|error| plan::unindexed(&error))).await?;
+        let ListTypes { tenant: whose } = args::parse(arguments)?;
+        let TenantRef { project, shelf } = place(&self.library, &whose)?;
+        let counts = blocking(move || shelf.docs.counts().map_err(|error| plan::index_error(&error))).await?;
         let mut lines = Vec::new();
         let mut all = Vec::new();
         for kind in project.types().all() {
@@ -149,7 +152,7 @@ impl Reader {
                 "{} ({count} in {}/): {}",
                 kind.name,
                 kind.folder,
-                text::one_line(&kind.description, LINE)
+                text::one_line(&kind.description, MAX_LINE)
             ));
             all.push(json!({
                 "name": kind.name, "description": kind.description, "folder": kind.folder, "schema": schema,
@@ -161,11 +164,11 @@ impl Reader {
 
     pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
         let args: Search = args::parse(arguments)?;
-        let query = args::query(&args.query)?.to_owned();
+        let query = args::check_query(&args.query)?.to_owned();
         let limit = args::count(args.limit, 10, LIMIT_MAX, "/limit")?;
         let min_score = args::score(args.min_relevance_score, 0.5)?;
-        let shelf = self.shelf(&args.whose, collection)?;
-        let filter = Filter { doc_types: known_types(&shelf.project, args.doc_types)?, levels: args.promotion_levels };
+        let shelf = self.shelf(&args.tenant, collection)?;
+        let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels: args.promotion_levels };
         let (found, note) = self.find(&shelf.index, &query, filter, limit, min_score).await?;
         let mut answer = json!({
             "results": found.hits.iter().map(|hit| hit_json(hit, collection)).collect::<Vec<_>>(),
@@ -188,24 +191,24 @@ impl Reader {
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
         let args: Ask = args::parse(arguments)?;
-        let query = args::query(&args.query)?.to_owned();
+        let query = args::check_query(&args.query)?.to_owned();
         let limit = args::count(args.max_sources, 3, SOURCES_MAX, "/max_sources")?;
         let min_score = args::score(args.min_relevance_score, 0.7)?;
-        let shelf = self.shelf(&args.whose, collection)?;
+        let shelf = self.shelf(&args.tenant, collection)?;
         let levels =
             args.min_promotion_level.map(|least| Level::ALL.into_iter().filter(|level| *level >= least).collect());
-        let filter = Filter { doc_types: known_types(&shelf.project, args.doc_types)?, levels };
+        let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
         let (found, note) = self.find(&shelf.index, &query, filter.clone(), limit, min_score).await?;
         let mut hits = found.hits;
         if collection == Collection::Docs && args.include_critical.unwrap_or(true) {
             hits = self.critical_first(&shelf.index, &query, filter, hits).await?;
         }
-        let sources: Vec<Source> = hits.into_iter().map(Source::of).collect();
-        let Answered { text: answer, mode, note: said } = self.answerer.answer(&query, &sources, ctx).await?;
+        let sources: Vec<Source> = hits.into_iter().map(Source::new).collect();
+        let Answer { text: answer, mode, note: said } = self.answerer.answer(&query, &sources, ctx).await?;
         let mut structured = json!({
             "answer": answer,
             "answer_mode": mode,
-            "sources": sources.iter().map(|source| place_json(&source.hit)).collect::<Vec<_>>(),
+            "sources": sources.iter().map(|source| location_json(&source.hit)).collect::<Vec<_>>(),
             "ranking": found.ranking,
         });
         if collection == Collection::Docs {
@@ -215,15 +218,21 @@ impl Reader {
         shelf.describe(&mut structured, (!notes.is_empty()).then(|| notes.join(" ")).as_deref());
         let cited = sources.iter().enumerate().map(|(at, source)| {
             let Hit { path, passage, .. } = &source.hit;
-            format!("[{}] {} (lines {}–{})", at + 1, text::one_line(path, LINE), passage.first_line, passage.last_line)
+            format!(
+                "[{}] {} (lines {}–{})",
+                at + 1,
+                text::one_line(path, MAX_LINE),
+                passage.first_line,
+                passage.last_line
+            )
         });
         let lines: Vec<String> = std::iter::once(answer).chain(cited).chain(notes).collect();
         result(&lines.join("\n"), &structured)
     }
 
     /// Brings the index up to date with one file.
-    pub async fn refresh(&self, whose: &Whose, path: &str, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let Place { project, shelf } = live_place(&self.library, whose)?;
+    pub async fn refresh(&self, whose: &TenantSelector, path: &str, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let TenantRef { project, shelf } = live_place(&self.library, whose)?;
         let path = project.files().check(path)?;
         let (of, at) = (Arc::clone(&project), path.clone());
         let bytes = blocking(move || of.files().read(&at)).await?.ok_or_else(|| plan::missing(&project.name, &path))?;
@@ -238,15 +247,15 @@ impl Reader {
         let (types, at) = (project.types(), path.clone());
         let ctx = ctx.clone();
         let (checked, entry) = blocking(move || {
-            let checked = ctx.charged(|| types.check_fields(&at, &text)).err();
-            shelf.docs.document(&at).map(|entry| (checked, entry)).map_err(|error| plan::unindexed(&error))
+            let checked = ctx.run_charged(|| types.check_fields(&at, &text)).err();
+            shelf.docs.document(&at).map(|entry| (checked, entry)).map_err(|error| plan::index_error(&error))
         })
         .await?;
         let chunks = entry.map_or(0, |entry| entry.chunks);
         let mut answer = json!({
             "status": "indexed", "path": path, "chunks": chunks, "embedding_dimensions": dimensions,
         });
-        let mut line = format!("{} is indexed: {}.", text::one_line(&path, LINE), plural(chunks, "chunk"));
+        let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_LINE), plural(chunks, "chunk"));
         if let Some(why) = checked {
             let error = refusal::of(
                 &path,
@@ -266,17 +275,17 @@ impl Reader {
 
     pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
-        let turn = project(&library, Some(&delete.project))?.writing().await;
+        let turn = project(&library, Some(&delete.project))?.lock_files().await;
         let deletion = blocking(move || {
             let _turn = turn;
-            ctx.charged(|| plan::deletion(&library, &delete, &ctx.cancel))
+            ctx.run_charged(|| plan::deletion(&library, &delete, &ctx.cancel))
         })
         .await?;
-        deleted(&deletion, true)
+        deletion_result(&deletion, true)
     }
 
-    fn shelf(&self, whose: &Whose, collection: Collection) -> Result<Searched, McpError> {
-        let Place { project, shelf } = place(&self.library, whose)?;
+    fn shelf(&self, whose: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
+        let TenantRef { project, shelf } = place(&self.library, whose)?;
         let index = match collection {
             Collection::Docs => Arc::clone(&shelf.docs),
             Collection::External => shelf.external.as_ref().map(Arc::clone).ok_or_else(|| {
@@ -289,7 +298,7 @@ impl Reader {
         };
         let external =
             (collection == Collection::External).then(|| project.external_folder().unwrap_or_default().to_owned());
-        Ok(Searched { project, index, external })
+        Ok(SearchScope { project, index, external })
     }
 
     async fn turn(&self) -> Result<OwnedSemaphorePermit, McpError> {
@@ -305,11 +314,11 @@ impl Reader {
         filter: Filter,
         limit: usize,
         min_score: f64,
-    ) -> Result<(Found, Option<String>), McpError> {
+    ) -> Result<(SearchResult, Option<String>), McpError> {
         let mut note = None;
         let mut vector = None;
         if let Some(embedder) = &self.embedder {
-            match embedder.query(query).await {
+            match embedder.embed_query(query).await {
                 Ok(embedded) => vector = Some(embedded),
                 Err(error) => {
                     tracing::warn!(%error, "a query is ranked by its words alone");
@@ -322,7 +331,7 @@ impl Reader {
         let found = blocking(move || {
             let _turn = turn;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
-            index.search(&query).map_err(|error| plan::unindexed(&error))
+            index.search(&query).map_err(|error| plan::index_error(&error))
         })
         .await?;
         if note.is_none() && self.embedder.is_some() && found.ranking == Ranking::Lexical {
@@ -341,7 +350,8 @@ impl Reader {
     ) -> Result<Vec<Hit>, McpError> {
         let (index, text) = (Arc::clone(index), query.to_owned());
         let critical =
-            blocking(move || index.critical(&filter, &text, CRITICAL).map_err(|error| plan::unindexed(&error))).await?;
+            blocking(move || index.critical(&filter, &text, MAX_CRITICAL).map_err(|error| plan::index_error(&error)))
+                .await?;
         let (mut first, mut rest): (Vec<Hit>, Vec<Hit>) =
             hits.into_iter().partition(|hit| hit.level == Level::Critical);
         for hit in critical {
@@ -361,15 +371,15 @@ impl Reader {
             let mut seen = paths.clone();
             let mut linked = Vec::new();
             for from in &paths {
-                let Some(entry) = index.document(from).map_err(|error| plan::unindexed(&error))? else { continue };
+                let Some(entry) = index.document(from).map_err(|error| plan::index_error(&error))? else { continue };
                 for link in entry.links {
-                    if linked.len() >= LINKED {
+                    if linked.len() >= MAX_LINKED {
                         return Ok(linked.into());
                     }
                     if seen.contains(&link) {
                         continue;
                     }
-                    if let Some(to) = index.document(&link).map_err(|error| plan::unindexed(&error))? {
+                    if let Some(to) = index.document(&link).map_err(|error| plan::index_error(&error))? {
                         linked.push(json!({
                             "path": link, "title": to.title, "char_count": to.char_count, "linked_from": from,
                         }));
@@ -384,14 +394,14 @@ impl Reader {
 }
 
 /// What is searched.
-struct Searched {
+struct SearchScope {
     project: Arc<Project>,
     index: Arc<Index>,
     /// The folder of the reference documentation, where it is that.
     external: Option<String>,
 }
 
-impl Searched {
+impl SearchScope {
     fn describe(&self, answer: &mut Value, note: Option<&str>) {
         if let Some(folder) = &self.external {
             answer["external_docs_path"] = folder.as_str().into();
@@ -404,7 +414,7 @@ impl Searched {
 
 /// # Errors
 /// `INVALID_DOC_TYPE` for one that the project does not have.
-fn known_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<Vec<String>>, McpError> {
+fn check_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<Vec<String>>, McpError> {
     let types = project.types();
     match asked.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
@@ -416,7 +426,7 @@ fn known_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<V
 }
 
 /// The answer to a deletion that was done, or would be.
-pub(crate) fn deleted(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
+pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
     let (documents, chunks) = (deletion.documents(), deletion.chunks());
     let named = deletion.named();
     let asked = &deletion.asked;
@@ -433,7 +443,7 @@ pub(crate) fn deleted(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, 
     let verb = if dry_run { "would be deleted" } else { "deleted" };
     let (documents_named, chunks_named) = (plural(documents, "document"), plural(chunks, "chunk"));
     let mut lines = vec![format!("{documents_named} ({chunks_named}) of {} {verb}.", asked.project)];
-    lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, LINE))));
+    lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, MAX_LINE))));
     if documents > named.len() {
         lines.push(format!("… and {} more", documents - named.len()));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::{blocking, plan, whose::Active};
+use super::{blocking, plan, whose::ActiveTenant};
 use crate::library::{Library, Project};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText};
@@ -14,7 +14,7 @@ pub(crate) const SCHEME: &str = "docs://";
 pub(crate) const TEMPLATE: &str = "docs://{project}/{+path}";
 const MARKDOWN: &str = "text/markdown";
 /// Documents in the list; searches find the others.
-const LISTED: usize = 500;
+const MAX_LISTED: usize = 500;
 /// Bytes of a URI that is looked at.
 const URI_MAX: usize = 4096;
 
@@ -36,10 +36,10 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
     let active = active(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.check(project).is_ok());
     for project in library.projects().iter().filter(is_listed) {
-        let (project, room) = (Arc::clone(project), LISTED - all.len());
+        let (project, room) = (Arc::clone(project), MAX_LISTED - all.len());
         let defs = blocking(move || {
             let shelf = project.tenant(None)?;
-            let (entries, _) = shelf.docs.list("", room).map_err(|error| plan::unindexed(&error))?;
+            let (entries, _) = shelf.docs.list("", room).map_err(|error| plan::index_error(&error))?;
             let def = |entry: crate::index::Entry| ResourceDef {
                 uri: project.uri(&entry.path),
                 name: entry.path,
@@ -89,8 +89,8 @@ pub(crate) fn unknown(uri: &str) -> McpError {
 }
 
 /// What the session is about, if it is about anything.
-pub(crate) fn active(ctx: &CallContext) -> Option<Active> {
-    ctx.session.as_deref().and_then(Active::of)
+pub(crate) fn active(ctx: &CallContext) -> Option<ActiveTenant> {
+    ctx.session.as_deref().and_then(ActiveTenant::of)
 }
 
 /// As [`parse`], for this client.

@@ -7,10 +7,10 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use super::{
-    args::Write,
+    args::WriteCall,
     blocking,
-    plan::{self, Action, Deletion, FromShelf, NAMED, hash},
-    reads::deleted,
+    plan::{self, Action, Deletion, MAX_NAMED, TenantDeletion, hash},
+    reads::deletion_result,
     whose::project,
 };
 use crate::{
@@ -25,24 +25,24 @@ use countersign_provider::{
 };
 
 /// How long the answer to a write waits for the model: the file is written by then, and is embedded later otherwise.
-const EMBEDDING: Duration = Duration::from_secs(5);
+const EMBEDDING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Characters of a path on a line.
-const LINE: usize = 200;
+const MAX_LINE: usize = 200;
 
 /// Checks a write against the live files once more and does it.
 pub(crate) async fn run(
     library: &Arc<Library>,
-    write: Write,
+    write: WriteCall,
     ctx: &CallContext,
     embeds: bool,
 ) -> Result<ToolResult, McpError> {
     let project = project(library, write.project())?;
-    let turn = project.writing().await;
+    let turn = project.lock_files().await;
     let (planned, ctx) = (Arc::clone(library), ctx.clone());
     // On the blocking pool from the check to the last file: whoever gives up waiting does not stop half-way.
     let action = blocking(move || {
         let _turn = turn;
-        let plan = ctx.charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
+        let plan = ctx.run_charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
         ctx.check_state(&plan.fingerprint())?;
         let action = plan.action;
         Permit::check(ctx.permit.as_ref())?;
@@ -51,16 +51,16 @@ pub(crate) async fn run(
     });
     let (action, project) = action.await?;
     match action {
-        Action::Put { path, .. } => written(&project, &path, embeds).await,
+        Action::Put { path, .. } => write_result(&project, &path, embeds).await,
         Action::Promote { path, from, to, .. } => {
-            told(&project, vec![path.clone()]).await;
+            refresh_index(&project, vec![path.clone()]).await;
             let answer = json!({ "status": "updated", "document_path": path, "previous_level": from, "new_level": to });
-            result(&format!("The level of {} is {to} now, and was {from}.", one_line(&path, LINE)), &answer)
+            result(&format!("The level of {} is {to} now, and was {from}.", one_line(&path, MAX_LINE)), &answer)
         }
         Action::Delete(deletion) => {
-            let gone = deletion.shelves.iter().filter(|from| from.shelf.current).flat_map(FromShelf::paths);
-            told(&project, gone.cloned().collect()).await;
-            deleted(&deletion, false)
+            let gone = deletion.shelves.iter().filter(|from| from.shelf.is_current).flat_map(TenantDeletion::paths);
+            refresh_index(&project, gone.cloned().collect()).await;
+            deletion_result(&deletion, false)
         }
     }
 }
@@ -77,7 +77,7 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
         }
         Action::Delete(deletion) => {
             let mut removed = Vec::new();
-            remove(deletion, &mut removed).map_err(|error| partly(error, &removed, deletion.documents()))
+            remove(deletion, &mut removed).map_err(|error| partial_deletion(error, &removed, deletion.documents()))
         }
     }
 }
@@ -86,7 +86,7 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
 fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
     let Deletion { project, shelves, asked } = deletion;
     for from in shelves {
-        if from.shelf.current {
+        if from.shelf.is_current {
             for (path, before) in &from.documents {
                 let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
                 project.files().remove(path, &is_expected)?;
@@ -102,27 +102,27 @@ fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError
 }
 
 /// The error of a deletion that ended half-way: a person has to look.
-fn partly(error: McpError, removed: &[String], all: usize) -> McpError {
+fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError {
     if removed.is_empty() {
         return error;
     }
     let message = format!("{} of {all} documents were deleted, and then: {}", removed.len(), error.message);
-    let named: Vec<&String> = removed.iter().take(NAMED).collect();
+    let named: Vec<&String> = removed.iter().take(MAX_NAMED).collect();
     McpError::new(error.kind, message).with("deleted", json!(named)).with("outcome", "unknown")
 }
 
 /// The index hears of it at once. Where that fails the files are as they should be all the same, and what watches them finds
 /// out.
-async fn told(project: &Project, paths: Vec<String>) {
+async fn refresh_index(project: &Project, paths: Vec<String>) {
     if let Err(error) = project.refresh(Collection::Docs, paths).await {
         tracing::warn!(project = %project.name, %error, "what was written is not in the index yet");
     }
 }
 
-async fn written(project: &Arc<Project>, path: &str, embeds: bool) -> Result<ToolResult, McpError> {
-    told(project, vec![path.to_owned()]).await;
+async fn write_result(project: &Arc<Project>, path: &str, embeds: bool) -> Result<ToolResult, McpError> {
+    refresh_index(project, vec![path.to_owned()]).await;
     let dimensions = match embeds {
-        true => match tokio::time::timeout(EMBEDDING, project.embed_now(path)).await {
+        true => match tokio::time::timeout(EMBEDDING_TIMEOUT, project.embed_now(path)).await {
             Ok(dimensions) => dimensions,
             Err(_) => Err(McpError::new(ErrorKind::EmbeddingFailed, "the model takes its time.")),
         },
@@ -130,12 +130,12 @@ async fn written(project: &Arc<Project>, path: &str, embeds: bool) -> Result<Too
     };
     let shelf = project.tenant(None)?;
     let at = path.to_owned();
-    let entry = blocking(move || shelf.docs.document(&at).map_err(|error| plan::unindexed(&error))).await;
+    let entry = blocking(move || shelf.docs.document(&at).map_err(|error| plan::index_error(&error))).await;
     let chunks = entry.ok().flatten().map_or(0, |entry| entry.chunks);
     let mut answer = json!({
         "status": "written", "path": path, "chunks": chunks, "embedding_dimensions": dimensions.as_ref().ok(),
     });
-    let mut line = format!("{} is written and indexed: {}.", one_line(path, LINE), plural(chunks, "chunk"));
+    let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_LINE), plural(chunks, "chunk"));
     // The file is written whatever the model says: it is embedded later.
     if let Some(error) = dimensions.err().filter(|_| embeds) {
         let note = format!("It is not embedded yet: {}", error.message);

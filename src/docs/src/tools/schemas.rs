@@ -84,7 +84,7 @@ pub(super) fn nullable_text() -> Value {
 }
 
 /// What tells where a passage stands.
-fn place() -> Value {
+fn location_schema() -> Value {
     json!({
         "path": { "type": "string", "description": "Relative to the folder of the documents." },
         "title": { "type": "string" },
@@ -106,7 +106,7 @@ pub(super) fn with(mut base: Value, more: Value) -> Value {
 
 pub(super) fn results(external: bool) -> Value {
     let result = with(
-        place(),
+        location_schema(),
         json!({
             "summary": { "type": "string" },
             "doc_type": nullable_text(),
@@ -144,7 +144,7 @@ pub(super) fn answered(external: bool) -> Value {
             "description": "Who wrote the answer: the gateway's model, the client's own model, or the documents \
                             themselves, which are quoted. `none`: nothing relevant was found.",
         },
-        "sources": { "type": "array", "items": object(&place(), &required) },
+        "sources": { "type": "array", "items": object(&location_schema(), &required) },
         "ranking": ranking(),
         "note": { "type": "string" },
     });

@@ -5,27 +5,27 @@ use std::{path::Path, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
-use super::args::Whose;
+use super::args::TenantSelector;
 use crate::library::{Library, Project, Shelf};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{Op, edit, member, string},
+    json::{MemberEdit, edit, member, string},
 };
 use countersign_provider::SessionNotes;
 
 /// What is noted of a session.
-const NOTE: &str = "docs";
+const NOTE_KEY: &str = "docs";
 
 /// The tenant that a session is about.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Active {
+pub(crate) struct ActiveTenant {
     pub project: String,
     pub branch: String,
 }
 
-impl Active {
+impl ActiveTenant {
     pub fn of(notes: &SessionNotes) -> Option<Self> {
-        serde_json::from_str(&notes.get(NOTE)?).ok()
+        serde_json::from_str(&notes.get(NOTE_KEY)?).ok()
     }
 
     /// Checks that a resource of this project, as its files are now, is one of what the session is about.
@@ -36,17 +36,17 @@ impl Active {
         if project.name != self.project {
             return Err(mismatch(self, &format!("this is of {}", project.name)));
         }
-        let now = project.checked_out();
+        let now = project.read_branch();
         if now == self.branch { Ok(()) } else { Err(mismatch(self, &format!("{now} is checked out"))) }
     }
 
     pub fn note(&self, notes: &SessionNotes) {
-        notes.set(NOTE, &json!(self).to_string());
+        notes.set(NOTE_KEY, &json!(self).to_string());
     }
 }
 
 /// A project and one of its tenants.
-pub(crate) struct Place {
+pub(crate) struct TenantRef {
     pub project: Arc<Project>,
     pub shelf: Arc<Shelf>,
 }
@@ -54,19 +54,19 @@ pub(crate) struct Place {
 /// # Errors
 /// `PROJECT_NOT_ACTIVE` where no project is named, `TENANT_MISMATCH` for one that is not configured or a branch that is not
 /// known. Where branches are not told apart, there is one whatever its name.
-pub(crate) fn place(library: &Library, whose: &Whose) -> Result<Place, McpError> {
+pub(crate) fn place(library: &Library, whose: &TenantSelector) -> Result<TenantRef, McpError> {
     let project = project(library, whose.project_name.as_deref())?;
     let shelf = project.tenant(whose.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
-    Ok(Place { project, shelf })
+    Ok(TenantRef { project, shelf })
 }
 
-/// As [`place`], for what is written or read from the files themselves: the branch has to be the one that is checked out.
+/// As [`error.position_suffix`], for what is written or read from the files themselves: the branch has to be the one that is checked out.
 ///
 /// # Errors
-/// As [`place`].
-pub(crate) fn live_place(library: &Library, whose: &Whose) -> Result<Place, McpError> {
+/// As [`error.position_suffix`].
+pub(crate) fn live_place(library: &Library, whose: &TenantSelector) -> Result<TenantRef, McpError> {
     let place = place(library, whose)?;
-    is_checked_out(&place.project, &place.shelf)?;
+    ensure_checked_out(&place.project, &place.shelf)?;
     Ok(place)
 }
 
@@ -74,9 +74,9 @@ pub(crate) fn live_place(library: &Library, whose: &Whose) -> Result<Place, McpE
 ///
 /// # Errors
 /// `TENANT_MISMATCH`
-pub(crate) fn is_checked_out(project: &Project, shelf: &Shelf) -> Result<(), McpError> {
-    let (asked, now) = (&shelf.tenant.branch, project.checked_out());
-    if shelf.current && *asked == now {
+pub(crate) fn ensure_checked_out(project: &Project, shelf: &Shelf) -> Result<(), McpError> {
+    let (asked, now) = (&shelf.tenant.branch, project.read_branch());
+    if shelf.is_current && *asked == now {
         return Ok(());
     }
     let message = format!(
@@ -87,19 +87,19 @@ pub(crate) fn is_checked_out(project: &Project, shelf: &Shelf) -> Result<(), Mcp
 }
 
 /// # Errors
-/// As [`place`].
+/// As [`error.position_suffix`].
 pub(crate) fn project(library: &Library, name: Option<&str>) -> Result<Arc<Project>, McpError> {
     let Some(name) = name else {
         let message = "No project is active. Call activate_project with a project_name first; a client without a session \
                        names project_name in each call.";
-        return Err(McpError::new(ErrorKind::ProjectNotActive, message).with("projects", names(library)));
+        return Err(McpError::new(ErrorKind::ProjectNotActive, message).with("projects", project_names(library)));
     };
     let found = library.project(name).map(Arc::clone);
     found.ok_or_else(|| {
         let shown: String = name.chars().take(64).collect();
         McpError::new(ErrorKind::TenantMismatch, format!("There is no project {shown} here."))
             .with("project_name", shown)
-            .with("projects", names(library))
+            .with("projects", project_names(library))
     })
 }
 
@@ -116,11 +116,11 @@ pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Proje
         let shown: String = path.chars().take(200).collect();
         McpError::new(ErrorKind::TenantMismatch, "This path is in no project that is configured here.")
             .with("config_path", shown)
-            .with("projects", names(library))
+            .with("projects", project_names(library))
     })
 }
 
-fn names(library: &Library) -> Value {
+fn project_names(library: &Library) -> Value {
     library.projects().iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn completed(
     if tool == "activate_project" || !arguments.get().starts_with('{') {
         return Ok(None);
     }
-    let Some(active) = Active::of(notes) else { return Ok(None) };
+    let Some(active) = ActiveTenant::of(notes) else { return Ok(None) };
     // Which branches are deleted is only ever what the call itself says.
     let branch = (tool != "delete_documents").then_some(("branch_name", &active.branch));
     let mut values: Vec<(&str, String)> = Vec::new();
@@ -155,7 +155,8 @@ pub(crate) fn completed(
             Some(None) => {}
         }
     }
-    let edits: Vec<(&str, Op<'_>)> = values.iter().map(|(name, value)| (*name, Op::Set(value))).collect();
+    let edits: Vec<(&str, MemberEdit<'_>)> =
+        values.iter().map(|(name, value)| (*name, MemberEdit::Set(value))).collect();
     if edits.is_empty() {
         return Ok(None);
     }
@@ -164,7 +165,7 @@ pub(crate) fn completed(
         .map_err(|_| McpError::new(ErrorKind::ValidationFailed, "The arguments are not a JSON object."))
 }
 
-fn mismatch(active: &Active, but: &str) -> McpError {
+fn mismatch(active: &ActiveTenant, but: &str) -> McpError {
     let message = format!(
         "This session is about {} on the branch {}; {but}. Call activate_project to change that.",
         active.project, active.branch
@@ -184,7 +185,7 @@ mod tests {
 
     fn active() -> SessionNotes {
         let notes = SessionNotes::default();
-        Active { project: "handbook".into(), branch: "main".into() }.note(&notes);
+        ActiveTenant { project: "handbook".into(), branch: "main".into() }.note(&notes);
         notes
     }
 
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn branch_name_is_ignored_where_branches_are_not_told_apart() {
         let notes = SessionNotes::default();
-        Active { project: "handbook".into(), branch: "-".into() }.note(&notes);
+        ActiveTenant { project: "handbook".into(), branch: "-".into() }.note(&notes);
         let of = |tool: &str| {
             let whole = completed(tool, &raw(r#"{"branch_name":"main"}"#), &notes, |_| false).unwrap();
             whole.unwrap().get().to_owned()

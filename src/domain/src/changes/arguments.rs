@@ -9,7 +9,7 @@ pub enum ArgumentsError {
     NotAnObject,
     /// The one who reads and the one who runs might take different ones.
     #[error("{0}")]
-    Unclear(String),
+    Ambiguous(String),
 }
 
 /// Refuses duplicate keys at any depth, nesting beyond 127 levels, what is not an object, and what many readers refuse:
@@ -21,9 +21,9 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
     if !arguments.get().trim_start().starts_with('{') {
         return Err(ArgumentsError::NotAnObject);
     }
-    serde_json::from_str::<Value>(arguments.get()).map_err(|e| ArgumentsError::Unclear(e.to_string()))?;
+    serde_json::from_str::<Value>(arguments.get()).map_err(|e| ArgumentsError::Ambiguous(e.to_string()))?;
     countersign_protocol::arguments::check(arguments, usize::MAX).map_err(|error| {
-        ArgumentsError::Unclear(match error.data.get("key") {
+        ArgumentsError::Ambiguous(match error.data.get("key") {
             Some(key) => format!("the key {key} stands twice in one object"),
             None => error.message.to_string(),
         })
@@ -32,7 +32,7 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
 
 /// Whether two argument objects say the same, whatever their spacing and order of keys.
 #[must_use]
-pub fn same(a: &RawValue, b: &RawValue) -> bool {
+pub fn are_equal(a: &RawValue, b: &RawValue) -> bool {
     if a.get() == b.get() {
         return true;
     }
@@ -51,9 +51,9 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_keys_are_found_at_any_depth_and_in_any_spelling() {
+    fn duplicate_keys_are_found_at_any_depth() {
         for bad in [r#"{"a":1,"a":1}"#, r#"{"x":[{"b":{"a":1,"\u0061":2}}]}"#, r#"{"":1,"":2}"#] {
-            assert!(matches!(check(&raw(bad)), Err(ArgumentsError::Unclear(_))), "{bad}");
+            assert!(matches!(check(&raw(bad)), Err(ArgumentsError::Ambiguous(_))), "{bad}");
         }
         for good in [r"{}", r#"{"a":{"a":1},"b":[{"a":1},{"a":2}],"c":-1.5e3,"d":"é","e":null,"f":true}"#] {
             assert_eq!(check(&raw(good)), Ok(()), "{good}");
@@ -72,9 +72,9 @@ mod tests {
     }
 
     #[test]
-    fn sameness_ignores_spacing_and_order_only() {
-        assert!(same(&raw(r#"{"a":1,"b":[2]}"#), &raw(r#"{ "b": [2], "a": 1 }"#)));
-        assert!(!same(&raw(r#"{"a":1}"#), &raw(r#"{"a":1.0}"#)));
-        assert!(!same(&raw(r#"{"a":[1,2]}"#), &raw(r#"{"a":[2,1]}"#)));
+    fn equality_ignores_only_spacing_and_order() {
+        assert!(are_equal(&raw(r#"{"a":1,"b":[2]}"#), &raw(r#"{ "b": [2], "a": 1 }"#)));
+        assert!(!are_equal(&raw(r#"{"a":1}"#), &raw(r#"{"a":1.0}"#)));
+        assert!(!are_equal(&raw(r#"{"a":[1,2]}"#), &raw(r#"{"a":[2,1]}"#)));
     }
 }

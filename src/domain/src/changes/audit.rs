@@ -11,10 +11,10 @@ use super::{
 };
 
 /// The hash of one entry.
-pub type Hash = [u8; 32];
+pub type EntryHash = [u8; 32];
 
 /// What stands before the first entry.
-pub const GENESIS: Hash = [0; 32];
+pub const GENESIS: EntryHash = [0; 32];
 
 /// An entry, as it is stored and shown.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub struct AuditEntry {
     pub actor: String,
     /// A JSON object: version, digest, comment, hash of the whole change.
     pub details: Box<RawValue>,
-    pub prev_hash: Hash,
-    pub hash: Hash,
+    pub prev_hash: EntryHash,
+    pub hash: EntryHash,
 }
 
 /// The end of the trail.
@@ -40,7 +40,7 @@ pub struct AuditEntry {
 pub struct AuditHead {
     /// 0 where the trail is empty.
     pub seq: u64,
-    pub hash: Hash,
+    pub hash: EntryHash,
 }
 
 impl Default for AuditHead {
@@ -87,23 +87,23 @@ pub struct EntryContent<'a> {
 impl EntryContent<'_> {
     /// The entry's hash.
     #[must_use]
-    pub fn hash(&self, prev: &Hash) -> Hash {
+    pub fn hash(&self, prev: &EntryHash) -> EntryHash {
         let mut hasher = PartHasher::new("countersign.audit.1");
-        hasher.part(prev).number(self.seq);
+        hasher.add_part(prev).add_number(self.seq);
         for text in [self.at, self.change_id, self.event] {
-            hasher.part(text.as_bytes());
+            hasher.add_part(text.as_bytes());
         }
-        hasher.optional(self.from);
+        hasher.add_optional(self.from);
         for text in [self.to, self.actor, self.details] {
-            hasher.part(text.as_bytes());
+            hasher.add_part(text.as_bytes());
         }
-        hasher.bytes()
+        hasher.finish_bytes()
     }
 }
 
 /// Where and how the trail is broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum TrailError {
     #[error("entry {expected} is missing: entry {found} comes instead")]
     Gap { expected: u64, found: u64 },
     #[error("entry {seq} does not continue the one before it")]
@@ -149,21 +149,21 @@ impl Verifier {
     /// The next entry, with the hashes stored beside it.
     ///
     /// # Errors
-    /// [`Broken`], at the first entry that does not fit.
-    pub fn entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), Broken> {
+    /// [`TrailError`], at the first entry that does not fit.
+    pub fn check_entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), TrailError> {
         let seq = content.seq;
         if seq != self.head.seq + 1 {
-            return Err(Broken::Gap { expected: self.head.seq + 1, found: seq });
+            return Err(TrailError::Gap { expected: self.head.seq + 1, found: seq });
         }
         if prev_hash != self.head.hash {
-            return Err(Broken::Chain { seq });
+            return Err(TrailError::Chain { seq });
         }
         let computed = content.hash(&self.head.hash);
         if hash != computed {
-            return Err(Broken::Altered { seq });
+            return Err(TrailError::Altered { seq });
         }
         if self.expected.is_some_and(|e| e.seq == seq && e.hash != computed) {
-            return Err(Broken::HeadDiffers { seq });
+            return Err(TrailError::HeadDiffers { seq });
         }
         self.head = AuditHead { seq, hash: computed };
         Ok(())
@@ -172,10 +172,10 @@ impl Verifier {
     /// The head of the whole trail.
     ///
     /// # Errors
-    /// [`Broken::CutOff`] where the expected head lies beyond the end.
-    pub fn finish(self) -> Result<AuditHead, Broken> {
+    /// [`TrailError::CutOff`] where the expected head lies beyond the end.
+    pub fn finish(self) -> Result<AuditHead, TrailError> {
         match self.expected {
-            Some(e) if e.seq > self.head.seq => Err(Broken::CutOff { seq: self.head.seq, expected: e.seq }),
+            Some(e) if e.seq > self.head.seq => Err(TrailError::CutOff { seq: self.head.seq, expected: e.seq }),
             _ => Ok(self.head),
         }
     }
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    fn trail(length: u64) -> Vec<(EntryContent<'static>, Hash, Hash)> {
+    fn trail(length: u64) -> Vec<(EntryContent<'static>, EntryHash, EntryHash)> {
         let mut prev = GENESIS;
         (1..=length)
             .map(|seq| {
@@ -253,16 +253,19 @@ mod tests {
             .collect()
     }
 
-    fn verify(trail: &[(EntryContent<'static>, Hash, Hash)], expected: Option<AuditHead>) -> Result<AuditHead, Broken> {
+    fn verify(
+        trail: &[(EntryContent<'static>, EntryHash, EntryHash)],
+        expected: Option<AuditHead>,
+    ) -> Result<AuditHead, TrailError> {
         let mut verifier = Verifier::new(expected);
         for (content, prev, hash) in trail {
-            verifier.entry(content, prev, hash)?;
+            verifier.check_entry(content, prev, hash)?;
         }
         verifier.finish()
     }
 
     #[test]
-    fn a_trail_holds_and_its_head_is_found_in_longer_ones() {
+    fn trail_verifies_with_earlier_head() {
         let trail = trail(9);
         let head = verify(&trail, None).unwrap();
         assert_eq!(head.seq, 9);
@@ -276,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_a_trail_is_found_at_its_place() {
+    fn tampering_is_reported_at_its_entry() {
         let whole = trail(9);
         let mut cut = whole.clone();
         cut.remove(4);
-        assert_eq!(verify(&cut, None), Err(Broken::Gap { expected: 5, found: 6 }));
+        assert_eq!(verify(&cut, None), Err(TrailError::Gap { expected: 5, found: 6 }));
         let mut first = whole.clone();
         first.remove(0);
-        assert_eq!(verify(&first, None), Err(Broken::Gap { expected: 1, found: 2 }));
+        assert_eq!(verify(&first, None), Err(TrailError::Gap { expected: 1, found: 2 }));
         for field in 0..7 {
             let mut altered = whole.clone();
             let entry = &mut altered[4].0;
@@ -296,17 +299,17 @@ mod tests {
                 5 => entry.actor = "x",
                 _ => entry.details = "x",
             }
-            assert_eq!(verify(&altered, None), Err(Broken::Altered { seq: 5 }), "field {field}");
+            assert_eq!(verify(&altered, None), Err(TrailError::Altered { seq: 5 }), "field {field}");
         }
         // Altered with a new hash for it: the next one no longer continues it.
         let mut rehashed = whole.clone();
         rehashed[4].0.actor = "mallory";
         rehashed[4].2 = rehashed[4].0.hash(&rehashed[4].1);
-        assert_eq!(verify(&rehashed, None), Err(Broken::Chain { seq: 6 }));
+        assert_eq!(verify(&rehashed, None), Err(TrailError::Chain { seq: 6 }));
         // The end cut off, or everything written anew: only an exported head tells.
         let head = verify(&whole, None).unwrap();
-        assert_eq!(verify(&whole[..7], Some(head)), Err(Broken::CutOff { seq: 7, expected: 9 }));
+        assert_eq!(verify(&whole[..7], Some(head)), Err(TrailError::CutOff { seq: 7, expected: 9 }));
         let other = AuditHead { seq: 9, hash: [1; 32] };
-        assert_eq!(verify(&whole, Some(other)), Err(Broken::HeadDiffers { seq: 9 }));
+        assert_eq!(verify(&whole, Some(other)), Err(TrailError::HeadDiffers { seq: 9 }));
     }
 }

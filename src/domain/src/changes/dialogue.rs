@@ -51,7 +51,7 @@ pub struct Question {
 
 /// How a question ends: with an answer, or without one and why.
 #[derive(Clone, Debug)]
-pub struct Closed {
+pub struct ClosedQuestion {
     pub key: String,
     pub answer: Result<Arc<RawValue>, String>,
 }
@@ -62,7 +62,7 @@ impl Question {
         self.closed_at.is_none()
     }
 
-    fn bytes(&self) -> usize {
+    fn size(&self) -> usize {
         let raw = |raw: &Option<Arc<RawValue>>| raw.as_ref().map_or(0, |raw| raw.get().len());
         self.key.len() + self.method.len() + raw(&self.params) + raw(&self.answer)
     }
@@ -70,43 +70,43 @@ impl Question {
 
 impl Dialogue {
     #[must_use]
-    pub fn of(client: Arc<RawValue>) -> Self {
+    pub fn new(client: Arc<RawValue>) -> Self {
         Self { client, questions: Vec::new(), given_up: false }
     }
 
     /// Bytes of what was said so far.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.questions.iter().map(Question::bytes).sum()
+    pub fn size(&self) -> usize {
+        self.questions.iter().map(Question::size).sum()
     }
 
     /// Whether one more question of that size still fits.
     #[must_use]
-    pub fn has_room_for(&self, bytes: usize) -> bool {
-        self.questions.len() < MAX_QUESTIONS && self.bytes().saturating_add(bytes) <= MAX_BYTES
+    pub fn has_room_for_question(&self, bytes: usize) -> bool {
+        self.questions.len() < MAX_QUESTIONS && self.size().saturating_add(bytes) <= MAX_BYTES
     }
 
     /// Whether answers of that size still fit.
     #[must_use]
-    pub fn has_answer_room(&self, bytes: usize) -> bool {
-        self.bytes().saturating_add(bytes) <= MAX_BYTES
+    pub fn has_room_for_answers(&self, bytes: usize) -> bool {
+        self.size().saturating_add(bytes) <= MAX_BYTES
     }
 
     /// What nobody has answered yet.
-    pub fn open(&self) -> impl Iterator<Item = &Question> {
+    pub fn open_questions(&self) -> impl Iterator<Item = &Question> {
         self.questions.iter().filter(|question| question.is_open())
     }
 
     /// Whether a question of that key was ever asked.
     #[must_use]
-    pub fn has(&self, key: &str) -> bool {
+    pub fn has_question(&self, key: &str) -> bool {
         self.questions.iter().any(|question| question.key == key)
     }
 
     /// Ends questions; those that are not open stay as they are. How many were.
-    pub(super) fn close(&mut self, closed: Vec<Closed>, now: Timestamp) -> usize {
+    pub(super) fn close(&mut self, closed: Vec<ClosedQuestion>, now: Timestamp) -> usize {
         let mut count = 0;
-        for Closed { key, answer } in closed {
+        for ClosedQuestion { key, answer } in closed {
             let Some(question) = self.questions.iter_mut().find(|q| q.key == key && q.is_open()) else { continue };
             question.closed_at = Some(now);
             match answer {

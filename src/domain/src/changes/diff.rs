@@ -2,7 +2,7 @@
 //!
 //! Bounded in size and time. Whatever is cut is said to be cut ([`Diff::truncated`]); a changed field is never
 //! left out silently. The text stays as it was written: making odd characters visible is for whoever shows it
-//! ([`crate::changes::visible`]).
+//! ([`crate::changes::escape_hidden`]).
 
 use std::time::{Duration, Instant};
 
@@ -102,9 +102,10 @@ impl DiffBuilder {
             return;
         }
         // The lines come first: they show what changed even where both values are cut to the same beginning.
-        let lines = if self.is_long(before) || self.is_long(after) { self.lines(before, after) } else { Vec::new() };
-        let before = before.map(|text| self.cut(text));
-        let after = after.map(|text| self.cut(text));
+        let lines =
+            if self.is_long(before) || self.is_long(after) { self.diff_lines(before, after) } else { Vec::new() };
+        let before = before.map(|text| self.truncate(text));
+        let after = after.map(|text| self.truncate(text));
         self.diff.fields.push(FieldDiff {
             field: field.to_owned(),
             label: label.to_owned(),
@@ -120,7 +121,7 @@ impl DiffBuilder {
         if before == after || self.is_full() {
             return;
         }
-        let lines = self.lines(before, after);
+        let lines = self.diff_lines(before, after);
         self.push(field, label, lines);
     }
 
@@ -184,7 +185,7 @@ impl DiffBuilder {
     }
 
     /// The text within the budget; notes where it was cut.
-    fn cut(&mut self, text: &str) -> String {
+    fn truncate(&mut self, text: &str) -> String {
         let room = self.limits.value_bytes.min(self.limits.total_bytes.saturating_sub(self.bytes));
         let kept = prefix(text, room);
         self.bytes += kept.len();
@@ -197,15 +198,16 @@ impl DiffBuilder {
 
     /// Compares line by line. A line break ends a line and begins none, so a last one is no empty line. Where only one of
     /// the texts ends with a line break, its last line differs from any without one, and a note says so.
-    fn lines(&mut self, before: Option<&str>, after: Option<&str>) -> Vec<DiffLine> {
+    fn diff_lines(&mut self, before: Option<&str>, after: Option<&str>) -> Vec<DiffLine> {
         let max = self.limits.input_lines;
         let end_differs =
-            ends_within_a_line(before).zip(ends_within_a_line(after)).is_some_and(|(old, new)| old != new);
-        let (Some(old), Some(new)) = (split(before, max, end_differs), split(after, max, end_differs)) else {
+            lacks_final_newline(before).zip(lacks_final_newline(after)).is_some_and(|(old, new)| old != new);
+        let (Some(old), Some(new)) = (split_lines(before, max, end_differs), split_lines(after, max, end_differs))
+        else {
             self.diff.truncated = true;
             return Vec::new();
         };
-        let operations = compared(Algorithm::Patience, &old, &new, Some(self.deadline));
+        let operations = diff_ops(Algorithm::Patience, &old, &new, Some(self.deadline));
         let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
         let mut seen = 0;
         for group in group_diff_ops(operations, out.builder.limits.context) {
@@ -213,11 +215,11 @@ impl DiffBuilder {
             out.skip(start.saturating_sub(seen));
             for op in &group {
                 seen = op.old_range().end;
-                for (op, line) in spread(op, &old, &new) {
+                for (op, line) in tagged_items(op, &old, &new) {
                     let whole = line.strip_suffix('\n');
                     out.push(op, whole.unwrap_or(line));
                     if end_differs && whole.is_none() {
-                        out.push(LineOp::Note, NO_LAST_BREAK);
+                        out.push(LineOp::Note, NO_FINAL_NEWLINE);
                     }
                 }
             }
@@ -248,20 +250,20 @@ impl LineWriter<'_> {
             self.builder.diff.truncated = true;
             return;
         }
-        let text = self.builder.cut(line);
+        let text = self.builder.truncate(line);
         self.lines.push(DiffLine { op, text });
     }
 }
 
 /// How `new` comes of `old`. Compared are numbers, one for each text that differs, so that all comparisons are one piece of
 /// code.
-fn compared(algorithm: Algorithm, old: &[&str], new: &[&str], deadline: Option<Instant>) -> Vec<DiffOp> {
+fn diff_ops(algorithm: Algorithm, old: &[&str], new: &[&str], deadline: Option<Instant>) -> Vec<DiffOp> {
     let n = IdentifyDistinct::<u32>::new(old, 0..old.len(), new, 0..new.len());
     capture_diff_deadline(algorithm, n.old_lookup(), n.old_range(), n.new_lookup(), n.new_range(), deadline)
 }
 
 /// What a step is about, in the order in which it is read: what both have, or what only the one has and then the other.
-fn spread<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (LineOp, &'a str)> {
+fn tagged_items<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (LineOp, &'a str)> {
     let (first, added) = match op {
         DiffOp::Equal { .. } => (LineOp::Equal, &[][..]),
         _ => (LineOp::Delete, &new[op.new_range()]),
@@ -274,7 +276,7 @@ fn spread<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Iterator<It
 pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a str)> {
     let old: Vec<&str> = before.split_inclusive('\n').collect();
     let new: Vec<&str> = after.split_inclusive('\n').collect();
-    compared(Algorithm::Myers, &old, &new, None).iter().flat_map(|op| spread(op, &old, &new)).collect()
+    diff_ops(Algorithm::Myers, &old, &new, None).iter().flat_map(|op| tagged_items(op, &old, &new)).collect()
 }
 
 /// Compares two lines word by word, and what stands between words too. `None` where less than three tenths are the same,
@@ -282,13 +284,13 @@ pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a st
 #[must_use]
 pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> Option<Vec<(LineOp, &'a str)>> {
     let (old, new) = (before.tokenize_words(), after.tokenize_words());
-    let operations = compared(Algorithm::Myers, &old, &new, Some(deadline));
+    let operations = diff_ops(Algorithm::Myers, &old, &new, Some(deadline));
     (diff_ratio(&operations, old.len(), new.len()) >= 0.3)
-        .then(|| operations.iter().flat_map(|op| spread(op, &old, &new)).collect())
+        .then(|| operations.iter().flat_map(|op| tagged_items(op, &old, &new)).collect())
 }
 
 /// What is said of a text whose last line has no line break, where the other text's has one.
-const NO_LAST_BREAK: &str = "\\ No line break at the end";
+const NO_FINAL_NEWLINE: &str = "\\ No line break at the end";
 
 /// The lines of a text without their line breaks. A last line break begins no line, and an empty text is an empty line.
 pub fn text_lines(text: &str) -> impl Iterator<Item = &str> {
@@ -296,13 +298,13 @@ pub fn text_lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether the last line has no line break; `None` where there is no line.
-fn ends_within_a_line(text: Option<&str>) -> Option<bool> {
+fn lacks_final_newline(text: Option<&str>) -> Option<bool> {
     text.filter(|text| !text.is_empty()).map(|text| !text.ends_with('\n'))
 }
 
 /// The lines of the text, unless there are more than `max`; with their line breaks where these are compared too. An empty
 /// text has none.
-fn split(text: Option<&str>, max: usize, with_breaks: bool) -> Option<Vec<&str>> {
+fn split_lines(text: Option<&str>, max: usize, with_breaks: bool) -> Option<Vec<&str>> {
     let lines = text.unwrap_or_default().split_inclusive('\n').take(max + 1);
     let lines: Vec<&str> =
         lines.map(|line| if with_breaks { line } else { line.strip_suffix('\n').unwrap_or(line) }).collect();
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn unchanged_fields_are_left_out_and_short_ones_have_no_lines() {
+    fn unchanged_fields_are_left_out() {
         let diff = DiffBuilder::new()
             .field("a", "A", None, None)
             .field("b", "B", Some("x"), Some("x"))
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_whole_texts_are_compared_with_their_line_breaks() {
+    fn compare_lines_includes_line_breaks() {
         let compared = compare_lines("a: 1\nb: 2\n", "a: 1\nb: 3\nc: 4");
         let expected = [
             (LineOp::Equal, "a: 1\n"),
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_compared_where_enough_of_a_line_stayed() {
+    fn words_are_compared_in_similar_lines_only() {
         let soon = || Instant::now() + Duration::from_secs(60);
         let compared = compare_words("a  good day", "a  bad day", soon()).unwrap();
         let expected = [
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_last_newline_and_a_carriage_return_show() {
+    fn missing_final_newline_and_cr_are_shown() {
         let note = "#\\ No line break at the end";
         assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\n"))), [" a", "-b", note, "+b"]);
         assert_eq!(shown(&one(Some("a\nb\n"), Some("a\nb\nc"))), [" a", " b", "+c", note]);
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn last_line_break_begins_no_line() {
+    fn final_newline_begins_no_line() {
         assert_eq!(shown(&one(None, Some("hello\n"))), ["+hello"]);
         assert_eq!(shown(&one(Some("hello\n"), None)), ["-hello"]);
         assert_eq!(shown(&one(Some("hello\n"), Some("hello\nworld\n"))), [" hello", "+world"]);
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_said_to_be_cut() {
+    fn truncated_diff_is_marked() {
         let long = "é".repeat(40 << 10);
         let diff = DiffBuilder::new().field("f", "F", None, Some(&long)).finish();
         assert!(diff.truncated);
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_at_the_end_of_a_long_text_is_shown() {
+    fn change_at_end_of_long_text_is_shown() {
         let lines: Vec<String> = (0..10_000).map(|n| format!("line {n} of a long text")).collect();
         let before = lines.join("\n");
         let after = format!("{before}!");
@@ -475,7 +477,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn lines_give_both_texts_back(before in "[ab\n]{1,60}", after in "[ab\n]{1,60}") {
+        fn diff_lines_reconstruct_both_texts(before in "[ab\n]{1,60}", after in "[ab\n]{1,60}") {
             let limits = DiffLimits { context: 1000, short_bytes: 0, ..DiffLimits::default() };
             let diff = DiffBuilder::with_limits(limits).field("f", "F", Some(&before), Some(&after)).finish();
             if let Some(field) = diff.fields.first() {

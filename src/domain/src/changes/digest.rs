@@ -15,38 +15,38 @@ impl PartHasher {
     #[must_use]
     pub fn new(domain: &str) -> Self {
         let mut hasher = Self(Sha256::new());
-        hasher.part(domain.as_bytes());
+        hasher.add_part(domain.as_bytes());
         hasher
     }
 
-    pub fn part(&mut self, bytes: &[u8]) -> &mut Self {
+    pub fn add_part(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.update((bytes.len() as u64).to_be_bytes());
         self.0.update(bytes);
         self
     }
 
-    pub fn number(&mut self, number: u64) -> &mut Self {
+    pub fn add_number(&mut self, number: u64) -> &mut Self {
         self.0.update(number.to_be_bytes());
         self
     }
 
     /// Tells `None` from an empty text.
-    pub fn optional(&mut self, text: Option<&str>) -> &mut Self {
+    pub fn add_optional(&mut self, text: Option<&str>) -> &mut Self {
         match text {
-            Some(text) => self.number(1).part(text.as_bytes()),
-            None => self.number(0),
+            Some(text) => self.add_number(1).add_part(text.as_bytes()),
+            None => self.add_number(0),
         }
     }
 
     #[must_use]
-    pub fn bytes(self) -> [u8; 32] {
+    pub fn finish_bytes(self) -> [u8; 32] {
         self.0.finalize().into()
     }
 
     /// `sha256:` and 64 hexadecimal digits.
     #[must_use]
     pub fn finish(self) -> String {
-        format!("sha256:{}", hex(&self.bytes()))
+        format!("sha256:{}", hex(&self.finish_bytes()))
     }
 }
 
@@ -67,7 +67,7 @@ pub fn hex(bytes: &[u8]) -> String {
 pub fn fingerprint(parts: &[(&str, &str)]) -> String {
     let mut hasher = PartHasher::new("countersign.fingerprint.1");
     for (name, value) in parts {
-        hasher.part(name.as_bytes()).part(value.as_bytes());
+        hasher.add_part(name.as_bytes()).add_part(value.as_bytes());
     }
     hasher.finish()
 }
@@ -82,7 +82,7 @@ pub fn arguments_hash(arguments: &RawValue) -> String {
 #[must_use]
 pub fn body_hash(json: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
-    hasher.part(json.as_bytes());
+    hasher.add_part(json.as_bytes());
     hasher.finish()
 }
 
@@ -94,7 +94,7 @@ pub fn bytes_hash(text: &str) -> String {
 
 /// What a reviewer is shown of a change.
 #[derive(Clone, Copy)]
-pub struct Shown<'a> {
+pub struct ReviewedContent<'a> {
     pub provider: &'a str,
     pub tool: &'a str,
     pub tool_title: &'a str,
@@ -110,7 +110,7 @@ pub struct Shown<'a> {
     pub served_by: Option<&'a ServedBy>,
 }
 
-impl Shown<'_> {
+impl ReviewedContent<'_> {
     /// The digest that a decision may carry, to prove what was on the screen.
     #[must_use]
     pub fn digest(&self) -> String {
@@ -119,37 +119,37 @@ impl Shown<'_> {
             Some(_) => "countersign.shown.3",
         });
         if let Some(ServedBy { fingerprint, label }) = self.served_by {
-            hasher.part(fingerprint.as_bytes()).part(label.as_bytes());
+            hasher.add_part(fingerprint.as_bytes()).add_part(label.as_bytes());
         }
         for text in [self.provider, self.tool, self.tool_title, self.tool_hash, self.arguments.get(), self.summary] {
-            hasher.part(text.as_bytes());
+            hasher.add_part(text.as_bytes());
         }
-        hasher.part(self.operation.as_str().as_bytes());
+        hasher.add_part(self.operation.as_str().as_bytes());
         let Target { entity_type, id, label, lock_key } = self.target;
-        hasher.part(entity_type.as_bytes()).optional(id.as_deref());
+        hasher.add_part(entity_type.as_bytes()).add_optional(id.as_deref());
         let PreviewNote { kind, failed, restricted: _ } = self.preview;
-        hasher.number(match kind {
+        hasher.add_number(match kind {
             PreviewKind::Module => 0,
             PreviewKind::DryRun => 1,
             PreviewKind::BeforeAfter => 2,
             PreviewKind::Arguments => 3,
         });
-        hasher.optional(failed.as_deref());
-        hasher.part(label.as_bytes()).part(lock_key.as_bytes());
-        hasher.number(u64::from(self.diff.truncated)).number(self.diff.fields.len() as u64);
+        hasher.add_optional(failed.as_deref());
+        hasher.add_part(label.as_bytes()).add_part(lock_key.as_bytes());
+        hasher.add_number(u64::from(self.diff.truncated)).add_number(self.diff.fields.len() as u64);
         for field in &self.diff.fields {
-            hasher.part(field.field.as_bytes()).part(field.label.as_bytes());
-            hasher.optional(field.before.as_deref()).optional(field.after.as_deref());
-            hasher.number(field.lines.len() as u64);
+            hasher.add_part(field.field.as_bytes()).add_part(field.label.as_bytes());
+            hasher.add_optional(field.before.as_deref()).add_optional(field.after.as_deref());
+            hasher.add_number(field.lines.len() as u64);
             for line in &field.lines {
-                hasher.number(match line.op {
+                hasher.add_number(match line.op {
                     LineOp::Equal => 0,
                     LineOp::Insert => 1,
                     LineOp::Delete => 2,
                     LineOp::Skip => 3,
                     LineOp::Note => 4,
                 });
-                hasher.part(line.text.as_bytes());
+                hasher.add_part(line.text.as_bytes());
             }
         }
         hasher.finish()
@@ -162,14 +162,14 @@ mod tests {
     use crate::changes::diff::DiffBuilder;
 
     #[test]
-    fn parts_cannot_be_shifted_into_one_another() {
+    fn fingerprint_separates_parts() {
         assert_ne!(fingerprint(&[("a", "bc")]), fingerprint(&[("ab", "c")]));
         assert_ne!(fingerprint(&[("a", "")]), fingerprint(&[("a", ""), ("", "")]));
         assert!(fingerprint(&[]).starts_with("sha256:") && fingerprint(&[]).len() == 71);
     }
 
     #[test]
-    fn the_digest_covers_everything_shown() {
+    fn digest_covers_all_reviewed_content() {
         let target =
             Target { entity_type: "issue".into(), id: None, label: "CORE-1".into(), lock_key: "CORE-1".into() };
         let other = Target { id: Some(String::new()), ..target.clone() };
@@ -179,7 +179,7 @@ mod tests {
         let other_diff = DiffBuilder::new().field("a", "A", Some(""), Some("1")).finish();
         let (plain, failed) =
             (PreviewNote::default(), PreviewNote { failed: Some("x".into()), ..PreviewNote::default() });
-        let shown = Shown {
+        let shown = ReviewedContent {
             provider: "tracker",
             tool: "create_issue",
             tool_title: "Create issue",
@@ -195,18 +195,18 @@ mod tests {
         let (module, server) = (ServedBy::default(), ServedBy { fingerprint: "sha256:2".into(), label: String::new() });
         let digests = [
             shown,
-            Shown { provider: "docs", ..shown },
-            Shown { preview: &failed, ..shown },
-            Shown { tool: "create_project", ..shown },
-            Shown { tool_title: "x", ..shown },
-            Shown { tool_hash: "sha256:1", ..shown },
-            Shown { arguments: &respaced, ..shown },
-            Shown { operation: Operation::Delete, ..shown },
-            Shown { target: &other, ..shown },
-            Shown { summary: "x", ..shown },
-            Shown { diff: &other_diff, ..shown },
-            Shown { served_by: Some(&module), ..shown },
-            Shown { served_by: Some(&server), ..shown },
+            ReviewedContent { provider: "docs", ..shown },
+            ReviewedContent { preview: &failed, ..shown },
+            ReviewedContent { tool: "create_project", ..shown },
+            ReviewedContent { tool_title: "x", ..shown },
+            ReviewedContent { tool_hash: "sha256:1", ..shown },
+            ReviewedContent { arguments: &respaced, ..shown },
+            ReviewedContent { operation: Operation::Delete, ..shown },
+            ReviewedContent { target: &other, ..shown },
+            ReviewedContent { summary: "x", ..shown },
+            ReviewedContent { diff: &other_diff, ..shown },
+            ReviewedContent { served_by: Some(&module), ..shown },
+            ReviewedContent { served_by: Some(&server), ..shown },
         ]
         .map(|s| s.digest());
         let distinct: std::collections::HashSet<_> = digests.iter().collect();

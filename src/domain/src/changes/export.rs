@@ -11,23 +11,23 @@ use super::{ChangeState, audit::AuditEntry, digest::hex};
 
 /// What an export is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ExportFormat {
     Jsonl,
     Csv,
 }
 
 /// Which entries are exported.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Span {
+pub struct TimeRange {
     /// Not those before it.
     pub since: Option<Timestamp>,
     /// Neither this moment nor what comes after it.
     pub until: Option<Timestamp>,
 }
 
-impl Span {
+impl TimeRange {
     #[must_use]
-    pub fn holds(&self, entry: &AuditEntry) -> bool {
+    pub fn contains(&self, entry: &AuditEntry) -> bool {
         self.since.is_none_or(|since| entry.at >= since) && self.until.is_none_or(|until| entry.at < until)
     }
 }
@@ -37,7 +37,7 @@ const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "ac
 /// An entry as JSON: a line of an export, and on the REST endpoint.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line<'a> {
+pub struct ExportLine<'a> {
     seq: u64,
     at: Timestamp,
     /// None for what is of no change: what was accepted of a server's definitions.
@@ -51,7 +51,7 @@ pub struct Line<'a> {
     hash: String,
 }
 
-impl<'a> From<&'a AuditEntry> for Line<'a> {
+impl<'a> From<&'a AuditEntry> for ExportLine<'a> {
     fn from(entry: &'a AuditEntry) -> Self {
         Self {
             seq: entry.seq,
@@ -68,7 +68,7 @@ impl<'a> From<&'a AuditEntry> for Line<'a> {
     }
 }
 
-impl Format {
+impl ExportFormat {
     /// By its name: `jsonl` or `csv`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -98,7 +98,7 @@ impl Format {
 
     /// What stands before the first entry.
     #[must_use]
-    pub fn head(self) -> String {
+    pub fn header(self) -> String {
         match self {
             Self::Jsonl => String::new(),
             Self::Csv => COLUMNS.join(",") + "\r\n",
@@ -106,11 +106,11 @@ impl Format {
     }
 
     /// One entry with its line break.
-    pub fn entry(self, entry: &AuditEntry, out: &mut String) {
+    pub fn write_entry(self, entry: &AuditEntry, out: &mut String) {
         match self {
             Self::Jsonl => {
                 // Texts and numbers only: nothing of it can fail.
-                out.push_str(&serde_json::to_string(&Line::from(entry)).unwrap_or_default());
+                out.push_str(&serde_json::to_string(&ExportLine::from(entry)).unwrap_or_default());
                 out.push('\n');
             }
             Self::Csv => {
@@ -181,12 +181,12 @@ mod tests {
 
     fn csv(actor: &str) -> String {
         let mut out = String::new();
-        Format::Csv.entry(&entry(actor), &mut out);
+        ExportFormat::Csv.write_entry(&entry(actor), &mut out);
         out
     }
 
     #[test]
-    fn a_cell_is_never_a_formula_and_never_two_cells() {
+    fn csv_cells_are_escaped() {
         for evil in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1"] {
             assert!(csv(evil).contains(&format!(",\"'{evil}\",")), "{evil:?}");
         }
@@ -196,17 +196,17 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_json_keep_the_details_as_they_are() {
-        let mut out = Format::Jsonl.head();
-        Format::Jsonl.entry(&entry("=1"), &mut out);
+    fn json_lines_keep_details_unchanged() {
+        let mut out = ExportFormat::Jsonl.header();
+        ExportFormat::Jsonl.write_entry(&entry("=1"), &mut out);
         assert!(out.contains(r#""actor":"=1","details":{"comment":"a, \"b\"","n":1.10},"prevHash":"0000"#), "{out}");
         assert_eq!((out.lines().count(), out.ends_with('\n')), (1, true));
     }
 
     #[test]
-    fn a_span_is_half_open() {
+    fn time_range_is_half_open() {
         let at = |text: &str| Some(text.parse().unwrap());
-        let holds = |since, until| Span { since, until }.holds(&entry("a"));
+        let holds = |since, until| TimeRange { since, until }.contains(&entry("a"));
         assert!(holds(None, None) && holds(at("2026-01-02T03:04:05Z"), at("2026-01-02T03:04:06Z")));
         assert!(!holds(at("2026-01-02T03:04:06Z"), None) && !holds(None, at("2026-01-02T03:04:05Z")));
     }

@@ -11,9 +11,9 @@ use serde_json::value::RawValue;
 use super::{
     Change, ChangeFault, ChangeState, Claimant, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy,
     Terms, Verdict,
-    dialogue::{Closed, Question},
-    digest::{Shown, arguments_hash},
-    people::Person,
+    dialogue::{ClosedQuestion, Question},
+    digest::{ReviewedContent, arguments_hash},
+    person::Person,
 };
 
 /// What may happen to a change that exists.
@@ -51,7 +51,7 @@ pub enum ChangeEvent {
     /// Its tool asks the proposer's client.
     Ask { question: Question },
     /// Questions that have ended, by whoever answered them or took the task back.
-    Answer { by: Option<String>, closed: Vec<Closed>, given_up: bool },
+    Answer { by: Option<String>, closed: Vec<ClosedQuestion>, given_up: bool },
     /// The provider answered.
     Succeed { result: Arc<RawValue> },
     /// It was not applied, for certain.
@@ -285,7 +285,7 @@ impl ChangeEvent {
 impl Change {
     /// About how many bytes its JSON has.
     #[must_use]
-    pub fn weight(&self) -> usize {
+    pub fn estimated_size(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let diff = |diff: &Diff| -> usize {
             let lines = |f: &FieldDiff| f.lines.iter().map(|l| l.text.len() + 32).sum::<usize>();
@@ -307,25 +307,25 @@ impl Change {
 
     /// What the agent asked for, whatever reviewers made of it.
     #[must_use]
-    pub fn asked_for(&self) -> &Arc<RawValue> {
+    pub fn original_arguments(&self) -> &Arc<RawValue> {
         self.proposed_arguments.as_ref().unwrap_or(&self.arguments)
     }
 
     /// Whether this person, or an account of the same person, proposed it.
     #[must_use]
     pub fn is_proposed_by(&self, person: Person<'_>) -> bool {
-        Person::of_proposer(&self.proposer).is(person)
+        Person::from_proposer(&self.proposer).is_same_as(person)
     }
 
     /// Whether this person has corrected its arguments.
     #[must_use]
     pub fn is_edited_by(&self, person: Person<'_>) -> bool {
-        self.edits.iter().any(|edit| Person::of_editor(edit).is(person))
+        self.edits.iter().any(|edit| Person::from_editor(edit).is_same_as(person))
     }
 
-    /// Until when an approval at `now` may be undone, after which the change runs; none where it runs at once. Ends
+    /// Until when an approval at `people.current_principal` may be undone, after which the change runs; none where it runs at once. Ends
     /// before the change would expire.
-    fn grace(&self, now: Timestamp) -> Option<Timestamp> {
+    fn grace_period_end(&self, now: Timestamp) -> Option<Timestamp> {
         let wanted = i64::try_from(self.terms.undo_for).unwrap_or(i64::MAX);
         let end = now.saturating_add(SignedDuration::from_secs(wanted)).unwrap_or(Timestamp::MAX);
         let last = self.expires_at.saturating_sub(RUN_BEFORE_EXPIRY).unwrap_or(now);
@@ -334,15 +334,15 @@ impl Change {
 
     /// Returns when the time of its call is over, if it was sent at that moment.
     #[must_use]
-    pub fn call_ends(&self, sent: Timestamp) -> Timestamp {
+    pub fn call_deadline(&self, sent: Timestamp) -> Timestamp {
         let timeout = i64::try_from(self.call_timeout_ms.unwrap_or(DEFAULT_CALL_TIMEOUT_MS)).unwrap_or(i64::MAX);
         sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)
     }
 
     /// The digest of what is shown now.
     #[must_use]
-    pub fn shown_digest(&self) -> String {
-        Shown {
+    pub fn review_digest(&self) -> String {
+        ReviewedContent {
             provider: &self.provider,
             tool: &self.tool,
             tool_title: &self.tool_title,
@@ -358,7 +358,7 @@ impl Change {
         .digest()
     }
 
-    fn show(&mut self, preview: Preview, served_by: ServedBy) {
+    fn set_preview(&mut self, preview: Preview, served_by: ServedBy) {
         let Preview { note, operation, target, summary, diff, fingerprint } = preview;
         self.preview = note;
         self.operation = operation;
@@ -372,7 +372,7 @@ impl Change {
         self.served_by = Some(served_by);
         self.decisions.clear();
         self.fault = None;
-        self.digest = self.shown_digest();
+        self.digest = self.review_digest();
     }
 }
 
@@ -397,7 +397,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::Version { decided: decision.version, current: change.version });
             }
             if decision.verdict == Verdict::Approve {
-                let reviewer = Person::of_decision(&decision);
+                let reviewer = Person::from_decision(&decision);
                 if change.is_proposed_by(reviewer) {
                     return Err(IllegalTransition::SelfApproval);
                 }
@@ -405,12 +405,12 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                     return Err(IllegalTransition::OwnEdit);
                 }
                 let mut votes = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve);
-                if votes.any(|vote| Person::of_decision(vote).is(reviewer)) {
+                if votes.any(|vote| Person::from_decision(vote).is_same_as(reviewer)) {
                     return Err(IllegalTransition::VotedAlready);
                 }
             }
             if kind == EventKind::Approved {
-                after.run_after = change.grace(after.updated_at);
+                after.run_after = change.grace_period_end(after.updated_at);
             }
             actor.clone_from(&decision.reviewer);
             comment.clone_from(&decision.comment);
@@ -438,7 +438,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             let before = std::mem::replace(&mut after.arguments, arguments);
             after.proposed_arguments.get_or_insert(before);
             after.terms = terms;
-            after.show(preview, served_by);
+            after.set_preview(preview, served_by);
             // The diff of other arguments says nothing about whether the target moved.
             after.previous_diff = None;
             after.state = ChangeState::Pending;
@@ -450,7 +450,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::GraceOver);
             }
             let person = Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() };
-            after.decisions.retain(|vote| !all && !Person::of_decision(vote).is(person));
+            after.decisions.retain(|vote| !all && !Person::from_decision(vote).is_same_as(person));
             if after.decisions.len() == change.decisions.len() {
                 return Err(IllegalTransition::NotAnApprover);
             }
@@ -483,7 +483,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.state = ChangeState::Stale;
         }
         ChangeEvent::Refresh { preview, served_by } => {
-            after.show(preview, served_by);
+            after.set_preview(preview, served_by);
             after.state = ChangeState::Pending;
         }
         ChangeEvent::Claim { by, call_timeout } => {
@@ -492,7 +492,8 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.state = ChangeState::Executing;
         }
         ChangeEvent::Ask { question } => {
-            let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has(&question.key)) else {
+            let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has_question(&question.key))
+            else {
                 return Err(IllegalTransition::NotToBeAsked);
             };
             comment = Some(question.method.clone());
@@ -521,7 +522,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::LoseTrack { fault, sent_by } => {
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
-            after.target_taken_until = Some(change.call_ends(sent_by)).filter(|end| *end > now);
+            after.target_taken_until = Some(change.call_deadline(sent_by)).filter(|end| *end > now);
             after.state = ChangeState::OutcomeUnknown;
         }
         ChangeEvent::Settle { by, applied, comment: said } => {

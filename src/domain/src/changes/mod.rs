@@ -7,8 +7,8 @@ pub mod diff;
 pub mod digest;
 pub mod export;
 pub mod machine;
-pub mod people;
-pub mod proposer;
+pub mod person;
+pub mod proposer_view;
 pub mod retention;
 pub mod terms;
 #[cfg(any(test, feature = "testing"))]
@@ -79,7 +79,7 @@ impl Operation {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// `issue`, `project`, `comment`, …
+    /// `issue`, `project`, `visible_comment`, …
     pub entity_type: String,
     /// The entity's id; `None` for one that does not exist yet.
     pub id: Option<String>,
@@ -409,7 +409,7 @@ pub struct Change {
     pub fault: Option<ChangeFault>,
     /// Its contents were taken out when they were old: what is missing, by hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub redacted: Option<retention::Redacted>,
+    pub redacted: Option<retention::Redaction>,
 }
 
 impl Change {
@@ -418,7 +418,7 @@ impl Change {
     #[must_use]
     pub fn target_hash(&self) -> String {
         let mut hasher = digest::PartHasher::new("countersign.target.1");
-        hasher.part(self.provider.as_bytes()).part(self.target.lock_key.as_bytes());
+        hasher.add_part(self.provider.as_bytes()).add_part(self.target.lock_key.as_bytes());
         hasher.finish()
     }
 }

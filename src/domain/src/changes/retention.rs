@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 /// Bytes above which a change may count as large: what the index of such changes has.
-pub const LEAST_LARGE: u64 = 64 << 10;
+pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use super::{Change, Diff, digest::bytes_hash};
 /// bytes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Redacted {
+pub struct Redaction {
     pub at: Timestamp,
     /// Of the arguments that were decided on.
     pub arguments: String,
@@ -26,10 +26,10 @@ pub struct Redacted {
     pub result: Option<String>,
 }
 
-impl Redacted {
+impl Redaction {
     /// Whether the agent asked for exactly these arguments.
     #[must_use]
-    pub fn asked_for(&self, arguments: &RawValue) -> bool {
+    pub fn was_proposed_with(&self, arguments: &RawValue) -> bool {
         *self.proposed_arguments.as_ref().unwrap_or(&self.arguments) == bytes_hash(arguments.get())
     }
 }
@@ -38,14 +38,14 @@ impl Redacted {
 #[must_use]
 pub fn redact(change: &Change, at: Timestamp) -> Change {
     let hash = |raw: &Arc<RawValue>| bytes_hash(raw.get());
-    let redacted = Redacted {
+    let redacted = Redaction {
         at,
         arguments: hash(&change.arguments),
         proposed_arguments: change.proposed_arguments.as_ref().map(hash),
         result: change.result.as_ref().map(hash),
     };
     Change {
-        arguments: empty(),
+        arguments: empty_object(),
         proposed_arguments: None,
         diff: Diff::default(),
         previous_diff: None,
@@ -58,7 +58,7 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
 }
 
 /// `{}`: arguments are an object.
-fn empty() -> Arc<RawValue> {
+fn empty_object() -> Arc<RawValue> {
     serde_json::value::to_raw_value(&serde_json::Map::new())
         .map_or_else(|_| Arc::from(Box::<RawValue>::default()), Arc::from)
 }

@@ -42,7 +42,7 @@ pub enum Editing {
 
 impl Editing {
     /// As in a configuration.
-    pub const WORDS: [(&str, Self); 3] =
+    pub const NAMES: [(&str, Self); 3] =
         [("allowed", Self::Allowed), ("other", Self::Other), ("forbidden", Self::Forbidden)];
 }
 
@@ -50,16 +50,16 @@ impl<'de> Deserialize<'de> for Editing {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
-            Word(String),
+        enum StoredEditing {
+            Name(String),
             /// Of changes that are older than the second word.
-            Truth(bool),
+            Flag(bool),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Truth(true) => Ok(Self::Allowed),
-            Written::Truth(false) => Ok(Self::Forbidden),
-            Written::Word(word) => {
-                let known = Self::WORDS.iter().find(|(known, _)| *known == word);
+        match StoredEditing::deserialize(deserializer)? {
+            StoredEditing::Flag(true) => Ok(Self::Allowed),
+            StoredEditing::Flag(false) => Ok(Self::Forbidden),
+            StoredEditing::Name(word) => {
+                let known = Self::NAMES.iter().find(|(known, _)| *known == word);
                 known.map(|(_, editing)| *editing).ok_or_else(|| serde::de::Error::custom("no way of editing"))
             }
         }
@@ -117,7 +117,7 @@ impl Default for Terms {
 impl Terms {
     /// Whether one approval is all that is asked for, and it may be given without a look at each call's preview.
     #[must_use]
-    pub const fn one_word_is_enough(&self) -> bool {
+    pub const fn single_approval_suffices(&self) -> bool {
         self.quorum <= 1 && !self.preview_required
     }
 
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_older_changes_say_of_edits_is_still_understood() {
+    fn editing_of_older_changes_is_parsed() {
         for (json, is) in [
             ("true", Editing::Allowed),
             ("false", Editing::Forbidden),

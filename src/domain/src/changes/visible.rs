@@ -28,12 +28,12 @@ pub const HIDDEN: [RangeInclusive<char>; 44] = [
 ///
 /// A carriage return is shown too: in a terminal it would overwrite the line.
 #[must_use]
-pub fn visible(text: &str) -> Cow<'_, str> {
+pub fn escape_hidden(text: &str) -> Cow<'_, str> {
     if !has_hidden(text) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
-    for (c, is_hidden) in marked(text) {
+    for (c, is_hidden) in chars_with_hidden(text) {
         if is_hidden {
             out.extend(c.escape_unicode());
         } else {
@@ -46,13 +46,13 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 /// Returns `true` if a person would not see all of the text, or would see it in another order.
 #[must_use]
 pub fn has_hidden(text: &str) -> bool {
-    marked(text).any(|(_, is_hidden)| is_hidden)
+    chars_with_hidden(text).any(|(_, is_hidden)| is_hidden)
 }
 
 /// Iterates over the characters of the text and whether each is hidden there. Variation selectors and joiners that make
 /// up a picture hide nothing.
-pub fn marked(text: &str) -> impl Iterator<Item = (char, bool)> {
-    text.char_indices().map(|(at, c)| (c, is_hidden(c) && !joins_picture(text, at, c)))
+pub fn chars_with_hidden(text: &str) -> impl Iterator<Item = (char, bool)> {
+    text.char_indices().map(|(at, c)| (c, is_hidden(c) && !joins_emoji(text, at, c)))
 }
 
 /// Whether a person would not see this character, or would see others in another order because of it, wherever it
@@ -66,7 +66,7 @@ pub fn is_hidden(c: char) -> bool {
     HIDDEN.get(at).is_some_and(|range| range.contains(&c))
 }
 
-fn joins_picture(text: &str, at: usize, c: char) -> bool {
+fn joins_emoji(text: &str, at: usize, c: char) -> bool {
     static BEFORE: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"[\p{Extended_Pictographic}\p{Emoji_Modifier}]\u{fe0f}?$").ok());
     static AFTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Extended_Pictographic}").ok());
@@ -94,14 +94,14 @@ pub fn is_blank(c: char) -> bool {
 
 /// Whether a person would see anything of the text.
 #[must_use]
-pub fn says_something(text: &str) -> bool {
+pub fn has_visible_text(text: &str) -> bool {
     !text.chars().all(is_blank)
 }
 
 /// A comment as it counts: one of which nothing can be seen is none.
 #[must_use]
-pub fn comment(text: Option<String>) -> Option<String> {
-    text.filter(|text| says_something(text))
+pub fn visible_comment(text: Option<String>) -> Option<String> {
+    text.filter(|text| has_visible_text(text))
 }
 
 /// A value for a message: quoted, cut at 80 characters, with control characters escaped.
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comment_of_which_nothing_is_seen_is_none() {
+    fn invisible_comment_counts_as_none() {
         for none in [
             "",
             " \n\t\r",
@@ -130,32 +130,32 @@ mod tests {
             "\u{e0041}\u{e0042}\u{e007f}\u{e0100}\u{fe0f}",
             "\u{ad}\u{34f}\u{0}\u{7f}\u{85}\u{2028}",
         ] {
-            assert!(!says_something(none), "{none:?}");
-            assert_eq!(comment(Some(none.into())), None);
+            assert!(!has_visible_text(none), "{none:?}");
+            assert_eq!(visible_comment(Some(none.into())), None);
         }
         for some in [".", "\u{200b}x", "\u{2764}\u{fe0f}", "\u{6f22}", "0"] {
-            assert_eq!(comment(Some(some.into())).as_deref(), Some(some));
+            assert_eq!(visible_comment(Some(some.into())).as_deref(), Some(some));
         }
     }
 
     #[test]
-    fn hidden_characters_become_visible_and_others_stay() {
-        assert!(matches!(visible("Größe\n\t漢字 🎉"), Cow::Borrowed(_)));
-        assert_eq!(visible("a\u{202e}b\u{200b}\r\u{1b}[2J"), r"a\u{202e}b\u{200b}\u{d}\u{1b}[2J");
-        assert_eq!(visible("\u{e0041}"), r"\u{e0041}");
-        assert_eq!(visible("\u{e000}\u{fdd0}\u{10ffff}"), r"\u{e000}\u{fdd0}\u{10ffff}");
-        assert_eq!(visible("a\u{fe0f}b\u{200d}c"), r"a\u{fe0f}b\u{200d}c");
+    fn only_hidden_characters_are_escaped() {
+        assert!(matches!(escape_hidden("Größe\n\t漢字 🎉"), Cow::Borrowed(_)));
+        assert_eq!(escape_hidden("a\u{202e}b\u{200b}\r\u{1b}[2J"), r"a\u{202e}b\u{200b}\u{d}\u{1b}[2J");
+        assert_eq!(escape_hidden("\u{e0041}"), r"\u{e0041}");
+        assert_eq!(escape_hidden("\u{e000}\u{fdd0}\u{10ffff}"), r"\u{e000}\u{fdd0}\u{10ffff}");
+        assert_eq!(escape_hidden("a\u{fe0f}b\u{200d}c"), r"a\u{fe0f}b\u{200d}c");
     }
 
     #[test]
-    fn pictures_of_several_characters_stay() {
+    fn emoji_sequences_are_unchanged() {
         for picture in ["\u{2764}\u{fe0f}", "\u{1f469}\u{200d}\u{1f4bb}", "1\u{fe0f}\u{20e3}", "\u{1f44d}\u{1f3fd}"] {
-            assert!(matches!(visible(picture), Cow::Borrowed(_)), "{picture:?}");
+            assert!(matches!(escape_hidden(picture), Cow::Borrowed(_)), "{picture:?}");
         }
     }
 
     #[test]
-    fn hidden_table_rises_without_overlaps() {
+    fn hidden_ranges_are_sorted_and_disjoint() {
         assert!(HIDDEN.iter().all(|range| range.start() <= range.end()));
         assert!(HIDDEN.windows(2).all(|pair| pair[0].end() < pair[1].start()));
     }

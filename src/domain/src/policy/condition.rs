@@ -66,16 +66,16 @@ const FUNCTIONS: [&str; 14] = [
     "bool",
     "dyn",
     "type",
-    paths::WITHIN,
+    paths::PATH_WITHIN,
 ];
 
 const TYPES: [&str; 11] =
     ["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type", "dyn"];
 
 /// Pays for the value that it gives back. No expression can name it.
-const PAY: &str = "@pay";
-const PAY_ELEMENTS: &str = "@pay_elements";
-const PAY_REGEX: &str = "@pay_regex";
+const CHARGE: &str = "@pay";
+const CHARGE_ELEMENTS: &str = "@pay_elements";
+const CHARGE_REGEX: &str = "@pay_regex";
 
 /// Why an expression cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +90,7 @@ pub struct ConditionError {
 impl ConditionError {
     /// For the end of a sentence: ` (at character 7)`, or nothing.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn position_suffix(&self) -> String {
         match (self.line, self.column) {
             (0, _) => String::new(),
             (1, column) => format!(" (at character {column})"),
@@ -120,7 +120,7 @@ pub enum ConditionFault {
 
 /// What an expression looks at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Uses {
+pub struct UsedVariables {
     pub arguments: bool,
     pub principal: bool,
     pub session: bool,
@@ -129,7 +129,7 @@ pub struct Uses {
 
 /// The values that an expression looks at; those it does not use may be left out.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct ConditionInputs {
     pub arguments: Option<Value>,
     pub principal: Option<Value>,
     pub session: Option<Value>,
@@ -141,10 +141,10 @@ pub struct Known {
 pub struct Condition {
     source: Arc<str>,
     expression: Arc<IdedExpr>,
-    uses: Uses,
+    uses: UsedVariables,
     /// The variables that it looks at.
-    named: Arc<[&'static str]>,
-    loops: bool,
+    used_names: Arc<[&'static str]>,
+    has_loops: bool,
     /// See [`Condition::compares_paths_as_text`].
     paths_as_text: Arc<[String]>,
     /// See [`Condition::arguments`].
@@ -178,10 +178,10 @@ impl Condition {
     /// As [`Condition::compile`].
     pub fn compile_for(source: &str, variables: &'static Variables) -> Result<Self, ConditionError> {
         if source.trim().is_empty() {
-            return Err(errors::whole("the condition is empty"));
+            return Err(errors::without_position("the condition is empty"));
         }
         if source.len() > MAX_SOURCE {
-            return Err(errors::whole(format!("the condition is longer than {MAX_SOURCE} bytes")));
+            return Err(errors::without_position(format!("the condition is longer than {MAX_SOURCE} bytes")));
         }
         // The parser is another's: what it cannot take must not end the process.
         let parsed = catch_unwind(AssertUnwindSafe(|| {
@@ -192,20 +192,20 @@ impl Condition {
         }));
         let (mut expression, info) = match parsed {
             Ok(Ok(parsed)) => parsed,
-            Ok(Err(errors)) => return Err(errors::of_parser(source, &errors.errors)),
-            Err(_) => return Err(errors::whole("it is not an expression")),
+            Ok(Err(errors)) => return Err(errors::from_parser(source, &errors.errors)),
+            Err(_) => return Err(errors::without_position("it is not an expression")),
         };
         let mut compiler = Compiler { variables, ..Compiler::default() };
         if let Err(message) = compiler.visit(&mut expression) {
-            return Err(errors::at_node(message, compiler.failed, &info));
+            return Err(errors::at_node(message, compiler.failed_node, &info));
         }
-        let Compiler { uses, named, loops, paths_as_text, arguments, .. } = compiler;
+        let Compiler { uses, used_names, has_loops, paths_as_text, arguments, .. } = compiler;
         Ok(Self {
             source: source.into(),
             expression: Arc::new(expression),
             uses,
-            named: named.into(),
-            loops,
+            used_names: used_names.into(),
+            has_loops,
             paths_as_text: paths_as_text.into(),
             arguments: arguments.into(),
         })
@@ -230,27 +230,27 @@ impl Condition {
     }
 
     #[must_use]
-    pub fn uses(&self) -> Uses {
+    pub fn uses(&self) -> UsedVariables {
         self.uses
     }
 
     /// Whether it looks at that variable.
     #[must_use]
-    pub fn looks_at(&self, variable: &str) -> bool {
-        self.named.contains(&variable)
+    pub fn uses_variable(&self, variable: &str) -> bool {
+        self.used_names.contains(&variable)
     }
 
     /// Whether it may take long, by what it is given: it loops.
     #[must_use]
-    pub fn loops(&self) -> bool {
-        self.loops
+    pub fn has_loops(&self) -> bool {
+        self.has_loops
     }
 
     /// Whether it holds.
     ///
     /// # Errors
     /// [`ConditionFault`]; what follows from one is the caller's to decide.
-    pub fn holds(&self, known: &Known) -> Result<bool, ConditionFault> {
+    pub fn holds(&self, known: &ConditionInputs) -> Result<bool, ConditionFault> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         for (name, value) in [
             ("arguments", &known.arguments),
@@ -262,9 +262,9 @@ impl Condition {
                 context.add_variable_from_value(name, value.clone());
             }
         }
-        match self.evaluate(&context, MAX_STEPS)? {
+        match self.evaluate_with_budget(&context, MAX_STEPS)? {
             Value::Bool(holds) => Ok(holds),
-            other => Err(ConditionFault::NotBoolean(kind(&other))),
+            other => Err(ConditionFault::NotBoolean(type_name(&other))),
         }
     }
 
@@ -272,15 +272,15 @@ impl Condition {
     ///
     /// # Errors
     /// [`ConditionFault`]
-    pub fn value(&self, variables: &[(&str, &Value)], steps: u64) -> Result<Value, ConditionFault> {
+    pub fn evaluate(&self, variables: &[(&str, &Value)], steps: u64) -> Result<Value, ConditionFault> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-        for (name, value) in variables.iter().filter(|(name, _)| self.looks_at(name)) {
+        for (name, value) in variables.iter().filter(|(name, _)| self.uses_variable(name)) {
             context.add_variable_from_value(*name, (*value).clone());
         }
-        self.evaluate(&context, steps)
+        self.evaluate_with_budget(&context, steps)
     }
 
-    fn evaluate(&self, context: &Context<'_, '_>, steps: u64) -> Result<Value, ConditionFault> {
+    fn evaluate_with_budget(&self, context: &Context<'_, '_>, steps: u64) -> Result<Value, ConditionFault> {
         BUDGET.set(Budget { steps, until: Some(Instant::now() + MAX_TIME) });
         let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, context)));
         let spent = BUDGET.replace(Budget::default()).steps == 0;
@@ -288,13 +288,13 @@ impl Condition {
             // Whatever a loop made of the refusal to pay on.
             _ if spent => Err(ConditionFault::Budget),
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(fault(&error)),
+            Ok(Err(error)) => Err(fault_from_error(&error)),
             Err(_) => Err(ConditionFault::Other),
         }
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Int(_) | Value::UInt(_) | Value::Float(_) => "a number",
         Value::String(_) => "a text",
@@ -305,10 +305,10 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn fault(error: &ExecutionError) -> ConditionFault {
+fn fault_from_error(error: &ExecutionError) -> ConditionFault {
     use ExecutionError as E;
     match error {
-        E::FunctionError { function, .. } if function == paths::WITHIN => ConditionFault::Path,
+        E::FunctionError { function, .. } if function == paths::PATH_WITHIN => ConditionFault::Path,
         E::NoSuchKey(key) => ConditionFault::Missing(key.chars().take(64).flat_map(char::escape_debug).collect()),
         E::IndexOutOfBounds(_) => ConditionFault::Missing("an element of a list".to_owned()),
         E::NoSuchOverload(_)
@@ -327,45 +327,45 @@ fn fault(error: &ExecutionError) -> ConditionFault {
 #[derive(Default)]
 struct Compiler {
     variables: &'static Variables,
-    uses: Uses,
-    named: Vec<&'static str>,
-    loops: bool,
+    uses: UsedVariables,
+    used_names: Vec<&'static str>,
+    has_loops: bool,
     /// Variables of the loops around.
-    bound: Vec<String>,
+    loop_variables: Vec<String>,
     /// Those of them that are paths.
-    paths: Vec<String>,
+    path_variables: Vec<String>,
     paths_as_text: Vec<String>,
     arguments: Vec<String>,
     /// The innermost node with an error.
-    failed: Option<u64>,
+    failed_node: Option<u64>,
 }
 
 impl Compiler {
     fn visit(&mut self, node: &mut IdedExpr) -> Result<(), String> {
         let id = node.id;
-        self.look_at(node).inspect_err(|_| {
-            self.failed.get_or_insert(id);
+        self.visit_node(node).inspect_err(|_| {
+            self.failed_node.get_or_insert(id);
         })
     }
 
-    fn look_at(&mut self, node: &mut IdedExpr) -> Result<(), String> {
+    fn visit_node(&mut self, node: &mut IdedExpr) -> Result<(), String> {
         match &mut node.expr {
             Expr::Unspecified | Expr::Literal(_) => Ok(()),
-            Expr::Ident(name) => self.name(name),
+            Expr::Ident(name) => self.check_name(name),
             Expr::Select(select) => {
                 if let Expr::Ident(name) = &select.operand.expr
-                    && !self.bound.contains(name)
+                    && !self.loop_variables.contains(name)
                     && let Some((_, members)) = self.variables.iter().find(|(variable, _)| variable == name)
                     && !members.is_empty()
                     && !members.contains(&select.field.as_str())
                 {
-                    let meant = meant(&select.field, members);
+                    let meant = did_you_mean(&select.field, members);
                     return Err(format!("`{name}` has no `{}`{meant}; it has {}", select.field, members.join(", ")));
                 }
-                self.argument(&select.operand, &select.field);
+                self.record_argument(&select.operand, &select.field);
                 self.visit(&mut select.operand)
             }
-            Expr::Call(call) => self.call(call),
+            Expr::Call(call) => self.visit_call(call),
             Expr::List(list) => list.elements.iter_mut().try_for_each(|element| self.visit(element)),
             Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| match &mut entry.expr {
                 EntryExpr::MapEntry(entry) => {
@@ -376,38 +376,38 @@ impl Compiler {
             }),
             Expr::Struct(_) => Err("an expression cannot make structures".to_owned()),
             Expr::Comprehension(comprehension) => {
-                self.loops = true;
+                self.has_loops = true;
                 self.visit(&mut comprehension.iter_range)?;
-                pay(&mut comprehension.iter_range, PAY_ELEMENTS);
+                charge(&mut comprehension.iter_range, CHARGE_ELEMENTS);
                 self.visit(&mut comprehension.accu_init)?;
-                let (before, paths_before) = (self.bound.len(), self.paths.len());
-                if paths::path_like(&comprehension.iter_range, &self.paths).is_some() {
-                    self.paths.push(comprehension.iter_var.clone());
+                let (before, paths_before) = (self.loop_variables.len(), self.path_variables.len());
+                if paths::path_expression(&comprehension.iter_range, &self.path_variables).is_some() {
+                    self.path_variables.push(comprehension.iter_var.clone());
                 }
-                self.bound.push(comprehension.iter_var.clone());
-                self.bound.extend(comprehension.iter_var2.clone());
-                self.bound.push(comprehension.accu_var.clone());
+                self.loop_variables.push(comprehension.iter_var.clone());
+                self.loop_variables.extend(comprehension.iter_var2.clone());
+                self.loop_variables.push(comprehension.accu_var.clone());
                 self.visit(&mut comprehension.loop_cond)?;
                 self.visit(&mut comprehension.loop_step)?;
                 self.visit(&mut comprehension.result)?;
-                self.bound.truncate(before);
-                self.paths.truncate(paths_before);
+                self.loop_variables.truncate(before);
+                self.path_variables.truncate(paths_before);
                 Ok(())
             }
         }
     }
 
-    fn name(&mut self, name: &str) -> Result<(), String> {
-        if self.bound.iter().any(|bound| bound == name) || TYPES.contains(&name) {
+    fn check_name(&mut self, name: &str) -> Result<(), String> {
+        if self.loop_variables.iter().any(|bound| bound == name) || TYPES.contains(&name) {
             return Ok(());
         }
         let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
             let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
-            let meant = meant(name, &known);
+            let meant = did_you_mean(name, &known);
             return Err(format!("there is no `{name}`{meant}; a condition may look at {}", known.join(", ")));
         };
-        if !self.named.contains(known) {
-            self.named.push(known);
+        if !self.used_names.contains(known) {
+            self.used_names.push(known);
         }
         match name {
             "arguments" => self.uses.arguments = true,
@@ -420,19 +420,19 @@ impl Compiler {
     }
 
     /// Notes a member of `arguments`.
-    fn argument(&mut self, holder: &IdedExpr, name: &str) {
+    fn record_argument(&mut self, holder: &IdedExpr, name: &str) {
         if matches!(&holder.expr, Expr::Ident(holder) if holder == "arguments")
-            && !self.bound.iter().any(|bound| bound == "arguments")
+            && !self.loop_variables.iter().any(|bound| bound == "arguments")
             && !self.arguments.iter().any(|known| known == name)
         {
             self.arguments.push(name.to_owned());
         }
     }
 
-    fn call(&mut self, call: &mut CallExpr) -> Result<(), String> {
+    fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), String> {
         let operator = call.func_name.starts_with(['_', '@', '!', '-']);
         if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-            let meant = meant(&call.func_name, &FUNCTIONS);
+            let meant = did_you_mean(&call.func_name, &FUNCTIONS);
             return Err(format!(
                 "there is no function `{}`{meant}; there are {}",
                 call.func_name,
@@ -440,17 +440,17 @@ impl Compiler {
             ));
         }
         if call.func_name == "matches" {
-            regex_literal(call)?;
+            check_regex_literal(call)?;
         }
-        if call.func_name == paths::WITHIN {
-            paths::check(call)?;
+        if call.func_name == paths::PATH_WITHIN {
+            paths::check_call(call)?;
         }
         if let (operators::INDEX, [holder, key]) = (call.func_name.as_str(), call.args.as_slice())
             && let Expr::Literal(LiteralValue::String(key)) = &key.expr
         {
-            self.argument(holder, key.inner());
+            self.record_argument(holder, key.inner());
         }
-        if let Some(path) = paths::compared_as_text(call, &self.paths)
+        if let Some(path) = paths::path_compared_as_text(call, &self.path_variables)
             && !self.paths_as_text.contains(&path)
         {
             self.paths_as_text.push(path);
@@ -465,29 +465,29 @@ impl Compiler {
                 operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS
             )
             || (!operator && name != "dyn" && name != "type");
-        let how = if name == "matches" { PAY_REGEX } else { PAY };
+        let how = if name == "matches" { CHARGE_REGEX } else { CHARGE };
         if boundless {
             for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
                 // A literal is as long as the expression says.
                 if !matches!(operand.expr, Expr::Literal(_)) {
-                    pay(operand, how);
+                    charge(operand, how);
                 }
             }
         }
-        if let Some(stand_in) = compare::stand_in(&call.func_name) {
+        if let Some(stand_in) = compare::replacement_for(&call.func_name) {
             stand_in.clone_into(&mut call.func_name);
         }
         Ok(())
     }
 }
 
-fn meant(name: &str, known: &[&str]) -> String {
+fn did_you_mean(name: &str, known: &[&str]) -> String {
     let near = suggest::nearest(name, known.iter().copied());
     near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
 }
 
 /// An agent's text as a regular expression could be made to cost much; the operator's is proved here.
-fn regex_literal(call: &CallExpr) -> Result<(), String> {
+fn check_regex_literal(call: &CallExpr) -> Result<(), String> {
     match call.args.last().map(|pattern| &pattern.expr) {
         Some(Expr::Literal(LiteralValue::String(pattern))) => match regex::Regex::new(pattern.inner()) {
             Ok(_) => Ok(()),
@@ -497,7 +497,7 @@ fn regex_literal(call: &CallExpr) -> Result<(), String> {
     }
 }
 
-fn pay(operand: &mut IdedExpr, how: &str) {
+fn charge(operand: &mut IdedExpr, how: &str) {
     let inner = std::mem::take(operand);
     operand.id = inner.id;
     operand.expr = Expr::Call(CallExpr { func_name: how.to_owned(), target: None, args: vec![inner] });
@@ -517,15 +517,17 @@ thread_local! {
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     // Refused only where one of that name exists, and none does: `@` begins no name.
-    for (name, function) in [(PAY, pay_whole as _), (PAY_ELEMENTS, pay_elements as _), (PAY_REGEX, pay_regex as _)] {
+    for (name, function) in
+        [(CHARGE, charge_value as _), (CHARGE_ELEMENTS, charge_elements as _), (CHARGE_REGEX, charge_regex as _)]
+    {
         let declared = env.add_overload(name, name, vec![DYN_TYPE], function);
         debug_assert!(declared.is_ok());
     }
     for (name, function) in [
         (compare::EQUALS, compare::equals as _),
-        (compare::DIFFERS, compare::differs as _),
-        (compare::IN, compare::is_in as _),
-        (paths::WITHIN, paths::within as _),
+        (compare::NOT_EQUALS, compare::not_equals as _),
+        (compare::IS_IN, compare::is_in as _),
+        (paths::PATH_WITHIN, paths::path_within as _),
     ] {
         let declared = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
         debug_assert!(declared.is_ok());
@@ -541,23 +543,23 @@ fn spend(steps: u64) -> Result<(), ExecutionError> {
     if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
 }
 
-fn first<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+fn single_argument<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
 }
 
-fn two<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
+fn two_arguments<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
     let mut args = args.into_iter();
     args.next().zip(args.next()).ok_or(ExecutionError::MissingArgumentOrTarget)
 }
 
-fn pay_whole<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = first(args)?;
-    spend(size(&*value, MAX_STEPS))?;
+fn charge_value<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = single_argument(args)?;
+    spend(cost_of(&*value, MAX_STEPS))?;
     Ok(value)
 }
 
-fn pay_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = first(args)?;
+fn charge_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = single_argument(args)?;
     let elements = value
         .downcast_ref::<CelList>()
         .map(|list| list.inner().len())
@@ -566,14 +568,14 @@ fn pay_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Exe
     Ok(value)
 }
 
-fn pay_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = first(args)?;
-    spend(REGEX_STEPS + size(&*value, MAX_STEPS))?;
+fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = single_argument(args)?;
+    spend(REGEX_STEPS + cost_of(&*value, MAX_STEPS))?;
     Ok(value)
 }
 
 /// What it costs to look at all of a value; more than `most` is not counted on.
-fn size(value: &dyn Val, most: u64) -> u64 {
+fn cost_of(value: &dyn Val, most: u64) -> u64 {
     let mut total = 1;
     if let Some(text) = value.downcast_ref::<CelString<'_>>() {
         total += text.inner().len() as u64 / 256;
@@ -582,14 +584,14 @@ fn size(value: &dyn Val, most: u64) -> u64 {
             if total > most {
                 break;
             }
-            total += size(element.as_ref(), most - total);
+            total += cost_of(element.as_ref(), most - total);
         }
     } else if let Some(map) = value.downcast_ref::<CelMap<'_>>() {
         for element in map.inner().values() {
             if total > most {
                 break;
             }
-            total += 1 + size(element.as_ref(), most.saturating_sub(total));
+            total += 1 + cost_of(element.as_ref(), most.saturating_sub(total));
         }
     }
     total
@@ -597,15 +599,15 @@ fn size(value: &dyn Val, most: u64) -> u64 {
 
 /// A map of texts, for what an expression looks at.
 #[must_use]
-pub fn texts(entries: &[(&str, Option<&str>)]) -> Value {
+pub fn text_map(entries: &[(&str, Option<&str>)]) -> Value {
     let map: BTreeMap<String, Value> =
         entries.iter().map(|(key, value)| ((*key).to_owned(), value.map_or(Value::Null, Value::from))).collect();
-    object(map)
+    map_value(map)
 }
 
 /// A map.
 #[must_use]
-pub fn object(entries: BTreeMap<String, Value>) -> Value {
+pub fn map_value(entries: BTreeMap<String, Value>) -> Value {
     let map: std::collections::HashMap<String, Value> = entries.into_iter().collect();
     Value::Map(map.into())
 }

@@ -15,7 +15,7 @@
 //!   [`subjects`] says which of them are let through.
 //! - With `policy.mode: simulate` every call goes through, and the decision says what would have become of it.
 //!
-//! What does not depend on the call is decided once, when the route table is built ([`Ruling::fixed`]); arguments are
+//! What does not depend on the call is decided once, when the route table is built ([`Ruling::fixed_decision`]); arguments are
 //! only read where a rule that looks at them can still match.
 
 pub mod condition;
@@ -39,17 +39,17 @@ use serde::Serialize;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
 pub use globs::Globs;
-pub use people::{Everybody, Groups, KeyRoles, People, Reviewers};
+pub use people::{AnyReviewer, ConfiguredReviewers, Groups, KeyRoles, Reviewers};
 pub use pins::{PinSource, Pins};
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::{CallFacts, Ruling};
 pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};
-pub use standing::{Mark, Standing};
-pub use standing_rules::{Says, StandingRule, StandingSource};
-pub use subjects::{Asker, Passage, Subject};
+pub use standing::{AcceptanceMark, DefinitionStatus};
+pub use standing_rules::{StandingRule, StandingSource, StandingVerdict};
+pub use subjects::{AccessDecision, Requester, Subject};
 
 use pins::{Definition, NoPins};
-use standing_rules::{NoStandingRules, OfTool};
+use standing_rules::{NoStandingRules, ToolStandingRules};
 
 use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
@@ -86,7 +86,7 @@ pub struct Decision {
     /// One clause for people.
     pub reason: Arc<str>,
     /// The definition waits for acceptance.
-    pub mark: Option<Mark>,
+    pub mark: Option<AcceptanceMark>,
     /// What is asked of the review, where the verdict is one.
     pub terms: Arc<Terms>,
     /// The standing rule that decided; its use is still to be counted.
@@ -103,26 +103,26 @@ impl Decision {
 
     /// What the policy says, whether it is enforced or not.
     #[must_use]
-    pub fn meant(&self) -> Verdict {
+    pub fn intended_verdict(&self) -> Verdict {
         self.simulated.unwrap_or(self.verdict)
     }
 
     /// As it is where the policy is not enforced.
-    fn let_through(self) -> Self {
+    fn allow_simulated(self) -> Self {
         match self.verdict {
             Verdict::Allow => self,
             verdict => Self { verdict: Verdict::Allow, simulated: Some(verdict), ..self },
         }
     }
 
-    fn of_rule(rule: &Rule) -> Self {
+    fn from_rule(rule: &Rule) -> Self {
         let reason =
             rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
         Self { rule: Some(rule.label.clone()), ..Self::new(rule.then, reason, Arc::clone(&rule.terms)) }
     }
 
     /// The rule may or may not match: it counts where it is stricter than what comes after it.
-    fn of_fault(rule: &Rule, fault: &ConditionFault) -> Self {
+    fn from_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
         Self { rule: Some(rule.label.clone()), ..Self::new(verdict, reason, Arc::clone(&rule.terms)) }
@@ -134,12 +134,12 @@ impl Decision {
             return other;
         }
         if other.verdict == Verdict::Review && self.verdict == Verdict::Review && self.terms != other.terms {
-            return Self { terms: terms::stricter(&self.terms, &other.terms).into(), ..self };
+            return Self { terms: terms::stricter_terms(&self.terms, &other.terms).into(), ..self };
         }
         self
     }
 
-    fn marked(self, mark: Option<Mark>) -> Self {
+    fn with_mark(self, mark: Option<AcceptanceMark>) -> Self {
         let Some(mark) = mark else { return self };
         if self.verdict >= Verdict::Review {
             return Self { mark: Some(mark), ..self };
@@ -171,27 +171,27 @@ pub struct ToolFacts {
     pub hash: String,
     /// The fingerprint of what is behind the provider's name; empty for a module.
     pub target: String,
-    pub standing: Standing,
+    pub standing: DefinitionStatus,
     /// The operator vouches for what the server says (`trust_annotations`).
     pub trusted: bool,
     pub self_service: bool,
 }
 
 /// What the protocol assumes of a tool that says nothing of itself (2025-03-26 schema, `ToolAnnotations`).
-const UNKNOWN: ToolAnnotations =
+const DEFAULT_ANNOTATIONS: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: false, open_world_hint: true };
 
 impl ToolFacts {
     /// Whether what it says of itself counts.
     #[must_use]
-    pub fn is_believed(&self) -> bool {
-        self.standing.is_believed(self.trusted)
+    pub fn has_trusted_annotations(&self) -> bool {
+        self.standing.trusts_annotations(self.trusted)
     }
 
     /// What counts as true of it.
     #[must_use]
-    pub fn known(&self) -> ToolAnnotations {
-        if self.is_believed() { self.annotations } else { UNKNOWN }
+    pub fn effective_annotations(&self) -> ToolAnnotations {
+        if self.has_trusted_annotations() { self.annotations } else { DEFAULT_ANNOTATIONS }
     }
 }
 
@@ -219,7 +219,7 @@ impl Policy {
             review: Arc::clone(&config.review),
             pins: Arc::new(NoPins),
             standing: Arc::new(NoStandingRules),
-            people: Arc::new(Everybody),
+            people: Arc::new(AnyReviewer),
         }
     }
 
@@ -237,7 +237,7 @@ impl Policy {
 
     /// With what reviewers said, under another policy before.
     #[must_use]
-    pub fn after(self, before: &Self) -> Self {
+    pub fn with_sources_of(self, before: &Self) -> Self {
         Self {
             pins: Arc::clone(&before.pins),
             standing: Arc::clone(&before.standing),
@@ -262,18 +262,21 @@ impl Policy {
     pub fn ruling(&self, tool: &ToolFacts) -> Ruling {
         if tool.self_service {
             let reason = "everybody may manage their own changes";
-            return Ruling::always(Decision::new(Verdict::Allow, reason, Arc::default()));
+            return Ruling::fixed_for_all(Decision::new(Verdict::Allow, reason, Arc::default()));
         }
-        let standing = OfTool::new(self.standing.of_tool(&tool.server, &tool.name), tool, &self.people);
-        Ruling::new(&self.rules, tool, self.otherwise(tool), standing, self.mode == PolicyMode::Simulate)
+        let standing =
+            ToolStandingRules::new(self.standing.rules_for_tool(&tool.server, &tool.name), tool, &self.people);
+        Ruling::new(&self.rules, tool, self.default_decision(tool), standing, self.mode == PolicyMode::Simulate)
     }
 
-    fn otherwise(&self, tool: &ToolFacts) -> Decision {
+    fn default_decision(&self, tool: &ToolFacts) -> Decision {
         let (verdict, reason) = match self.default {
             PolicyDefault::Allow => (Verdict::Allow, "policy.default is allow"),
             PolicyDefault::ReviewAll => (Verdict::Review, "policy.default is review_all"),
             PolicyDefault::Deny => (Verdict::Deny, "policy.default is deny"),
-            PolicyDefault::ReviewWrites if tool.known().read_only_hint => (Verdict::Allow, "it only reads"),
+            PolicyDefault::ReviewWrites if tool.effective_annotations().read_only_hint => {
+                (Verdict::Allow, "it only reads")
+            }
             PolicyDefault::ReviewWrites if tool.annotations.read_only_hint => {
                 (Verdict::Review, "nobody has accepted yet that it only reads")
             }

@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    changes::{Decision, Terms, people::Person},
+    changes::{Decision, Terms, person::Person},
     principal::{Principal, Role},
 };
 use countersign_protocol::McpError;
@@ -31,7 +31,7 @@ pub trait KeyRoles: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`KeyRoles::role`].
-    fn losses(&self) -> Result<u64, McpError>;
+    fn revocations(&self) -> Result<u64, McpError>;
 }
 
 /// Answers for every decision whether it is this person's to make.
@@ -43,15 +43,15 @@ pub trait Reviewers: Send + Sync + 'static {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` where that cannot be known.
-    fn now(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+    fn current_principal(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
         Ok(Some(said.clone()))
     }
 
     /// Rises whenever somebody's earlier word may have ceased to count.
     ///
     /// # Errors
-    /// As [`Reviewers::now`].
-    fn losses(&self) -> Result<u64, McpError> {
+    /// As [`Reviewers::current_principal`].
+    fn revocations(&self) -> Result<u64, McpError> {
         Ok(0)
     }
 
@@ -59,8 +59,8 @@ pub trait Reviewers: Send + Sync + 'static {
     /// with. One without a key (of a sign-in by code, which ends with the process) counts.
     ///
     /// # Errors
-    /// As [`Reviewers::now`].
-    fn stands(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
+    /// As [`Reviewers::current_principal`].
+    fn is_vote_valid(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
         if vote.key_id.is_none() {
             return Ok(true);
         }
@@ -70,15 +70,15 @@ pub trait Reviewers: Send + Sync + 'static {
             key_id: vote.key_id.clone(),
             owner: vote.owner.clone(),
         };
-        Ok(self.now(&said)?.is_some_and(|now| self.may_decide(terms, &now)))
+        Ok(self.current_principal(&said)?.is_some_and(|now| self.may_decide(terms, &now)))
     }
 }
 
 /// Whoever may decide at all may decide on everything.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Everybody;
+pub struct AnyReviewer;
 
-impl Reviewers for Everybody {
+impl Reviewers for AnyReviewer {
     fn may_decide(&self, _: &Terms, principal: &Principal) -> bool {
         principal.role.may_decide()
     }
@@ -91,14 +91,14 @@ impl Reviewers for Everybody {
 /// have a key that may decide at all. A group that was taken out of the configuration has no members: what asks for
 /// its word can be withdrawn or expires.
 #[derive(Default)]
-pub struct People {
+pub struct ConfiguredReviewers {
     groups: ArcSwap<Groups>,
     /// How often they were set.
-    settings: AtomicU64,
+    generation: AtomicU64,
     keys: Option<Arc<dyn KeyRoles>>,
 }
 
-impl People {
+impl ConfiguredReviewers {
     #[must_use]
     pub fn new(groups: &Groups) -> Self {
         Self { groups: ArcSwap::from_pointee(groups.clone()), ..Self::default() }
@@ -111,9 +111,9 @@ impl People {
     }
 
     /// From the next decision on.
-    pub fn set(&self, groups: &Groups) {
+    pub fn set_groups(&self, groups: &Groups) {
         self.groups.store(groups.clone().into());
-        self.settings.fetch_add(1, Ordering::AcqRel);
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The groups that this person is in, by name.
@@ -124,7 +124,7 @@ impl People {
     }
 }
 
-impl Reviewers for People {
+impl Reviewers for ConfiguredReviewers {
     fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool {
         if !principal.role.may_decide() {
             return false;
@@ -138,19 +138,19 @@ impl Reviewers for People {
             })
     }
 
-    fn now(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+    fn current_principal(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
         let (Some(keys), Some(key)) = (&self.keys, &said.key_id) else { return Ok(Some(said.clone())) };
         Ok(keys.role(key)?.map(|role| Principal { role, ..said.clone() }))
     }
 
-    fn losses(&self) -> Result<u64, McpError> {
-        let keys = self.keys.as_ref().map_or(Ok(0), |keys| keys.losses())?;
-        Ok(keys + self.settings.load(Ordering::Acquire))
+    fn revocations(&self) -> Result<u64, McpError> {
+        let keys = self.keys.as_ref().map_or(Ok(0), |keys| keys.revocations())?;
+        Ok(keys + self.generation.load(Ordering::Acquire))
     }
 }
 
 fn is_member(group: &[String], principal: &Principal) -> bool {
-    group.iter().any(|who| Person::of(principal).is_called(who))
+    group.iter().any(|who| Person::from_principal(principal).is_named(who))
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     fn reviewers_are_roles_and_groups() {
         let groups =
             |members: &[&str]| Groups::from([("dba".to_owned(), members.iter().map(|m| (*m).into()).collect())]);
-        let people = People::new(&groups(&["alice", "bob"]));
+        let people = ConfiguredReviewers::new(&groups(&["alice", "bob"]));
         let asks = |reviewers: &[&str]| Terms {
             reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(),
             ..Terms::default()
@@ -186,7 +186,7 @@ mod tests {
             assert!(!may(&["dba"], &who("alice", role, None)) && !may(&[], &who("alice", role, None)));
         }
         assert!(may(&["dba"], &who("alice", Role::Reviewer, None)));
-        people.set(&groups(&["carol"]));
+        people.set_groups(&groups(&["carol"]));
         assert!(people.may_decide(&asks(&["dba"]), &carol) && !people.may_decide(&asks(&["dba"]), &laptop));
         assert!(!people.may_decide(&asks(&["gone"]), &root), "a group that is gone has no members");
     }

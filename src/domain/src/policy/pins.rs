@@ -10,7 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::Standing;
+use super::DefinitionStatus;
 
 /// A definition as it is pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Acceptance {
 
 /// What is known of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pin {
+pub struct ToolPin {
     /// The hash of what was seen when the server was first connected; `None` for a tool that came later.
     pub seen: Option<String>,
     pub accepted: Option<Acceptance>,
@@ -52,16 +52,16 @@ pub struct Pin {
     pub text: Option<Arc<str>>,
 }
 
-impl Pin {
+impl ToolPin {
     /// What a definition of this hash is to us, where `target` is behind the server's name.
     #[must_use]
-    pub fn standing(&self, target: &str, hash: &str) -> Standing {
+    pub fn status(&self, target: &str, hash: &str) -> DefinitionStatus {
         match (&self.accepted, &self.seen) {
-            (Some(accepted), _) if accepted.covers(target, hash) => Standing::Accepted,
-            (Some(_), _) => Standing::Changed,
-            (None, Some(seen)) if seen == hash => Standing::Seen,
-            (None, Some(_)) => Standing::Changed,
-            (None, None) => Standing::New,
+            (Some(accepted), _) if accepted.covers(target, hash) => DefinitionStatus::Accepted,
+            (Some(_), _) => DefinitionStatus::Changed,
+            (None, Some(seen)) if seen == hash => DefinitionStatus::Seen,
+            (None, Some(_)) => DefinitionStatus::Changed,
+            (None, None) => DefinitionStatus::New,
         }
     }
 }
@@ -69,27 +69,27 @@ impl Pin {
 /// All pins, by server and tool. Immutable; a change makes a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
-    pub servers: HashMap<String, BTreeMap<String, Pin>>,
+    pub servers: HashMap<String, BTreeMap<String, ToolPin>>,
 }
 
 impl Pins {
     /// Whether this server's tools were recorded before.
     #[must_use]
-    pub fn knows(&self, server: &str) -> bool {
+    pub fn has_server(&self, server: &str) -> bool {
         self.servers.contains_key(server)
     }
 
     #[must_use]
-    pub fn pin(&self, server: &str, tool: &str) -> Option<&Pin> {
+    pub fn pin(&self, server: &str, tool: &str) -> Option<&ToolPin> {
         self.servers.get(server)?.get(tool)
     }
 
     /// What this definition is to us. All of a server that was never recorded are as first seen.
     #[must_use]
-    pub fn standing(&self, (server, target): (&str, &str), tool: &str, hash: &str) -> Standing {
+    pub fn status(&self, (server, target): (&str, &str), tool: &str, hash: &str) -> DefinitionStatus {
         match self.servers.get(server) {
-            None => Standing::Seen,
-            Some(tools) => tools.get(tool).map_or(Standing::New, |pin| pin.standing(target, hash)),
+            None => DefinitionStatus::Seen,
+            Some(tools) => tools.get(tool).map_or(DefinitionStatus::New, |pin| pin.status(target, hash)),
         }
     }
 }

@@ -107,25 +107,25 @@ impl Rule {
 
     /// Whether it names something else than tools.
     #[must_use]
-    pub fn names_others(&self) -> bool {
+    pub fn names_non_tools(&self) -> bool {
         !(self.methods.is_empty() && self.resources.is_empty() && self.prompts.is_empty())
     }
 
     /// Whether it speaks of a tool of that name: of all, unless it names some, or names other things only.
     #[must_use]
     pub fn admits_tool(&self, name: &str) -> bool {
-        if self.tools.is_empty() { !self.names_others() } else { self.tools.matches(name) }
+        if self.tools.is_empty() { !self.names_non_tools() } else { self.tools.matches(name) }
     }
 
     /// Whether it depends on who calls.
     #[must_use]
-    pub fn asks_who(&self) -> bool {
+    pub fn restricts_callers(&self) -> bool {
         !self.roles.is_empty() || !self.principals.is_empty()
     }
 
     /// Whether it speaks of this principal.
     #[must_use]
-    pub fn speaks_of(&self, role: Role, name: &str) -> bool {
+    pub fn applies_to(&self, role: Role, name: &str) -> bool {
         (self.roles.is_empty() || self.roles.contains(&role)) && self.principals.admits(name)
     }
 }

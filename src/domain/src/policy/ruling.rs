@@ -5,9 +5,9 @@ use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    ConditionFault, Decision, Mark, Rule, StandingRule, ToolFacts, UNKNOWN, Verdict,
-    condition::{self, Known},
-    standing_rules::OfTool,
+    AcceptanceMark, ConditionFault, DEFAULT_ANNOTATIONS, Decision, Rule, StandingRule, ToolFacts, Verdict,
+    condition::{self, ConditionInputs},
+    standing_rules::ToolStandingRules,
     values,
 };
 use crate::principal::Principal;
@@ -26,74 +26,76 @@ pub struct CallFacts<'a> {
 /// See the module's page.
 #[derive(Clone, Debug)]
 pub struct Ruling {
-    core: Core,
+    core: ConfigRuling,
     /// The decision, where nothing in a call changes it.
     fixed: Option<Arc<Decision>>,
     /// What reviewers said of calls to come.
-    standing: Option<Arc<OfTool>>,
+    standing: Option<Arc<ToolStandingRules>>,
     /// Calls go through whatever is said of them.
     simulates: bool,
 }
 
 /// What the configuration says.
 #[derive(Clone, Debug)]
-enum Core {
+enum ConfigRuling {
     /// Nothing in a call changes it.
     Fixed(Decision),
-    Depends(Arc<Depends>),
+    Conditional(Arc<ConditionalRules>),
 }
 
 /// Rules that may match, in order, and what is so if none does.
 #[derive(Debug)]
-struct Depends {
-    candidates: Vec<Candidate>,
+struct ConditionalRules {
+    candidates: Vec<CandidateRule>,
     otherwise: Decision,
-    mark: Option<Mark>,
+    mark: Option<AcceptanceMark>,
     tool: cel::Value,
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct CandidateRule {
     rule: Arc<Rule>,
-    given: Given,
+    static_match: StaticMatch,
 }
 
 /// What is known of a rule before the call.
 #[derive(Clone, Debug)]
-enum Given {
+enum StaticMatch {
     /// All that does not depend on the call fits.
-    Fits,
+    Matches,
     /// It would fit if what the tool says of itself were true, or if it were not.
-    Open,
+    Uncertain,
     /// Its condition, which looks at the tool only, cannot be evaluated.
     Fault(ConditionFault),
 }
 
-enum Match {
+enum CallMatch {
     No,
     Yes,
-    Open,
+    Uncertain,
     Fault(ConditionFault),
 }
 
 impl Ruling {
     /// The same for all calls, whatever anybody says.
-    pub(super) fn always(decision: Decision) -> Self {
+    pub(super) fn fixed_for_all(decision: Decision) -> Self {
         let fixed = Some(Arc::new(decision.clone()));
-        Self { core: Core::Fixed(decision), fixed, standing: None, simulates: false }
+        Self { core: ConfigRuling::Fixed(decision), fixed, standing: None, simulates: false }
     }
 
     pub(super) fn new(
         rules: &[Arc<Rule>],
         tool: &ToolFacts,
         otherwise: Decision,
-        standing: Option<Arc<OfTool>>,
+        standing: Option<Arc<ToolStandingRules>>,
         simulates: bool,
     ) -> Self {
-        let core = Core::new(rules, tool, otherwise);
+        let core = ConfigRuling::new(rules, tool, otherwise);
         let fixed = match &core {
-            Core::Fixed(decision) if standing.is_none() && simulates => Some(Arc::new(decision.clone().let_through())),
-            Core::Fixed(decision) if standing.is_none() => Some(Arc::new(decision.clone())),
+            ConfigRuling::Fixed(decision) if standing.is_none() && simulates => {
+                Some(Arc::new(decision.clone().allow_simulated()))
+            }
+            ConfigRuling::Fixed(decision) if standing.is_none() => Some(Arc::new(decision.clone())),
             _ => None,
         };
         Self { core, fixed, standing, simulates }
@@ -106,16 +108,16 @@ impl Ruling {
             return (**fixed).clone();
         }
         let mut decision = match &self.core {
-            Core::Fixed(decision) => decision.clone(),
-            Core::Depends(depends) => {
-                let facts = Lazy { call, arguments: OnceCell::new() };
+            ConfigRuling::Fixed(decision) => decision.clone(),
+            ConfigRuling::Conditional(depends) => {
+                let facts = CallContext { call, arguments: OnceCell::new() };
                 depends.decide(|candidate| facts.matches(candidate, &depends.tool))
             }
         };
         if let Some(standing) = &self.standing {
-            decision = standing.applied(decision, call);
+            decision = standing.apply(decision, call);
         }
-        if self.simulates { decision.let_through() } else { decision }
+        if self.simulates { decision.allow_simulated() } else { decision }
     }
 
     /// Whether deciding on a call of this principal may take long: a condition that loops could look at its arguments.
@@ -125,32 +127,32 @@ impl Ruling {
         if self.standing.as_ref().is_some_and(|standing| standing.may_take_long(arguments)) {
             return true;
         }
-        let Core::Depends(depends) = &self.core else { return false };
+        let ConfigRuling::Conditional(depends) = &self.core else { return false };
         let mut asked = depends.candidates.iter().filter(|candidate| {
-            candidate.rule.speaks_of(principal.role, &principal.name)
+            candidate.rule.applies_to(principal.role, &principal.name)
                 && candidate.rule.when.as_ref().is_some_and(|when| when.uses().arguments)
         });
         asked.any(|candidate| {
-            arguments.get().len() > SHORT || candidate.rule.when.as_ref().is_some_and(condition::Condition::loops)
+            arguments.get().len() > SHORT || candidate.rule.when.as_ref().is_some_and(condition::Condition::has_loops)
         })
     }
 
     /// Whether the tool is listed to this principal: not where every call of theirs would be denied.
     #[must_use]
-    pub fn lists_to(&self, principal: &Principal) -> bool {
+    pub fn is_listed_to(&self, principal: &Principal) -> bool {
         let listed = || match &self.core {
-            Core::Fixed(decision) => decision.verdict != Verdict::Deny,
-            Core::Depends(depends) => depends.lists_to(principal),
+            ConfigRuling::Fixed(decision) => decision.verdict != Verdict::Deny,
+            ConfigRuling::Conditional(depends) => depends.is_listed_to(principal),
         };
         self.simulates || (!self.standing.as_ref().is_some_and(|standing| standing.denies_all(principal)) && listed())
     }
 
     /// Whether some call of this principal could be reviewed or denied.
     #[must_use]
-    pub fn may_stop(&self, principal: &Principal) -> bool {
+    pub fn may_block(&self, principal: &Principal) -> bool {
         let stops = || match &self.core {
-            Core::Fixed(decision) => decision.verdict != Verdict::Allow,
-            Core::Depends(depends) => depends.may_stop(principal),
+            ConfigRuling::Fixed(decision) => decision.verdict != Verdict::Allow,
+            ConfigRuling::Conditional(depends) => depends.may_block(principal),
         };
         !self.simulates && (self.standing.is_some() || stops())
     }
@@ -158,7 +160,7 @@ impl Ruling {
     /// Whether every call, whoever makes it, goes straight through, and would.
     #[must_use]
     pub fn always_allows(&self) -> bool {
-        self.fixed.as_ref().is_some_and(|decision| decision.meant() == Verdict::Allow)
+        self.fixed.as_ref().is_some_and(|decision| decision.intended_verdict() == Verdict::Allow)
     }
 
     /// Whether a call may become a change.
@@ -166,27 +168,27 @@ impl Ruling {
     pub fn may_review(&self) -> bool {
         match &self.core {
             _ if self.simulates => false,
-            Core::Fixed(decision) => decision.verdict == Verdict::Review,
-            Core::Depends(_) => true,
+            ConfigRuling::Fixed(decision) => decision.verdict == Verdict::Review,
+            ConfigRuling::Conditional(_) => true,
         }
     }
 
     /// The decision, where it is the same for all calls.
     #[must_use]
-    pub fn fixed(&self) -> Option<&Arc<Decision>> {
+    pub fn fixed_decision(&self) -> Option<&Arc<Decision>> {
         self.fixed.as_ref()
     }
 
     /// What becomes of the calls that no rule of the configuration decides on; `None` where a rule decides on all.
     #[must_use]
-    pub fn by_default(&self) -> Option<&Decision> {
+    pub fn default_decision(&self) -> Option<&Decision> {
         match &self.core {
-            Core::Fixed(decision) => Some(decision).filter(|decision| decision.rule.is_none()),
-            Core::Depends(depends) => {
-                let ends = |candidate: &Candidate| {
-                    !candidate.rule.asks_who()
-                        && !asks_of_the_call(&candidate.rule)
-                        && matches!(candidate.given, Given::Fits)
+            ConfigRuling::Fixed(decision) => Some(decision).filter(|decision| decision.rule.is_none()),
+            ConfigRuling::Conditional(depends) => {
+                let ends = |candidate: &CandidateRule| {
+                    !candidate.rule.restricts_callers()
+                        && !depends_on_call(&candidate.rule)
+                        && matches!(candidate.static_match, StaticMatch::Matches)
                 };
                 (!depends.candidates.last().is_some_and(ends)).then_some(&depends.otherwise)
             }
@@ -195,19 +197,19 @@ impl Ruling {
 
     /// The standing rule by which a reviewer lets the tool run, where that counts for all calls but its creator's own.
     #[must_use]
-    pub fn let_run(&self) -> Option<&Arc<StandingRule>> {
+    pub fn tool_allow_rule(&self) -> Option<&Arc<StandingRule>> {
         let decision = match &self.core {
-            Core::Fixed(decision) if decision.rule.is_none() && decision.mark.is_none() => decision,
+            ConfigRuling::Fixed(decision) if decision.rule.is_none() && decision.mark.is_none() => decision,
             _ => return None,
         };
-        self.standing.as_ref()?.lets_run(&decision.terms)
+        self.standing.as_ref()?.allow_rule(&decision.terms)
     }
 
     /// The labels of the rules that the verdict depends on: standing ones, then those of the configuration, in order.
     pub fn rules(&self) -> impl Iterator<Item = &str> {
         let (fixed, depends) = match &self.core {
-            Core::Fixed(decision) => (decision.rule.as_deref(), None),
-            Core::Depends(depends) => (None, Some(depends)),
+            ConfigRuling::Fixed(decision) => (decision.rule.as_deref(), None),
+            ConfigRuling::Conditional(depends) => (None, Some(depends)),
         };
         let standing = self.standing.iter().flat_map(|standing| standing.ids());
         let depends = depends.into_iter().flat_map(|depends| depends.candidates.iter().map(|c| &*c.rule.label));
@@ -215,76 +217,76 @@ impl Ruling {
     }
 }
 
-impl Core {
+impl ConfigRuling {
     fn new(rules: &[Arc<Rule>], tool: &ToolFacts, otherwise: Decision) -> Self {
         let value = tool_value(tool);
         let mut candidates = Vec::new();
         let mut fixed = true;
         for rule in rules {
-            let Some(given) = before_the_call(rule, tool, &value) else { continue };
-            let asks = rule.asks_who() || asks_of_the_call(rule);
-            let ends = !asks && matches!(given, Given::Fits);
+            let Some(static_match) = match_statically(rule, tool, &value) else { continue };
+            let asks = rule.restricts_callers() || depends_on_call(rule);
+            let ends = !asks && matches!(static_match, StaticMatch::Matches);
             fixed &= !asks;
-            candidates.push(Candidate { rule: Arc::clone(rule), given });
+            candidates.push(CandidateRule { rule: Arc::clone(rule), static_match });
             if ends {
                 break;
             }
         }
-        let depends = Depends { candidates, otherwise, mark: tool.standing.mark(), tool: value };
+        let depends = ConditionalRules { candidates, otherwise, mark: tool.standing.mark(), tool: value };
         if fixed {
             // No candidate asks anything of a call, so none is looked at.
-            return Self::Fixed(depends.decide(|candidate| candidate.given.as_match()));
+            return Self::Fixed(depends.decide(|candidate| candidate.static_match.as_match()));
         }
-        Self::Depends(Arc::new(depends))
+        Self::Conditional(Arc::new(depends))
     }
 }
 
 /// What a rule's own text says of a tool; `None` where it does not speak of it.
-fn before_the_call(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<Given> {
+fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<StaticMatch> {
     if !rule.admits_tool(&tool.name) || !rule.servers.admits(&tool.server) {
         return None;
     }
-    let given = if tool.is_believed() {
-        rule.annotations.matches(&tool.annotations).then_some(Given::Fits)?
+    let static_match = if tool.has_trusted_annotations() {
+        rule.annotations.matches(&tool.annotations).then_some(StaticMatch::Matches)?
     } else {
-        match (rule.annotations.matches(&tool.annotations), rule.annotations.matches(&UNKNOWN)) {
-            (true, true) => Given::Fits,
+        match (rule.annotations.matches(&tool.annotations), rule.annotations.matches(&DEFAULT_ANNOTATIONS)) {
+            (true, true) => StaticMatch::Matches,
             (false, false) => return None,
-            _ => Given::Open,
+            _ => StaticMatch::Uncertain,
         }
     };
     match &rule.when {
-        Some(when) if !asks_of_the_call(rule) => {
-            match when.holds(&Known { tool: Some(value.clone()), ..Known::default() }) {
-                Ok(true) => Some(given),
+        Some(when) if !depends_on_call(rule) => {
+            match when.holds(&ConditionInputs { tool: Some(value.clone()), ..ConditionInputs::default() }) {
+                Ok(true) => Some(static_match),
                 Ok(false) => None,
-                Err(fault) => Some(Given::Fault(fault)),
+                Err(fault) => Some(StaticMatch::Fault(fault)),
             }
         }
-        _ => Some(given),
+        _ => Some(static_match),
     }
 }
 
-fn asks_of_the_call(rule: &Rule) -> bool {
+fn depends_on_call(rule: &Rule) -> bool {
     rule.when.as_ref().is_some_and(|when| {
         let uses = when.uses();
         uses.arguments || uses.principal || uses.session
     })
 }
 
-impl Given {
-    fn as_match(&self) -> Match {
+impl StaticMatch {
+    fn as_match(&self) -> CallMatch {
         match self {
-            Self::Fits => Match::Yes,
-            Self::Open => Match::Open,
-            Self::Fault(fault) => Match::Fault(fault.clone()),
+            Self::Matches => CallMatch::Yes,
+            Self::Uncertain => CallMatch::Uncertain,
+            Self::Fault(fault) => CallMatch::Fault(fault.clone()),
         }
     }
 }
 
-impl Depends {
+impl ConditionalRules {
     /// The first rule that matches decides, but for what came before it and was left open.
-    fn decide(&self, matches: impl Fn(&Candidate) -> Match) -> Decision {
+    fn decide(&self, matches: impl Fn(&CandidateRule) -> CallMatch) -> Decision {
         let mut open: Option<Decision> = None;
         let mut note = |decision: Decision| {
             open = Some(match open.take() {
@@ -295,13 +297,13 @@ impl Depends {
         let mut last = None;
         for candidate in &self.candidates {
             match matches(candidate) {
-                Match::No => {}
-                Match::Yes => {
-                    last = Some(Decision::of_rule(&candidate.rule));
+                CallMatch::No => {}
+                CallMatch::Yes => {
+                    last = Some(Decision::from_rule(&candidate.rule));
                     break;
                 }
-                Match::Open => note(Decision::of_rule(&candidate.rule)),
-                Match::Fault(fault) => note(Decision::of_fault(&candidate.rule, &fault)),
+                CallMatch::Uncertain => note(Decision::from_rule(&candidate.rule)),
+                CallMatch::Fault(fault) => note(Decision::from_fault(&candidate.rule, &fault)),
             }
         }
         let last = last.unwrap_or_else(|| self.otherwise.clone());
@@ -310,37 +312,40 @@ impl Depends {
             Some(open) => open.or_stricter(last),
             None => last,
         };
-        decision.marked(self.mark)
+        decision.with_mark(self.mark)
     }
 
-    fn may_stop(&self, principal: &Principal) -> bool {
+    fn may_block(&self, principal: &Principal) -> bool {
         if self.mark.is_some() {
             return true;
         }
-        for Candidate { rule, given } in &self.candidates {
-            if !rule.speaks_of(principal.role, &principal.name) {
+        for CandidateRule { rule, static_match } in &self.candidates {
+            if !rule.applies_to(principal.role, &principal.name) {
                 continue;
             }
             // What cannot be evaluated is reviewed.
-            if rule.then != Verdict::Allow || asks_of_the_call(rule) || matches!(given, Given::Fault(_)) {
+            if rule.then != Verdict::Allow || depends_on_call(rule) || matches!(static_match, StaticMatch::Fault(_)) {
                 return true;
             }
-            if matches!(given, Given::Fits) {
+            if matches!(static_match, StaticMatch::Matches) {
                 return false;
             }
         }
         self.otherwise.verdict != Verdict::Allow
     }
 
-    fn lists_to(&self, principal: &Principal) -> bool {
-        let known =
-            Known { principal: Some(principal_value(principal)), tool: Some(self.tool.clone()), ..Known::default() };
-        for Candidate { rule, given } in &self.candidates {
-            if !rule.speaks_of(principal.role, &principal.name) {
+    fn is_listed_to(&self, principal: &Principal) -> bool {
+        let known = ConditionInputs {
+            principal: Some(principal_value(principal)),
+            tool: Some(self.tool.clone()),
+            ..ConditionInputs::default()
+        };
+        for CandidateRule { rule, static_match } in &self.candidates {
+            if !rule.applies_to(principal.role, &principal.name) {
                 continue;
             }
             let denies = rule.then == Verdict::Deny;
-            let of_the_call = |uses: condition::Uses| uses.arguments || uses.session;
+            let of_the_call = |uses: condition::UsedVariables| uses.arguments || uses.session;
             match &rule.when {
                 // May hold or not. If not, the rest decides.
                 Some(when) if of_the_call(when.uses()) => {
@@ -349,7 +354,7 @@ impl Depends {
                     }
                     continue;
                 }
-                Some(when) if asks_of_the_call(rule) => match when.holds(&known) {
+                Some(when) if depends_on_call(rule) => match when.holds(&known) {
                     Ok(true) => {}
                     Ok(false) => continue,
                     Err(_) if denies => return false,
@@ -357,10 +362,10 @@ impl Depends {
                 },
                 _ => {}
             }
-            match given {
-                Given::Fits => return !denies,
-                Given::Open | Given::Fault(_) if denies => return false,
-                Given::Open | Given::Fault(_) => {}
+            match static_match {
+                StaticMatch::Matches => return !denies,
+                StaticMatch::Uncertain | StaticMatch::Fault(_) if denies => return false,
+                StaticMatch::Uncertain | StaticMatch::Fault(_) => {}
             }
         }
         self.otherwise.verdict != Verdict::Deny
@@ -368,32 +373,32 @@ impl Depends {
 }
 
 /// A call whose arguments are read when the first condition looks at them.
-struct Lazy<'a> {
+struct CallContext<'a> {
     call: &'a CallFacts<'a>,
     arguments: OnceCell<Result<cel::Value, ConditionFault>>,
 }
 
-impl Lazy<'_> {
-    fn matches(&self, candidate: &Candidate, tool: &cel::Value) -> Match {
-        let Candidate { rule, given } = candidate;
+impl CallContext<'_> {
+    fn matches(&self, candidate: &CandidateRule, tool: &cel::Value) -> CallMatch {
+        let CandidateRule { rule, static_match } = candidate;
         let principal = self.call.principal;
-        if !rule.speaks_of(principal.role, &principal.name) {
-            return Match::No;
+        if !rule.applies_to(principal.role, &principal.name) {
+            return CallMatch::No;
         }
-        if matches!(given, Given::Fault(_)) || !asks_of_the_call(rule) {
-            return given.as_match();
+        if matches!(static_match, StaticMatch::Fault(_)) || !depends_on_call(rule) {
+            return static_match.as_match();
         }
         match self.holds(rule, tool) {
-            Ok(true) => given.as_match(),
-            Ok(false) => Match::No,
-            Err(fault) => Match::Fault(fault),
+            Ok(true) => static_match.as_match(),
+            Ok(false) => CallMatch::No,
+            Err(fault) => CallMatch::Fault(fault),
         }
     }
 
     fn holds(&self, rule: &Rule, tool: &cel::Value) -> Result<bool, ConditionFault> {
         let Some(when) = &rule.when else { return Ok(true) };
         let uses = when.uses();
-        let mut known = Known::default();
+        let mut known = ConditionInputs::default();
         if uses.arguments {
             let read = self.arguments.get_or_init(|| values::arguments(self.call.arguments));
             known.arguments = Some(read.clone()?);
@@ -403,7 +408,7 @@ impl Lazy<'_> {
         }
         if uses.session {
             let CallFacts { transport, revision, client, .. } = self.call;
-            known.session = Some(condition::texts(&[
+            known.session = Some(condition::text_map(&[
                 ("transport", Some(transport)),
                 ("revision", Some(revision)),
                 ("client", *client),
@@ -417,12 +422,12 @@ impl Lazy<'_> {
 }
 
 pub(super) fn principal_value(principal: &Principal) -> cel::Value {
-    condition::texts(&[("name", Some(&principal.name)), ("role", Some(principal.role.as_str()))])
+    condition::text_map(&[("name", Some(&principal.name)), ("role", Some(principal.role.as_str()))])
 }
 
 /// Annotations as far as they count: what nobody vouches for is the worst that the protocol assumes.
 fn tool_value(tool: &ToolFacts) -> cel::Value {
-    let known = tool.known();
+    let known = tool.effective_annotations();
     let hints = [
         ("readOnlyHint", known.read_only_hint),
         ("destructiveHint", known.destructive_hint),
@@ -431,9 +436,9 @@ fn tool_value(tool: &ToolFacts) -> cel::Value {
     ];
     let annotations: BTreeMap<String, cel::Value> =
         hints.into_iter().map(|(hint, is)| (hint.to_owned(), cel::Value::Bool(is))).collect();
-    condition::object(BTreeMap::from([
+    condition::map_value(BTreeMap::from([
         ("name".to_owned(), cel::Value::from(tool.name.as_str())),
         ("server".to_owned(), cel::Value::from(tool.server.as_str())),
-        ("annotations".to_owned(), condition::object(annotations)),
+        ("annotations".to_owned(), condition::map_value(annotations)),
     ]))
 }

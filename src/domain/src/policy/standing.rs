@@ -5,7 +5,7 @@ use serde::Serialize;
 /// See the module's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum DefinitionStatus {
     /// Compiled into the gateway.
     Module,
     /// A reviewer accepted exactly this definition.
@@ -18,10 +18,10 @@ pub enum Standing {
     Changed,
 }
 
-impl Standing {
+impl DefinitionStatus {
     /// Whether what the definition says of itself counts; `trusted`: the operator vouches for what its server says.
     #[must_use]
-    pub const fn is_believed(self, trusted: bool) -> bool {
+    pub const fn trusts_annotations(self, trusted: bool) -> bool {
         match self {
             Self::Module | Self::Accepted => true,
             Self::Seen => trusted,
@@ -31,10 +31,10 @@ impl Standing {
 
     /// What it waits to be accepted for.
     #[must_use]
-    pub const fn mark(self) -> Option<Mark> {
+    pub const fn mark(self) -> Option<AcceptanceMark> {
         match self {
-            Self::New => Some(Mark::New),
-            Self::Changed => Some(Mark::Changed),
+            Self::New => Some(AcceptanceMark::New),
+            Self::Changed => Some(AcceptanceMark::Changed),
             Self::Module | Self::Accepted | Self::Seen => None,
         }
     }
@@ -42,14 +42,14 @@ impl Standing {
 
 /// Why a tool is reviewed whatever else is said of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Mark {
+pub enum AcceptanceMark {
     #[serde(rename = "TOOL_NEW")]
     New,
     #[serde(rename = "TOOL_CHANGED")]
     Changed,
 }
 
-impl Mark {
+impl AcceptanceMark {
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 
 use super::{CallFacts, Decision, Reviewers, ToolFacts, Verdict};
 use crate::{
-    changes::{Terms, people::Person},
+    changes::{Terms, person::Person},
     principal::{Principal, Role},
 };
 use countersign_protocol::arguments::{self, canonical_text_hash};
@@ -30,17 +30,17 @@ use countersign_protocol::arguments::{self, canonical_text_hash};
 /// What it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Says {
+pub enum StandingVerdict {
     Allow,
     Deny,
 }
 
 /// How often it decided; shared by all copies of a rule.
 #[derive(Clone, Default)]
-pub struct Uses(Arc<AtomicU64>);
+pub struct UseCounter(Arc<AtomicU64>);
 
-impl Uses {
-    pub fn count(&self) {
+impl UseCounter {
+    pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -50,24 +50,24 @@ impl Uses {
     }
 
     /// It decided at least so often, as others have counted.
-    pub fn raise(&self, uses: u64) {
+    pub fn raise_to(&self, uses: u64) {
         self.0.fetch_max(uses, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Uses {
+impl fmt::Debug for UseCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)
     }
 }
 
-impl Serialize for Uses {
+impl Serialize for UseCounter {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.get())
     }
 }
 
-impl<'de> Deserialize<'de> for Uses {
+impl<'de> Deserialize<'de> for UseCounter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         u64::deserialize(deserializer).map(|uses| Self(Arc::new(AtomicU64::new(uses))))
     }
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Uses {
 pub struct StandingRule {
     /// `srl_…`
     pub id: String,
-    pub verdict: Says,
+    pub verdict: StandingVerdict,
     pub provider: String,
     /// As clients see it.
     pub tool: String,
@@ -94,7 +94,7 @@ pub struct StandingRule {
     pub principal: Option<String>,
     /// Who proposed the change that it was given on, beside the name: nobody takes back what denies their own calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proposer: Option<Whose>,
+    pub proposer: Option<AccountRef>,
     /// Canonical, so that the order of members does not matter; `None` is any arguments.
     pub arguments_hash: Option<String>,
     /// What that hash is of, where it is not too large to be kept.
@@ -119,7 +119,7 @@ pub struct StandingRule {
     /// ended then; what it denies stays denied until somebody revokes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphaned_at: Option<Timestamp>,
-    pub uses: Uses,
+    pub uses: UseCounter,
     /// Its end by the clock that nobody sets, so that a clock that was set back keeps nothing alive.
     #[serde(skip)]
     pub deadline: Option<Instant>,
@@ -128,7 +128,7 @@ pub struct StandingRule {
 /// An account that a rule speaks of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Whose {
+pub struct AccountRef {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -136,7 +136,7 @@ pub struct Whose {
     pub key_id: Option<String>,
 }
 
-impl Whose {
+impl AccountRef {
     #[must_use]
     pub fn person(&self) -> Person<'_> {
         Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
@@ -165,45 +165,45 @@ impl StandingRule {
 
     /// Whether it lets a whole tool run without review.
     #[must_use]
-    pub fn is_of_tool(&self) -> bool {
+    pub fn allows_whole_tool(&self) -> bool {
         self.from_change.is_none()
-            && self.verdict == Says::Allow
+            && self.verdict == StandingVerdict::Allow
             && self.principal.is_none()
             && self.arguments_hash.is_none()
     }
 
     /// Whether it speaks of calls of this principal.
     #[must_use]
-    pub fn speaks_of(&self, principal: &Principal) -> bool {
+    pub fn applies_to(&self, principal: &Principal) -> bool {
         let Some(name) = &self.principal else { return true };
-        if self.verdict == Says::Allow {
+        if self.verdict == StandingVerdict::Allow {
             return *name == principal.name;
         }
-        let caller = Person::of(principal);
-        caller.is_called(name) || self.proposer.as_ref().is_some_and(|proposer| proposer.person().is(caller))
+        let caller = Person::from_principal(principal);
+        caller.is_named(name) || self.proposer.as_ref().is_some_and(|proposer| proposer.person().is_same_as(caller))
     }
 
     /// Whether it has neither ended nor been taken back.
     #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {
-        !self.is_over() && !self.is_due(now)
+        !self.has_ended() && !self.is_expired(now)
     }
 
     /// Whether that is on record.
     #[must_use]
-    pub const fn is_over(&self) -> bool {
+    pub const fn has_ended(&self) -> bool {
         self.revoked_at.is_some() || self.expired_at.is_some()
     }
 
     /// Whether its time has passed.
     #[must_use]
-    pub fn is_due(&self, now: Timestamp) -> bool {
+    pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now) || self.deadline.is_some_and(|at| at <= Instant::now())
     }
 
     /// Begins to count its time by the steady clock.
     #[must_use]
-    pub fn timed(self, now: Timestamp) -> Self {
+    pub fn with_deadline(self, now: Timestamp) -> Self {
         let left = self.expires_at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
         // A time beyond what `Instant` holds is one the process will not see.
         Self { deadline: left.and_then(|left| Instant::now().checked_add(left)), ..self }
@@ -213,7 +213,7 @@ impl StandingRule {
 /// Where standing rules come from.
 pub trait StandingSource: Send + Sync + 'static {
     /// Those that speak of a tool and are not over.
-    fn of_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>>;
+    fn rules_for_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>>;
 }
 
 /// There are none.
@@ -221,24 +221,24 @@ pub trait StandingSource: Send + Sync + 'static {
 pub struct NoStandingRules;
 
 impl StandingSource for NoStandingRules {
-    fn of_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
+    fn rules_for_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
         Vec::new()
     }
 }
 
 /// Whether one reviewer may let a call through for which a review asks this.
 #[must_use]
-pub fn suffices(people: &dyn Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
-    terms.one_word_is_enough() && people.may_decide(terms, reviewer)
+pub fn can_approve_alone(people: &dyn Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
+    terms.single_approval_suffices() && people.may_decide(terms, reviewer)
 }
 
 /// The standing rules of one tool.
-pub(super) struct OfTool {
+pub(super) struct ToolStandingRules {
     rules: Vec<Arc<StandingRule>>,
     people: Arc<dyn Reviewers>,
 }
 
-impl fmt::Debug for OfTool {
+impl fmt::Debug for ToolStandingRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.rules.fmt(f)
     }
@@ -247,9 +247,9 @@ impl fmt::Debug for OfTool {
 /// Nesting of arguments that are compared.
 const MAX_DEPTH: usize = 128;
 /// Arguments beyond this take a while to compare.
-const SHORT: usize = 16 << 10;
+const QUICK_COMPARISON_BYTES: usize = 16 << 10;
 
-impl OfTool {
+impl ToolStandingRules {
     /// `None` where nothing is said of the tool. A rule that allows counts for the definition it was given on, coming from
     /// the command or address that it came from then; one that denies for every other too, or a server could shake it off
     /// by another description.
@@ -259,7 +259,8 @@ impl OfTool {
         people: &Arc<dyn Reviewers>,
     ) -> Option<Arc<Self>> {
         let counts = |rule: &Arc<StandingRule>| {
-            rule.verdict == Says::Deny || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
+            rule.verdict == StandingVerdict::Deny
+                || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
         };
         let rules: Vec<_> = rules.into_iter().filter(counts).collect();
         (!rules.is_empty()).then(|| Arc::new(Self { rules, people: Arc::clone(people) }))
@@ -271,17 +272,22 @@ impl OfTool {
 
     /// Whether comparing these arguments may take long.
     pub(super) fn may_take_long(&self, arguments: &RawValue) -> bool {
-        arguments.get().len() > SHORT && self.rules.iter().any(|rule| rule.arguments_hash.is_some())
+        arguments.get().len() > QUICK_COMPARISON_BYTES && self.rules.iter().any(|rule| rule.arguments_hash.is_some())
     }
 
     /// The rule by which a reviewer lets the whole tool run, whoever calls it with whatever arguments, where a review would
     /// ask for no more than `terms`.
-    pub(super) fn lets_run(&self, terms: &Terms) -> Option<&Arc<StandingRule>> {
+    pub(super) fn allow_rule(&self, terms: &Terms) -> Option<&Arc<StandingRule>> {
         let now = Timestamp::now();
         self.rules.iter().find(|rule| {
-            rule.is_of_tool()
+            rule.allows_whole_tool()
                 && rule.is_live(now)
-                && self.people.now(&rule.creator()).ok().flatten().is_some_and(|c| suffices(&*self.people, terms, &c))
+                && self
+                    .people
+                    .current_principal(&rule.creator())
+                    .ok()
+                    .flatten()
+                    .is_some_and(|c| can_approve_alone(&*self.people, terms, &c))
         })
     }
 
@@ -289,19 +295,19 @@ impl OfTool {
     pub(super) fn denies_all(&self, principal: &Principal) -> bool {
         let now = Timestamp::now();
         self.rules.iter().any(|rule| {
-            rule.verdict == Says::Deny
+            rule.verdict == StandingVerdict::Deny
                 && rule.arguments_hash.is_none()
                 && rule.is_live(now)
-                && rule.speaks_of(principal)
+                && rule.applies_to(principal)
         })
     }
 
     /// What becomes of a call for which the configuration alone says `decision`.
-    pub(super) fn applied(&self, decision: Decision, call: &CallFacts<'_>) -> Decision {
+    pub(super) fn apply(&self, decision: Decision, call: &CallFacts<'_>) -> Decision {
         let now = Timestamp::now();
         let mut hash: Option<Option<String>> = None;
         let mut fits = |rule: &&Arc<StandingRule>| {
-            if !rule.is_live(now) || !rule.speaks_of(call.principal) {
+            if !rule.is_live(now) || !rule.applies_to(call.principal) {
                 return false;
             }
             let Some(asked) = &rule.arguments_hash else { return true };
@@ -311,34 +317,34 @@ impl OfTool {
             });
             is.as_ref() == Some(asked)
         };
-        let of = |says: Says| self.rules.iter().filter(move |rule| rule.verdict == says);
-        if let Some(rule) = of(Says::Deny).find(&mut fits) {
-            return told(decision, rule, Verdict::Deny);
+        let of = |says: StandingVerdict| self.rules.iter().filter(move |rule| rule.verdict == says);
+        if let Some(rule) = of(StandingVerdict::Deny).find(&mut fits) {
+            return decide_by_rule(decision, rule, Verdict::Deny);
         }
         if decision.verdict != Verdict::Review || decision.mark.is_some() {
             return decision;
         }
-        let mut allows = of(Says::Allow).filter(|rule| {
+        let mut allows = of(StandingVerdict::Allow).filter(|rule| {
             if rule.from_change.is_none() && decision.rule.is_some() {
                 return false;
             }
             // What cannot be known now is no yes.
-            let Ok(Some(creator)) = self.people.now(&rule.creator()) else { return false };
+            let Ok(Some(creator)) = self.people.current_principal(&rule.creator()) else { return false };
             let said = rule.comment.is_some() || !decision.terms.require_comment;
-            said && !Person::of(call.principal).is(Person::of(&creator))
-                && suffices(&*self.people, &decision.terms, &creator)
+            said && !Person::from_principal(call.principal).is_same_as(Person::from_principal(&creator))
+                && can_approve_alone(&*self.people, &decision.terms, &creator)
         });
         match allows.find(&mut fits) {
             Some(rule) => {
                 let rule = Arc::clone(rule);
-                told(decision, &rule, Verdict::Allow)
+                decide_by_rule(decision, &rule, Verdict::Allow)
             }
             None => decision,
         }
     }
 }
 
-fn told(decision: Decision, rule: &Arc<StandingRule>, verdict: Verdict) -> Decision {
+fn decide_by_rule(decision: Decision, rule: &Arc<StandingRule>, verdict: Verdict) -> Decision {
     let reason = match (&rule.comment, verdict) {
         (Some(comment), _) => comment.as_str().into(),
         (None, Verdict::Deny) => "a reviewer said that such calls are not to be made".into(),

@@ -14,7 +14,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use super::{
     Policy, Rule, Verdict,
-    condition::{self, Known},
+    condition::{self, ConditionInputs},
     ruling::principal_value,
 };
 use crate::{
@@ -44,7 +44,7 @@ impl<'a> Subject<'a> {
 
     /// For people, and the key of errors.
     #[must_use]
-    pub const fn what(self) -> &'static str {
+    pub const fn kind_name(self) -> &'static str {
         match self {
             Self::Resource(_) => "resource",
             Self::Prompt(_) => "prompt",
@@ -55,7 +55,7 @@ impl<'a> Subject<'a> {
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker<'a> {
+pub struct Requester<'a> {
     pub principal: &'a Principal,
     /// `http`, `websocket`, `stdio`, …
     pub transport: &'a str,
@@ -74,11 +74,11 @@ pub enum Owner<'a> {
 
 /// What becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum AccessDecision {
     /// A rule lets it through.
     Allowed,
     /// No rule speaks of it, and the default does not refuse it.
-    Unnamed,
+    NoRule,
     Refused(Refusal),
 }
 
@@ -94,7 +94,7 @@ pub struct Refusal {
 impl Policy {
     /// Whether any resource or prompt could be refused to anybody; while not, none needs to be looked at.
     #[must_use]
-    pub fn refuses_some(&self) -> bool {
+    pub fn can_refuse_access(&self) -> bool {
         let speaks = |rule: &Rule| {
             rule.then == Verdict::Deny && (!rule.resources.is_empty() || !rule.prompts.is_empty() || is_general(rule))
         };
@@ -109,17 +109,17 @@ impl Policy {
 
     /// What the policy says, whether it is enforced or not.
     #[must_use]
-    pub fn passage(&self, subject: Subject<'_>, owner: Owner<'_>, asker: &Asker<'_>) -> Passage {
+    pub fn decide_access(&self, subject: Subject<'_>, owner: Owner<'_>, asker: &Requester<'_>) -> AccessDecision {
         let server = match owner {
-            Owner::Module("gateway") => return Passage::Unnamed,
+            Owner::Module("gateway") => return AccessDecision::NoRule,
             Owner::Upstream(name) | Owner::Module(name) => name,
         };
         let upstream = matches!(owner, Owner::Upstream(_));
-        let forms = Forms::of(subject);
+        let forms = SubjectSpellings::for_subject(subject);
         for rule in self.rules.iter() {
             let speaks = rule.servers.admits(server)
-                && rule.speaks_of(asker.principal.role, &asker.principal.name)
-                && forms.are_meant(rule, subject, upstream);
+                && rule.applies_to(asker.principal.role, &asker.principal.name)
+                && forms.match_rule(rule, subject, upstream);
             if !speaks {
                 continue;
             }
@@ -127,53 +127,62 @@ impl Policy {
                 // It may hold or not: the stricter counts.
                 (Verdict::Deny, None | Some(true)) => {
                     let said = rule.reason.clone().unwrap_or_else(|| format!("{} says deny", rule.label).into());
-                    return Passage::Refused(Refusal { rule: Some(rule.label.clone()), reason: said });
+                    return AccessDecision::Refused(Refusal { rule: Some(rule.label.clone()), reason: said });
                 }
-                (Verdict::Allow, Some(true)) => return Passage::Allowed,
+                (Verdict::Allow, Some(true)) => return AccessDecision::Allowed,
                 _ => {}
             }
         }
         if upstream && self.default == PolicyDefault::Deny {
             let reason = "policy.default is deny, and no rule allows it".into();
-            return Passage::Refused(Refusal { rule: None, reason });
+            return AccessDecision::Refused(Refusal { rule: None, reason });
         }
-        Passage::Unnamed
+        AccessDecision::NoRule
     }
 
     /// Whether a method of an extension passes to that server. `gated` says that some tool there is not free.
     #[must_use]
-    pub fn passes(&self, server: &str, method: &str, asker: &Asker<'_>, gated: impl FnOnce() -> bool) -> bool {
+    pub fn allows_method(
+        &self,
+        server: &str,
+        method: &str,
+        asker: &Requester<'_>,
+        gated: impl FnOnce() -> bool,
+    ) -> bool {
         // A rule that would stop a tool of that name stops it too.
         let stops = |rule: &Rule| {
             rule.then != Verdict::Allow
                 && rule.servers.admits(server)
                 && rule.admits_tool(method)
-                && rule.speaks_of(asker.principal.role, &asker.principal.name)
+                && rule.applies_to(asker.principal.role, &asker.principal.name)
         };
         if self.simulates() {
             return true;
         }
-        match self.passage(Subject::Method(method), Owner::Upstream(server), asker) {
-            Passage::Allowed => true,
-            Passage::Refused(_) => false,
-            Passage::Unnamed => {
+        match self.decide_access(Subject::Method(method), Owner::Upstream(server), asker) {
+            AccessDecision::Allowed => true,
+            AccessDecision::Refused(_) => false,
+            AccessDecision::NoRule => {
                 self.default == PolicyDefault::Allow && !self.rules.iter().any(|rule| stops(rule)) && !gated()
             }
         }
     }
 }
 
-impl Asker<'_> {
+impl Requester<'_> {
     /// Whether the rule's condition holds; `None` where it cannot be evaluated.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         let Some(when) = &rule.when else { return Some(true) };
-        let session = condition::texts(&[
+        let session = condition::text_map(&[
             ("transport", Some(self.transport)),
             ("revision", Some(self.revision)),
             ("client", self.client),
         ]);
-        let known =
-            Known { principal: Some(principal_value(self.principal)), session: Some(session), ..Known::default() };
+        let known = ConditionInputs {
+            principal: Some(principal_value(self.principal)),
+            session: Some(session),
+            ..ConditionInputs::default()
+        };
         when.holds(&known).ok()
     }
 }
@@ -181,25 +190,25 @@ impl Asker<'_> {
 /// Whether it names nothing and asks for nothing that only a tool has.
 fn is_general(rule: &Rule) -> bool {
     let of_tools = rule.when.as_ref().is_some_and(|when| when.uses().arguments || when.uses().tool);
-    rule.tools.is_empty() && !rule.names_others() && rule.annotations == Default::default() && !of_tools
+    rule.tools.is_empty() && !rule.names_non_tools() && rule.annotations == Default::default() && !of_tools
 }
 
 /// The ways to write what is asked for. A rule that denies speaks of it if one of them fits, one that allows if all do.
-struct Forms<'a> {
+struct SubjectSpellings<'a> {
     written: Cow<'a, str>,
     /// A URI with its escapes and dots resolved, where that is another text.
     resolved: Option<String>,
 }
 
-impl<'a> Forms<'a> {
-    fn of(subject: Subject<'a>) -> Self {
+impl<'a> SubjectSpellings<'a> {
+    fn for_subject(subject: Subject<'a>) -> Self {
         let Subject::Resource(uri) = subject else { return Self { written: subject.name().into(), resolved: None } };
         let written = lower_scheme(uri);
-        let resolved = resolved(&written);
+        let resolved = resolve_uri(&written);
         Self { resolved: (resolved != written).then_some(resolved), written }
     }
 
-    fn are_meant(&self, rule: &Rule, subject: Subject<'_>, upstream: bool) -> bool {
+    fn match_rule(&self, rule: &Rule, subject: Subject<'_>, upstream: bool) -> bool {
         let patterns = match subject {
             Subject::Resource(_) => &rule.resources,
             Subject::Prompt(_) => &rule.prompts,
@@ -228,7 +237,7 @@ fn lower_scheme(uri: &str) -> Cow<'_, str> {
 }
 
 /// With escapes decoded, backslashes as slashes, and `.` and `..` taken (RFC 3986 section 6.2.2): what a server may read.
-fn resolved(uri: &str) -> String {
+fn resolve_uri(uri: &str) -> String {
     let bytes = uri.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
     let mut at = 0;

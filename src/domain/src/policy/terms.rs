@@ -11,7 +11,7 @@ use crate::{
 /// The stricter of each, where it is open which of two rules is the one to follow. Whom of several reviewers both would
 /// ask for cannot be guessed: the first's are asked, where it asks for any. How the caller waits is the first's.
 #[must_use]
-pub fn stricter(first: &Terms, second: &Terms) -> Terms {
+pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
     let reviewers = if first.reviewers.is_empty() { &second.reviewers } else { &first.reviewers };
     let rejects = first.on_expiry == OnExpiry::Reject || second.on_expiry == OnExpiry::Reject;
     Terms {
@@ -32,7 +32,7 @@ pub fn stricter(first: &Terms, second: &Terms) -> Terms {
 
 /// In what `new` lets pass what `old` does not, for people: `quorum 2` and `quorum 1`.
 #[must_use]
-pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
+pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     // A term that is added is to be judged below, or to stand with those of the second line, which loosen nothing.
     #[rustfmt::skip]
     let Terms {
@@ -49,7 +49,7 @@ pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
         [] => "reviewers: anybody".to_owned(),
         some => format!("reviewers: {}", some.join(", ")),
     };
-    note(!admits_only(old, new), names(old), names(new));
+    note(!narrows_reviewers(old, new), names(old), names(new));
     note(new.quorum < old.quorum, format!("quorum {}", old.quorum), format!("quorum {}", new.quorum));
     note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     let edits = |terms: &Terms| match terms.edit {
@@ -66,7 +66,7 @@ pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
 }
 
 /// Whether nobody may decide by `new` who may not by `old`. Groups are taken for strangers to each other and to roles.
-fn admits_only(old: &Terms, new: &Terms) -> bool {
+fn narrows_reviewers(old: &Terms, new: &Terms) -> bool {
     fn asked(terms: &Terms) -> Option<BTreeSet<&str>> {
         // Whoever may decide at all is a reviewer or more.
         let all = terms.reviewers.is_empty() || terms.reviewers.iter().any(|asked| asked == Role::Reviewer.as_str());
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_joined_is_never_looser_than_either() {
+    fn stricter_terms_loosen_neither_side() {
         let strict = Terms {
             quorum: 3,
             expire_after: Some(60),
@@ -102,16 +102,16 @@ mod tests {
         };
         let lax = Terms { quorum: 2, expire_after: Some(90), undo_for: 10, questions: true, ..Terms::default() };
         let whole = Terms { undo_for: 10, ..strict.clone() };
-        assert_eq!(stricter(&strict, &lax), whole);
-        assert_eq!(stricter(&lax, &strict), whole);
+        assert_eq!(stricter_terms(&strict, &lax), whole);
+        assert_eq!(stricter_terms(&lax, &strict), whole);
         for (a, b) in [(&strict, &lax), (&lax, &strict)] {
-            assert_eq!(loosened(a, &stricter(a, b)), []);
+            assert_eq!(loosened_terms(a, &stricter_terms(a, b)), []);
         }
-        assert_eq!(stricter(&asks(&["dba"]), &asks(&["ops"])).reviewers, ["dba"], "the first's");
+        assert_eq!(stricter_terms(&asks(&["dba"]), &asks(&["ops"])).reviewers, ["dba"], "the first's");
     }
 
     #[test]
-    fn each_way_to_loosen_is_told_and_no_other() {
+    fn loosened_terms_are_all_reported() {
         let strict = Terms {
             quorum: 2,
             require_comment: true,
@@ -120,14 +120,14 @@ mod tests {
             undo_for: 5,
             ..asks(&["dba", "ops"])
         };
-        let all: Vec<String> = loosened(&strict, &Terms::default()).into_iter().map(|(from, _)| from).collect();
+        let all: Vec<String> = loosened_terms(&strict, &Terms::default()).into_iter().map(|(from, _)| from).collect();
         assert_eq!(all, ["reviewers: dba, ops", "quorum 2", "a comment", "no edits", "a preview", "undo for 5 s"]);
         let asked = Terms { questions: true, ..strict.clone() };
-        assert_eq!(loosened(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
-        assert_eq!(loosened(&Terms::default(), &strict), []);
+        assert_eq!(loosened_terms(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
+        assert_eq!(loosened_terms(&Terms::default(), &strict), []);
         let other = Terms { expire_after: Some(1), on_expiry: OnExpiry::Reject, hold_for: 1, ..strict.clone() };
-        assert_eq!(loosened(&strict, &other), []);
-        assert_eq!(loosened(&other, &strict), []);
+        assert_eq!(loosened_terms(&strict, &other), []);
+        assert_eq!(loosened_terms(&other, &strict), []);
         for (old, new, looser) in [
             (asks(&["dba", "ops"]), asks(&["ops"]), false),
             (asks(&["ops"]), asks(&["dba", "ops"]), true),
@@ -136,7 +136,7 @@ mod tests {
             (asks(&["admin"]), asks(&["reviewer"]), true),
             (asks(&["reviewer", "x"]), asks(&["y"]), false),
         ] {
-            assert_eq!(!loosened(&old, &new).is_empty(), looser, "{old:?} → {new:?}");
+            assert_eq!(!loosened_terms(&old, &new).is_empty(), looser, "{old:?} → {new:?}");
         }
     }
 }

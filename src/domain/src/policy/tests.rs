@@ -27,7 +27,7 @@ fn tool(read_only: bool) -> ToolFacts {
         annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
         hash: "sha256:t".into(),
         target: String::new(),
-        standing: Standing::Module,
+        standing: DefinitionStatus::Module,
         trusted: false,
         self_service: false,
     }
@@ -72,25 +72,25 @@ fn verdict_by_default_and_hint() {
 }
 
 #[test]
-fn no_rule_takes_a_callers_own_changes_away() {
+fn self_service_tools_are_always_allowed() {
     let own = ToolFacts { self_service: true, ..tool(false) };
     for then in [Verdict::Review, Verdict::Deny] {
         let policy = policy(PolicyDefault::Deny, vec![Rule::new("all", then)]);
         assert!(policy.ruling(&own).always_allows());
-        assert!(policy.ruling(&own).lists_to(&principal(Role::Agent)));
+        assert!(policy.ruling(&own).is_listed_to(&principal(Role::Agent)));
     }
 }
 
 #[test]
-fn a_claim_to_only_read_counts_once_somebody_vouches_for_it() {
+fn read_only_hint_counts_only_if_trusted() {
     let policy = policy(PolicyDefault::ReviewWrites, Vec::new());
     for (standing, trusted, expected) in [
-        (Standing::Module, false, Verdict::Allow),
-        (Standing::Accepted, false, Verdict::Allow),
-        (Standing::Seen, true, Verdict::Allow),
-        (Standing::Seen, false, Verdict::Review),
-        (Standing::New, true, Verdict::Review),
-        (Standing::Changed, true, Verdict::Review),
+        (DefinitionStatus::Module, false, Verdict::Allow),
+        (DefinitionStatus::Accepted, false, Verdict::Allow),
+        (DefinitionStatus::Seen, true, Verdict::Allow),
+        (DefinitionStatus::Seen, false, Verdict::Review),
+        (DefinitionStatus::New, true, Verdict::Review),
+        (DefinitionStatus::Changed, true, Verdict::Review),
     ] {
         let tool = ToolFacts { standing, trusted, ..tool(true) };
         assert_eq!(ask(&policy, &tool, "{}").verdict, expected, "{standing:?} {trusted}");
@@ -100,8 +100,8 @@ fn a_claim_to_only_read_counts_once_somebody_vouches_for_it() {
 }
 
 #[test]
-fn what_is_new_or_changed_is_reviewed_whatever_is_said_but_not_where_it_is_denied() {
-    for standing in [Standing::New, Standing::Changed] {
+fn new_or_changed_tools_are_reviewed_unless_denied() {
+    for standing in [DefinitionStatus::New, DefinitionStatus::Changed] {
         let tool = ToolFacts { standing, trusted: true, ..tool(true) };
         for (then, expected) in
             [(Verdict::Allow, Verdict::Review), (Verdict::Review, Verdict::Review), (Verdict::Deny, Verdict::Deny)]
@@ -118,7 +118,7 @@ fn what_is_new_or_changed_is_reviewed_whatever_is_said_but_not_where_it_is_denie
 }
 
 #[test]
-fn the_first_rule_that_matches_decides() {
+fn first_matching_rule_decides() {
     let rules = vec![
         Rule { tools: globs("db__*"), ..Rule::new("other tool", Verdict::Deny) },
         Rule { servers: globs("d*"), ..Rule::new("other server", Verdict::Deny) },
@@ -136,13 +136,13 @@ fn the_first_rule_that_matches_decides() {
     assert_eq!(decided(r#"{"n":1}"#, Role::Reviewer), (Verdict::Allow, "reviewers".into()));
     assert_eq!(decided(r#"{"n":11}"#, Role::Agent), (Verdict::Deny, "ci".into()));
     assert_eq!(decided(r#"{"n":10}"#, Role::Agent), (Verdict::Review, "writes".into()));
-    assert!(policy.ruling(&tool).fixed().is_none());
+    assert!(policy.ruling(&tool).fixed_decision().is_none());
     let labels: Vec<String> = policy.ruling(&tool).rules().map(str::to_owned).collect();
     assert_eq!(labels, ["reviewers", "ci", "writes"]);
 }
 
 #[test]
-fn what_no_call_changes_is_decided_beforehand() {
+fn call_independent_decision_is_fixed() {
     let annotated = AnnotationsMatch { destructive_hint: Some(false), ..AnnotationsMatch::default() };
     let rules = vec![
         Rule { when: when("tool.server == 'db'"), ..Rule::new("db", Verdict::Deny) },
@@ -151,11 +151,11 @@ fn what_no_call_changes_is_decided_beforehand() {
     ];
     let policy = policy(PolicyDefault::Deny, rules);
     let ruling = policy.ruling(&tool(false));
-    assert_eq!(ruling.fixed().map(|d| (d.verdict, d.rule.as_deref())), Some((Verdict::Allow, Some("fs"))));
+    assert_eq!(ruling.fixed_decision().map(|d| (d.verdict, d.rule.as_deref())), Some((Verdict::Allow, Some("fs"))));
 }
 
 #[test]
-fn a_condition_without_an_answer_never_loosens() {
+fn failed_condition_never_loosens_verdict() {
     use Verdict as V;
     let tool = tool(false);
     // (what the rule says, what comes after it, the verdict)
@@ -179,7 +179,7 @@ fn a_condition_without_an_answer_never_loosens() {
 }
 
 #[test]
-fn arguments_that_a_condition_could_misread_are_reviewed() {
+fn ambiguous_arguments_are_reviewed() {
     let rules = vec![Rule { when: when("arguments.amount < 100"), ..Rule::new("small", Verdict::Allow) }];
     let policy = policy(PolicyDefault::ReviewAll, rules);
     let verdict = |arguments: &str| ask(&policy, &tool(false), arguments);
@@ -197,7 +197,7 @@ fn arguments_that_a_condition_could_misread_are_reviewed() {
 }
 
 #[test]
-fn no_arguments_make_a_condition_expensive() {
+fn condition_budget_bounds_hostile_arguments() {
     let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
     let policy_of =
         |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..Rule::new("r", Verdict::Deny) }]);
@@ -222,12 +222,12 @@ fn no_arguments_make_a_condition_expensive() {
 }
 
 #[test]
-fn a_rule_by_annotation_does_not_believe_what_nobody_vouched_for() {
+fn annotation_rule_ignores_untrusted_annotations() {
     use Verdict as V;
     let reads = AnnotationsMatch { read_only_hint: Some(true), ..AnnotationsMatch::default() };
     let destroys = AnnotationsMatch { destructive_hint: Some(true), ..AnnotationsMatch::default() };
-    let seen = ToolFacts { standing: Standing::Seen, ..tool(true) };
-    let accepted = ToolFacts { standing: Standing::Accepted, ..tool(true) };
+    let seen = ToolFacts { standing: DefinitionStatus::Seen, ..tool(true) };
+    let accepted = ToolFacts { standing: DefinitionStatus::Accepted, ..tool(true) };
     for (asked, then, of_seen, of_accepted) in [
         (reads, V::Allow, V::Review, V::Allow),
         (reads, V::Deny, V::Deny, V::Deny),
@@ -246,10 +246,10 @@ fn a_rule_by_annotation_does_not_believe_what_nobody_vouched_for() {
 }
 
 #[test]
-fn what_every_call_of_a_principal_is_denied_is_not_listed_to_it() {
+fn tool_denied_for_all_calls_is_not_listed() {
     let denied_to = |rules: Vec<Rule>| {
         let ruling = policy(PolicyDefault::Allow, rules).ruling(&tool(false));
-        [Role::Agent, Role::Reviewer].map(|role| !ruling.lists_to(&principal(role)))
+        [Role::Agent, Role::Reviewer].map(|role| !ruling.is_listed_to(&principal(role)))
     };
     let deny = || Rule::new("deny", Verdict::Deny);
     let agents = || Rule { roles: vec![Role::Agent], ..deny() };
@@ -271,7 +271,7 @@ fn what_every_call_of_a_principal_is_denied_is_not_listed_to_it() {
 }
 
 #[test]
-fn expressions_are_proved_when_they_are_read() {
+fn invalid_expressions_fail_to_compile() {
     let refused = |source: &str| Condition::compile(source).unwrap_err();
     for (source, part) in [
         ("", "empty"),
@@ -305,7 +305,7 @@ fn expressions_are_proved_when_they_are_read() {
 }
 
 #[test]
-fn only_what_looks_at_arguments_is_held_up_by_them() {
+fn only_conditions_on_arguments_may_take_long() {
     let ruling = policy(
         PolicyDefault::Allow,
         vec![

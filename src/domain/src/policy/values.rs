@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::condition::ConditionFault;
 use countersign_protocol::{
-    alike::folded,
+    alike::fold_case,
     json::{Token, tokens},
 };
 
@@ -28,24 +28,24 @@ const MAX_DIGITS: usize = 17;
 /// Arguments that a condition could misread: whole numbers beyond 64 bits, numbers with more digits than a double
 /// holds, a key that stands twice in one object (in another case, too), or too many of everything.
 pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
-    within(raw.get(), MAX_BYTES, MAX_VALUES)
+    arguments_within(raw.get(), MAX_BYTES, MAX_VALUES)
 }
 
 /// As [`arguments`], with other bounds: bytes of the JSON text, and values in it.
 ///
 /// # Errors
 /// As [`arguments`].
-pub fn within(text: &str, bytes: usize, values: usize) -> Result<Value, ConditionFault> {
+pub fn arguments_within(text: &str, bytes: usize, values: usize) -> Result<Value, ConditionFault> {
     if text.len() > bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
     if !numbers_are_exact(text) {
         return Err(ConditionFault::Arguments("the arguments hold a number that its condition could not tell exactly"));
     }
-    let left = Cell::new(values);
+    let remaining = Cell::new(values);
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    Seed { left: &left }.deserialize(&mut deserializer).map_err(|_| {
-        ConditionFault::Arguments(if left.get() == 0 {
+    ValueSeed { remaining: &remaining }.deserialize(&mut deserializer).map_err(|_| {
+        ConditionFault::Arguments(if remaining.get() == 0 {
             "the arguments hold too many values for its condition"
         } else {
             "the arguments cannot be read in one way only"
@@ -73,30 +73,30 @@ fn is_exact(number: &str) -> bool {
         && number.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-struct Seed<'a> {
-    left: &'a Cell<usize>,
+struct ValueSeed<'a> {
+    remaining: &'a Cell<usize>,
 }
 
-impl Seed<'_> {
-    fn again(&self) -> Self {
-        Self { left: self.left }
+impl ValueSeed<'_> {
+    fn reborrow(&self) -> Self {
+        Self { remaining: self.remaining }
     }
 
     fn count<E: serde::de::Error>(&self) -> Result<(), E> {
-        match self.left.get().checked_sub(1) {
-            Some(left) if left > 0 => {
-                self.left.set(left);
+        match self.remaining.get().checked_sub(1) {
+            Some(remaining) if remaining > 0 => {
+                self.remaining.set(remaining);
                 Ok(())
             }
             _ => {
-                self.left.set(0);
+                self.remaining.set(0);
                 Err(E::custom("too many values"))
             }
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Seed<'_> {
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
     type Value = Value;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         self.count()?;
@@ -104,7 +104,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Seed<'_> {
+impl<'de> Visitor<'de> for ValueSeed<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(self.again())? {
+        while let Some(item) = seq.next_element_seed(self.reborrow())? {
             items.push(item);
         }
         Ok(Value::List(Arc::new(items)))
@@ -139,9 +139,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let mut entries: HashMap<Key, Value> = HashMap::new();
         let mut seen: HashSet<String> = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
-            let value = map.next_value_seed(self.again())?;
+            let value = map.next_value_seed(self.reborrow())?;
             // The one who decides and the one who runs might take different ones; some readers disregard case.
-            if !seen.insert(key.chars().map(folded).collect()) {
+            if !seen.insert(key.chars().map(fold_case).collect()) {
                 return Err(A::Error::custom("two keys differ in case only"));
             }
             if entries.insert(Key::String(Arc::new(key)), value).is_some() {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_what_they_are_or_are_refused() {
+    fn inexact_numbers_are_refused() {
         for good in [
             "0",
             "-1",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_could_read_differently_is_refused() {
+    fn ambiguous_keys_are_refused() {
         assert!(read(r#"{"a":1,"a":2}"#).is_err());
         assert!(read(r#"{"x":[{"b":1,"\u0062":2}]}"#).is_err());
         assert!(read(r#"{"path":"/ok","Path":"/etc"}"#).is_err());

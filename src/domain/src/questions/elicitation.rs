@@ -7,15 +7,15 @@ use std::borrow::Cow;
 use serde_json::Value;
 use url::Url;
 
-use super::{ELICITATION, for_client, is_url};
-use crate::changes::visible::{is_hidden, visible};
+use super::{ELICITATION, adapt_params, is_url_elicitation};
+use crate::changes::visible::{escape_hidden, is_hidden};
 use countersign_protocol::{
     Revision,
-    json::{Op, edit, member, members, string},
+    json::{MemberEdit, edit, member, members, string},
 };
 
 /// Words that are a credential wherever they stand, in a text without blanks and signs.
-const SURELY: [&str; 34] = [
+const CREDENTIAL_SUBSTRINGS: [&str; 34] = [
     "password",
     "passwd",
     "passphrase",
@@ -52,66 +52,73 @@ const SURELY: [&str; 34] = [
     "accountnumber",
 ];
 /// Words that are one as the name of a field.
-const AS_NAME: [&str; 19] = [
+const CREDENTIAL_WORDS: [&str; 19] = [
     "token", "secret", "pin", "otp", "totp", "mfa", "2fa", "cvv", "cvc", "cvv2", "ssn", "iban", "pwd", "pass", "jwt",
     "cookie", "bearer", "key", "mnemonic",
 ];
 /// Fields that are named in a message.
-const NAMED: usize = 8;
+const MAX_NAMED_FIELDS: usize = 8;
 
 /// The `params` of a question of that server as a client of that revision gets them: with who asks, in words that it knows.
-/// `elicitation` as in [`for_client`].
+/// `elicitation` as in [`adapt_params`].
 #[must_use]
-pub fn asked_by(
+pub fn params_for_client(
     server: &str,
     method: &str,
     params: Option<&str>,
     client: Revision,
     elicitation: Option<&str>,
 ) -> Option<String> {
-    for_client(method, attributed(server, method, params).as_deref(), client, elicitation)
+    adapt_params(method, attribute_params(server, method, params).as_deref(), client, elicitation)
 }
 
 /// The `params` of a question of that server with who asks; as they are for other questions than of people.
 #[must_use]
-pub fn attributed<'a>(server: &str, method: &str, params: Option<&'a str>) -> Option<Cow<'a, str>> {
+pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>) -> Option<Cow<'a, str>> {
     let params = params?;
     if method != ELICITATION {
         return Some(params.into());
     }
     let said = member(params, "message").and_then(string).unwrap_or_default();
-    let server = visible(server);
-    if is_url(method, Some(params)) {
-        let url = address(params).unwrap_or_default();
+    let server = escape_hidden(server);
+    if is_url_elicitation(method, Some(params)) {
+        let url = checked_url(params).unwrap_or_default();
         let host = Url::parse(&url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
-        let message =
-            format!("The server \"{server}\" asks you to open a page at {host}. Not Countersign: {}", visible(&said));
+        let message = format!(
+            "The server \"{server}\" asks you to open a page at {host}. Not Countersign: {}",
+            escape_hidden(&said)
+        );
         let (message, url) = (Value::from(message).to_string(), Value::from(url).to_string());
-        return Some(edit(params, &[("message", Op::Set(&message)), ("url", Op::Set(&url))]).into());
+        return Some(edit(params, &[("message", MemberEdit::Set(&message)), ("url", MemberEdit::Set(&url))]).into());
     }
-    let mut message = format!("The server \"{server}\" asks, not Countersign: {}", visible(&said));
+    let mut message = format!("The server \"{server}\" asks, not Countersign: {}", escape_hidden(&said));
     let (schema, fields) = match member(params, "requestedSchema") {
-        Some(schema) => marked(schema),
+        Some(schema) => mark_credentials(schema),
         None => (None, Vec::new()),
     };
-    if !fields.is_empty() || sounds_sure(&said) {
-        let which = fields.iter().take(NAMED).map(|field| visible(field).into_owned()).collect::<Vec<_>>().join(", ");
+    if !fields.is_empty() || mentions_credential(&said) {
+        let which = fields
+            .iter()
+            .take(MAX_NAMED_FIELDS)
+            .map(|field| escape_hidden(field).into_owned())
+            .collect::<Vec<_>>()
+            .join(", ");
         let which = if which.is_empty() { String::new() } else { format!(" ({which})") };
         message.push_str(&format!(
             "\n\nCareful: this looks like a request for a credential{which}. A server should never ask for one in a form."
         ));
     }
     let message = Value::from(message).to_string();
-    let mut edits = vec![("message", Op::Set(message.as_str()))];
+    let mut edits = vec![("message", MemberEdit::Set(message.as_str()))];
     if let Some(schema) = &schema {
-        edits.push(("requestedSchema", Op::Set(schema)));
+        edits.push(("requestedSchema", MemberEdit::Set(schema)));
     }
     Some(edit(params, &edits).into())
 }
 
 /// All questions of an `inputRequests`, as JSON; `None` where none is of a person.
 #[must_use]
-pub fn attributed_requests(server: &str, requests: &str) -> Option<String> {
+pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
     let mut changed: Vec<(Cow<'_, str>, String)> = Vec::new();
     for request in members(requests) {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
@@ -119,10 +126,11 @@ pub fn attributed_requests(server: &str, requests: &str) -> Option<String> {
         if method != ELICITATION {
             continue;
         }
-        let params = attributed(server, &method, Some(params.unwrap_or("{}"))).unwrap_or_default();
-        changed.push((request.key, edit(request.value, &[("params", Op::Set(&params))])));
+        let params = attribute_params(server, &method, Some(params.unwrap_or("{}"))).unwrap_or_default();
+        changed.push((request.key, edit(request.value, &[("params", MemberEdit::Set(&params))])));
     }
-    let edits: Vec<_> = changed.iter().map(|(key, request)| (key.as_ref(), Op::Set(request.as_str()))).collect();
+    let edits: Vec<_> =
+        changed.iter().map(|(key, request)| (key.as_ref(), MemberEdit::Set(request.as_str()))).collect();
     (!edits.is_empty()).then(|| edit(requests, &edits))
 }
 
@@ -130,7 +138,7 @@ pub fn attributed_requests(server: &str, requests: &str) -> Option<String> {
 ///
 /// # Errors
 /// What is wrong with its `url`.
-pub fn address(params: &str) -> Result<String, &'static str> {
+pub fn checked_url(params: &str) -> Result<String, &'static str> {
     let text = member(params, "url").and_then(string).ok_or("it has no `url`")?;
     if text.chars().any(|c| is_hidden(c) || c.is_whitespace() || c == '\\') {
         return Err("its `url` contains invisible characters, blanks or backslashes");
@@ -155,8 +163,8 @@ fn authority(url: &str) -> &str {
 }
 
 /// The form with its suspicious fields marked and nothing hidden in it, where it is another then; and those fields.
-fn marked(schema: &str) -> (Option<String>, Vec<String>) {
-    let shown = without_hidden(schema);
+fn mark_credentials(schema: &str) -> (Option<String>, Vec<String>) {
+    let shown = escape_hidden_strings(schema);
     let text = shown.as_deref().unwrap_or(schema);
     let Some(properties) = member(text, "properties") else { return (shown, Vec::new()) };
     let mut fields = Vec::new();
@@ -165,32 +173,32 @@ fn marked(schema: &str) -> (Option<String>, Vec<String>) {
         let said = |key: &str| member(property.value, key).and_then(string).unwrap_or_default();
         let (title, format) = (said("title"), said("format"));
         let suspicious = [&*property.key, &*title, &*format].iter().any(|name| is_credential(name))
-            || sounds_sure(&said("description"));
+            || mentions_credential(&said("description"));
         if suspicious {
             let name = if title.is_empty() { property.key.as_ref() } else { &title };
             let title = Value::from(format!("{name} (looks like a credential)")).to_string();
             fields.push(name.to_owned());
-            changed.push((property.key.clone(), edit(property.value, &[("title", Op::Set(&title))])));
+            changed.push((property.key.clone(), edit(property.value, &[("title", MemberEdit::Set(&title))])));
         }
     }
     if changed.is_empty() {
         return (shown, fields);
     }
-    let edits: Vec<_> = changed.iter().map(|(key, value)| (key.as_ref(), Op::Set(value.as_str()))).collect();
+    let edits: Vec<_> = changed.iter().map(|(key, value)| (key.as_ref(), MemberEdit::Set(value.as_str()))).collect();
     let properties = edit(properties, &edits);
-    (Some(edit(text, &[("properties", Op::Set(&properties))])), fields)
+    (Some(edit(text, &[("properties", MemberEdit::Set(&properties))])), fields)
 }
 
 /// With every hidden character in its texts made visible; `None` where there is none. The names of fields stay: answers
 /// are known by them.
-fn without_hidden(schema: &str) -> Option<String> {
+fn escape_hidden_strings(schema: &str) -> Option<String> {
     if schema.is_ascii() && !schema.contains("\\u") {
         return None;
     }
     fn show(value: &mut Value, changed: &mut bool) {
         match value {
             Value::String(text) => {
-                if let Cow::Owned(shown) = visible(text) {
+                if let Cow::Owned(shown) = escape_hidden(text) {
                     *text = shown;
                     *changed = true;
                 }
@@ -205,18 +213,18 @@ fn without_hidden(schema: &str) -> Option<String> {
     changed.then(|| value.to_string())
 }
 
-fn plain(text: &str) -> String {
+fn letters_and_digits(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
-fn sounds_sure(text: &str) -> bool {
-    let plain = plain(text);
-    SURELY.iter().any(|word| plain.contains(word))
+fn mentions_credential(text: &str) -> bool {
+    let plain = letters_and_digits(text);
+    CREDENTIAL_SUBSTRINGS.iter().any(|word| plain.contains(word))
 }
 
 /// Whether a field of that name, title or format asks for a credential.
 fn is_credential(name: &str) -> bool {
-    if sounds_sure(name) {
+    if mentions_credential(name) {
         return true;
     }
     // `apiKey` and `API_KEY` are two words each.
@@ -229,7 +237,7 @@ fn is_credential(name: &str) -> bool {
         lower = c.is_lowercase();
         words.extend(if c.is_alphanumeric() { c.to_lowercase().next() } else { Some(' ') });
     }
-    words.split(' ').any(|word| AS_NAME.contains(&word))
+    words.split(' ').any(|word| CREDENTIAL_WORDS.contains(&word))
 }
 
 #[cfg(test)]
@@ -241,13 +249,13 @@ mod tests {
     }
 
     fn shown(params: &str) -> Value {
-        serde_json::from_str(&attributed("notes", ELICITATION, Some(params)).unwrap()).unwrap()
+        serde_json::from_str(&attribute_params("notes", ELICITATION, Some(params)).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_form_names_its_server_and_stays_what_it_was() {
+    fn form_names_server_and_keeps_other_bytes() {
         let params = form("Which branch?", r#"{"branch":{"type":"string","default":1.50}}"#);
-        let got = attributed("notes", ELICITATION, Some(&params)).unwrap();
+        let got = attribute_params("notes", ELICITATION, Some(&params)).unwrap();
         assert_eq!(
             got,
             params.replace("Which branch?", r#"The server \"notes\" asks, not Countersign: Which branch?"#)
@@ -255,12 +263,12 @@ mod tests {
         let hidden = shown(&form("a\u{202e}b", r#"{"x":{"title":"c\u200bd"}}"#));
         assert_eq!(hidden["message"], r#"The server "notes" asks, not Countersign: a\u{202e}b"#);
         assert_eq!(hidden["requestedSchema"]["properties"]["x"]["title"], r"c\u{200b}d");
-        assert_eq!(attributed("notes", "roots/list", Some("{}")).as_deref(), Some("{}"));
-        assert_eq!(attributed("notes", ELICITATION, None), None);
+        assert_eq!(attribute_params("notes", "roots/list", Some("{}")).as_deref(), Some("{}"));
+        assert_eq!(attribute_params("notes", ELICITATION, None), None);
     }
 
     #[test]
-    fn what_looks_like_a_credential_is_marked() {
+    fn credential_fields_are_marked() {
         for (property, named) in [
             (r#"{"password":{}}"#, "password"),
             (r#"{"a":{"title":"Your Pass-Word"}}"#, "Your Pass-Word"),
@@ -288,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_web_addresses_are_opened() {
+    fn only_plain_web_urls_are_accepted() {
         for (url, fine) in [
             ("https://a.example/x?y#z", true),
             ("http://127.0.0.1:1/", true),
@@ -304,7 +312,7 @@ mod tests {
             ("", false),
         ] {
             let params = serde_json::json!({ "mode": "url", "url": url, "message": "m" }).to_string();
-            assert_eq!(address(&params).is_ok(), fine, "{url}");
+            assert_eq!(checked_url(&params).is_ok(), fine, "{url}");
         }
         let got = shown(r#"{"mode":"url","url":"https://аpple.example/","message":"sign in"}"#);
         assert_eq!(got["url"], "https://xn--pple-43d.example/");

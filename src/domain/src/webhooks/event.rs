@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::changes::ChangeState;
 
 /// Every type that can be sent.
-pub const KINDS: [&str; 32] = [
+pub const EVENT_TYPES: [&str; 32] = [
     "change.created",
     "change.voted",
     "change.edited",
@@ -48,7 +48,7 @@ pub const KINDS: [&str; 32] = [
 
 /// What an event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct EventFacts {
     /// What goes out in order: the id of a change or of a standing rule, or words for something else.
     pub subject: String,
     pub server: Option<String>,
@@ -60,10 +60,10 @@ pub struct Facts {
     pub webhook: Option<String>,
 }
 
-impl Facts {
+impl EventFacts {
     /// Of an event's JSON; one that nothing is known of has no facts.
     #[must_use]
-    pub fn of(json: &[u8]) -> Self {
+    pub fn from_json(json: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Event {
@@ -102,7 +102,7 @@ impl Facts {
 
 /// What of an event may leave the gateway: not the arguments that a standing rule holds.
 #[must_use]
-pub fn outward(json: &[u8]) -> String {
+pub fn outgoing_json(json: &[u8]) -> String {
     let text = String::from_utf8_lossy(json).into_owned();
     let Ok(mut event) = serde_json::from_str::<Value>(&text) else { return text };
     match event.get_mut("rule").and_then(Value::as_object_mut) {
@@ -116,14 +116,14 @@ pub fn outward(json: &[u8]) -> String {
 
 /// Whether a pattern matches any type at all.
 #[must_use]
-pub fn matches_some(pattern: &str) -> bool {
-    let all = globs(&[pattern.to_owned()]);
-    KINDS.iter().any(|kind| all.is_match(kind))
+pub fn matches_any_type(pattern: &str) -> bool {
+    let all = glob_set(&[pattern.to_owned()]);
+    EVENT_TYPES.iter().any(|kind| all.is_match(kind))
 }
 
 /// All of these patterns in one set.
 #[must_use]
-pub fn globs(patterns: &[String]) -> GlobSet {
+pub fn glob_set(patterns: &[String]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
     // The configuration was checked for what is no pattern.
     patterns.iter().filter_map(|pattern| Glob::new(pattern).ok()).for_each(|glob| {
@@ -139,28 +139,28 @@ mod tests {
     use super::*;
     use crate::changes::machine::EventKind;
 
-    fn facts(event: &Value) -> Facts {
-        Facts::of(event.to_string().as_bytes())
+    fn facts(event: &Value) -> EventFacts {
+        EventFacts::from_json(event.to_string().as_bytes())
     }
 
     #[test]
-    fn every_event_of_a_change_can_be_sent() {
+    fn event_types_include_all_change_events() {
         for kind in EventKind::ALL {
-            assert!(KINDS.contains(&kind.feed_type()), "{}", kind.feed_type());
+            assert!(EVENT_TYPES.contains(&kind.feed_type()), "{}", kind.feed_type());
         }
-        assert!(matches_some("change.*") && matches_some("*") && matches_some("rule.created"));
-        assert!(!matches_some("chnage.*") && !matches_some("session.*"));
+        assert!(matches_any_type("change.*") && matches_any_type("*") && matches_any_type("rule.created"));
+        assert!(!matches_any_type("chnage.*") && !matches_any_type("session.*"));
     }
 
     #[test]
-    fn the_arguments_of_a_rule_stay_here() {
+    fn rule_arguments_are_not_sent() {
         let rule = json!({ "type": "rule.created", "rule": {
             "id": "srl_1", "provider": "files", "tool": "files__write", "arguments": { "secret": 1 }, "uses": 0,
         } });
-        let out = outward(rule.to_string().as_bytes());
+        let out = outgoing_json(rule.to_string().as_bytes());
         assert!(!out.contains("secret") && out.contains("srl_1"), "{out}");
         assert_eq!(facts(&rule).tools, ["files__write"]);
-        assert_eq!(outward(b"{\"change\":1}"), "{\"change\":1}");
-        assert_eq!(Facts::of(b"no json").subject, "configuration");
+        assert_eq!(outgoing_json(b"{\"change\":1}"), "{\"change\":1}");
+        assert_eq!(EventFacts::from_json(b"no json").subject, "configuration");
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! To add a format:
 //! 1. Add its line to `formats!` below; the configuration takes its name from there.
-//! 2. Say in [`Format::content_type`] and [`Format::body`] how it is sent; the compiler asks for both.
+//! 2. Say in [`ExportFormat::content_type`] and [`ExportFormat::format.render_body`] how it is sent; the compiler asks for both.
 //! 3. Escape what an agent wrote as that chat has it, and cut what is too long for it. The compiler asks for its marks in
-//!    `what_an_agent_wrote_is_no_markup_in_any_chat` and for its bound in
-//!    `no_chat_is_sent_more_than_it_takes_whatever_somebody_wrote`.
+//!    `agent_text_is_escaped_in_every_format` and for its bound in
+//!    `messages_stay_within_chat_limits`.
 //! 4. Name it in the comment on `format` in `config/countersign.yaml` and in `docs/webhooks.md`:
-//!    `each_format_is_explained_where_people_look`.
+//!    `each_format_is_documented`.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::template::{Template, Values, json_text};
+use super::template::{MessageTemplate, TemplateValues, escape_json};
 use crate::webhooks::summary::{details, headline};
 
 macro_rules! formats {
@@ -57,16 +57,15 @@ impl Format {
 
     /// The body for one event: its JSON as it is in the feed, and the link to its change.
     #[must_use]
-    pub fn body(self, event: &str, link: &str, template: Option<&Template>) -> Bytes {
+    pub fn render_body(self, event: &str, link: &str, template: Option<&MessageTemplate>) -> Bytes {
         if self == Self::Json && template.is_none() {
-            return with_link(event, link).into();
+            return add_link(event, link).into();
         }
         let event: Value = serde_json::from_str(event).unwrap_or_default();
-        let values = Values::new(&event, link);
+        let values = TemplateValues::new(&event, link);
         match self {
-            Self::Json => {
-                template.map_or(String::new(), |template| template.fill(&values, |text| json_text(&unread(text))))
-            }
+            Self::Json => template
+                .map_or(String::new(), |template| template.fill(&values, |text| escape_json(&neutralize_markup(text)))),
             Self::Slack => slack(&values, template).to_string(),
             Self::Teams => teams(&values, template).to_string(),
             Self::Discord => discord(&values, template).to_string(),
@@ -83,7 +82,7 @@ impl Format {
 }
 
 /// The event's own bytes, with one more member.
-fn with_link(event: &str, link: &str) -> String {
+fn add_link(event: &str, link: &str) -> String {
     match event.trim_end().strip_suffix('}') {
         Some(open) => format!("{open},\"link\":{}}}", Value::from(link)),
         None => event.to_owned(),
@@ -91,21 +90,23 @@ fn with_link(event: &str, link: &str) -> String {
 }
 
 /// Slack reads `<…>` as links and mentions, in every kind of text (api.slack.com, "Formatting text for app surfaces").
-fn slack_text(text: &str) -> String {
+fn escape_slack(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Block Kit; what others wrote stands in plain text, or where nothing is made a link by itself (`verbatim`). A text of a
 /// section or a context has at most 3000 characters, and one that is longer fails the whole message
 /// (docs.slack.dev/reference/block-kit, "Section block", "Text object").
-fn slack(values: &Values<'_>, template: Option<&Template>) -> Value {
-    const MOST: usize = 2900;
-    let plain = |text: &str| json!({ "type": "plain_text", "text": within(text, MOST, slack_text), "emoji": false });
+fn slack(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Value {
+    const MAX_UNITS: usize = 2900;
+    let plain = |text: &str| json!({ "type": "plain_text", "text": escape_within(text, MAX_UNITS, escape_slack), "emoji": false });
     let (headline, details) = (headline(values), details(values));
     let mut blocks = match template {
         Some(template) => {
-            let text = template.fill(values, |text| defanged(&slack_text(text)));
-            vec![json!({ "type": "section", "text": { "type": "mrkdwn", "text": cut(&text, MOST), "verbatim": true } })]
+            let text = template.fill(values, |text| defang_urls(&escape_slack(text)));
+            vec![
+                json!({ "type": "section", "text": { "type": "mrkdwn", "text": truncate(&text, MAX_UNITS), "verbatim": true } }),
+            ]
         }
         None => vec![json!({ "type": "section", "text": plain(&headline) })],
     };
@@ -115,21 +116,21 @@ fn slack(values: &Values<'_>, template: Option<&Template>) -> Value {
     }
     blocks.push(json!({
         "type": "actions",
-        "elements": [{ "type": "button", "text": plain(button(values)), "url": values.link() }],
+        "elements": [{ "type": "button", "text": plain(button_label(values)), "url": values.link() }],
     }));
     json!({
-        "text": within(&defanged(&headline), MOST, slack_text), "blocks": blocks, "unfurl_links": false,
+        "text": escape_within(&defang_urls(&headline), MAX_UNITS, escape_slack), "blocks": blocks, "unfurl_links": false,
         "unfurl_media": false,
     })
 }
 
-fn button(values: &Values<'_>) -> &'static str {
+fn button_label(values: &TemplateValues<'_>) -> &'static str {
     if values.get("type").starts_with("change.") { "Open the change" } else { "Open the dashboard" }
 }
 
 /// An adaptive card; its text runs know no markup (adaptivecards.io, "TextRun"). A message has at most 28 KB
 /// (learn.microsoft.com, "Format cards in Microsoft Teams" and "Limits and specifications").
-fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
+fn teams(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Value {
     let line = |text: String, bold: bool| {
         let weight = if bold { "Bolder" } else { "Default" };
         json!({ "type": "RichTextBlock", "inlines": [{ "type": "TextRun", "text": text, "weight": weight }] })
@@ -137,13 +138,13 @@ fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
     let body: Vec<Value> = match template {
         Some(template) => {
             // A character takes 4 bytes at most, or 6 as JSON has it.
-            let text = cut(&template.fill(values, defanged), 3000);
+            let text = truncate(&template.fill(values, defang_urls), 3000);
             text.lines().take(50).map(|text| line(text.to_owned(), false)).collect()
         }
         None => [(headline(values), true), (details(values), false)]
             .into_iter()
             .filter(|(text, _)| !text.is_empty())
-            .map(|(text, bold)| line(cut(&defanged(&text), 1500), bold))
+            .map(|(text, bold)| line(truncate(&defang_urls(&text), 1500), bold))
             .collect(),
     };
     json!({
@@ -155,16 +156,16 @@ fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
                 "type": "AdaptiveCard",
                 "version": "1.4",
                 "body": body,
-                "actions": [{ "type": "Action.OpenUrl", "title": button(values), "url": values.link() }],
+                "actions": [{ "type": "Action.OpenUrl", "title": button_label(values), "url": values.link() }],
             },
         }],
     })
 }
 
 /// Discord's markdown, with every mark of it escaped in what others wrote.
-fn discord_text(text: &str) -> String {
+fn escape_discord(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
-    for c in defanged(text).chars() {
+    for c in defang_urls(text).chars() {
         if matches!(c, '\\' | '*' | '_' | '~' | '`' | '|' | '>' | '<' | '#' | '-' | '[' | ']' | '(' | ')' | '@' | ':') {
             out.push('\\');
         }
@@ -175,15 +176,17 @@ fn discord_text(text: &str) -> String {
 
 /// `allowed_mentions` without any: whatever stands in it, nobody is called. At most 2000 characters
 /// (docs.discord.com, "Webhook resource", "Execute webhook").
-fn discord(values: &Values<'_>, template: Option<&Template>) -> Value {
+fn discord(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Value {
     /// Links get no pictures (`SUPPRESS_EMBEDS`).
     const NO_EMBEDS: u32 = 1 << 2;
     let text = match template {
-        Some(template) => cut(&template.fill(values, discord_text), 1900),
+        Some(template) => truncate(&template.fill(values, escape_discord), 1900),
         // What is cut is what comes before the link, and never within what is bold.
         None => {
-            let (headline, details) =
-                (within(&headline(values), 900, discord_text), within(&details(values), 700, discord_text));
+            let (headline, details) = (
+                escape_within(&headline(values), 900, escape_discord),
+                escape_within(&details(values), 700, escape_discord),
+            );
             let details = if details.is_empty() { details } else { format!("{details}\n") };
             format!("**{headline}**\n{details}<{}>", values.link())
         }
@@ -193,22 +196,22 @@ fn discord(values: &Values<'_>, template: Option<&Template>) -> Value {
 
 /// For a message of unknown kind: what chats read as marks, mentions and links becomes signs that look the same and mean
 /// nothing to them. Which chat reads it is not known, so no chat's own escapes would do.
-fn unread(text: &str) -> String {
-    defanged(text).replace('<', "\u{ff1c}").replace('>', "\u{ff1e}").replace('@', "\u{ff20}")
+fn neutralize_markup(text: &str) -> String {
+    defang_urls(text).replace('<', "\u{ff1c}").replace('>', "\u{ff1e}").replace('@', "\u{ff20}")
 }
 
 /// Addresses that no chat makes a link of by itself.
-fn defanged(text: &str) -> String {
+fn defang_urls(text: &str) -> String {
     text.replace("://", "[:]//").replace("www.", "www[.]")
 }
 
 /// As chats count: in units of UTF-16, which is never less than characters.
-fn cut(text: &str, most: usize) -> String {
-    within(text, most, str::to_owned)
+fn truncate(text: &str, most: usize) -> String {
+    escape_within(text, most, str::to_owned)
 }
 
 /// The text with each character escaped, and as much of it as fits; no escape is cut in two.
-fn within(text: &str, most: usize, escape: impl Fn(&str) -> String) -> String {
+fn escape_within(text: &str, most: usize, escape: impl Fn(&str) -> String) -> String {
     let units = |text: &str| text.encode_utf16().count();
     let whole = escape(text);
     if units(&whole) <= most {
@@ -247,8 +250,8 @@ mod tests {
     }
 
     fn body(format: Format, template: Option<&str>) -> String {
-        let template = template.map(|text| Template::new(text, format).unwrap());
-        let body = format.body(&event(), "https://gw/#/inbox/chg_1", template.as_ref());
+        let template = template.map(|text| MessageTemplate::new(text, format).unwrap());
+        let body = format.render_body(&event(), "https://gw/#/inbox/chg_1", template.as_ref());
         String::from_utf8(body.to_vec()).unwrap()
     }
 
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_goes_out_as_it_is_with_its_link() {
+    fn json_format_adds_only_a_link() {
         let out = body(Format::Json, None);
         assert!(out.starts_with(event().trim_end_matches('}')));
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], "https://gw/#/inbox/chg_1");
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_mentions_nobody_and_links_to_the_change_alone() {
+    fn slack_message_has_no_mentions_or_foreign_links() {
         for template in [None, Some("{what} {change.summary}")] {
             let value = json_body(Format::Slack, template);
             let text = value.to_string();
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn discord_mentions_nobody_and_shows_marks_as_they_are() {
+    fn discord_message_escapes_mentions_and_marks() {
         for template in [None, Some("{change.summary}")] {
             let value = json_body(Format::Discord, template);
             assert_eq!(value["allowed_mentions"], json!({ "parse": [] }));
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_wrote_is_no_markup_in_any_chat() {
+    fn agent_text_is_escaped_in_every_format() {
         for (_, format) in Format::NAMES {
             let marks: &[&str] = match format {
                 // No chat reads these: a program with its secret, and plain text.
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn each_format_is_explained_where_people_look() {
+    fn each_format_is_documented() {
         let file = include_str!("../../../../config/countersign.yaml");
         let (before, _) = file.split_once("#    format: json").unwrap();
         let comment = before.lines().next_back().unwrap();
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn no_chat_is_sent_more_than_it_takes_whatever_somebody_wrote() {
+    fn messages_stay_within_chat_limits() {
         for evil in ["<", "&", "*", "\u{1f600}", "\u{202e}", "://", "a"] {
             let long = evil.repeat(5000);
             let event = json!({
@@ -333,8 +336,8 @@ mod tests {
                 let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
                 for (_, format) in Format::NAMES {
                     let json = || {
-                        let template = template.map(|text| Template::new(text, format).unwrap());
-                        let body = format.body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
+                        let template = template.map(|text| MessageTemplate::new(text, format).unwrap());
+                        let body = format.render_body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
                         (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
                     };
                     match format {
@@ -356,22 +359,25 @@ mod tests {
                 }
             }
         }
-        assert_eq!(within("a<b", 4, slack_text), "a…", "no escape is cut in two");
-        assert_eq!((within("", 4, slack_text), within("<", 4, slack_text)), (String::new(), "&lt;".to_owned()));
+        assert_eq!(escape_within("a<b", 4, escape_slack), "a…", "no escape is cut in two");
+        assert_eq!(
+            (escape_within("", 4, escape_slack), escape_within("<", 4, escape_slack)),
+            (String::new(), "&lt;".to_owned())
+        );
     }
 
     #[test]
-    fn what_is_about_no_change_has_a_message_too() {
+    fn events_without_change_have_messages() {
         let event = json!({ "type": "provider.down", "provider": "files", "error": null, "at": "x" }).to_string();
         for (_, format) in Format::NAMES {
-            let body = String::from_utf8(format.body(&event, "https://gw/#/servers", None).to_vec()).unwrap();
+            let body = String::from_utf8(format.render_body(&event, "https://gw/#/servers", None).to_vec()).unwrap();
             assert!(body.contains("https://gw/#/servers") && !body.contains(r#""text":"""#), "{body}");
             assert!(format == Format::Json || body.contains("The server files is down"), "{body}");
         }
     }
 
     #[test]
-    fn teams_gets_runs_of_text_without_markup() {
+    fn teams_message_uses_plain_text_runs() {
         let value = json_body(Format::Teams, None);
         let card = &value["attachments"][0]["content"];
         assert_eq!(card["actions"][0]["url"], "https://gw/#/inbox/chg_1");
@@ -384,17 +390,17 @@ mod tests {
     }
 
     #[test]
-    fn text_is_text() {
+    fn text_format_is_plain_text() {
         let text = body(Format::Text, None);
         assert_eq!(text, format!("ci proposed this change: {EVIL}\nfiles / write_file\nhttps://gw/#/inbox/chg_1"));
         assert_eq!(body(Format::Text, Some("{change.id}!")), "chg_1!");
     }
 
     #[test]
-    fn what_is_no_event_ends_nothing() {
+    fn invalid_events_do_not_panic() {
         for (_, format) in Format::NAMES {
             for event in ["", "}", "[]", "null", "{\"change\":7}"] {
-                let _ = format.body(event, "l", None);
+                let _ = format.render_body(event, "l", None);
             }
         }
     }

@@ -6,8 +6,8 @@ use std::fmt;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ring::hmac;
 
-const PREFIX: &str = "whsec_";
-const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
+const SECRET_PREFIX: &str = "whsec_";
+const KEY_LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// A secret that two sides share. It shows itself to nobody.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,8 +23,8 @@ impl SigningKey {
     /// `whsec_` and the base64 of 24 to 64 bytes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = STANDARD.decode(text.strip_prefix(PREFIX)?).ok()?;
-        LENGTHS.contains(&bytes.len()).then_some(Self(bytes))
+        let bytes = STANDARD.decode(text.strip_prefix(SECRET_PREFIX)?).ok()?;
+        KEY_LENGTHS.contains(&bytes.len()).then_some(Self(bytes))
     }
 
     /// `v1,` and the base64 of the signature.
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_signature_is_that_of_the_reference_library() {
+    fn signature_matches_reference_library() {
         // From the tests of the reference implementations.
         let key = SigningKey::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signature = signature(&[key], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn both_keys_sign_while_one_follows_the_other() {
+    fn both_keys_sign_during_rotation() {
         let keys = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"];
         let keys = keys.map(|text| SigningKey::parse(text).unwrap());
         let both = signature(&keys, "a", 1, b"x");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_its_form_and_its_strength_and_does_not_show() {
+    fn invalid_secrets_are_refused_and_debug_is_masked() {
         for bad in ["", "whsec_", "whsec_c2hvcnQ=", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_!!!"] {
             assert_eq!(SigningKey::parse(bad), None, "{bad}");
         }

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use super::template::{Values, one_line};
+use super::template::{TemplateValues, single_line};
 use crate::changes::machine::SYSTEM;
 
 /// A clause on what happened; of a change, what comes before its summary.
 #[must_use]
-pub fn what(values: &Values<'_>) -> String {
+pub fn event_clause(values: &TemplateValues<'_>) -> String {
     let (kind, actor, server) = (values.get("type"), values.get("actor"), values.get("server"));
     let text = |pointer| values.text(pointer);
     match kind.as_str() {
         "change.created" => format!("{actor} proposed this change"),
-        "change.voted" => match progress(values) {
+        "change.voted" => match approval_progress(values) {
             Some(progress) => format!("Approved by {actor} ({progress}), more approvals needed"),
             None => format!("Approved by {actor}, more approvals needed"),
         },
@@ -32,10 +32,10 @@ pub fn what(values: &Values<'_>) -> String {
         "change.failed" => "Failed".to_owned(),
         "change.outcome_unknown" => "Outcome unknown, somebody has to find out".to_owned(),
         "change.settled" => format!("Settled by {actor}"),
-        "rule.created" => format!("{actor} created a standing rule: {}", rule(values)),
-        "rule.revoked" => format!("{actor} revoked a standing rule: {}", rule(values)),
-        "rule.orphaned" => format!("The creator of a standing rule may no longer decide: {}", rule(values)),
-        "rule.expired" => format!("A standing rule has ended: {}", rule(values)),
+        "rule.created" => format!("{actor} created a standing rule: {}", rule_clause(values)),
+        "rule.revoked" => format!("{actor} revoked a standing rule: {}", rule_clause(values)),
+        "rule.orphaned" => format!("The creator of a standing rule may no longer decide: {}", rule_clause(values)),
+        "rule.expired" => format!("A standing rule has ended: {}", rule_clause(values)),
         "provider.up" => format!("The server {server} is up again"),
         "provider.down" => format!("The server {server} is down"),
         "provider.breaker_opened" => format!("Calls to the server {server} are paused, too many failed"),
@@ -46,9 +46,9 @@ pub fn what(values: &Values<'_>) -> String {
             text("/changed")
         ),
         "provider.changed" if text("/what") == "revoked" => {
-            format!("{actor} revoked the acceptance of {} of the server {server}", tools(values))
+            format!("{actor} revoked the acceptance of {} of the server {server}", tools_clause(values))
         }
-        "provider.changed" => format!("{actor} accepted {} of the server {server}", tools(values)),
+        "provider.changed" => format!("{actor} accepted {} of the server {server}", tools_clause(values)),
         "config.applied" if text("/result") == "unchanged" => {
             "The configuration file is valid again, the configuration has not changed".to_owned()
         }
@@ -63,23 +63,23 @@ pub fn what(values: &Values<'_>) -> String {
 }
 
 /// Approvals given and asked for, as `1/2`.
-fn progress(values: &Values<'_>) -> Option<String> {
+fn approval_progress(values: &TemplateValues<'_>) -> Option<String> {
     let (given, asked) = (values.get("change.approvals"), values.get("change.quorum"));
     (!given.is_empty() && !asked.is_empty()).then(|| format!("{given}/{asked}"))
 }
 
 /// What happened to what.
 #[must_use]
-pub fn headline(values: &Values<'_>) -> String {
+pub fn headline(values: &TemplateValues<'_>) -> String {
     match values.get("change.summary") {
-        summary if summary.is_empty() => what(values),
-        summary => format!("{}: {summary}", what(values)),
+        summary if summary.is_empty() => event_clause(values),
+        summary => format!("{}: {summary}", event_clause(values)),
     }
 }
 
 /// What else there is to say, on one line; may be empty.
 #[must_use]
-pub fn details(values: &Values<'_>) -> String {
+pub fn details(values: &TemplateValues<'_>) -> String {
     let mut parts = Vec::new();
     let (kind, actor) = (values.get("type"), values.get("actor"));
     if kind.starts_with("change.") {
@@ -112,7 +112,7 @@ pub fn details(values: &Values<'_>) -> String {
     parts.join(" · ")
 }
 
-fn rule(values: &Values<'_>) -> String {
+fn rule_clause(values: &TemplateValues<'_>) -> String {
     let text = |pointer| values.text(pointer);
     let who = Some(text("/rule/principal")).filter(|who| !who.is_empty());
     let with = if text("/rule/argumentsHash").is_empty() { "any arguments" } else { "certain arguments" };
@@ -125,7 +125,7 @@ fn rule(values: &Values<'_>) -> String {
     )
 }
 
-fn tools(values: &Values<'_>) -> String {
+fn tools_clause(values: &TemplateValues<'_>) -> String {
     match values.text("/count").parse() {
         Ok(1_u64) => format!("the tool {}", values.get("tools")),
         _ => format!("{} tools", values.text("/count")),
@@ -134,9 +134,9 @@ fn tools(values: &Values<'_>) -> String {
 
 /// Names of an array, on one line.
 #[must_use]
-pub fn list(value: &Value) -> String {
+pub fn join_names(value: &Value) -> String {
     let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
-    one_line(&names.collect::<Vec<_>>().join(", "))
+    single_line(&names.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -144,23 +144,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::webhooks::event::KINDS;
+    use crate::webhooks::event::EVENT_TYPES;
 
     fn said(event: &Value) -> (String, String) {
-        let values = Values::new(event, "l");
+        let values = TemplateValues::new(event, "l");
         (headline(&values), details(&values))
     }
 
     #[test]
-    fn there_are_words_for_every_type() {
-        for kind in KINDS {
+    fn every_event_type_has_a_headline() {
+        for kind in EVENT_TYPES {
             let (headline, _) = said(&json!({ "type": kind, "actor": "bob" }));
             assert!(!headline.contains(kind), "{headline}");
         }
     }
 
     #[test]
-    fn other_events_than_those_of_changes_say_what_they_are_about() {
+    fn non_change_events_have_headlines_and_details() {
         let rule = json!({ "verdict": "allow", "provider": "files", "tool": "write_file", "principal": null,
             "argumentsHash": null, "expiresAt": "2026-01-01T00:00:00Z" });
         for (event, expected) in [

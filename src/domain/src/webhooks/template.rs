@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::format::Format;
 use crate::{
-    changes::visible::{quoted, visible},
+    changes::visible::{escape_hidden, quoted},
     webhooks::summary,
 };
 
 /// Every name, and where it is in a feed event; those without a place are made.
-const NAMES: [(&str, &str); 24] = [
+const PLACEHOLDERS: [(&str, &str); 24] = [
     ("type", "/type"),
     ("seq", "/seq"),
     ("at", "/at"),
@@ -46,13 +46,13 @@ const MAX_TEMPLATE: usize = 4096;
 
 /// One that was proved: all of its names exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Piece>);
+pub struct MessageTemplate(Vec<TemplatePart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Text(String),
-    /// Its place among [`NAMES`].
-    Name(usize),
+    /// Its place among [`PLACEHOLDERS`].
+    Placeholder(usize),
 }
 
 /// Why a template cannot be used.
@@ -70,7 +70,7 @@ impl TemplateError {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Self::Unknown(_) => format!("Names are {}.", NAMES.map(|(name, _)| name).join(", ")),
+            Self::Unknown(_) => format!("Names are {}.", PLACEHOLDERS.map(|(name, _)| name).join(", ")),
             Self::Length => "Write 1 to 4096 bytes.".to_owned(),
             Self::NotJson(_) => {
                 "With format: json a template is JSON, with names inside of its texts: '{\"text\": \"{what}\"}'."
@@ -80,7 +80,7 @@ impl TemplateError {
     }
 }
 
-impl Template {
+impl MessageTemplate {
     /// A `{` that no name follows stands for itself.
     ///
     /// # Errors
@@ -97,10 +97,10 @@ impl Template {
             let name = from.split_once('}');
             match name {
                 Some((name, after)) if is_name(name) => {
-                    let at = NAMES.iter().position(|(known, _)| *known == name);
+                    let at = PLACEHOLDERS.iter().position(|(known, _)| *known == name);
                     let at = at.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
-                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
-                    pieces.push(Piece::Name(at));
+                    pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
+                    pieces.push(TemplatePart::Placeholder(at));
                     rest = after;
                 }
                 _ => {
@@ -110,10 +110,10 @@ impl Template {
             }
         }
         plain.push_str(rest);
-        pieces.push(Piece::Text(plain));
+        pieces.push(TemplatePart::Text(plain));
         let template = Self(pieces);
         if format == Format::Json {
-            let sample = template.fill(&Values::new(&Value::Null, "https://x/"), json_text);
+            let sample = template.fill(&TemplateValues::new(&Value::Null, "https://x/"), escape_json);
             serde_json::from_str::<Value>(&sample).map_err(|error| TemplateError::NotJson(error.to_string()))?;
         }
         Ok(template)
@@ -121,13 +121,13 @@ impl Template {
 
     /// The text with its names filled in, each value as `escape` has it.
     #[must_use]
-    pub fn fill(&self, values: &Values<'_>, escape: impl Fn(&str) -> String) -> String {
+    pub fn fill(&self, values: &TemplateValues<'_>, escape: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => out.push_str(text),
-                Piece::Name(at) => {
-                    let name = NAMES.get(*at).map_or("", |(name, _)| name);
+                TemplatePart::Text(text) => out.push_str(text),
+                TemplatePart::Placeholder(at) => {
+                    let name = PLACEHOLDERS.get(*at).map_or("", |(name, _)| name);
                     // The link is the gateway's own.
                     if name == "link" { out.push_str(values.link) } else { out.push_str(&escape(&values.get(name))) }
                 }
@@ -143,12 +143,12 @@ fn is_name(text: &str) -> bool {
 
 /// What the names stand for, of one event.
 #[derive(Clone, Copy, Debug)]
-pub struct Values<'a> {
+pub struct TemplateValues<'a> {
     event: &'a Value,
     link: &'a str,
 }
 
-impl<'a> Values<'a> {
+impl<'a> TemplateValues<'a> {
     #[must_use]
     pub const fn new(event: &'a Value, link: &'a str) -> Self {
         Self { event, link }
@@ -167,16 +167,16 @@ impl<'a> Values<'a> {
             texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
         };
         match name {
-            "what" => summary::what(self),
+            "what" => summary::event_clause(self),
             "actor" => first(&["/actor", "/by"]),
             "server" => first(&["/change/provider", "/rule/provider", "/provider"]),
             "tools" => match self.event.get("tools") {
-                Some(tools) => summary::list(tools),
+                Some(tools) => summary::join_names(tools),
                 None => first(&["/change/tool", "/rule/tool"]),
             },
             "error" => first(&["/error", "/change/fault/message"]),
             _ => {
-                let pointer = NAMES.iter().find(|(known, _)| *known == name).map_or("", |(_, pointer)| pointer);
+                let pointer = PLACEHOLDERS.iter().find(|(known, _)| *known == name).map_or("", |(_, pointer)| pointer);
                 if pointer.is_empty() { String::new() } else { self.text(pointer) }
             }
         }
@@ -186,7 +186,7 @@ impl<'a> Values<'a> {
     #[must_use]
     pub fn text(&self, pointer: &str) -> String {
         match self.event.pointer(pointer) {
-            Some(Value::String(text)) => one_line(text),
+            Some(Value::String(text)) => single_line(text),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
             _ => String::new(),
         }
@@ -195,8 +195,8 @@ impl<'a> Values<'a> {
 
 /// Without line breaks, hidden characters visible, cut to a bound.
 #[must_use]
-pub fn one_line(text: &str) -> String {
-    let mut line: String = visible(text).replace(['\n', '\t'], " ");
+pub fn single_line(text: &str) -> String {
+    let mut line: String = escape_hidden(text).replace(['\n', '\t'], " ");
     if let Some((end, _)) = line.char_indices().nth(MAX_VALUE) {
         line.truncate(end);
         line.push('…');
@@ -206,7 +206,7 @@ pub fn one_line(text: &str) -> String {
 
 /// As it stands between the quotes of a text in JSON.
 #[must_use]
-pub fn json_text(text: &str) -> String {
+pub fn escape_json(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
@@ -218,11 +218,13 @@ mod tests {
     use super::*;
 
     fn fill(text: &str, event: &Value) -> String {
-        Template::new(text, Format::Text).unwrap().fill(&Values::new(event, "https://gw/x"), str::to_owned)
+        MessageTemplate::new(text, Format::Text)
+            .unwrap()
+            .fill(&TemplateValues::new(event, "https://gw/x"), str::to_owned)
     }
 
     #[test]
-    fn names_are_filled_in_and_other_braces_stay() {
+    fn placeholders_are_filled_and_other_braces_kept() {
         let event = json!({ "type": "change.rejected", "seq": 7, "actor": "bob", "change": { "summary": "Do\nit" } });
         assert_eq!(
             fill("{what}: {change.summary} ({seq}) {link} {comment}{ } {1} {", &event),
@@ -232,23 +234,26 @@ mod tests {
         let voted = json!({ "type": "change.voted", "actor": "bob", "change": { "approvals": 1, "quorum": 3 } });
         let told = "Approved by bob (1/3), more approvals needed; 1 of 3";
         assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), told);
-        assert_eq!(Template::new("{change.sumary}", Format::Text), Err(TemplateError::Unknown("change.sumary".into())));
-        assert_eq!(Template::new(" ", Format::Text), Err(TemplateError::Length));
+        assert_eq!(
+            MessageTemplate::new("{change.sumary}", Format::Text),
+            Err(TemplateError::Unknown("change.sumary".into()))
+        );
+        assert_eq!(MessageTemplate::new(" ", Format::Text), Err(TemplateError::Length));
     }
 
     #[test]
-    fn what_others_wrote_fills_in_no_names_and_is_bounded() {
+    fn event_text_fills_no_placeholders_and_is_bounded() {
         let event = json!({ "change": { "summary": format!("{{link}}\u{202e}{}", "x".repeat(9000)) } });
         let text = fill("{change.summary}", &event);
         assert!(text.starts_with("{link}\\u{202e}xxx") && text.ends_with('…') && text.len() < 600, "{text}");
     }
 
     #[test]
-    fn a_template_of_json_gives_json_whatever_is_in_it() {
-        let template = Template::new(r#"{"text": "{change.summary}", "n": {}}"#, Format::Json).unwrap();
+    fn json_template_always_yields_json() {
+        let template = MessageTemplate::new(r#"{"text": "{change.summary}", "n": {}}"#, Format::Json).unwrap();
         let event = json!({ "change": { "summary": r#"","x":"\"# } });
-        let text = template.fill(&Values::new(&event, ""), json_text);
+        let text = template.fill(&TemplateValues::new(&event, ""), escape_json);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["text"], r#"","x":"\"#);
-        assert!(matches!(Template::new("{change.summary}", Format::Json), Err(TemplateError::NotJson(_))));
+        assert!(matches!(MessageTemplate::new("{change.summary}", Format::Json), Err(TemplateError::NotJson(_))));
     }
 }

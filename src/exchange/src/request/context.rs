@@ -17,7 +17,7 @@ use crate::session::{
 };
 use countersign_domain::{
     changes::Proposer,
-    policy::Asker,
+    policy::Requester,
     principal::{Identity, Principal},
 };
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
@@ -119,14 +119,14 @@ impl Exchange {
 
 /// Who makes this request, as rules see it.
 #[must_use]
-pub fn asker(exchange: &Exchange) -> Asker<'_> {
+pub fn asker(exchange: &Exchange) -> Requester<'_> {
     asker_of(&exchange.identity.principal, exchange.transport, &exchange.facts)
 }
 
 /// As [`asker`], before there is an exchange.
 #[must_use]
-pub fn asker_of<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Asker<'a> {
-    Asker {
+pub fn asker_of<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Requester<'a> {
+    Requester {
         principal,
         transport: transport.as_str(),
         revision: facts.revision.as_str(),
@@ -164,7 +164,7 @@ impl ProgressSink for Progress {
         self.related.send(encode::notification("notifications/progress", Some(&params)));
     }
 
-    fn wanted(&self) -> bool {
+    fn has_listener(&self) -> bool {
         true
     }
 }
@@ -269,7 +269,7 @@ mod tests {
         for (revision, has_message) in [(Revision::V2025_11_25, true), (Revision::V2024_11_05, false)] {
             let exchange = bench.exchange(revision, "{}");
             let progress = exchange.progress(Some(r#""t""#));
-            assert!(progress.wanted());
+            assert!(progress.has_listener());
             for value in [1.0, 1.0, 0.5, 2.0] {
                 progress.progress(value, Some(4.0), Some("so far"));
             }
@@ -278,7 +278,7 @@ mod tests {
             assert_eq!(values, [1.0, 2.0]);
             assert_eq!((&told[0]["params"]["progressToken"], &told[0]["params"]["total"]), (&json!("t"), &json!(4.0)));
             assert_eq!(told[0]["params"].get("message").is_some(), has_message, "{revision:?}");
-            assert!(!exchange.progress(None).wanted());
+            assert!(!exchange.progress(None).has_listener());
         }
     }
 

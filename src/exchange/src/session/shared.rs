@@ -60,7 +60,7 @@ pub struct SessionShared {
     pub notes: Arc<SessionNotes>,
     facts: RwLock<Option<Told>>,
     initialized: AtomicBool,
-    /// When its client was last heard of, or read on, by [`eviction::now`].
+    /// When its client was last heard of, or read on, by [`eviction::people.current_principal`].
     last_active: AtomicU64,
     /// The same, without reading.
     last_heard: AtomicU64,

@@ -181,7 +181,7 @@ impl Connection {
             refused: Cell::new(!room),
             place,
             intake: OnceCell::new(),
-            _user: counts.users.enter(),
+            _user: counts.users.add_user(),
             gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
             session: OnceCell::new(),
         }

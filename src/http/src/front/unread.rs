@@ -30,7 +30,7 @@ use countersign_exchange::{
     memory::{FREE, Memory, Share, Unread},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::{lanes::LARGE, reclaim};
+use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 
 /// Bytes that a connection is handed at a time.
 const SLICE: usize = 32 << 10;
@@ -134,10 +134,10 @@ impl Piece {
             return false;
         }
         waiting.rest = piece.clone();
-        if piece.len() > LARGE {
+        if piece.len() > LARGE_MESSAGE_BYTES {
             waiting.was_large = true;
             // What it was made of is free by now.
-            reclaim::after_large();
+            reclaim::collect_after_large();
         }
         true
     }
@@ -156,7 +156,7 @@ impl Unread for Piece {
         waiting.rest = Bytes::new();
         waiting.share.shrink_to(0);
         // What takes its place comes at once.
-        reclaim::before_large();
+        reclaim::collect_before_large();
         if let Some(cut) = &waiting.cut {
             cut();
         }
@@ -168,7 +168,7 @@ impl Drop for Counted {
     fn drop(&mut self) {
         // On the thread that made it.
         if self.waiting.0.lock().was_large {
-            reclaim::after_large();
+            reclaim::collect_after_large();
         }
     }
 }

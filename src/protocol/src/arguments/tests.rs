@@ -44,7 +44,7 @@ fn keys_are_unique_in_each_object() {
 }
 
 #[test]
-fn many_keys_are_told_apart() {
+fn duplicates_among_many_keys_are_found() {
     let object = |extra: &str| {
         let members: Vec<_> = (0..5000).map(|i| format!("\"k{i}\":{i}")).collect();
         format!("{{{}{extra}}}", members.join(","))
@@ -70,7 +70,7 @@ fn nesting_is_limited_without_recursion() {
 }
 
 #[test]
-fn hashes_are_stable() {
+fn canonical_hash_is_stable() {
     // Of the text `{"a":[1,2.5,null],"b":{"x":"é","y":true}}`.
     let value = json!({ "b": { "y": true, "x": "é" }, "a": [1, 2.5, null] });
     assert_eq!(canonical_hash(&value), text_hash(r#"{"a":[1,2.5,null],"b":{"x":"é","y":true}}"#.as_bytes()));
@@ -116,7 +116,7 @@ fn reversed(value: &Value) -> Value {
 
 proptest! {
     #[test]
-    fn key_order_does_not_count(value in value()) {
+    fn canonical_hash_ignores_key_order(value in value()) {
         let other = reversed(&value);
         prop_assert_eq!(canonical_hash(&value), canonical_hash(&other));
         let reread: Value = serde_json::from_str(&format!("{other:#}")).expect("JSON");
@@ -124,13 +124,13 @@ proptest! {
     }
 
     #[test]
-    fn values_written_by_us_have_unique_keys(value in value()) {
+    fn serialized_values_have_unique_keys(value in value()) {
         prop_assert_eq!(checked(&format!("{value:#}"), 64), Ok(()));
     }
 
     /// Whatever is accepted means the same to a reader that takes the first and one that takes the last.
     #[test]
-    fn a_repeated_member_is_found_wherever_it_is(value in value(), key in "[a-z\"\\\\é]{1,4}", deep in 0_usize..6) {
+    fn repeated_member_is_found_at_any_depth(value in value(), key in "[a-z\"\\\\é]{1,4}", deep in 0_usize..6) {
         let quoted = Value::from(key).to_string();
         let mut text = format!("{{{quoted}:{value},{quoted}:{value}}}");
         for _ in 0..deep {

@@ -13,12 +13,12 @@ use crate::json::{Token, push_quoted, string, tokens};
 #[must_use]
 pub fn canonical_text_hash(text: &str) -> String {
     let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
-    let canonical = if is_json { canonical(text) } else { None };
+    let canonical = if is_json { canonicalize(text) } else { None };
     text_hash(canonical.as_deref().unwrap_or(text).as_bytes())
 }
 
 /// Nothing for a string that is no Unicode text.
-fn canonical(text: &str) -> Option<String> {
+fn canonicalize(text: &str) -> Option<String> {
     let mut out = String::with_capacity(text.len());
     // The members of each container that is open: key, and where it begins in `out`. An array has none.
     let mut open: Vec<Vec<(Cow<'_, str>, usize)>> = Vec::new();
@@ -39,7 +39,7 @@ fn canonical(text: &str) -> Option<String> {
             Token::Scalar(text) => out.push_str(text),
             Token::Comma => out.push(','),
             Token::Close(brace) => {
-                sort_end(&mut out, &open.pop()?);
+                sort_trailing_members(&mut out, &open.pop()?);
                 out.push(brace);
             }
         }
@@ -48,7 +48,7 @@ fn canonical(text: &str) -> Option<String> {
 }
 
 /// Puts the members with which `out` ends in order.
-fn sort_end(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
+fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
     let Some((_, first)) = members.first().filter(|_| !members.is_sorted_by_key(|(key, _)| key)) else { return };
     let first = *first;
     let end = out.split_off(first);
@@ -70,7 +70,7 @@ mod tests {
     use super::canonical_text_hash as hash;
 
     #[test]
-    fn order_and_spelling_do_not_count_and_everything_else_does() {
+    fn text_hash_ignores_only_order_and_spelling() {
         let one = r#"{"name":"a","n":[1,{"x":null,"y":"é"}],"e":{}}"#;
         assert_eq!(hash(one), hash(" { \"e\": {}, \"n\" : [1, {\"y\":\"\\u00e9\", \"x\":null}], \"name\":\"a\" }\n"));
         for other in [

@@ -49,7 +49,7 @@ fn errors_on_the_wire() {
 }
 
 #[test]
-fn every_error_of_every_revision_is_what_the_table_says() {
+fn encoded_errors_match_error_table() {
     for &kind in ErrorKind::ALL {
         for revision in Revision::ALL {
             let error = McpError::new(kind, "m").with("a", json!([1]));
@@ -69,7 +69,7 @@ fn every_error_of_every_revision_is_what_the_table_says() {
 }
 
 #[test]
-fn the_revision_decides_how_an_unknown_id_looks() {
+fn unknown_id_depends_on_revision() {
     let error = McpError::new(ErrorKind::Parse, "Bad");
     for revision in Revision::ALL {
         let value: Value = serde_json::from_slice(&super::error(None, &error, revision)).expect("JSON");
@@ -86,8 +86,8 @@ fn data_code_cannot_be_overwritten() {
 }
 
 #[test]
-fn version_errors_have_the_shape_of_the_schema() {
-    let error = negotiate::modern("1900-01-01").expect_err("unsupported");
+fn version_errors_match_schema() {
+    let error = negotiate::stateless_revision("1900-01-01").expect_err("unsupported");
     let value: Value = serde_json::from_str(&error_object(&error, Revision::MODERN)).expect("JSON");
     assert_eq!(value["code"], -32022);
     assert_eq!(value["data"]["requested"], "1900-01-01");
@@ -101,7 +101,7 @@ fn version_errors_have_the_shape_of_the_schema() {
 }
 
 #[test]
-fn a_message_is_one_line() {
+fn messages_are_single_lines() {
     let pretty = "{\r\n  \"a\": \"\\n\",\n  \"b\": [\r1]\n}\n";
     for message in [result(&id("1"), pretty), notification("n", Some(pretty)), request(&id("1"), "m", Some(pretty))] {
         assert!(!message.iter().any(|b| matches!(b, b'\n' | b'\r')));

@@ -24,10 +24,10 @@ pub(super) struct Members<'a> {
     /// Of `params`, where they were outlined already.
     pub(super) outline: Option<Outline>,
     /// It is known not to be nested too deep.
-    pub(super) is_shallow: bool,
+    pub(super) depth_checked: bool,
 }
 
-enum Name {
+enum MemberName {
     Jsonrpc,
     Id,
     Method,
@@ -37,23 +37,23 @@ enum Name {
     Other,
 }
 
-impl<'de> Deserialize<'de> for Name {
+impl<'de> Deserialize<'de> for MemberName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NameVisitor;
         impl Visitor<'_> for NameVisitor {
-            type Value = Name;
+            type Value = MemberName;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a member name")
             }
-            fn visit_str<E: Error>(self, name: &str) -> Result<Name, E> {
+            fn visit_str<E: Error>(self, name: &str) -> Result<MemberName, E> {
                 Ok(match name {
-                    "jsonrpc" => Name::Jsonrpc,
-                    "id" => Name::Id,
-                    "method" => Name::Method,
-                    "params" => Name::Params,
-                    "result" => Name::Result,
-                    "error" => Name::Error,
-                    _ => Name::Other,
+                    "jsonrpc" => MemberName::Jsonrpc,
+                    "id" => MemberName::Id,
+                    "method" => MemberName::Method,
+                    "params" => MemberName::Params,
+                    "result" => MemberName::Result,
+                    "error" => MemberName::Error,
+                    _ => MemberName::Other,
                 })
             }
         }
@@ -71,15 +71,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
                 let mut members = Members::default();
-                while let Some(name) = map.next_key::<Name>()? {
+                while let Some(name) = map.next_key::<MemberName>()? {
                     let (slot, name) = match name {
-                        Name::Jsonrpc => (&mut members.jsonrpc, "jsonrpc"),
-                        Name::Id => (&mut members.id, "id"),
-                        Name::Method => (&mut members.method, "method"),
-                        Name::Params => (&mut members.params, "params"),
-                        Name::Result => (&mut members.result, "result"),
-                        Name::Error => (&mut members.error, "error"),
-                        Name::Other => {
+                        MemberName::Jsonrpc => (&mut members.jsonrpc, "jsonrpc"),
+                        MemberName::Id => (&mut members.id, "id"),
+                        MemberName::Method => (&mut members.method, "method"),
+                        MemberName::Params => (&mut members.params, "params"),
+                        MemberName::Result => (&mut members.result, "result"),
+                        MemberName::Error => (&mut members.error, "error"),
+                        MemberName::Other => {
                             map.next_value::<IgnoredAny>()?;
                             continue;
                         }

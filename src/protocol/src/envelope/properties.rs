@@ -82,13 +82,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200), depth in 0_usize..5, batch in 0_usize..5) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), depth in 0_usize..5, batch in 0_usize..5) {
         let _ = parse(&bytes, &Limits { max_depth: depth, max_batch: batch });
     }
 
     /// What is read in one pass is what `serde_json` reads of it, to the last place.
     #[test]
-    fn one_pass_reads_what_many_do(
+    fn single_pass_matches_serde_json(
         near in near_json(), params in payload(), meta in payload(), pretty: bool, at in any::<prop::sample::Index>(),
         byte: u8, depth in 1_usize..70,
     ) {
@@ -105,15 +105,15 @@ proptest! {
         let limits = Limits { max_depth: depth, ..Limits::default() };
         for text in [Some(&message[..]), Some(&near), std::str::from_utf8(&bytes).ok(), Some(&spliced)] {
             let Some(text) = text else { continue };
-            let (quick, slow) = (parse(text.as_bytes(), &limits), thoroughly(text, &limits));
+            let (quick, slow) = (parse(text.as_bytes(), &limits), parse_with_serde(text, &limits));
             prop_assert_eq!(format!("{quick:?}"), format!("{slow:?}"), "{}", text);
         }
-        prop_assert!(message.contains("\\") || quick::members(&message, 128).is_some());
+        prop_assert!(message.contains("\\") || single_pass::members(&message, 128).is_some());
     }
 
     /// Accepted or refused, the verdict agrees with a full JSON parser about what JSON is.
     #[test]
-    fn near_json_is_judged_as_json_is(text in near_json()) {
+    fn near_json_is_accepted_only_if_json(text in near_json()) {
         let verdict = parse(text.as_bytes(), &Limits::default());
         match (serde_json::from_str::<Value>(&text), verdict) {
             // Past the range of a double, which is no matter of JSON.
@@ -167,7 +167,7 @@ proptest! {
 
     /// One byte less, one more, or another one never panics, and a prefix of a message is never a message.
     #[test]
-    fn broken_messages_are_answered(params in payload(), at in any::<prop::sample::Index>(), byte: u8) {
+    fn broken_messages_do_not_panic(params in payload(), at in any::<prop::sample::Index>(), byte: u8) {
         let text = json!({ "jsonrpc": "2.0", "id": "é1", "method": "tools/call", "params": params }).to_string();
         let at = at.index(text.len());
         let prefix = &text.as_bytes()[..at];

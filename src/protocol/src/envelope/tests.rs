@@ -33,11 +33,11 @@ fn refused(text: &str, number: i64, id: Option<&str>) {
     let fault = fault(text.as_bytes());
     assert_eq!(fault.error.number(Revision::MODERN), number, "{text}: {}", fault.error);
     assert_eq!(fault.id.as_ref().map(RequestId::as_json), id, "{text}");
-    assert!(!fault.silent, "{text}");
+    assert!(!fault.is_notification, "{text}");
 }
 
 #[test]
-fn a_request_has_a_method_and_an_id() {
+fn request_has_method_and_id() {
     let r = request(r#" {"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x", "arguments":{"a":[1]}}} "#);
     assert_eq!(r.id.as_json(), "1");
     assert!(matches!(r.method, Cow::Borrowed("tools/call")));
@@ -47,7 +47,7 @@ fn a_request_has_a_method_and_an_id() {
 }
 
 #[test]
-fn parts_of_any_message() {
+fn accessors_return_parts_of_message() {
     for (text, id, method, params) in [
         (r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{}}"#, Some("1"), Some("a"), Some("{}")),
         (r#"{"jsonrpc":"2.0","method":"b","params":{"x":1}}"#, None, Some("b"), Some(r#"{"x":1}"#)),
@@ -79,7 +79,7 @@ fn ids_are_kept_byte_for_byte() {
 }
 
 #[test]
-fn other_ids_are_refused_and_unreadable() {
+fn invalid_ids_are_refused() {
     for id in ["null", "1.0", "1.5", "1e3", "1E3", "-2.0e1", "true", "false", "{}", "[]", "[1]", r#"{"a":1}"#] {
         refused(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#), -32600, None);
         refused(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#), -32600, None);
@@ -87,7 +87,7 @@ fn other_ids_are_refused_and_unreadable() {
 }
 
 #[test]
-fn a_message_without_an_id_is_a_notification() {
+fn message_without_id_is_notification() {
     let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     assert!(matches!(one(text), Ok(Message::Notification(n)) if n.method == "notifications/initialized"));
 }
@@ -118,7 +118,7 @@ fn responses_carry_a_result_or_an_error() {
 }
 
 #[test]
-fn a_broken_response_is_not_answered_by_its_id() {
+fn fault_of_response_has_no_id() {
     for text in [
         r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}"#,
         r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#,
@@ -133,7 +133,7 @@ fn a_broken_response_is_not_answered_by_its_id() {
 }
 
 #[test]
-fn what_is_no_message_is_an_invalid_request() {
+fn non_messages_are_invalid_requests() {
     for (text, id) in [
         ("1", None),
         ("\"ping\"", None),
@@ -162,10 +162,10 @@ fn what_is_no_message_is_an_invalid_request() {
 }
 
 #[test]
-fn params_by_position_are_invalid_params() {
+fn positional_params_are_invalid_params() {
     refused(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#, -32602, Some("1"));
     let fault = fault(br#"{"jsonrpc":"2.0","method":"notifications/progress","params":[1]}"#);
-    assert_eq!((fault.error.kind, fault.id, fault.silent), (ErrorKind::InvalidParams, None, true));
+    assert_eq!((fault.error.kind, fault.id, fault.is_notification), (ErrorKind::InvalidParams, None, true));
 }
 
 #[test]
@@ -184,14 +184,14 @@ fn repeated_members_are_refused() {
 }
 
 #[test]
-fn other_members_are_ignored() {
+fn unknown_envelope_members_are_ignored() {
     let r =
         request(r#"{"jsonrpc":"2.0","extra":{"id":5,"method":"x"},"id":1,"method":"ping","extra":[],"trace":null}"#);
     assert_eq!(r.id.as_json(), "1");
 }
 
 #[test]
-fn what_is_not_json_is_a_parse_error() {
+fn invalid_json_is_parse_error() {
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     for text in [
         "".to_owned(),
@@ -232,7 +232,7 @@ fn what_is_not_json_is_a_parse_error() {
 }
 
 #[test]
-fn lone_surrogates_are_refused_wherever_they_stand() {
+fn lone_surrogates_are_refused_anywhere() {
     for text in [
         r#"{"jsonrpc":"2.0","id":"\ud800","method":"ping"}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"\udc00"}"#,
@@ -256,7 +256,7 @@ fn bytes_that_are_not_utf8_are_refused() {
 }
 
 #[test]
-fn depth_is_limited_and_the_id_still_read() {
+fn fault_of_deep_message_keeps_id() {
     let nested = |levels: usize| {
         format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{}{}}}}}"#,
@@ -268,7 +268,7 @@ fn depth_is_limited_and_the_id_still_read() {
     refused(&nested(15), -32600, Some("1"));
     let text = nested(15).replace("\"id\":1,", "");
     let fault = fault(text.as_bytes());
-    assert_eq!((fault.error.kind, fault.silent), (ErrorKind::InvalidRequest, true));
+    assert_eq!((fault.error.kind, fault.is_notification), (ErrorKind::InvalidRequest, true));
     assert_eq!(fault.error.data["maxDepth"], 16);
 }
 
@@ -306,7 +306,7 @@ fn fault_of_member(text: &str) -> EnvelopeFault {
 }
 
 #[test]
-fn an_array_is_a_batch_of_messages_and_faults() {
+fn array_is_batch_of_messages_and_faults() {
     let text = r#" [ {"jsonrpc":"2.0","id":1,"method":"ping"} , 1, {"jsonrpc":"2.0","method":"n"},
         {"jsonrpc":"2.0","id":"z","method":1} ] "#;
     let Ok(Incoming::Batch(members)) = parse(text.as_bytes(), &LIMITS) else { panic!("a batch") };
@@ -320,7 +320,7 @@ fn an_array_is_a_batch_of_messages_and_faults() {
 }
 
 #[test]
-fn batches_are_neither_empty_nor_too_long() {
+fn empty_and_long_batches_are_refused() {
     refused("[]", -32600, None);
     refused(" [ ] ", -32600, None);
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     envelope::{Incoming, Limits, parse},
-    params::meta,
+    params::parse_meta,
 };
 
 const V: &str = "2026-07-28";
@@ -19,12 +19,12 @@ fn body(method: &str, params: &str, version: &str) -> String {
 /// What the ladder says, as the endpoint runs it.
 fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
     let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
-    let meta = meta(message.params())?;
+    let meta = parse_meta(message.params())?;
     assert!(is_modern(headers, &meta), "the ladder applies");
     let revision = check(headers, &message, &meta)?;
     assert_eq!(revision, Revision::MODERN);
     match &message {
-        Message::Request(request) => method_known(request, revision),
+        Message::Request(request) => check_method(request, revision),
         _ => Ok(Method::Cancelled),
     }
 }
@@ -42,7 +42,7 @@ fn refused(headers: &[(&str, &[u8])], body: &str, number: i64, status: u16) {
 const PING_BODY: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 #[test]
-fn a_conforming_request_passes() {
+fn conforming_request_passes_all_checks() {
     let call = body("tools/call", r#""name":"get_weather","arguments":{}"#, V);
     let headers: [(&str, &[u8]); 3] =
         [("MCP-Protocol-Version", V.as_bytes()), ("Mcp-Method", b"tools/call"), ("Mcp-Name", b"get_weather")];
@@ -58,7 +58,7 @@ fn a_conforming_request_passes() {
 }
 
 #[test]
-fn headers_of_a_request_are_those_that_it_must_have() {
+fn for_request_builds_required_headers() {
     let long = r#""uri":"file:///\u00e4 \u2028","x":1"#;
     let cases = [
         ("tools/call", r#""name":" get_weather","arguments":{}"#),
@@ -73,14 +73,14 @@ fn headers_of_a_request_are_those_that_it_must_have() {
             panic!("{body}")
         };
         let meta = request.meta().unwrap();
-        let headers = of_request(&request, &meta);
+        let headers = for_request(&request, &meta);
         let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         assert_eq!(ladder(&headers, &body).unwrap(), Method::parse(method).unwrap(), "{headers:?}");
     }
 }
 
 #[test]
-fn what_makes_a_request_modern() {
+fn modern_request_is_recognized() {
     let none = Meta::default();
     let some = Meta { protocol_version: Some("1900-01-01".into()), ..Meta::default() };
     let plain: [(&str, &str); 0] = [];
@@ -103,7 +103,7 @@ fn what_makes_a_request_modern() {
 }
 
 #[test]
-fn step_3_the_envelope_comes_first() {
+fn step_3_envelope_is_checked_first() {
     let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"wrong")];
     refused(&headers, PING_BODY, -32602, 400);
     let version = keys::PROTOCOL_VERSION;
@@ -124,7 +124,7 @@ fn step_3_the_envelope_comes_first() {
 }
 
 #[test]
-fn step_4_headers_must_say_what_the_body_says() {
+fn step_4_headers_must_match_body() {
     let call = body("tools/call", r#""name":"get_weather""#, V);
     let version = ("mcp-protocol-version", V.as_bytes());
     let method = ("mcp-method", &b"tools/call"[..]);
@@ -155,7 +155,7 @@ fn step_4_headers_must_say_what_the_body_says() {
 }
 
 #[test]
-fn step_4_names_come_from_the_member_that_the_method_has() {
+fn step_4_name_header_mirrors_member_of_method() {
     for (method, params, name) in [
         ("tools/call", r#""name":"a b""#, "a b"),
         ("prompts/get", r#""name":"triage""#, "triage"),
@@ -181,7 +181,7 @@ fn step_4_names_come_from_the_member_that_the_method_has() {
 }
 
 #[test]
-fn step_4_a_body_without_the_name() {
+fn step_4_missing_body_name_is_left_to_handler() {
     let version = ("mcp-protocol-version", V.as_bytes());
     let call = body("tools/call", "", V);
     // The handler says that `name` is missing; a header alone must not name a tool.
@@ -232,7 +232,7 @@ fn encoded_names_are_decoded_before_they_are_compared() {
 }
 
 #[test]
-fn step_5_unserved_versions() {
+fn step_5_unserved_versions_are_refused() {
     for version in ["2025-11-25", "2024-11-05", "2027-01-01", "draft", ""] {
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"tools/list")];
         refused(&headers, &body("tools/list", "", version), -32022, 400);
@@ -243,7 +243,7 @@ fn step_5_unserved_versions() {
 }
 
 #[test]
-fn step_6_methods_of_the_other_era() {
+fn step_6_handshake_methods_are_unknown() {
     for method in [
         "initialize",
         "ping",
@@ -264,7 +264,7 @@ fn step_6_methods_of_the_other_era() {
 }
 
 #[test]
-fn without_headers_the_envelope_alone_counts() {
+fn check_envelope_needs_no_headers() {
     let meta = |version: Option<&'static str>| Meta { protocol_version: version.map(Into::into), ..Meta::default() };
     assert_eq!(check_envelope(&meta(None)).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
     assert_eq!(check_envelope(&meta(Some(V))).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
@@ -275,7 +275,7 @@ fn without_headers_the_envelope_alone_counts() {
 }
 
 #[test]
-fn notifications_need_no_headers_but_must_not_contradict_them() {
+fn notification_headers_are_optional_but_must_match() {
     let plain = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
     assert!(ladder(&[("mcp-method", b"notifications/cancelled")], plain).is_ok());
     assert!(ladder(&[("mcp-protocol-version", V.as_bytes())], plain).is_ok());
@@ -289,10 +289,10 @@ fn notifications_need_no_headers_but_must_not_contradict_them() {
 }
 
 #[test]
-fn handshake_era_requests_go_by_their_session_and_then_by_their_header() {
+fn handshake_revision_prefers_session_over_header() {
     let of = |values: &[&str], negotiated| {
         let headers: Vec<_> = values.iter().map(|value| (PROTOCOL_VERSION, *value)).collect();
-        legacy_version(&headers[..], negotiated)
+        handshake_revision(&headers[..], negotiated)
     };
     let session = Some(Revision::V2025_11_25);
     assert_eq!(of(&[], None), Ok(Revision::V2025_03_26));
@@ -308,7 +308,7 @@ fn handshake_era_requests_go_by_their_session_and_then_by_their_header() {
 }
 
 #[test]
-fn responses_are_not_for_servers() {
+fn responses_from_clients_are_refused() {
     refused(&[("mcp-method", b"x")], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600, 400);
 }
 
@@ -337,17 +337,17 @@ fn statuses() {
 
 proptest! {
     #[test]
-    fn any_header_is_answered(version in prop::collection::vec(any::<u8>(), 0..20), method in prop::collection::vec(any::<u8>(), 0..20), name in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn arbitrary_headers_do_not_panic(version in prop::collection::vec(any::<u8>(), 0..20), method in prop::collection::vec(any::<u8>(), 0..20), name in prop::collection::vec(any::<u8>(), 0..40)) {
         let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", &version), ("mcp-method", &method), ("mcp-name", &name)];
         let _ = ladder(&headers, &body("tools/call", r#""name":"x""#, V));
     }
 
     /// Whatever the name, its Base64 form passes and decodes to it.
     #[test]
-    fn any_name_can_be_sent(name in ".{0,30}") {
+    fn any_name_passes_in_base64_form(name in ".{0,30}") {
         use base64::{Engine, engine::general_purpose::STANDARD};
         let header = format!("=?base64?{}?=", STANDARD.encode(&name));
-        prop_assert_eq!(decoded(NAME, header.as_bytes()), Ok(name.clone().into()));
+        prop_assert_eq!(decode_value(NAME, header.as_bytes()), Ok(name.clone().into()));
         let body = body("tools/call", &format!(r#""name":{}"#, json!(name)), V);
         let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header.as_bytes())];
         prop_assert_eq!(ladder(&headers, &body), Ok(Method::ToolsCall));
@@ -355,7 +355,7 @@ proptest! {
 }
 
 #[test]
-fn values_are_encoded_as_the_specification_shows() {
+fn values_are_encoded_like_specification_examples() {
     for (value, header) in [
         ("us-west1", "us-west1"),
         ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
@@ -367,7 +367,7 @@ fn values_are_encoded_as_the_specification_shows() {
         ("\tx", "=?base64?CXg=?="),
         ("", ""),
     ] {
-        assert_eq!(encoded(value), header);
-        assert_eq!(decoded(NAME, header.as_bytes()).unwrap(), value);
+        assert_eq!(encode_value(value), header);
+        assert_eq!(decode_value(NAME, header.as_bytes()).unwrap(), value);
     }
 }

@@ -4,7 +4,7 @@ use super::{Member, elements, member, members, push_quoted, quoted, string};
 
 /// What becomes of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate<T = String> {
+pub enum MemberAction<T = String> {
     Keep,
     /// It goes, with the comma and the space that join it to its neighbour.
     Drop,
@@ -13,30 +13,30 @@ pub enum Fate<T = String> {
 }
 
 /// Another value, where there is one.
-impl<T> From<Option<T>> for Fate<T> {
+impl<T> From<Option<T>> for MemberAction<T> {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Keep, Self::Set)
     }
 }
 
 /// How far an object is written.
-struct Written {
+struct WriteProgress {
     /// What lies before is written, as far as it stays; 0 if nothing changed.
-    copied: usize,
+    copied_to: usize,
     /// Where the last member ends; 0 if there is none.
-    end: usize,
+    last_member_end: usize,
     /// A member stayed.
-    kept: bool,
+    has_members: bool,
 }
 
 /// Writes an object up to the last member that changes.
 #[inline]
-fn write<'a, T: AsRef<str>>(
+fn write_edited_members<'a, T: AsRef<str>>(
     out: &mut String,
     object: &str,
     members: impl Iterator<Item = Member<'a>>,
-    mut fate: impl FnMut(&Member<'a>) -> Fate<T>,
-) -> Written {
+    mut fate: impl FnMut(&Member<'a>) -> MemberAction<T>,
+) -> WriteProgress {
     let (mut kept, mut end, mut copied) = (false, 0, 0);
     for member in members {
         if !kept && end > 0 {
@@ -46,29 +46,30 @@ fn write<'a, T: AsRef<str>>(
         let goes_from = if kept { end } else { member.start };
         end = member.end;
         match fate(&member) {
-            Fate::Drop => {
+            MemberAction::Drop => {
                 out.push_str(&object[copied..goes_from]);
                 copied = end;
                 continue;
             }
-            Fate::Set(value) if value.as_ref() != member.value => {
+            MemberAction::Set(value) if value.as_ref() != member.value => {
                 out.push_str(&object[copied..end - member.value.len()]);
                 out.push_str(value.as_ref());
                 copied = end;
             }
-            Fate::Set(_) | Fate::Keep => {}
+            MemberAction::Set(_) | MemberAction::Keep => {}
         }
         kept = true;
     }
-    Written { copied, end, kept }
+    WriteProgress { copied_to: copied, last_member_end: end, has_members: kept }
 }
 
 /// Decides on each member of an object by its key and its value as it is written; `None` if nothing changes.
 #[must_use]
-pub fn edit_members(object: &str, mut fate: impl FnMut(&str, &str) -> Fate) -> Option<String> {
+pub fn edit_members(object: &str, mut fate: impl FnMut(&str, &str) -> MemberAction) -> Option<String> {
     let mut out = String::new();
-    let Written { copied, .. } = write(&mut out, object, members(object), |member| fate(&member.key, member.value));
-    rest(out, object, copied)
+    let WriteProgress { copied_to: copied, .. } =
+        write_edited_members(&mut out, object, members(object), |member| fate(&member.key, member.value));
+    append_remainder(out, object, copied)
 }
 
 /// Gives the string members of those names another value, where `map` has one; `None` if nothing changes.
@@ -95,17 +96,17 @@ pub fn map_elements<'a>(array: &'a str, mut change: impl FnMut(&'a str) -> Optio
             copied = start + element.len();
         }
     }
-    rest(out, array, copied)
+    append_remainder(out, array, copied)
 }
 
-fn rest(mut out: String, text: &str, copied: usize) -> Option<String> {
+fn append_remainder(mut out: String, text: &str, copied: usize) -> Option<String> {
     out.push_str(text.get(copied..).filter(|_| copied > 0)?);
     Some(out)
 }
 
 /// What becomes of the members of a name. Values are JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op<'a> {
+pub enum MemberEdit<'a> {
     /// They get this value; one is added at the end of the object, if there is none.
     Set(&'a str),
     /// They get this value.
@@ -117,7 +118,7 @@ pub enum Op<'a> {
 
 /// Writes an object with the members of those names changed; there may be 64 names. What is no object is written as it
 /// is.
-pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, Op<'_>)]) {
+pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, MemberEdit<'_>)]) {
     edit_object_into(out, object, members(object), edits);
 }
 
@@ -126,18 +127,19 @@ pub(crate) fn edit_object_into<'a>(
     out: &mut String,
     object: &str,
     members: impl Iterator<Item = Member<'a>>,
-    edits: &[(&str, Op<'_>)],
+    edits: &[(&str, MemberEdit<'_>)],
 ) {
     let mut seen = 0_u64;
-    let Written { copied, mut end, mut kept } = write(out, object, members, |member| {
-        let Some(at) = edits.iter().position(|(key, _)| *key == member.key) else { return Fate::Keep };
-        seen |= 1 << at.min(63);
-        match edits[at].1 {
-            Op::Set(value) | Op::Replace(value) => Fate::Set(value),
-            Op::Default(_) => Fate::Keep,
-            Op::Drop => Fate::Drop,
-        }
-    });
+    let WriteProgress { copied_to: copied, last_member_end: mut end, has_members: mut kept } =
+        write_edited_members(out, object, members, |member| {
+            let Some(at) = edits.iter().position(|(key, _)| *key == member.key) else { return MemberAction::Keep };
+            seen |= 1 << at.min(63);
+            match edits[at].1 {
+                MemberEdit::Set(value) | MemberEdit::Replace(value) => MemberAction::Set(value),
+                MemberEdit::Default(_) => MemberAction::Keep,
+                MemberEdit::Drop => MemberAction::Drop,
+            }
+        });
     if end == 0 {
         if !object.trim_start().starts_with('{') {
             out.push_str(object);
@@ -148,7 +150,7 @@ pub(crate) fn edit_object_into<'a>(
     }
     out.push_str(&object[copied..end]);
     for (at, (key, op)) in edits.iter().enumerate() {
-        let (Op::Set(value) | Op::Default(value)) = op else { continue };
+        let (MemberEdit::Set(value) | MemberEdit::Default(value)) = op else { continue };
         if seen & (1 << at.min(63)) != 0 {
             continue;
         }
@@ -160,17 +162,17 @@ pub(crate) fn edit_object_into<'a>(
 
 /// As [`edit_into`], into a text of its own.
 #[must_use]
-pub fn edit(object: &str, edits: &[(&str, Op<'_>)]) -> String {
-    let mut out = String::with_capacity(object.len() + growth(edits));
+pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
+    let mut out = String::with_capacity(object.len() + max_growth(edits));
     edit_into(&mut out, object, edits);
     out
 }
 
 /// How many bytes longer the edits can make an object whose new keys need no escapes.
-pub(crate) fn growth(edits: &[(&str, Op<'_>)]) -> usize {
-    let of = |(key, op): &(&str, Op<'_>)| match op {
-        Op::Set(value) | Op::Replace(value) | Op::Default(value) => key.len() + value.len() + 4,
-        Op::Drop => 0,
+pub(crate) fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
+    let of = |(key, op): &(&str, MemberEdit<'_>)| match op {
+        MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::Default(value) => key.len() + value.len() + 4,
+        MemberEdit::Drop => 0,
     };
     edits.iter().map(of).sum()
 }
@@ -186,10 +188,10 @@ fn push_member(out: &mut String, is_first: bool, key: &str, value: &str) {
 
 /// Changes entries of the top-level `_meta` of an object, which is made if it is not there, and where it is no object.
 #[must_use]
-pub fn merge_meta(object: &str, entries: &[(&str, Op<'_>)]) -> String {
+pub fn merge_meta(object: &str, entries: &[(&str, MemberEdit<'_>)]) -> String {
     // The last one is what most readers see if there are several; all of them get its new value.
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
-    edit(object, &[("_meta", Op::Set(&edit(meta, entries)))])
+    edit(object, &[("_meta", MemberEdit::Set(&edit(meta, entries)))])
 }
 
 /// Inserts members at the end of an object, without looking whether they are there already: one copy of the text, which

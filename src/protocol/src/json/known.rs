@@ -9,15 +9,15 @@ use serde_json::value::RawValue;
 
 /// Text that is known to be JSON, as such, without reading it again: a part of text that was checked before.
 #[must_use]
-pub fn known(text: &str) -> Option<&RawValue> {
-    <&RawValue>::deserialize(Known(text)).ok()
+pub fn trusted_raw_value(text: &str) -> Option<&RawValue> {
+    <&RawValue>::deserialize(TrustedText(text)).ok()
 }
 
 /// Gives a [`RawValue`] its text in the form in which it asks for it: the only value of a map, whose key is the name of
 /// the type that is asked for.
-struct Known<'de>(&'de str);
+struct TrustedText<'de>(&'de str);
 
-impl<'de> Deserializer<'de> for Known<'de> {
+impl<'de> Deserializer<'de> for TrustedText<'de> {
     type Error = de::value::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
@@ -29,7 +29,7 @@ impl<'de> Deserializer<'de> for Known<'de> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
-        visitor.visit_map(Sole { name: Some(name), text: self.0 })
+        visitor.visit_map(SingleEntry { name: Some(name), text: self.0 })
     }
 
     forward_to_deserialize_any! {
@@ -38,12 +38,12 @@ impl<'de> Deserializer<'de> for Known<'de> {
     }
 }
 
-struct Sole<'de> {
+struct SingleEntry<'de> {
     name: Option<&'static str>,
     text: &'de str,
 }
 
-impl<'de> MapAccess<'de> for Sole<'de> {
+impl<'de> MapAccess<'de> for SingleEntry<'de> {
     type Error = de::value::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
@@ -60,9 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_taken_as_it_is() {
+    fn raw_value_keeps_text_unchanged() {
         for text in ["1", r#"{"a":[1]}"#, "\"é\""] {
-            assert_eq!(known(text).map(RawValue::get), Some(text));
+            assert_eq!(trusted_raw_value(text).map(RawValue::get), Some(text));
         }
     }
 }

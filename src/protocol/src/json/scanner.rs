@@ -5,34 +5,34 @@
 /// A position in text.
 pub(crate) struct Scanner<'a> {
     text: &'a str,
-    at: usize,
+    position: usize,
 }
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { text, at: 0 }
+        Self { text, position: 0 }
     }
 
     /// Behind the brace with which the text begins; at its end, if it does not begin with that one.
-    pub(super) fn inside(text: &'a str, brace: u8) -> Self {
+    pub(super) fn inside_container(text: &'a str, brace: u8) -> Self {
         let mut scanner = Self::new(text);
-        scanner.space();
-        if scanner.take(brace).is_none() {
-            scanner.at = text.len();
+        scanner.skip_space();
+        if scanner.consume(brace).is_none() {
+            scanner.position = text.len();
         }
         scanner
     }
 
     /// Bytes before this position.
     #[inline]
-    pub(crate) fn at(&self) -> usize {
-        self.at
+    pub(crate) fn position(&self) -> usize {
+        self.position
     }
 
     /// The text from there to here.
     #[inline]
-    pub(crate) fn since(&self, start: usize) -> Option<&'a str> {
-        self.text.get(start..self.at)
+    pub(crate) fn text_since(&self, start: usize) -> Option<&'a str> {
+        self.text.get(start..self.position)
     }
 
     #[inline]
@@ -43,44 +43,44 @@ impl<'a> Scanner<'a> {
     /// 0 at the end, which is no character of JSON either.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
-        self.bytes().get(self.at).copied().unwrap_or(0)
+        self.bytes().get(self.position).copied().unwrap_or(0)
     }
 
     #[inline]
-    pub(crate) fn space(&mut self) {
+    pub(crate) fn skip_space(&mut self) {
         while matches!(self.peek(), b' ' | b'\t' | b'\n' | b'\r') {
-            self.at += 1;
+            self.position += 1;
         }
     }
 
     #[inline]
-    pub(crate) fn take(&mut self, byte: u8) -> Option<()> {
-        (self.peek() == byte).then(|| self.at += 1)
+    pub(crate) fn consume(&mut self, byte: u8) -> Option<()> {
+        (self.peek() == byte).then(|| self.position += 1)
     }
 }
 
 /// Text that is known to be JSON, by its structure alone.
 impl<'a> Scanner<'a> {
     /// Passes a value, with the space before it, and gives it with its place; `None` at the end of a container.
-    pub(super) fn element(&mut self) -> Option<(usize, &'a str)> {
-        self.space();
-        let start = self.at;
-        self.skip()?;
-        self.since(start).map(|value| (start, value))
+    pub(super) fn next_value(&mut self) -> Option<(usize, &'a str)> {
+        self.skip_space();
+        let start = self.position;
+        self.skip_value()?;
+        self.text_since(start).map(|value| (start, value))
     }
 
-    pub(super) fn comma(&mut self) {
-        self.space();
-        self.take(b',');
+    pub(super) fn skip_comma(&mut self) {
+        self.skip_space();
+        self.consume(b',');
     }
 
     /// Passes the value that begins here.
-    fn skip(&mut self) -> Option<()> {
+    fn skip_value(&mut self) -> Option<()> {
         let bytes = self.bytes();
-        self.at = match bytes.get(self.at)? {
-            b'"' => string_end(bytes, self.at)?,
+        self.position = match bytes.get(self.position)? {
+            b'"' => string_end(bytes, self.position)?,
             b'{' | b'[' => {
-                let (mut depth, mut at) = (0_usize, self.at);
+                let (mut depth, mut at) = (0_usize, self.position);
                 loop {
                     match bytes.get(at)? {
                         b'{' | b'[' => depth += 1,
@@ -98,32 +98,32 @@ impl<'a> Scanner<'a> {
             }
             b'}' | b']' | b',' | b':' => return None,
             _ => {
-                let rest = bytes.get(self.at..)?;
+                let rest = bytes.get(self.position..)?;
                 let ends = |b: &u8| matches!(b, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r' | b':');
-                self.at + rest.iter().position(ends).unwrap_or(rest.len())
+                self.position + rest.iter().position(ends).unwrap_or(rest.len())
             }
         };
         Some(())
     }
 
-    fn token(&mut self) -> Option<Token<'a>> {
-        self.space();
-        let (start, first) = (self.at, self.peek());
+    fn next_token(&mut self) -> Option<Token<'a>> {
+        self.skip_space();
+        let (start, first) = (self.position, self.peek());
         let sign = match first {
             b'{' | b'[' => Token::Open(first.into()),
             b'}' | b']' => Token::Close(first.into()),
             b',' => Token::Comma,
             _ => {
-                self.skip()?;
-                let text = self.since(start)?;
+                self.skip_value()?;
+                let text = self.text_since(start)?;
                 if first != b'"' {
                     return Some(Token::Scalar(text));
                 }
-                self.space();
-                return Some(if self.take(b':').is_some() { Token::Key(text) } else { Token::String(text) });
+                self.skip_space();
+                return Some(if self.consume(b':').is_some() { Token::Key(text) } else { Token::String(text) });
             }
         };
-        self.at += 1;
+        self.position += 1;
         Some(sign)
     }
 }
@@ -146,7 +146,7 @@ pub enum Token<'a> {
 /// All that stands in JSON text, in order, however deep.
 pub fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
     let mut scanner = Scanner::new(text);
-    std::iter::from_fn(move || scanner.token())
+    std::iter::from_fn(move || scanner.next_token())
 }
 
 /// Whether arrays and objects are nested deeper than `max` (the outermost counts as 1).
@@ -169,29 +169,29 @@ impl<'a> Scanner<'a> {
     /// Passes an object, and calls `each` at the value of each member, with its key and where that begins, its quote
     /// included; it must pass the value. Keys with escapes are not read.
     #[inline]
-    pub(crate) fn object(&mut self, mut each: impl FnMut(&mut Self, &'a str, usize) -> Option<()>) -> Option<()> {
-        self.take(b'{')?;
-        self.space();
+    pub(crate) fn check_object(&mut self, mut each: impl FnMut(&mut Self, &'a str, usize) -> Option<()>) -> Option<()> {
+        self.consume(b'{')?;
+        self.skip_space();
         if self.peek() != b'}' {
             loop {
-                let name = self.at;
+                let name = self.position;
                 if self.string()? {
                     return None;
                 }
-                let key = self.text.get(name + 1..self.at - 1)?;
-                self.space();
-                self.take(b':')?;
-                self.space();
+                let key = self.text.get(name + 1..self.position - 1)?;
+                self.skip_space();
+                self.consume(b':')?;
+                self.skip_space();
                 each(self, key, name)?;
-                self.space();
+                self.skip_space();
                 if self.peek() != b',' {
                     break;
                 }
-                self.at += 1;
-                self.space();
+                self.position += 1;
+                self.skip_space();
             }
         }
-        self.take(b'}')
+        self.consume(b'}')
     }
 
     /// Passes a value of at most so many levels, and of at most 64.
@@ -209,13 +209,13 @@ impl<'a> Scanner<'a> {
                 b'n' => self.word(b"null")?,
                 brace @ (b'{' | b'[') => {
                     let is_object = brace == b'{';
-                    self.at += 1;
+                    self.position += 1;
                     depth += 1;
                     if depth > levels {
                         return None;
                     }
                     open = open << 1 | u64::from(is_object);
-                    self.space();
+                    self.skip_space();
                     if self.peek() == if is_object { b'}' } else { b']' } {
                         // Closed below, as any other.
                     } else {
@@ -233,11 +233,11 @@ impl<'a> Scanner<'a> {
                     return Some(());
                 }
                 let is_object = open & 1 == 1;
-                self.space();
+                self.skip_space();
                 match self.peek() {
                     b',' => {
-                        self.at += 1;
-                        self.space();
+                        self.position += 1;
+                        self.skip_space();
                         if is_object {
                             self.key()?;
                         }
@@ -247,7 +247,7 @@ impl<'a> Scanner<'a> {
                     b']' if !is_object => {}
                     _ => return None,
                 }
-                self.at += 1;
+                self.position += 1;
                 open >>= 1;
                 depth -= 1;
             }
@@ -258,29 +258,29 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn key(&mut self) -> Option<()> {
         self.string()?;
-        self.space();
-        self.take(b':')?;
-        self.space();
+        self.skip_space();
+        self.consume(b':')?;
+        self.skip_space();
         Some(())
     }
 
     fn word(&mut self, word: &[u8]) -> Option<()> {
-        self.bytes().get(self.at..)?.starts_with(word).then(|| self.at += word.len())
+        self.bytes().get(self.position..)?.starts_with(word).then(|| self.position += word.len())
     }
 
     fn number(&mut self) -> Option<()> {
-        self.take(b'-');
+        self.consume(b'-');
         match self.peek() {
-            b'0' => self.at += 1,
+            b'0' => self.position += 1,
             _ => self.digits()?,
         }
-        if self.take(b'.').is_some() {
+        if self.consume(b'.').is_some() {
             self.digits()?;
         }
         if matches!(self.peek(), b'e' | b'E') {
-            self.at += 1;
+            self.position += 1;
             if matches!(self.peek(), b'+' | b'-') {
-                self.at += 1;
+                self.position += 1;
             }
             self.digits()?;
         }
@@ -290,23 +290,23 @@ impl<'a> Scanner<'a> {
     /// At least one.
     #[inline]
     fn digits(&mut self) -> Option<()> {
-        let from = self.at;
+        let from = self.position;
         while self.peek().is_ascii_digit() {
-            self.at += 1;
+            self.position += 1;
         }
-        (self.at > from).then_some(())
+        (self.position > from).then_some(())
     }
 
     /// Passes a string and says whether it has escapes.
     #[inline]
     fn string(&mut self) -> Option<bool> {
-        self.take(b'"')?;
+        self.consume(b'"')?;
         let mut escapes = false;
         loop {
-            self.at += special::<true>(self.bytes().get(self.at..)?)?;
+            self.position += special::<true>(self.bytes().get(self.position..)?)?;
             match self.peek() {
                 b'"' => {
-                    self.at += 1;
+                    self.position += 1;
                     return Some(escapes);
                 }
                 b'\\' => {
@@ -321,8 +321,8 @@ impl<'a> Scanner<'a> {
 
     #[cold]
     fn escape(&mut self) -> Result<(), NoEscape> {
-        match self.bytes().get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+        match self.bytes().get(self.position + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.position += 2,
             _ => match self.unit().ok_or(NoEscape::Unknown)? {
                 0xD800..=0xDBFF => match self.unit() {
                     Some(0xDC00..=0xDFFF) => {}
@@ -337,9 +337,9 @@ impl<'a> Scanner<'a> {
 
     /// Passes `\uXXXX`, a unit of UTF-16.
     fn unit(&mut self) -> Option<u32> {
-        let digits = self.bytes().get(self.at..self.at + 6)?.strip_prefix(b"\\u")?;
+        let digits = self.bytes().get(self.position..self.position + 6)?.strip_prefix(b"\\u")?;
         let unit = digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))?;
-        self.at += 6;
+        self.position += 6;
         Some(unit)
     }
 }
@@ -356,13 +356,13 @@ enum NoEscape {
 /// `serde_json` refuses these only in the strings that it decodes, so they could travel on in a payload.
 pub(crate) fn lone_surrogate(text: &str) -> bool {
     let mut scanner = Scanner::new(text);
-    while let Some(found) = scanner.bytes().get(scanner.at..).and_then(|rest| memchr::memchr(b'\\', rest)) {
-        scanner.at += found;
+    while let Some(found) = scanner.bytes().get(scanner.position..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        scanner.position += found;
         match scanner.escape() {
             Ok(()) => {}
             Err(NoEscape::HalfOfPair) => return true,
             // Whatever is escaped, the next character is no backslash of its own.
-            Err(NoEscape::Unknown) => scanner.at += 2,
+            Err(NoEscape::Unknown) => scanner.position += 2,
         }
     }
     false
@@ -447,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_of_strings_are_found_wherever_they_are() {
+    fn special_bytes_are_found_at_any_offset() {
         let same = |bytes: &[u8]| {
             let is_end = |b: &u8| matches!(b, b'"' | b'\\');
             assert_eq!(special::<false>(bytes), bytes.iter().position(is_end), "{bytes:?}");
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_all_there_is() {
+    fn tokens_cover_the_whole_text() {
         use Token::{Close, Comma, Key, Open, Scalar, String};
         let text = " {\"a\\\"\" : [ -1.5e3,true , \"x:\"],\"b\":{}}\n";
         let expected = [
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_of_broken_text_is_still_answered() {
+    fn depth_of_invalid_text_is_computed() {
         for text in ["", "\"", "\"\\", "]]]]", "[\"", "{\"a\\"] {
             let _ = deeper_than(text, 0);
         }

@@ -21,30 +21,39 @@ fn members_are_found_where_they_stand() {
 }
 
 #[test]
-fn what_is_not_meant_keeps_every_byte() {
+fn unedited_members_keep_every_byte() {
     for (edits, expected) in [
         (&[][..], ODD.to_owned()),
-        (&[("name", Op::Set("1"))][..], ODD.replace("\"x\"", "1")),
-        (&[("name", Op::Drop)][..], ODD.replace(" , \"n\\u0061me\":\"x\"", "")),
-        (&[("a", Op::Drop)][..], ODD.replace("\"a\" : 12345678901234567890123 ,", "")),
-        (&[("e", Op::Drop)][..], ODD.replace(", \"e\":1e400", "")),
-        (&[("z", Op::Set("null"))][..], ODD.replace("1e400", "1e400,\"z\":null")),
-        (&[("z", Op::Replace("null")), ("a", Op::Default("2"))][..], ODD.to_owned()),
+        (&[("name", MemberEdit::Set("1"))][..], ODD.replace("\"x\"", "1")),
+        (&[("name", MemberEdit::Drop)][..], ODD.replace(" , \"n\\u0061me\":\"x\"", "")),
+        (&[("a", MemberEdit::Drop)][..], ODD.replace("\"a\" : 12345678901234567890123 ,", "")),
+        (&[("e", MemberEdit::Drop)][..], ODD.replace(", \"e\":1e400", "")),
+        (&[("z", MemberEdit::Set("null"))][..], ODD.replace("1e400", "1e400,\"z\":null")),
+        (&[("z", MemberEdit::Replace("null")), ("a", MemberEdit::Default("2"))][..], ODD.to_owned()),
         (
-            &[("a", Op::Drop), ("b", Op::Drop), ("name", Op::Drop), ("e", Op::Drop), ("y", Op::Set("0"))][..],
+            &[
+                ("a", MemberEdit::Drop),
+                ("b", MemberEdit::Drop),
+                ("name", MemberEdit::Drop),
+                ("e", MemberEdit::Drop),
+                ("y", MemberEdit::Set("0")),
+            ][..],
             " { \"y\":0 }\n".to_owned(),
         ),
-        (&[("a", Op::Drop), ("b", Op::Drop), ("name", Op::Drop)][..], " { \"e\":1e400 }\n".to_owned()),
+        (
+            &[("a", MemberEdit::Drop), ("b", MemberEdit::Drop), ("name", MemberEdit::Drop)][..],
+            " { \"e\":1e400 }\n".to_owned(),
+        ),
     ] {
         assert_eq!(edit(ODD, edits), expected, "{edits:?}");
     }
-    assert_eq!(edit("{}", &[("a", Op::Set("1")), ("b", Op::Default("2"))]), r#"{"a":1,"b":2}"#);
-    assert_eq!(edit("{ }", &[("a", Op::Drop)]), "{ }");
-    assert_eq!(edit("[1]", &[("a", Op::Set("1"))]), "[1]");
+    assert_eq!(edit("{}", &[("a", MemberEdit::Set("1")), ("b", MemberEdit::Default("2"))]), r#"{"a":1,"b":2}"#);
+    assert_eq!(edit("{ }", &[("a", MemberEdit::Drop)]), "{ }");
+    assert_eq!(edit("[1]", &[("a", MemberEdit::Set("1"))]), "[1]");
 }
 
 #[test]
-fn elements_change_one_by_one() {
+fn map_elements_replaces_single_elements() {
     let change = |element: &str| (element == "2").then(|| "two".to_owned());
     assert_eq!(map_elements("[1, 2 ,3]", change).as_deref(), Some("[1, two ,3]"));
     assert_eq!(map_elements("[1]", change), None);
@@ -52,34 +61,34 @@ fn elements_change_one_by_one() {
 
 proptest! {
     #[test]
-    fn nothing_panics_on_what_is_no_json(text in "[\\[\\]{}:,\"\\\\a1 ]{0,40}") {
-        let _ = edit(&text, &[("a", Op::Set("1")), ("b", Op::Drop)]);
+    fn edits_of_invalid_json_do_not_panic(text in "[\\[\\]{}:,\"\\\\a1 ]{0,40}") {
+        let _ = edit(&text, &[("a", MemberEdit::Set("1")), ("b", MemberEdit::Drop)]);
         let _ = elements(&text).count();
         let _ = map_elements(&text, |_| Some("1".into()));
     }
 
     #[test]
-    fn an_edited_object_is_json_and_says_what_it_should(
+    fn edited_object_is_json_with_expected_members(
         keys in proptest::collection::vec(0..5_usize, 0..6), ops in proptest::collection::vec(0..4_u8, 5),
     ) {
         let names = ["a", "b", "c", "d", "e"];
         let parts: Vec<String> = keys.iter().map(|k| format!(" \"{}\" : {{\"n\":[{k}]}} ", names[*k])).collect();
         let text = format!("{{{}}}", parts.join(","));
         let edits: Vec<_> = names.iter().zip(&ops).map(|(name, op)| (*name, match op {
-            0 => Op::Set("0"),
-            1 => Op::Replace("1"),
-            2 => Op::Default("2"),
-            _ => Op::Drop,
+            0 => MemberEdit::Set("0"),
+            1 => MemberEdit::Replace("1"),
+            2 => MemberEdit::Default("2"),
+            _ => MemberEdit::Drop,
         })).collect();
         let edited: Value = serde_json::from_str(&edit(&text, &edits)).unwrap();
         for (at, (name, op)) in edits.iter().enumerate() {
             let there = keys.contains(&at);
             let expected = match op {
-                Op::Set(_) => Some(serde_json::json!(0)),
-                Op::Replace(_) => there.then(|| serde_json::json!(1)),
-                Op::Default(_) if !there => Some(serde_json::json!(2)),
-                Op::Default(_) => Some(serde_json::json!({"n": [at]})),
-                Op::Drop => None,
+                MemberEdit::Set(_) => Some(serde_json::json!(0)),
+                MemberEdit::Replace(_) => there.then(|| serde_json::json!(1)),
+                MemberEdit::Default(_) if !there => Some(serde_json::json!(2)),
+                MemberEdit::Default(_) => Some(serde_json::json!({"n": [at]})),
+                MemberEdit::Drop => None,
             };
             prop_assert_eq!(edited.get(*name), expected.as_ref(), "{}", name);
         }
@@ -87,12 +96,12 @@ proptest! {
 }
 
 fn without(object: &str, gone: &[&str]) -> String {
-    edit_members(object, |key, _| if gone.contains(&key) { Fate::Drop } else { Fate::Keep })
+    edit_members(object, |key, _| if gone.contains(&key) { MemberAction::Drop } else { MemberAction::Keep })
         .unwrap_or_else(|| object.to_owned())
 }
 
 #[test]
-fn members_go_with_their_commas_and_nothing_else_moves() {
+fn dropped_members_take_their_commas_along() {
     let object = r#"{ "a" : 1e2 ,  "b":[{"a":"}"}], "c" :"x,\"" }"#;
     for (gone, left) in [
         (&["a"][..], r#"{ "b":[{"a":"}"}], "c" :"x,\"" }"#),
@@ -112,14 +121,14 @@ fn members_go_with_their_commas_and_nothing_else_moves() {
 }
 
 #[test]
-fn strings_are_replaced_at_the_top_only() {
+fn only_top_level_strings_are_replaced() {
     let text = r#"{"x":{"name":"a"},"name" : "a\n","n":12345678901234567890123,"name":1}"#;
     let out = replace_strings(text, &["name"], |_, old| Some(format!("p__{old}"))).unwrap();
     assert_eq!(out, r#"{"x":{"name":"a"},"name" : "p__a\n","n":12345678901234567890123,"name":1}"#);
 }
 
 #[test]
-fn text_that_is_no_json_is_survived() {
+fn invalid_json_does_not_panic() {
     for text in ["", "{", "{\"", "{\"a", "{\"a\"", "{\"a\":", "{\"a\":1,", "[", "[1,", "\"\\", "}", "{,}", "{\"a\":}"] {
         let _ = without(text, &["a"]);
         let _ = replace_strings(text, &["a"], |_, _| Some(String::new()));
@@ -145,7 +154,7 @@ fn tree() -> impl Strategy<Value = Value> {
 proptest! {
     /// Against the plain way: parse, change the tree, compare trees.
     #[test]
-    fn edits_do_what_editing_the_tree_does(members in prop::collection::vec(("[a-d\\\\\"]{1,2}", tree()), 0..6), pretty: bool) {
+    fn text_edits_match_tree_edits(members in prop::collection::vec(("[a-d\\\\\"]{1,2}", tree()), 0..6), pretty: bool) {
         let tree: serde_json::Map<String, Value> = members.into_iter().collect();
         let text = if pretty { serde_json::to_string_pretty(&tree) } else { serde_json::to_string(&tree) }.unwrap();
         let dropped: Value = serde_json::from_str(&without(&text, &["a", "b"])).unwrap();
@@ -153,7 +162,7 @@ proptest! {
         expected.remove("a");
         expected.remove("b");
         prop_assert_eq!(dropped, Value::Object(expected));
-        let set = edit_members(&text, |key, _| if key == "c" { Fate::Set("[0]".into()) } else { Fate::Keep });
+        let set = edit_members(&text, |key, _| if key == "c" { MemberAction::Set("[0]".into()) } else { MemberAction::Keep });
         let set: Value = serde_json::from_str(set.as_deref().unwrap_or(&text)).unwrap();
         let mut expected = tree;
         if let Some(c) = expected.get_mut("c") {
@@ -164,7 +173,7 @@ proptest! {
 }
 
 #[test]
-fn members_go_to_the_end() {
+fn new_members_are_appended() {
     assert_eq!(add_members("{}", &[("a", "1")]), r#"{"a":1}"#);
     assert_eq!(add_members("{ }", &[("a", "1"), ("b", "{}")]), r#"{ "a":1,"b":{}}"#);
     assert_eq!(add_members("{\"x\" : [1.0] }\n", &[("a", "1")]), "{\"x\" : [1.0] ,\"a\":1}\n");
@@ -174,18 +183,18 @@ fn members_go_to_the_end() {
 }
 
 #[test]
-fn what_is_no_object_stays_as_it_is() {
+fn non_objects_are_unchanged() {
     for text in ["", "[]", "1", "\"{}\"", "null", "}", "[{}"] {
         assert_eq!(add_members(text, &[("a", "1")]), text);
-        assert_eq!(edit(text, &[("a", Op::Set("1"))]), text);
-        assert_eq!(merge_meta(text, &[("a", Op::Set("1"))]), text);
+        assert_eq!(edit(text, &[("a", MemberEdit::Set("1"))]), text);
+        assert_eq!(merge_meta(text, &[("a", MemberEdit::Set("1"))]), text);
     }
 }
 
 #[test]
-fn members_that_are_there_get_the_new_value() {
+fn existing_members_get_new_value() {
     let set = |object, edits: &[(&str, &'static str)]| {
-        edit(object, &edits.iter().map(|(key, value)| (*key, Op::Set(value))).collect::<Vec<_>>())
+        edit(object, &edits.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect::<Vec<_>>())
     };
     assert_eq!(set(r#"{"a": 1 ,"b":2}"#, &[("a", "9")]), r#"{"a": 9 ,"b":2}"#);
     assert_eq!(set(r#"{"a":1}"#, &[("b", "2"), ("a", "9")]), r#"{"a":9,"b":2}"#);
@@ -196,9 +205,9 @@ fn members_that_are_there_get_the_new_value() {
 }
 
 #[test]
-fn meta_is_made_or_joined() {
+fn meta_is_created_or_merged() {
     let merge = |object, entries: &[(&str, &'static str)]| {
-        merge_meta(object, &entries.iter().map(|(key, value)| (*key, Op::Set(value))).collect::<Vec<_>>())
+        merge_meta(object, &entries.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect::<Vec<_>>())
     };
     assert_eq!(merge("{}", &[("k", "1")]), r#"{"_meta":{"k":1}}"#);
     assert_eq!(merge(r#"{"a":1}"#, &[("k", "1")]), r#"{"a":1,"_meta":{"k":1}}"#);
@@ -231,25 +240,25 @@ proptest! {
     }
 
     #[test]
-    fn setting_changes_those_members_alone(object in object(), value in tree(), pretty: bool) {
+    fn set_changes_only_named_members(object in object(), value in tree(), pretty: bool) {
         let text = if pretty { format!("{:#}", json!(object)) } else { json!(object).to_string() };
         let raw = value.to_string();
-        let out = edit(&text, &[("a", Op::Set(&raw)), ("zz", Op::Set("0"))]);
+        let out = edit(&text, &[("a", MemberEdit::Set(&raw)), ("zz", MemberEdit::Set("0"))]);
         let mut expected = object.clone();
         expected.insert("a".into(), value);
         expected.insert("zz".into(), 0.into());
         prop_assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON"), Value::Object(expected));
         // Taking out what was put in gives the text back.
         if let Some(old) = object.get("a") && !pretty {
-            let put_back = edit(&out, &[("a", Op::Set(&old.to_string()))]);
+            let put_back = edit(&out, &[("a", MemberEdit::Set(&old.to_string()))]);
             prop_assert_eq!(put_back.replacen(",\"zz\":0", "", 1).len(), if object.contains_key("zz") { put_back.len() } else { text.len() });
         }
     }
 
     #[test]
-    fn merging_touches_nothing_but_meta(object in object(), value in tree(), pretty: bool) {
+    fn merge_meta_changes_only_meta(object in object(), value in tree(), pretty: bool) {
         let text = if pretty { format!("{:#}", json!(object)) } else { json!(object).to_string() };
-        let out: Value = serde_json::from_str(&merge_meta(&text, &[("k", Op::Set(&value.to_string()))])).expect("JSON");
+        let out: Value = serde_json::from_str(&merge_meta(&text, &[("k", MemberEdit::Set(&value.to_string()))])).expect("JSON");
         let mut expected = object.clone();
         let meta = expected.entry("_meta").or_insert_with(|| json!({}));
         if !meta.is_object() {
@@ -261,6 +270,6 @@ proptest! {
 
     #[test]
     fn any_text_is_answered(text in ".{0,40}") {
-        let _ = (add_members(&text, &[("a", "1")]), merge_meta(&text, &[("a", Op::Set("1"))]), edit_members(&text, |_, _| Fate::Drop));
+        let _ = (add_members(&text, &[("a", "1")]), merge_meta(&text, &[("a", MemberEdit::Set("1"))]), edit_members(&text, |_, _| MemberAction::Drop));
     }
 }

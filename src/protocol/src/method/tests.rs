@@ -51,7 +51,7 @@ fn every_method_in_every_revision() {
         let is_notification = name.starts_with("notifications/");
         assert_eq!(method.is_request(), !is_notification, "{name}");
         for (revision, exists) in Revision::ALL.into_iter().zip(exists) {
-            let accepted = Method::request(name, revision);
+            let accepted = Method::parse_request(name, revision);
             assert_eq!(accepted.is_ok(), *exists && !is_notification, "{name} in {revision:?}");
             if let Err(error) = accepted {
                 assert_eq!((error.number(revision), &error.data["method"]), (-32601, &(*name).into()));
@@ -61,9 +61,12 @@ fn every_method_in_every_revision() {
 }
 
 #[test]
-fn only_some_notifications_come_from_clients() {
+fn clients_may_send_only_some_notifications() {
     let accepted = |revision| -> Vec<&str> {
-        TABLE.iter().filter_map(|(name, ..)| Method::client_notification(name, revision).map(Method::as_str)).collect()
+        TABLE
+            .iter()
+            .filter_map(|(name, ..)| Method::parse_client_notification(name, revision).map(Method::as_str))
+            .collect()
     };
     assert_eq!(accepted(Revision::MODERN), ["notifications/cancelled", "notifications/progress"]);
     assert_eq!(
@@ -78,17 +81,17 @@ fn only_some_notifications_come_from_clients() {
 }
 
 #[test]
-fn unknown_names_are_not_found_and_not_echoed_at_length() {
+fn unknown_methods_are_echoed_truncated() {
     for name in ["", "Ping", "ping ", "tools", "tools/call/x", "rpc.discover", "sampling/createMessage"] {
         assert_eq!(Method::parse(name), None, "{name}");
-        assert!(Method::request(name, Revision::MODERN).is_err());
+        assert!(Method::parse_request(name, Revision::MODERN).is_err());
     }
-    let error = Method::request(&"x".repeat(1 << 20), Revision::MODERN).expect_err("unknown");
+    let error = Method::parse_request(&"x".repeat(1 << 20), Revision::MODERN).expect_err("unknown");
     assert_eq!(error.data["method"].as_str().map(str::len), Some(128));
 }
 
 #[test]
-fn a_refused_handshake_names_what_is_served() {
-    let error = Method::request("initialize", Revision::MODERN).expect_err("stateless");
+fn refused_handshake_lists_served_versions() {
+    let error = Method::parse_request("initialize", Revision::MODERN).expect_err("stateless");
     assert_eq!((error.kind, &error.data["supported"][0]), (ErrorKind::MethodNotFound, &"2026-07-28".into()));
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{ErrorKind, headers::http_status};
 
 fn paths(schema: &Value) -> Vec<(String, String)> {
-    let found = x_mcp_headers(schema).unwrap_or_else(|reason| panic!("{reason}"));
+    let found = annotated_params(schema).unwrap_or_else(|reason| panic!("{reason}"));
     found.into_iter().map(|p| (p.header, p.path.join("."))).collect()
 }
 
@@ -27,7 +27,7 @@ fn annotations_are_found_through_properties_alone() {
 }
 
 #[test]
-fn data_is_no_schema() {
+fn annotations_in_schema_data_are_ignored() {
     let schema = json!({ "properties": { "a": { "type": "object",
         "default": { "x-mcp-header": 5 }, "enum": [{ "x-mcp-header": "" }], "const": { "x-mcp-header": "a b" },
         "examples": [{ "properties": { "x-mcp-header": [] } }], "x-vendor": { "x-mcp-header": 1 } } } });
@@ -74,7 +74,7 @@ fn invalid_annotations_make_the_tool_invalid() {
         json!({ "properties": { "a": annotated, "b": { "type": "string", "x-mcp-header": "a" } } }),
         json!({ "properties": { "a": annotated, "b": { "properties": { "a": annotated } } } }),
     ] {
-        assert!(x_mcp_headers(&schema).is_err(), "{schema}");
+        assert!(annotated_params(&schema).is_err(), "{schema}");
     }
 }
 
@@ -102,7 +102,7 @@ fn annotated() -> Vec<ParamHeader> {
         "count": { "type": "integer", "x-mcp-header": "Count" },
         "o": { "properties": { "dry": { "type": "boolean", "x-mcp-header": "Dry" } } }
     } });
-    x_mcp_headers(&schema).unwrap_or_else(|reason| panic!("{reason}"))
+    annotated_params(&schema).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 #[track_caller]
@@ -155,7 +155,7 @@ fn headers_mirror_arguments() {
 }
 
 #[test]
-fn a_header_without_its_argument_is_refused() {
+fn header_without_argument_is_refused() {
     for arguments in [json!({}), json!({ "region": null }), json!({ "REGION": "x" })] {
         assert!(!passes(&[("mcp-param-region", "x")], arguments));
     }
@@ -164,7 +164,7 @@ fn a_header_without_its_argument_is_refused() {
 }
 
 #[test]
-fn integers_compare_as_numbers_and_nothing_else_does() {
+fn only_integers_compare_as_numbers() {
     let count = |header: &str, argument: Value| passes(&[("mcp-param-count", header)], json!({ "count": argument }));
     for header in ["7", "7.0", "+7", "07", "7e0", "70e-1"] {
         assert!(count(header, json!(7)), "{header}");

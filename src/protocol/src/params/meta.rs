@@ -9,7 +9,7 @@ use crate::{
     McpError, RequestId,
     id::is_string_or_integer,
     json::{self, Member},
-    outline::Params,
+    outline::OutlinedParams,
 };
 
 /// The names of the members of `_meta` that the gateway reads or writes.
@@ -58,7 +58,7 @@ impl Meta<'_> {
         self.client_info
             .map(serde_json::from_str)
             .transpose()
-            .map_err(|_| wrong(keys::CLIENT_INFO, "must have a `name` and a `version`, both strings"))
+            .map_err(|_| invalid_member(keys::CLIENT_INFO, "must have a `name` and a `version`, both strings"))
     }
 
     /// The least severe log messages that the request wants (2026-07-28/server/utilities/logging).
@@ -68,7 +68,7 @@ impl Meta<'_> {
     pub fn log_level(&self) -> Result<Option<LoggingLevel>, McpError> {
         self.log_level
             .as_deref()
-            .map(|text| LoggingLevel::parse(text).ok_or_else(|| wrong(keys::LOG_LEVEL, "is not a log level")))
+            .map(|text| LoggingLevel::parse(text).ok_or_else(|| invalid_member(keys::LOG_LEVEL, "is not a log level")))
             .transpose()
     }
 }
@@ -84,7 +84,7 @@ pub fn is_modern(meta: &Meta<'_>) -> bool {
 /// # Errors
 /// `InvalidParams` whose `data.member` starts with `_meta` if it is not an object, or a member that the
 /// gateway reads is of the wrong type or there twice.
-pub fn meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
+pub fn parse_meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
     let Some(params) = params else { return Ok(Meta::default()) };
     if !params.get().starts_with('{') {
         return Err(McpError::invalid_param("params", "`params` must be an object"));
@@ -92,22 +92,22 @@ pub fn meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
     let mut all = json::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
     let found = all.next();
     if all.next().is_some() {
-        return Err(McpError::repeated("_meta"));
+        return Err(McpError::repeated_member("_meta"));
     }
-    found.map_or_else(|| Ok(Meta::default()), |meta| read(meta, json::members(meta)))
+    found.map_or_else(|| Ok(Meta::default()), |meta| read_members(meta, json::members(meta)))
 }
 
 /// As [`meta`], of `params` whose members are known.
 ///
 /// # Errors
 /// As [`meta`].
-pub(crate) fn of<'a>(params: Params<'a>) -> Result<Meta<'a>, McpError> {
+pub(crate) fn meta_from_outline<'a>(params: OutlinedParams<'a>) -> Result<Meta<'a>, McpError> {
     // Of several it would be the last.
-    params.object.sole("_meta")?;
-    params.meta.map_or_else(|| Ok(Meta::default()), |meta| read(meta.text(), meta.members()))
+    params.object.unique_member("_meta")?;
+    params.meta.map_or_else(|| Ok(Meta::default()), |meta| read_members(meta.text(), meta.members()))
 }
 
-fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Meta<'a>, McpError> {
+fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Meta<'a>, McpError> {
     if !text.starts_with('{') {
         return Err(McpError::invalid_param("_meta", "`params._meta` must be an object"));
     }
@@ -121,19 +121,19 @@ fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Met
         }
     }
     if let Some(key) = repeated {
-        return Err(wrong(key, "is given more than once"));
+        return Err(invalid_member(key, "is given more than once"));
     }
     let object = |slot: Slot| match values[slot as usize] {
-        Some(raw) if !raw.starts_with('{') => Err(wrong(KEYS[slot as usize], "must be an object")),
+        Some(raw) if !raw.starts_with('{') => Err(invalid_member(KEYS[slot as usize], "must be an object")),
         other => Ok(other),
     };
     let text = |slot: Slot| match values[slot as usize] {
-        Some(raw) => json::string(raw).map(Some).ok_or_else(|| wrong(KEYS[slot as usize], "must be a string")),
+        Some(raw) => json::string(raw).map(Some).ok_or_else(|| invalid_member(KEYS[slot as usize], "must be a string")),
         None => Ok(None),
     };
     let progress_token = match values[Slot::ProgressToken as usize] {
         Some(raw) if !is_string_or_integer(raw) => {
-            return Err(wrong(keys::PROGRESS_TOKEN, "must be a string or an integer"));
+            return Err(invalid_member(keys::PROGRESS_TOKEN, "must be a string or an integer"));
         }
         other => other,
     };
@@ -148,7 +148,7 @@ fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Met
     })
 }
 
-fn wrong(key: &str, what: &str) -> McpError {
+fn invalid_member(key: &str, what: &str) -> McpError {
     McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` {what}"))
 }
 

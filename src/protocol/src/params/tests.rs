@@ -31,7 +31,7 @@ macro_rules! names {
 }
 
 #[test]
-fn errors_name_the_member_and_quote_nothing_of_the_client() {
+fn errors_name_member_without_client_input() {
     names!(CallTool, "{}", "name", "`params.name` is missing");
     names!(CallTool, r#"{"name":5}"#, "name", "`params.name` must be a string");
     names!(CallTool, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
@@ -87,7 +87,7 @@ fn errors_name_the_member_and_quote_nothing_of_the_client() {
 }
 
 #[test]
-fn what_a_client_sends_is_not_echoed_at_length() {
+fn long_client_input_is_not_echoed() {
     let long = "x".repeat(1 << 16);
     for error in [
         refused::<SetLevel>(&json!({ "level": long }).to_string()),
@@ -112,7 +112,7 @@ fn absent_params_are_an_empty_object() {
 }
 
 #[test]
-fn payloads_are_borrowed_as_they_are() {
+fn payloads_are_borrowed_unchanged() {
     let text = raw(r#"{"_meta":{}, "arguments" : {"b": 1.0,"a":"\u0041"}, "name":"tracker", "unknown":[1]}"#);
     let call: CallTool<'_> = parse(Some(&text)).expect("a call");
     assert!(matches!(call.name, Cow::Borrowed("tracker")));
@@ -139,7 +139,7 @@ fn completions_name_a_prompt_or_a_resource() {
 }
 
 #[test]
-fn a_filter_asks_for_what_it_names() {
+fn listen_filter_contains_only_named_members() {
     let text =
         raw(r#"{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["a://b"],"taskIds":["t"],"new":1}}"#);
     let filter = parse::<Listen<'_>>(Some(&text)).expect("a filter").notifications;
@@ -149,7 +149,7 @@ fn a_filter_asks_for_what_it_names() {
 }
 
 #[test]
-fn other_params() {
+fn remaining_params_are_parsed() {
     let text = raw(
         r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1","title":"C","icons":[]}}"#,
     );
@@ -185,12 +185,12 @@ fn levels_are_ordered_by_severity() {
 }
 
 #[test]
-fn meta_is_read_wherever_it_stands() {
+fn meta_is_read_at_any_position() {
     let text = raw(r#"{"name":"x","arguments":{"_meta":{"progressToken":"inner"}},"_meta":{"progressToken":"\u0061",
             "io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},
             "io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"io.modelcontextprotocol/logLevel":"error",
             "dev.countersign/idempotencyKey":"k","traceparent":"00-a-b-01","com.example/other":[1,2]}}"#);
-    let meta = meta(Some(&text)).expect("meta");
+    let meta = parse_meta(Some(&text)).expect("meta");
     assert_eq!(meta.progress_token, Some(r#""\u0061""#));
     assert_eq!(meta.progress_token(), Some(RequestId::from_text("a")));
     assert_eq!(meta.protocol_version.as_deref(), Some("2026-07-28"));
@@ -204,14 +204,16 @@ fn meta_is_read_wherever_it_stands() {
 #[test]
 fn absent_meta_is_empty() {
     for params in [None, Some(raw("{}")), Some(raw(r#"{"_meta":{}}"#)), Some(raw(r#"{"Meta":1}"#))] {
-        let meta = meta(params.as_deref()).expect("meta");
+        let meta = parse_meta(params.as_deref()).expect("meta");
         assert!(!is_modern(&meta) && meta.progress_token.is_none() && meta.client_capabilities.is_none());
     }
-    assert!(meta(Some(&raw(r#"{"\u005fmeta":{"traceparent":"t"}}"#))).is_ok_and(|meta| meta.traceparent.is_some()));
+    assert!(
+        parse_meta(Some(&raw(r#"{"\u005fmeta":{"traceparent":"t"}}"#))).is_ok_and(|meta| meta.traceparent.is_some())
+    );
 }
 
 #[test]
-fn malformed_meta_is_refused_by_name() {
+fn malformed_meta_error_names_the_member() {
     let version = "io.modelcontextprotocol/protocolVersion";
     for (text, member) in [
         (r#"{"_meta":null}"#.to_owned(), "_meta".to_owned()),
@@ -232,11 +234,11 @@ fn malformed_meta_is_refused_by_name() {
         (r#"{"_meta":{"io.modelcontextprotocol/clientInfo":"x"}}"#.into(), format!("_meta.{}", keys::CLIENT_INFO)),
         (r#"{"_meta":{"dev.countersign/idempotencyKey":5}}"#.into(), format!("_meta.{}", keys::IDEMPOTENCY_KEY)),
     ] {
-        let error = meta(Some(&raw(&text))).expect_err(&text);
+        let error = parse_meta(Some(&raw(&text))).expect_err(&text);
         assert_eq!((error.kind, &error.data["member"]), (ErrorKind::InvalidParams, &json!(member)), "{text}");
     }
     let text = raw(r#"{"_meta":{"io.modelcontextprotocol/logLevel":"loud","io.modelcontextprotocol/clientInfo":{}}}"#);
-    let meta = meta(Some(&text)).expect("meta");
+    let meta = parse_meta(Some(&text)).expect("meta");
     assert_eq!(meta.log_level().expect_err("no level").data["member"], format!("_meta.{}", keys::LOG_LEVEL));
     assert!(meta.client_info().is_err());
 }

@@ -1,4 +1,4 @@
-//! What a reviewer sees of a call to an upstream's tool: the tool, what it says of itself, and each argument.
+//! The preview that shows the arguments of a call to an upstream's tool, with the tool's own description.
 
 use serde_json::{Value, value::RawValue};
 
@@ -6,19 +6,19 @@ use crate::ToolDef;
 use countersign_domain::changes::{
     Operation, Preview, PreviewKind, PreviewNote, Target,
     diff::DiffBuilder,
-    visible::{is_hidden, visible},
+    visible::{escape_hidden, is_hidden},
 };
 use countersign_protocol::{McpError, arguments::canonical_hash, json};
 
-/// Nobody but the upstream knows what the call would do, so its arguments stand for it.
+/// Returns a preview with the arguments of the call, because only the upstream knows its effect.
 ///
 /// # Errors
-/// None: a call that cannot run shows when it runs.
-pub fn of(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
+/// None: a call that cannot run fails when it runs.
+pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
     let mut diff = DiffBuilder::new();
     for json::Member { key, value, .. } in json::members(arguments.get()) {
-        // As it stands in the text: what is approved is these bytes.
-        let shown = json::string(value).map_or_else(|| readable(value), |text| text.into_owned());
+        // Shown verbatim, because exactly these bytes are approved.
+        let shown = json::string(value).map_or_else(|| pretty_if_lossless(value), |text| text.into_owned());
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
         diff.add(&key, title.and_then(Value::as_str).unwrap_or(&key), None, Some(&shown));
     }
@@ -31,17 +31,17 @@ pub fn of(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> Res
         target: Target {
             entity_type: "tool".into(),
             id: None,
-            label: format!("{upstream} / {own}"),
+            label: format!("{upstream} / {tool}"),
             lock_key: upstream.to_owned(),
         },
-        summary: summary(upstream, own, def, arguments),
+        summary: summary(upstream, tool, def, arguments),
         diff: diff.finish(),
-        fingerprint: fingerprint(def),
+        fingerprint: definition_fingerprint(def),
     })
 }
 
-/// Names of arguments that tell people what a call is about, most telling first.
-const NAMES: [&str; 19] = [
+/// Names of arguments that describe a call best, in order of preference.
+const TITLE_ARGUMENTS: [&str; 19] = [
     "title",
     "subject",
     "summary",
@@ -62,43 +62,48 @@ const NAMES: [&str; 19] = [
     "number",
     "id",
 ];
-/// Those that tell it where there is none of the others.
-const LONG_NAMES: [&str; 5] = ["to", "text", "content", "body", "description"];
-/// Characters of an argument in a title.
-const TELLING: usize = 80;
-/// Bytes of an argument that may make a title; what is larger is no name of anything.
-const MAX_TITLED: usize = 64 << 10;
+/// Names of arguments used if there is none of [`TITLE_ARGUMENTS`].
+const FALLBACK_TITLE_ARGUMENTS: [&str; 5] = ["to", "text", "content", "body", "description"];
+/// Maximum characters of an argument in a summary.
+const MAX_TITLE_CHARS: usize = 80;
+/// Maximum bytes of an argument used in a summary. Larger ones are not names.
+const MAX_TITLE_SOURCE_BYTES: usize = 64 << 10;
 
-/// `server / tool: the argument that tells most`.
-fn summary(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> String {
-    match telling(def, arguments) {
-        Some(argument) => format!("{upstream} / {own}: {argument}"),
-        None => format!("{upstream} / {own}"),
+/// Returns `server / tool: argument` with the most descriptive argument.
+fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> String {
+    match title_argument(def, arguments) {
+        Some(argument) => format!("{upstream} / {tool}: {argument}"),
+        None => format!("{upstream} / {tool}"),
     }
 }
 
-/// By its name (`file_path` and `filePath` are a `path`), else the first text that the schema requires.
-fn telling(def: &ToolDef, arguments: &RawValue) -> Option<String> {
+/// Chooses an argument by its name (`file_path` and `filePath` count as `path`), or else the first required text.
+fn title_argument(def: &ToolDef, arguments: &RawValue) -> Option<String> {
     let members: Vec<(String, String)> = json::members(arguments.get())
         .filter_map(|json::Member { key, value, .. }| Some((key.into_owned(), title_text(value)?)))
         .collect();
     let exact = |names: &[&str]| {
-        names.iter().find_map(|name| one(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
+        names.iter().find_map(|name| text_of_only(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
     };
-    let ending = || NAMES.iter().find_map(|name| one(members.iter().filter(|(key, _)| ends_with_word(key, name))));
-    let by_name = exact(&NAMES).or_else(ending).or_else(|| exact(&LONG_NAMES));
+    let ending = || {
+        TITLE_ARGUMENTS
+            .iter()
+            .find_map(|name| text_of_only(members.iter().filter(|(key, _)| ends_with_word(key, name))))
+    };
+    let by_name = exact(&TITLE_ARGUMENTS).or_else(ending).or_else(|| exact(&FALLBACK_TITLE_ARGUMENTS));
     let required = def.input_schema.get("required").and_then(Value::as_array).into_iter().flatten();
     by_name.or_else(|| {
-        required.filter_map(Value::as_str).find_map(|name| one(members.iter().filter(|(key, _)| key == name)))
+        required.filter_map(Value::as_str).find_map(|name| text_of_only(members.iter().filter(|(key, _)| key == name)))
     })
 }
 
-/// The only one's text.
-fn one<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Option<String> {
+/// Returns the text of the argument if exactly one matches.
+fn text_of_only<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Option<String> {
     let (_, text) = found.next()?;
     found.next().is_none().then(|| text.clone())
 }
 
+/// Returns `true` if the key ends with the word as a separate part, in snake, kebab or camel case.
 fn ends_with_word(key: &str, word: &str) -> bool {
     let Some((before, end)) = key.len().checked_sub(word.len()).and_then(|at| key.split_at_checked(at)) else {
         return false;
@@ -107,9 +112,9 @@ fn ends_with_word(key: &str, word: &str) -> bool {
     !before.is_empty() && end.eq_ignore_ascii_case(word) && (camel || before.ends_with(['_', '-', '.']))
 }
 
-/// A text or a number as it may stand in a title: its first line that says something, visible, bounded.
+/// Returns the first visible line of a text or number, escaped and truncated.
 fn title_text(value: &str) -> Option<String> {
-    if value.len() > MAX_TITLED {
+    if value.len() > MAX_TITLE_SOURCE_BYTES {
         return None;
     }
     let whole = match json::string(value) {
@@ -117,36 +122,36 @@ fn title_text(value: &str) -> Option<String> {
         None if value.starts_with(|c: char| c.is_ascii_digit() || c == '-') => value.to_owned(),
         None => return None,
     };
-    let says = |line: &&str| line.chars().any(|c| !c.is_whitespace() && !is_hidden(c));
-    let line = whole.lines().map(str::trim).find(says)?;
-    let shown = visible(line);
-    let cut: String = shown.chars().take(TELLING).collect();
-    let more = cut.len() < shown.len() || whole.trim() != line;
+    let is_visible = |line: &&str| line.chars().any(|c| !c.is_whitespace() && !is_hidden(c));
+    let line = whole.lines().map(str::trim).find(is_visible)?;
+    let escaped = escape_hidden(line);
+    let cut: String = escaped.chars().take(MAX_TITLE_CHARS).collect();
+    let more = cut.len() < escaped.len() || whole.trim() != line;
     Some(if more { format!("{cut} …") } else { cut })
 }
 
-/// A definition that changes makes what was proposed against it stale.
-fn fingerprint(def: &ToolDef) -> String {
+/// Hashes the definition, so that a changed definition makes its proposals stale.
+fn definition_fingerprint(def: &ToolDef) -> String {
     let value = def.raw.as_ref().and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
     canonical_hash(&value.unwrap_or_default())
 }
 
-/// Nested values over several lines, unless that would alter a number.
-fn readable(value: &str) -> String {
+/// Pretty-prints a nested value, unless parsing would alter a number.
+fn pretty_if_lossless(value: &str) -> String {
     if !value.starts_with(['{', '[']) || value.len() < 80 {
         return value.to_owned();
     }
     let Ok(parsed) = serde_json::from_str::<Value>(value) else { return value.to_owned() };
     let compact = serde_json::to_string(&parsed).unwrap_or_default();
-    // The same text but for white space between tokens: nothing was lost on the way.
-    if strip(&compact) == strip(value) {
+    // Equal apart from whitespace between tokens, so parsing lost nothing.
+    if without_whitespace(&compact) == without_whitespace(value) {
         serde_json::to_string_pretty(&parsed).unwrap_or(compact)
     } else {
         value.to_owned()
     }
 }
 
-fn strip(text: &str) -> String {
+fn without_whitespace(text: &str) -> String {
     text.split_ascii_whitespace().collect()
 }
 
@@ -164,16 +169,16 @@ mod tests {
             annotations: countersign_protocol::annotations::ToolAnnotations::default(),
             self_service: false,
             long_running: true,
-            reads_when: None,
+            read_only_when: None,
             raw: Some(std::sync::Arc::from(RawValue::from_string(r#"{"name":"fs__write"}"#.into()).unwrap())),
         }
     }
 
     #[test]
-    fn every_argument_is_shown_as_it_was_written() {
+    fn preview_shows_arguments_verbatim() {
         let arguments = r#"{"path":"a\nb","n":12345678901234567890123,"list":[1, 2]}"#;
         let arguments = RawValue::from_string(arguments.into()).unwrap();
-        let preview = of("fs", "write", &def(), &arguments).unwrap();
+        let preview = preview_arguments("fs", "write", &def(), &arguments).unwrap();
         let fields: Vec<_> =
             preview.diff.fields.iter().map(|f| (f.label.as_str(), f.after.as_deref().unwrap_or_default())).collect();
         assert_eq!(
@@ -190,42 +195,42 @@ mod tests {
     }
 
     #[test]
-    fn the_title_has_the_argument_that_tells_most() {
+    fn summary_names_most_descriptive_argument() {
         let title = |required: &str, arguments: &str| {
             let schema = format!(r#"{{"type":"object","required":{required}}}"#);
             let def = ToolDef { input_schema: serde_json::from_str(&schema).unwrap(), ..def() };
-            of("s", "t", &def, &RawValue::from_string(arguments.into()).unwrap()).unwrap().summary
+            preview_arguments("s", "t", &def, &RawValue::from_string(arguments.into()).unwrap()).unwrap().summary
         };
         assert_eq!(title("[]", r#"{"note":"x","title":"Fix the login"}"#), "s / t: Fix the login");
         assert_eq!(title("[]", r#"{"owner":"o","repo":"r","issue_number":7,"body":"long"}"#), "s / t: 7");
         assert_eq!(title("[]", r#"{"encoding":"utf8","file_path":"/srv/a"}"#), "s / t: /srv/a");
         assert_eq!(title("[]", r#"{"query":"  INSERT INTO t\n VALUES (1)"}"#), "s / t: INSERT INTO t …");
         assert_eq!(title(r#"["what"]"#, r#"{"verbose":"no","what":"this"}"#), "s / t: this");
-        assert_eq!(title("[]", r#"{"verbose":"no"}"#), "s / t", "what no name or schema speaks for is not guessed");
+        assert_eq!(title("[]", r#"{"verbose":"no"}"#), "s / t", "no argument is chosen without a known name or schema");
         assert_eq!(title("[]", r#"{"title":" \n\u200b"}"#), "s / t");
         assert_eq!(title("[]", r#"{"name":["a"],"title":{},"id":3}"#), "s / t: 3");
-        // No argument hides, forges or floods a title.
+        // No argument can hide text in a summary, forge it or flood it.
         assert_eq!(title("[]", r#"{"title":"a\u202eb\u0007c"}"#), r"s / t: a\u{202e}b\u{7}c");
         let long = format!(r#"{{"title":"{}"}}"#, "é".repeat(5000));
-        assert_eq!(title("[]", &long).chars().count(), "s / t: ".len() + TELLING + 2);
-        // The one that would run: of two that differ in their bytes only, none is told (they are refused anyhow).
+        assert_eq!(title("[]", &long).chars().count(), "s / t: ".len() + MAX_TITLE_CHARS + 2);
+        // A duplicate key is ambiguous, so neither value is shown (the call is refused anyway).
         assert_eq!(title("[]", r#"{"title":"a","title":"b"}"#), "s / t");
     }
 
     #[test]
-    fn another_definition_is_another_fingerprint() {
+    fn fingerprint_changes_with_tool_definition() {
         let arguments = RawValue::from_string("{}".into()).unwrap();
-        let one = of("fs", "write", &def(), &arguments).unwrap().fingerprint;
+        let one = preview_arguments("fs", "write", &def(), &arguments).unwrap().fingerprint;
         let mut other = def();
         other.raw = Some(std::sync::Arc::from(RawValue::from_string(r#"{"name":"fs__write","x":1}"#.into()).unwrap()));
-        assert_ne!(one, of("fs", "write", &other, &arguments).unwrap().fingerprint);
+        assert_ne!(one, preview_arguments("fs", "write", &other, &arguments).unwrap().fingerprint);
     }
 
     #[test]
-    fn long_values_are_laid_out_only_where_nothing_changes() {
+    fn long_values_are_pretty_printed_only_if_lossless() {
         let long = format!(r#"{{"text":"{}","n":1}}"#, "x".repeat(80));
-        assert!(readable(&long).contains("\n  \"n\": 1"));
+        assert!(pretty_if_lossless(&long).contains("\n  \"n\": 1"));
         let exact = format!(r#"{{"text":"{}","n":12345678901234567890123}}"#, "x".repeat(80));
-        assert_eq!(readable(&exact), exact);
+        assert_eq!(pretty_if_lossless(&exact), exact);
     }
 }

@@ -1,54 +1,55 @@
-//! Refuses calls that could turn a dry run into the write itself: the recipe's arguments go out as the recipe has them.
+//! Refuses calls that could turn a dry run into the write itself.
 //!
-//! Servers differ in what they take for one name. Go's `encoding/json` does not look at case, and the last one counts; some
-//! accept `dry_run` for `dryRun`. Beside `"dryRun": true` of the recipe, a `"dryrun": false` of the agent would make the
-//! preview the write itself. So a call with an argument that could be taken for one of the recipe's is refused before
-//! anything is sent.
+//! Servers differ in which names they treat as equal. Go's `encoding/json` ignores case and takes the last duplicate;
+//! others accept `dry_run` for `dryRun`. If the recipe adds `"dryRun": true`, an agent's `"dryrun": false` could make
+//! the preview write. A call whose argument resembles one of the recipe's is therefore refused before anything is sent.
 
 use serde_json::value::RawValue;
 
 use crate::text::invalid_argument;
-use countersign_domain::{changes::people::folded, recipes::DryRun};
+use countersign_domain::{changes::person::fold_name, recipes::DryRun};
 use countersign_protocol::{McpError, json};
 
+/// Checks the call's arguments against those that the recipe sets.
+///
 /// # Errors
-/// `VALIDATION_FAILED` that names the argument: one that stands there twice, or that differs from one of the dry run only
-/// in case, width, hyphens or underscores.
-pub(super) fn check(dry: &DryRun, arguments: &RawValue) -> Result<(), McpError> {
+/// `VALIDATION_FAILED` naming the argument, if it is given twice or differs from one of the recipe's only in case,
+/// width, hyphens or underscores.
+pub(super) fn check_arguments(dry: &DryRun, arguments: &RawValue) -> Result<(), McpError> {
     for (name, _) in &dry.arguments {
-        let plain = plain(name);
+        let normalized = normalized_name(name);
         let mut found = false;
         for member in json::members(arguments.get()) {
             if member.key == name.as_str() {
                 if found {
                     let message = format!("`{name}` is given twice; give it once, or leave it to the gateway");
-                    return Err(refused(&member.key, "duplicate", message));
+                    return Err(refusal(&member.key, "duplicate", message));
                 }
                 found = true;
-            } else if self::plain(&member.key) == plain {
-                let shown = shown(&member.key);
+            } else if self::normalized_name(&member.key) == normalized {
+                let displayable = displayable_name(&member.key);
                 let message = format!(
-                    "`{shown}` could be taken for `{name}`, which decides whether this is a dry run; leave it out, or \
+                    "`{displayable}` could be taken for `{name}`, which decides whether this is a dry run; leave it out, or \
                      write `{name}`"
                 );
-                return Err(refused(&member.key, "ambiguous", message));
+                return Err(refusal(&member.key, "ambiguous", message));
             }
         }
     }
     Ok(())
 }
 
-/// What several spellings of one name have in common.
-fn plain(name: &str) -> String {
-    folded(name).chars().filter(|c| !matches!(c, '_' | '-' | ' ')).collect()
+/// Returns the form that all spellings of a name share.
+fn normalized_name(name: &str) -> String {
+    fold_name(name).chars().filter(|c| !matches!(c, '_' | '-' | ' ')).collect()
 }
 
-fn shown(name: &str) -> String {
-    countersign_domain::changes::visible::visible(&name.chars().take(100).collect::<String>()).into_owned()
+fn displayable_name(name: &str) -> String {
+    countersign_domain::changes::visible::escape_hidden(&name.chars().take(100).collect::<String>()).into_owned()
 }
 
-fn refused(name: &str, rule: &str, message: String) -> McpError {
-    let pointer = format!("/{}", shown(name).replace('~', "~0").replace('/', "~1"));
+fn refusal(name: &str, rule: &str, message: String) -> McpError {
+    let pointer = format!("/{}", displayable_name(name).replace('~', "~0").replace('/', "~1"));
     invalid_argument(&pointer, rule, message)
 }
 
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_be_taken_for_the_mark_of_a_dry_run_is_refused_by_name() {
+    fn arguments_similar_to_dry_run_flag_are_refused() {
         let dry = |name: &str| DryRun {
             arguments: vec![(name.to_owned(), json!(true))],
             label: None,
@@ -67,7 +68,8 @@ mod tests {
             shown: Default::default(),
             vouched: true,
         };
-        let check = |name: &str, raw: &str| check(&dry(name), &RawValue::from_string(raw.into()).unwrap());
+        let check_arguments =
+            |name: &str, raw: &str| check_arguments(&dry(name), &RawValue::from_string(raw.into()).unwrap());
         for bad in [
             r#"{"dryrun":false}"#,
             r#"{"DryRun":false,"dryRun":true}"#,
@@ -79,17 +81,17 @@ mod tests {
             r#"{"\uff44ryRun":false}"#,
             r#"{"dryR\u200bun":false}"#,
         ] {
-            let error = check("dryRun", bad).unwrap_err();
+            let error = check_arguments("dryRun", bad).unwrap_err();
             assert_eq!(error.kind, countersign_protocol::ErrorKind::ValidationFailed, "{bad}");
             assert!(error.message.contains("`dryRun`"), "{bad}: {}", error.message);
         }
-        // Lower case alone would keep the long s apart, and Go does not.
-        assert!(check("simulate", r#"{"\u017fimulate":false}"#).is_err());
-        assert!(check("ask", r#"{"as\u212a":false}"#).is_err());
+        // Lower-casing alone would distinguish the long s from s, but Go does not.
+        assert!(check_arguments("simulate", r#"{"\u017fimulate":false}"#).is_err());
+        assert!(check_arguments("ask", r#"{"as\u212a":false}"#).is_err());
         for good in ["{}", r#"{"dryRun":false}"#, r#"{"dry\u0052un":false}"#, r#"{"run":1,"options":{"dryrun":1}}"#] {
-            check("dryRun", good).unwrap();
+            check_arguments("dryRun", good).unwrap();
         }
-        let error = check("dryRun", r#"{"Dry/Run":1,"DryRun":1}"#).unwrap_err();
+        let error = check_arguments("dryRun", r#"{"Dry/Run":1,"DryRun":1}"#).unwrap_err();
         assert_eq!(error.data["details"]["errors"][0]["pointer"], "/DryRun");
     }
 }

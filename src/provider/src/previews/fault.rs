@@ -1,72 +1,74 @@
-//! Why a recipe gave no preview.
+//! Failures of a recipe.
 
-use countersign_domain::{changes::visible::visible, policy::ConditionFault};
-use countersign_protocol::{ErrorKind, McpError, redact::redacted};
+use countersign_domain::{changes::visible::escape_hidden, policy::ConditionFault};
+use countersign_protocol::{ErrorKind, McpError, redact::redact};
 
-/// Characters of what a server says.
-const MAX_SAID: usize = 300;
+/// Maximum characters of a server's message.
+const MAX_MESSAGE_CHARS: usize = 300;
 
-/// See the module's page.
+/// The reason why a recipe gave no preview.
 #[derive(Debug)]
 pub struct Fault {
-    /// Part of the fingerprint: that it fails in another way is another state.
+    /// The kind of failure. It is part of the fingerprint, because another failure means another state.
     pub kind: &'static str,
-    /// For people.
+    /// The reason in words for reviewers.
     pub reason: String,
-    /// It says nothing about the target, which may be looked at again later.
-    pub passing: Option<McpError>,
+    /// Set if the failure says nothing about the target, so that reading it may succeed later.
+    pub transient_error: Option<McpError>,
 }
 
 impl Fault {
+    /// Creates a fault of the target or the recipe, which counts as its state.
     pub fn new(kind: &'static str, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), passing: None }
+        Self { kind, reason: reason.into(), transient_error: None }
     }
 
-    /// The call of a tool failed.
-    pub fn of_call(tool: &str, error: McpError) -> Self {
-        let reason = format!("{tool} could not be called: {}", said(&error.message));
+    /// Creates the fault for a call that failed.
+    pub fn from_call_error(tool: &str, error: McpError) -> Self {
+        let reason = format!("{tool} could not be called: {}", redacted_line(&error.message));
         if error.kind.passes() {
-            return Self { kind: "passing", reason, passing: Some(error) };
+            return Self { kind: "passing", reason, transient_error: Some(error) };
         }
         Self::new("call", reason)
     }
 
-    pub fn too_slow(seconds: u64) -> Self {
+    /// Creates the fault for calls that took longer than `seconds`.
+    pub fn timed_out(seconds: u64) -> Self {
         let error = McpError::new(ErrorKind::Timeout, "The preview took too long");
-        Self { kind: "passing", reason: format!("it took longer than {seconds} s"), passing: Some(error) }
+        Self { kind: "passing", reason: format!("it took longer than {seconds} s"), transient_error: Some(error) }
     }
 
-    /// The tool answered with an error.
-    pub fn of_answer(tool: &str, text: &str) -> Self {
-        Self::new("answer", format!("{tool} answered: {}", said(text)))
+    /// Creates the fault for a tool that answered with an error.
+    pub fn from_error_result(tool: &str, text: &str) -> Self {
+        Self::new("answer", format!("{tool} answered: {}", redacted_line(text)))
     }
 
-    /// An expression of the recipe has no value.
-    pub fn of_expression(what: &str, fault: &ConditionFault) -> Self {
+    /// Creates the fault for an expression of the recipe that has no value.
+    pub fn from_expression(expression: &str, fault: &ConditionFault) -> Self {
         let reason = match fault {
-            ConditionFault::Missing(key) => format!("`{what}` looks at `{key}`, which is not there"),
-            ConditionFault::Types => format!("`{what}` combines values whose types do not fit"),
-            ConditionFault::Budget => format!("`{what}` would take too long"),
+            ConditionFault::Missing(key) => format!("`{expression}` looks at `{key}`, which is not there"),
+            ConditionFault::Types => format!("`{expression}` combines values whose types do not fit"),
+            ConditionFault::Budget => format!("`{expression}` would take too long"),
             ConditionFault::Arguments(_) => {
-                format!("`{what}` cannot look at this: too large, or with numbers or keys that are not exact")
+                format!("`{expression}` cannot look at this: too large, or with numbers or keys that are not exact")
             }
-            ConditionFault::Path => format!("`{what}` is given a path that is not absolute, or has `..` in it"),
-            ConditionFault::NotBoolean(_) | ConditionFault::Other => format!("`{what}` cannot be evaluated"),
+            ConditionFault::Path => format!("`{expression}` is given a path that is not absolute, or has `..` in it"),
+            ConditionFault::NotBoolean(_) | ConditionFault::Other => format!("`{expression}` cannot be evaluated"),
         };
         Self::new("expression", reason)
     }
 }
 
-/// What somebody else wrote, for one line.
-pub fn said(text: &str) -> String {
-    // Before the cut, which could leave the beginning of a secret.
-    let text = redacted(text);
+/// Returns text from a server or tool as one bounded line, without secrets or hidden characters.
+pub fn redacted_line(text: &str) -> String {
+    // Redacted before truncation, which could leave the beginning of a secret.
+    let text = redact(text);
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = line.char_indices().nth(MAX_SAID) {
+    if let Some((end, _)) = line.char_indices().nth(MAX_MESSAGE_CHARS) {
         line.truncate(end);
         line.push('…');
     }
-    visible(&line).into_owned()
+    escape_hidden(&line).into_owned()
 }
 
 #[cfg(test)]
@@ -74,12 +76,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_ends_within_no_secret() {
+    fn truncated_message_reveals_no_secret_prefix() {
         const SECRET: &str = "fault-secret-0123456789";
-        countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
-        for before in MAX_SAID - SECRET.len()..=MAX_SAID {
-            let said = said(&format!("{}{SECRET} and more", "x".repeat(before)));
-            assert!(!said.contains("fau") && said.chars().count() <= MAX_SAID + 1, "{before}: {said}");
+        countersign_protocol::redact::register_secrets([SECRET.to_owned()]);
+        for before in MAX_MESSAGE_CHARS - SECRET.len()..=MAX_MESSAGE_CHARS {
+            let said = redacted_line(&format!("{}{SECRET} and more", "x".repeat(before)));
+            assert!(!said.contains("fau") && said.chars().count() <= MAX_MESSAGE_CHARS + 1, "{before}: {said}");
         }
     }
 }

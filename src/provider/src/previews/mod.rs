@@ -1,37 +1,36 @@
-//! What a write would do, shown before it is done: the module's own preview, or, for the tool of an upstream, a recipe of
-//! the configuration.
+//! Previews of writes: either the module's own, or one by a configured recipe for the tool of an upstream.
 //!
-//! No provider makes it alone: what a recipe reads passes policy as the proposer. A recipe may call nothing but
-//! what the operator named, with the definition that is pinned; whatever goes wrong with it is told on the preview, which
-//! then shows the arguments.
+//! No provider makes a preview alone, because every read of a recipe has to pass policy as the proposer. A recipe calls
+//! only tools that the operator named and whose definitions are pinned. If it fails, the preview shows the arguments
+//! and says why.
 
+pub mod answers;
 pub mod arguments;
+pub mod compose;
 mod dry_run;
 pub mod fault;
-pub mod made;
-pub mod make;
 mod module;
-mod named;
-pub mod rendered;
-mod unified;
+mod path_filter;
+pub mod recipe_runner;
+mod unified_diff;
 
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
 use crate::{CallContext, Provider, ProviderDirectory};
+use compose::ComputedPreview;
 use countersign_domain::changes::Preview;
 use countersign_protocol::McpError;
-use made::Made;
-use make::Maker;
+use recipe_runner::RecipeRunner;
 
-/// Previews a call as `context.principal`, and notes whether it shows what that principal could not read
-/// ([`countersign_domain::changes::PreviewNote::restricted`]). Taken anew when a change is approved and just before it runs; what it returns
-/// is the same as long as nothing has moved.
+/// Previews a call as `context.principal`, and notes whether the preview shows data that this principal may not read
+/// ([`countersign_domain::changes::PreviewNote::restricted`]). It is computed again when a change is approved and just
+/// before it runs, and stays the same until the target changes.
 ///
 /// # Errors
-/// As [`Provider::preview`]; `VALIDATION_FAILED` for arguments that would make a dry run something else. A recipe that
-/// fails is no error: see [`countersign_domain::changes::PreviewNote::failed`].
+/// As [`Provider::preview`]; `VALIDATION_FAILED` for arguments that could defeat a dry run. A failed recipe is no error
+/// (see [`countersign_domain::changes::PreviewNote::preview_of_failure`]).
 pub async fn preview(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,
@@ -39,15 +38,15 @@ pub async fn preview(
     arguments: &RawValue,
     context: &CallContext,
 ) -> Result<Preview, McpError> {
-    Ok(make(directory, provider, tool, arguments, context).await?.preview)
+    Ok(compute(directory, provider, tool, arguments, context).await?.preview)
 }
 
-/// As [`preview`], for a change that was shown with this fingerprint: where the target cannot be looked at right now, that
-/// is an error and not another preview, unless it is what was shown.
+/// Previews a change again that was shown with the fingerprint `shown`. If the target cannot be read right now, this
+/// fails instead of returning a different preview.
 ///
 /// # Errors
-/// As [`preview`]; `UPSTREAM_UNAVAILABLE`, `TIMEOUT` and the like of what a recipe calls.
-pub async fn again(
+/// As [`preview`], and transient errors of the recipe's calls such as `UPSTREAM_UNAVAILABLE` and `TIMEOUT`.
+pub async fn recheck(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,
     tool: &str,
@@ -55,29 +54,31 @@ pub async fn again(
     context: &CallContext,
     shown: &str,
 ) -> Result<Preview, McpError> {
-    let Made { preview, passing } = make(directory, provider, tool, arguments, context).await?;
-    match passing {
+    let ComputedPreview { preview, transient_error } = compute(directory, provider, tool, arguments, context).await?;
+    match transient_error {
         Some(error) if preview.fingerprint != shown => Err(error),
         _ => Ok(preview),
     }
 }
 
-async fn make(
+async fn compute(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,
     tool: &str,
     arguments: &RawValue,
     context: &CallContext,
-) -> Result<Made, McpError> {
+) -> Result<ComputedPreview, McpError> {
     if provider.is_module() {
-        return module::make(directory, provider, tool, arguments, context).await;
+        return module::preview_module_call(directory, provider, tool, arguments, context).await;
     }
     let recipe = provider.recipe(tool);
     if let Some(dry) = recipe.and_then(|recipe| recipe.dry_run.as_ref()) {
-        dry_run::check(dry, arguments)?;
+        dry_run::check_arguments(dry, arguments)?;
     }
-    let plain = provider.preview(tool, arguments, context).await?;
-    let Some(recipe) = recipe else { return Ok(Made { preview: plain, passing: None }) };
-    let expose = |own: &str| provider.expose(own);
-    Ok(Maker::new(directory, provider, &expose, context).make(recipe, tool, arguments, plain).await)
+    let arguments_preview = provider.preview(tool, arguments, context).await?;
+    let Some(recipe) = recipe else { return Ok(ComputedPreview { preview: arguments_preview, transient_error: None }) };
+    let exposed_name = |own: &str| provider.exposed_name(own);
+    Ok(RecipeRunner::new(directory, provider, &exposed_name, context)
+        .run(recipe, tool, arguments, arguments_preview)
+        .await)
 }

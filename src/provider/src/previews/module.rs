@@ -1,45 +1,45 @@
-//! The preview of a module's tool, and who may see it.
+//! Previews of modules' tools, and who may see them.
 
 use std::sync::Arc;
 
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{
+    compose::{self, ComputedPreview},
     fault::Fault,
-    made::{self, Made},
 };
-use crate::{CallContext, Provider, ProviderDirectory, previews::arguments::of as plain};
+use crate::{CallContext, Provider, ProviderDirectory, previews::arguments::preview_arguments};
 use countersign_domain::{
     policy::Verdict,
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Where the proposer may not read what the preview rests on, a call that cannot be previewed becomes a change all the
-/// same, which shows reviewers why: the refusal itself would tell what is there.
-pub(super) async fn make(
+/// Previews a module's call. If the proposer may not read the data behind the preview and the call cannot be previewed,
+/// it becomes a change that shows reviewers the reason, because a refusal would reveal the data.
+pub(super) async fn preview_module_call(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,
     tool: &str,
     arguments: &RawValue,
     context: &CallContext,
-) -> Result<Made, McpError> {
+) -> Result<ComputedPreview, McpError> {
     let principal = Principal { role: Role::Agent, ..(*context.principal).clone() };
     let mut restricted = false;
-    for (read, call) in provider.reads(tool, arguments)? {
-        let unwritten = |_| McpError::new(ErrorKind::Internal, "the arguments of a call could not be written");
-        let call = to_raw_value(&call).map_err(unwritten)?;
+    for (read, call) in provider.preview_reads(tool, arguments)? {
+        let encode_error = |_| McpError::new(ErrorKind::Internal, "the arguments of a call could not be written");
+        let call = to_raw_value(&call).map_err(encode_error)?;
         restricted |= directory.verdict(provider.name(), read, &principal, &call) != Verdict::Allow;
     }
-    let mut made = match provider.preview(tool, arguments, context).await {
-        Ok(preview) => Made { preview, passing: None },
+    let mut computed = match provider.preview(tool, arguments, context).await {
+        Ok(preview) => ComputedPreview { preview, transient_error: None },
         Err(error) if restricted && !error.kind.passes() => {
             let def = provider.tools().into_iter().find(|def| def.name == tool).ok_or_else(|| error.clone())?;
-            let fault = Fault::of_answer(tool, &error.message);
-            made::failed(plain(provider.name(), tool, &def, arguments)?, fault)
+            let fault = Fault::from_error_result(tool, &error.message);
+            compose::preview_of_failure(preview_arguments(provider.name(), tool, &def, arguments)?, fault)
         }
         Err(error) => return Err(error),
     };
-    made.preview.note.restricted = restricted;
-    Ok(made)
+    computed.preview.note.restricted = restricted;
+    Ok(computed)
 }

@@ -1,4 +1,4 @@
-//! Reloads as a whole, with a gateway that notes what it is told to do.
+//! Tests of whole reloads, with a gateway that records what it is told to do.
 
 mod restarts;
 
@@ -11,50 +11,50 @@ use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault};
 use countersign_store::PolicySnapshots;
 
-/// What was put into force, in order; fails at whatever is named here.
+/// The recorded actions, in order. The action that `fails_at` names fails.
 #[derive(Default)]
-struct Notes {
-    done: Mutex<Vec<String>>,
-    fails: Mutex<&'static str>,
-    /// As the store has it: what was saved here, and the newest.
+struct GatewayLog {
+    actions: Mutex<Vec<String>>,
+    fails_at: Mutex<&'static str>,
+    /// The policies in the store: the one that was saved here, and the newest.
     store: Mutex<PolicySnapshots>,
 }
 
-impl Notes {
-    fn note(&self, what: &str, more: String) -> Result<(), String> {
-        if *self.fails.lock().unwrap() == what {
+impl GatewayLog {
+    fn record(&self, what: &str, more: String) -> Result<(), String> {
+        if *self.fails_at.lock().unwrap() == what {
             return Err(format!("{what} is broken"));
         }
-        self.done.lock().unwrap().push(format!("{what} {more}"));
+        self.actions.lock().unwrap().push(format!("{what} {more}"));
         Ok(())
     }
 }
 
-struct Noting(Arc<Notes>);
+struct RecordingGateway(Arc<GatewayLog>);
 
-impl Applies for Noting {
-    fn routing<'a>(&'a self, policy: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
-        let done = self.0.note("routing", policy.default.as_str().to_owned());
+impl Reconfigurable for RecordingGateway {
+    fn apply_routing<'a>(&'a self, policy: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        let done = self.0.record("routing", policy.default.as_str().to_owned());
         async { done }.boxed()
     }
-    fn servers<'a>(
+    fn apply_servers<'a>(
         &'a self,
         _: &'a [UpstreamConfig],
         servers: &'a [UpstreamConfig],
     ) -> BoxFuture<'a, Result<(), String>> {
         let trust = |s: &UpstreamConfig| format!("{}{}", s.name, if s.trust_annotations { "!" } else { "" });
-        let done = self.0.note("servers", servers.iter().map(trust).collect::<Vec<_>>().join(","));
+        let done = self.0.record("servers", servers.iter().map(trust).collect::<Vec<_>>().join(","));
         async { done }.boxed()
     }
-    fn webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
-        let done = self.0.note("webhooks", now.iter().map(|w| w.name.as_str()).collect::<Vec<_>>().join(","));
+    fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+        let done = self.0.record("webhooks", now.iter().map(|w| w.name.as_str()).collect::<Vec<_>>().join(","));
         async { done }.boxed()
     }
-    fn log_filter(&self, filter: &str) -> Result<(), String> {
-        self.0.note("log", filter.to_owned())
+    fn apply_log_filter(&self, filter: &str) -> Result<(), String> {
+        self.0.record("log", filter.to_owned())
     }
-    fn save(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
-        if *self.0.fails.lock().unwrap() == "save" {
+    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
+        if *self.0.fails_at.lock().unwrap() == "save" {
             return async { Err("the store is away".to_owned()) }.boxed();
         }
         let mut store = self.0.store.lock().unwrap();
@@ -65,79 +65,79 @@ impl Applies for Noting {
         (store.here, store.is_told) = (Some(snapshot), true);
         async { Ok(()) }.boxed()
     }
-    fn newest(&self) -> BoxFuture<'static, Option<String>> {
+    fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
         let newest = self.0.store.lock().unwrap().newest.clone();
         async { newest.map(|newest| newest.digest) }.boxed()
     }
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
         let details: Value = serde_json::from_str(&details).unwrap();
-        let done = self.0.note("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
+        let done = self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
         async { done }.boxed()
     }
 }
 
-struct Case {
+struct TestGateway {
     dir: tempfile::TempDir,
-    notes: Arc<Notes>,
+    log: Arc<GatewayLog>,
     events: Arc<Mutex<Vec<Value>>>,
-    /// What who is told of an event can read then.
-    asked: Arc<Mutex<Vec<Status>>>,
-    reloads: Arc<Reloads>,
+    /// The status that a subscriber reads when it is told of an event.
+    statuses: Arc<Mutex<Vec<Status>>>,
+    reloads: Arc<Reloader>,
 }
 
-impl Case {
+impl TestGateway {
     fn new(yaml: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("c.yaml"), yaml).unwrap();
-        Self::on(dir, PolicySnapshots::default(), false)
+        Self::start(dir, PolicySnapshots::default(), false)
     }
 
-    /// What a gateway that is started with this file on the same store begins with. The one before was killed.
-    async fn restarted(self, yaml: &str) -> Self {
+    /// Restarts the gateway on the same store with this file, as after a kill.
+    async fn restart_with(self, yaml: &str) -> Self {
         std::fs::write(self.file(), yaml).unwrap();
-        let store = self.notes.store.lock().unwrap().clone();
-        let case = Self::on(self.dir, store, false);
-        case.reloads.begin().await.unwrap();
+        let store = self.log.store.lock().unwrap().clone();
+        let case = Self::start(self.dir, store, false);
+        case.reloads.record_start().await.unwrap();
         case
     }
 
-    fn on(dir: tempfile::TempDir, store: PolicySnapshots, accept: bool) -> Self {
+    fn start(dir: tempfile::TempDir, store: PolicySnapshots, accept: bool) -> Self {
         let file = dir.path().join("c.yaml");
         let flags = Flags { config: Some(file), data: Some("data".into()), ..Flags::default() };
-        let source = Source { flags, env: Environment::of(dir.path(), &[("TOKEN", "s3cret")]) };
+        let source = ConfigSource { flags, env: Environment::new(dir.path(), &[("TOKEN", "s3cret")]) };
         let loaded = load(&source.flags, &source.env).unwrap();
         let (notes, events) = (
-            Arc::new(Notes { store: Mutex::new(store.clone()), ..Notes::default() }),
+            Arc::new(GatewayLog { store: Mutex::new(store.clone()), ..GatewayLog::default() }),
             Arc::new(Mutex::new(Vec::new())),
         );
         let (told, asked) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
         let statuses = Arc::clone(&asked);
-        let reloads = Arc::new_cyclic(|me: &std::sync::Weak<Reloads>| {
+        let reloads = Arc::new_cyclic(|me: &std::sync::Weak<Reloader>| {
             let me = me.clone();
             let tell = Box::new(move |event: &Value| {
                 statuses.lock().unwrap().push(me.upgrade().unwrap().status());
                 told.lock().unwrap().push(event.clone());
             });
-            let opening = Opening::new(loaded, [7; 16], store, accept);
-            Reloads::new(source, opening, Box::new(Noting(Arc::clone(&notes))), tell)
+            let opening = InitialConfig::new(loaded, [7; 16], store, accept);
+            Reloader::new(source, opening, Box::new(RecordingGateway(Arc::clone(&notes))), tell)
         });
-        Self { dir, notes, events, asked, reloads }
+        Self { dir, log: notes, events, statuses: asked, reloads }
     }
 
     fn file(&self) -> &Path {
         self.reloads.file().unwrap()
     }
 
-    /// What was done, and what was told.
+    /// Reloads, and returns the actions and the events.
     async fn reload(&self, yaml: &str) -> (Vec<String>, Vec<String>) {
         std::fs::write(self.file(), yaml).unwrap();
-        self.reloads.reload(Why::File).await;
-        self.done()
+        self.reloads.reload(ReloadCause::File).await;
+        self.take_actions()
     }
 
-    fn done(&self) -> (Vec<String>, Vec<String>) {
+    fn take_actions(&self) -> (Vec<String>, Vec<String>) {
         let kind = |event: Value| event["type"].as_str().unwrap().to_owned();
-        let done = std::mem::take(&mut *self.notes.done.lock().unwrap());
+        let done = std::mem::take(&mut *self.log.actions.lock().unwrap());
         (done, std::mem::take(&mut *self.events.lock().unwrap()).into_iter().map(kind).collect())
     }
 
@@ -145,8 +145,8 @@ impl Case {
         self.reloads.status().waiting.unwrap().digest
     }
 
-    fn fail(&self, what: &'static str) {
-        *self.notes.fails.lock().unwrap() = what;
+    fn fail_at(&self, what: &'static str) {
+        *self.log.fails_at.lock().unwrap() = what;
     }
 
     fn default(&self) -> PolicyDefault {
@@ -161,8 +161,8 @@ fn texts(all: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_only_concerns_servers_or_tightens_is_in_force_at_once() {
-    let case = Case::new("");
+async fn server_and_stricter_changes_apply_at_once() {
+    let case = TestGateway::new("");
     assert_eq!(case.reload("").await, (vec![], vec![]));
     assert!(case.reloads.status().last.is_none());
     assert_eq!(case.reload(SERVERS).await, (texts(&["servers a,b"]), texts(&["config.applied"])));
@@ -178,21 +178,21 @@ async fn what_only_concerns_servers_or_tightens_is_in_force_at_once() {
 }
 
 #[tokio::test]
-async fn a_bad_file_is_refused_as_a_whole() {
-    let case = Case::new(SERVERS);
+async fn bad_file_is_refused_as_a_whole() {
+    let case = TestGateway::new(SERVERS);
     let bad = "mcpServers: { c: { command: x, argz: [] } }\npolicy: { default: none }\n";
     assert_eq!(case.reload(bad).await, (vec![], texts(&["config.refused"])));
     let last = case.reloads.status().last.unwrap();
     let keys: Vec<_> = last.problems.iter().map(|p| p.key.as_deref().unwrap()).collect();
-    assert_eq!((last.result, keys), (status::Effect::Refused, vec!["mcpServers.c.argz", "policy.default"]));
+    assert_eq!((last.result, keys), (status::ReloadEffect::Refused, vec!["mcpServers.c.argz", "policy.default"]));
     assert!(last.problems[0].place.contains("c.yaml:1:32"), "{:?}", last.problems);
     assert_eq!(case.reloads.config().upstreams.len(), 2);
     std::fs::remove_file(case.file()).unwrap();
-    case.reloads.reload(Why::Signal).await;
+    case.reloads.reload(ReloadCause::Signal).await;
     assert!(case.reloads.status().last.unwrap().problems[0].message.contains("gone"));
     std::fs::create_dir(case.file()).unwrap();
-    case.reloads.reload(Why::Signal).await;
-    assert_eq!(case.done(), (vec![], texts(&["config.refused", "config.refused"])));
+    case.reloads.reload(ReloadCause::Signal).await;
+    assert_eq!(case.take_actions(), (vec![], texts(&["config.refused", "config.refused"])));
     assert!(case.dir.path().exists());
 }
 
@@ -200,18 +200,18 @@ async fn a_bad_file_is_refused_as_a_whole() {
 async fn refusal_ends_when_file_is_restored_unchanged() {
     let loose = "policy: { default: allow }\n";
     for (started, file) in [(SERVERS, SERVERS), ("", loose)] {
-        let case = Case::new(started);
-        // As it is, or with something that waits for consent.
+        let case = TestGateway::new(started);
+        // The restored file is the same, or has a pending change.
         case.reload(file).await;
-        for why in [Why::File, Why::Signal] {
+        for why in [ReloadCause::File, ReloadCause::Signal] {
             assert_eq!(case.reload("mcpServers: [\n").await.1, texts(&["config.refused"]));
             let before = case.reloads.status();
             std::fs::write(case.file(), file).unwrap();
             case.reloads.reload(why).await;
-            assert_eq!(case.done(), (vec![], texts(&["config.applied"])));
+            assert_eq!(case.take_actions(), (vec![], texts(&["config.applied"])));
             let status = case.reloads.status();
             let last = status.last.unwrap();
-            assert_eq!((last.result, last.why, last.problems.len()), (status::Effect::Unchanged, why, 0));
+            assert_eq!((last.result, last.why, last.problems.len()), (status::ReloadEffect::Unchanged, why, 0));
             assert_eq!(status.generation, before.generation);
             assert_eq!(status.waiting.map(|w| w.digest), before.waiting.map(|w| w.digest));
         }
@@ -219,26 +219,26 @@ async fn refusal_ends_when_file_is_restored_unchanged() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_put_into_force_leaves_everything_as_it_was() {
-    let case = Case::new(SERVERS);
+async fn failed_apply_leaves_everything_unchanged() {
+    let case = TestGateway::new(SERVERS);
     let new = "mcpServers: { c: { command: x } }\npolicy: { default: deny }\nlog: { filter: debug }\n";
-    case.fail("routing");
+    case.fail_at("routing");
     assert_eq!(case.reload(new).await, (vec![], texts(&["config.refused"])));
-    case.fail("servers");
+    case.fail_at("servers");
     assert_eq!(case.reload(new).await.0, texts(&["routing deny", "routing review_writes"]));
-    case.fail("log");
+    case.fail_at("log");
     let (done, told) = case.reload(new).await;
     let back = texts(&["routing deny", "servers c", "servers a,b", "routing review_writes"]);
     assert_eq!((done, told), (back, texts(&["config.refused"])));
     assert_eq!(case.reloads.status().generation, 0);
     assert_eq!(case.default(), PolicyDefault::ReviewWrites);
-    case.fail("");
+    case.fail_at("");
     assert_eq!(case.reload(new).await.0, texts(&["routing deny", "servers c", "log debug"]));
 }
 
 #[tokio::test]
-async fn what_loosens_waits_and_the_rest_does_not() {
-    let case = Case::new(SERVERS);
+async fn looser_changes_wait_and_the_rest_applies() {
+    let case = TestGateway::new(SERVERS);
     let looser = "mcpServers: { b: { command: y, trust_annotations: true }, c: { command: z, env: { T: '${TOKEN}' } } }\n\
                   policy: { default: allow }\n";
     let (done, told) = case.reload(looser).await;
@@ -248,72 +248,72 @@ async fn what_loosens_waits_and_the_rest_does_not() {
     let keys: Vec<&str> = waiting.loosens.iter().map(|l| l.key.as_str()).collect();
     assert_eq!(keys, ["policy.default", "mcpServers.b.trust_annotations"]);
     assert!(!serde_json::to_string(&case.reloads.status()).unwrap().contains("s3cret"));
-    // The same file is no news and asks nobody again.
-    case.reloads.reload(Why::File).await;
-    assert_eq!((case.done(), case.digest()), ((vec![], vec![]), waiting.digest.clone()));
+    // The same file is not reported and asks for no new consent.
+    case.reloads.reload(ReloadCause::File).await;
+    assert_eq!((case.take_actions(), case.digest()), ((vec![], vec![]), waiting.digest.clone()));
 
-    assert_eq!(case.reloads.decide("sha256:other", true, "alice").await, Err(DecideError::Other));
-    case.fail("record");
+    assert_eq!(case.reloads.decide("sha256:other", true, "alice").await, Err(DecideError::Superseded));
+    case.fail_at("record");
     let failed = case.reloads.decide(&waiting.digest, true, "alice").await;
     assert!(matches!(failed, Err(DecideError::NotRecorded(_))));
-    assert_eq!((case.done(), case.default()), ((vec![], vec![]), PolicyDefault::ReviewWrites));
-    case.fail("servers");
+    assert_eq!((case.take_actions(), case.default()), ((vec![], vec![]), PolicyDefault::ReviewWrites));
+    case.fail_at("servers");
     let failed = case.reloads.decide(&waiting.digest, true, "alice").await;
     assert!(matches!(failed, Err(DecideError::NotInForce(_))));
     assert_eq!(case.default(), PolicyDefault::ReviewWrites);
-    case.done();
-    case.fail("");
+    case.take_actions();
+    case.fail_at("");
     case.reloads.decide(&waiting.digest, true, "alice").await.unwrap();
-    let (done, told) = case.done();
+    let (done, told) = case.take_actions();
     assert_eq!(done, texts(&["record configuration_accepted alice 2", "routing allow", "servers b!,c"]));
     assert_eq!(told, texts(&["config.applied"]));
     let status = case.reloads.status();
     assert_eq!((status.waiting.is_none(), status.last.unwrap().by.as_deref()), (true, Some("alice")));
     assert_eq!(case.default(), PolicyDefault::Allow);
-    assert_eq!(case.reloads.decide(&waiting.digest, true, "alice").await, Err(DecideError::Nothing));
+    assert_eq!(case.reloads.decide(&waiting.digest, true, "alice").await, Err(DecideError::NothingPending));
 }
 
 #[tokio::test]
-async fn whoever_is_told_of_a_reload_can_ask_for_all_of_it() {
-    let case = Case::new(SERVERS);
-    // Told of what waits while the rest was put into force.
+async fn event_is_sent_after_all_changes_are_visible() {
+    let case = TestGateway::new(SERVERS);
+    // The pending changes are reported while the rest takes effect.
     case.reload("policy: { default: allow }\n").await;
-    let told: Vec<_> = std::mem::take(&mut *case.asked.lock().unwrap());
+    let told: Vec<_> = std::mem::take(&mut *case.statuses.lock().unwrap());
     let of = |status: &Status| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
     assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [(1, Some(2)), (1, Some(2))]);
 }
 
 #[tokio::test]
-async fn a_refused_one_is_gone_and_a_newer_file_takes_its_place() {
-    let case = Case::new("");
+async fn refused_changes_are_dropped_and_newer_file_replaces_them() {
+    let case = TestGateway::new("");
     case.reload("policy: { default: allow }").await;
     let first = case.digest();
     case.reloads.decide(&first, false, "alice").await.unwrap();
-    let (done, told) = case.done();
+    let (done, told) = case.take_actions();
     assert_eq!((done, told), (texts(&["record configuration_refused alice 1"]), texts(&["config.refused"])));
     assert_eq!(case.default(), PolicyDefault::ReviewWrites);
-    // Another version of the file asks again, and what it says is what counts.
+    // A changed file asks again, and its content counts.
     case.reload("policy: { default: allow }\nmcpServers: { a: { command: x } }").await;
     let second = case.digest();
     assert_ne!(first, second);
-    case.done();
-    // Another secret of a server is another configuration.
+    case.take_actions();
+    // A changed secret of a server makes another configuration.
     case.reload("policy: { default: allow }\nmcpServers: { a: { command: x, env: { T: '1' } } }").await;
     let third = case.digest();
-    assert_eq!(case.reloads.decide(&second, true, "alice").await, Err(DecideError::Other));
-    // A bad file changes nothing of what waits.
+    assert_eq!(case.reloads.decide(&second, true, "alice").await, Err(DecideError::Superseded));
+    // A bad file does not change what is pending.
     case.reload("policy: {").await;
     assert_eq!(case.digest(), third);
-    // One that no longer loosens takes it back.
-    case.done();
+    // A file that no longer loosens removes the pending changes.
+    case.take_actions();
     let (done, told) = case.reload("mcpServers: { a: { command: x, env: { T: '1' } } }").await;
     assert_eq!((done, told), (vec![], texts(&["config.applied"])));
     assert!(case.reloads.status().waiting.is_none());
 }
 
 #[tokio::test]
-async fn keys_that_are_read_at_the_start_are_told_and_change_nothing() {
-    let case = Case::new("");
+async fn changed_start_only_keys_are_reported_only() {
+    let case = TestGateway::new("");
     let (done, told) = case.reload("limits: { max_batch: 9 }\nlog: { format: json }\n").await;
     assert_eq!((done, told), (vec![], texts(&["config.applied"])));
     assert_eq!(case.reloads.status().needs_restart, ["limits.max_batch", "log.format"]);
@@ -324,17 +324,17 @@ async fn keys_that_are_read_at_the_start_are_told_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn webhooks_follow_the_file_and_are_put_back_where_the_rest_fails() {
+async fn webhooks_are_restored_if_a_later_step_fails() {
     let hook = |name: &str| format!("webhooks: {{ {name}: {{ url: 'https://x.example', format: text }} }}\n");
-    let case = Case::new(&hook("a"));
+    let case = TestGateway::new(&hook("a"));
     let (done, told) = case.reload(&hook("a").replace("x.example", "y.example")).await;
     assert_eq!((done, told), (texts(&["webhooks a"]), texts(&["config.applied"])));
     let last = case.reloads.status().last.unwrap().changes;
     assert_eq!((last.webhooks_changed, last.needs_restart), (texts(&["a"]), vec![]));
-    case.fail("webhooks");
+    case.fail_at("webhooks");
     let (done, told) = case.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
     assert_eq!((done, told), (texts(&["log debug", "log info"]), texts(&["config.refused"])));
-    case.fail("");
+    case.fail_at("");
     let (done, _) = case.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
     assert_eq!(done, texts(&["log debug", "webhooks b"]));
     let last = case.reloads.status().last.unwrap().changes;

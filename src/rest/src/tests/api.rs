@@ -29,7 +29,7 @@ async fn a_change_is_listed_shown_approved_and_audited() {
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.json()["decisions"][0]["reviewer"], "alice");
     let applied = endpoints.reached(&first.id, ChangeState::Applied).await;
-    assert_eq!(endpoints.provider.calls(), 1);
+    assert_eq!(endpoints.provider.call_count(), 1);
 
     let reply = endpoints.post(&path, &key, &decision("approve", &applied)).await;
     assert_eq!(reply.problem(409), "CHANGE_NOT_PENDING");
@@ -90,7 +90,7 @@ async fn rejecting_and_settling() {
         endpoints.post(&format!("/api/changes/{}/decision", change.id), &key, &decision("reject", &change)).await;
     assert_eq!((reply.status, reply.json()["state"].as_str()), (200, Some("rejected")));
     assert_eq!(reply.json()["decisions"][0]["comment"], "because");
-    assert_eq!(endpoints.provider.calls(), 0);
+    assert_eq!(endpoints.provider.call_count(), 0);
     endpoints.close().await;
 }
 

@@ -32,7 +32,7 @@ async fn many_are_decided_each_on_its_own() {
     );
     assert_eq!(results[4]["problem"]["change"]["id"], old.id.as_str());
     endpoints.reached(&good.id, ChangeState::Applied).await;
-    assert_eq!(endpoints.provider.calls(), 1);
+    assert_eq!(endpoints.provider.call_count(), 1);
 
     let body = json!({ "decision": "reject", "comment": "no", "changes": [shown(&cut), shown(&noted), shown(&own)] });
     let results = endpoints.post("/api/decisions", &key, &body).await.json()["results"].clone();
@@ -93,7 +93,7 @@ async fn arguments_are_edited_approved_and_undone() {
         (Some("pending"), Some("one"))
     );
     assert_eq!(endpoints.post(&endpoint("refresh"), &viewer, &json!({ "version": 6 })).await.problem(403), "FORBIDDEN");
-    assert_eq!(endpoints.provider.calls(), 0);
+    assert_eq!(endpoints.provider.call_count(), 0);
     endpoints.close().await;
 }
 

@@ -168,7 +168,7 @@ async fn streams_are_kept_alive_and_end_with_their_credential() {
         assert_eq!(sse.until("\n\n").await.unwrap(), ":");
     }
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    endpoints.data.admission.authentication.authenticator.forget(&new.hash);
+    endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(sse.next().await, None);
     endpoints.close().await;
 }
@@ -296,7 +296,7 @@ async fn sockets_are_bounded_and_end_with_their_credential() {
         client.ws(format!("ws://{}/events", endpoints.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    endpoints.data.admission.authentication.authenticator.forget(&new.hash);
+    endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(frame(&mut socket).await, Err(Some(CloseCode::Policy)));
     endpoints.close().await;
 }

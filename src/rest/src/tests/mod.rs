@@ -28,46 +28,46 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules,
-    attempts::Attempts,
+    attempts::FailedAttempts,
     codes::{self, CodeStore},
     keys::{self, KeyStore},
-    stored::Stored,
+    stored_credentials::StoredCredentials,
 };
 use countersign_config::{Config, Flags, load};
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer, Terms, testing::proposer},
-    policy::{People, Policy, PolicyConfig, PolicyDefault},
+    policy::{ConfiguredReviewers, Policy, PolicyConfig, PolicyDefault},
     principal::Role,
 };
 use countersign_exchange::memory::Memory;
 use countersign_http::{authentication::RequestAuthenticator, front::Front};
 use countersign_provider::{
     ToolDef,
-    testing::{Directory, Fake, upstream_tool},
+    testing::{FakeDirectory, FakeProvider, upstream_tool},
 };
-use countersign_reload::{Opening, Source, Why, testing::Unmoved};
+use countersign_reload::{ConfigSource, InitialConfig, ReloadCause, testing::UnchangingGateway};
 use countersign_review::{PendingConfig, Proposal, testing::proposal};
-use countersign_routing::{Published, RouteTable, table::Aliases};
-use countersign_rulings::standing_rules::{Parts, StandingRuleCache, StandingRules};
+use countersign_routing::{PublishedTable, RouteTable, table::Aliases};
+use countersign_rulings::standing_rules::{StandingRuleCache, StandingRules, StandingRulesDeps};
 use countersign_session::registry::SessionInfo;
 use countersign_store::{PinStore, Place, Store};
 
 /// Builds the routes of the one provider, as the router would.
 fn build(
-    routes: Arc<Published>,
-    provider: Arc<Fake>,
+    routes: Arc<PublishedTable>,
+    provider: Arc<FakeProvider>,
     policy: Arc<Mutex<PolicyConfig>>,
     pins: Arc<PinStore>,
     board: Arc<StandingRuleCache>,
-    people: Arc<People>,
+    people: Arc<ConfiguredReviewers>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
         let config = policy.lock().unwrap().clone();
         let rules = Policy::new(&config)
             .with_pins(Arc::clone(&pins) as _)
             .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
-        people.set(&config.groups);
-        let providers = [countersign_routing::Target::Module(Arc::clone(&provider) as _)];
+        people.set_groups(&config.groups);
+        let providers = [countersign_routing::RouteTarget::Module(Arc::clone(&provider) as _)];
         let generation = routes.load().generation + 1;
         let table = RouteTable::build(generation, &providers, &rules, &Aliases::default(), &json!({})).unwrap();
         routes.store(Arc::new(table));
@@ -115,8 +115,8 @@ impl ProvidersView for Nobody {
 pub(super) struct Endpoints {
     pub address: SocketAddr,
     pub changes: Changes,
-    pub stored: Arc<Stored>,
-    pub provider: Arc<Fake>,
+    pub stored: Arc<StoredCredentials>,
+    pub provider: Arc<FakeProvider>,
     /// What its calls are judged by.
     pub policy: Arc<Mutex<PolicyConfig>>,
     pub data: RestData,
@@ -166,18 +166,18 @@ impl Endpoints {
         adjust(&mut config);
         let config = Arc::new(config);
         let store: Arc<dyn Store> = Place::directory(dir.path()).open().unwrap();
-        let provider = Arc::new(Fake { module: false, ..Fake::named("pretend") });
+        let provider = Arc::new(FakeProvider { is_module: false, ..FakeProvider::new("pretend") });
         let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
         let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
-        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
         let board = StandingRuleCache::open(&store).await.unwrap();
-        let stored = Arc::new(Stored::open(&Place::directory(dir.path())).unwrap());
+        let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
-        let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
+        let people = Arc::new(ConfiguredReviewers::new(&config.policy.groups).with_keys(keys));
         let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
         let anew = build(table, shown, rules, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
         anew();
-        let directory = Arc::new(Directory(Arc::clone(&provider)));
+        let directory = Arc::new(FakeDirectory(Arc::clone(&provider)));
         let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
         let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
@@ -188,21 +188,25 @@ impl Endpoints {
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, "").unwrap();
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
-        let source = Source { flags, ..Source::default() };
+        let source = ConfigSource { flags, ..ConfigSource::default() };
         let loaded = load(&source.flags, &source.env).unwrap();
-        let reloads =
-            Arc::new(Reloads::new(source, Opening::first(loaded, [0; 16]), Box::new(Unmoved), Box::new(|_| ())));
+        let reloads = Arc::new(Reloader::new(
+            source,
+            InitialConfig::for_empty_store(loaded, [0; 16]),
+            Box::new(UnchangingGateway),
+            Box::new(|_| ()),
+        ));
         let rebuild = || {
             let anew = Arc::clone(&anew);
             Box::new(move || {
                 anew();
                 async {}.boxed()
-            }) as countersign_rulings::tool_acceptance::Rebuild
+            }) as countersign_rulings::tool_acceptance::RebuildRoutes
         };
-        let standing = StandingRules::new(Parts {
+        let standing = StandingRules::new(StandingRulesDeps {
             store,
-            board,
-            people: Arc::clone(&people) as _,
+            cache: board,
+            reviewers: Arc::clone(&people) as _,
             routes: Arc::clone(&routes),
             rebuild: rebuild(),
             feed: changes.feed().clone(),
@@ -216,7 +220,7 @@ impl Endpoints {
             accounts: web::Data::new(Accounts {
                 authentication: Arc::clone(&authentication),
                 codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
-                attempts: Attempts::default(),
+                attempts: FailedAttempts::default(),
                 people,
                 request_timeout: config.transports.http.request_timeout,
             }),
@@ -236,9 +240,9 @@ impl Endpoints {
             sessions: web::Data::from(Arc::new(Nobody) as Arc<dyn SessionsView>),
             providers: web::Data::from(Arc::new(Nobody) as Arc<dyn ProvidersView>),
             reloads: web::Data::from(reloads),
-            definitions: web::Data::new(Definitions::new(routes, pins, rebuild(), changes.feed().clone())),
+            definitions: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
             standing: web::Data::new(standing),
-            webhooks: web::Data::new(Webhooks::none(changes.feed().clone())),
+            webhooks: web::Data::new(Webhooks::new(changes.feed().clone())),
         };
         let served = data.clone();
         let server = HttpServer::new(move || {
@@ -277,7 +281,7 @@ impl Endpoints {
     /// Reads a new configuration, which is that file.
     pub async fn configure(&self, yaml: &str) {
         std::fs::write(self.dir.path().join("c.yaml"), yaml).unwrap();
-        self.data.reloads.reload(Why::File).await;
+        self.data.reloads.reload(ReloadCause::File).await;
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
@@ -294,7 +298,7 @@ impl Endpoints {
         let raw = |text: &str| RawValue::from_string(text.into()).unwrap();
         // Numbers that only survive as the text they are.
         let arguments = raw(r#"{"n":1.10,"big":123456789012345678901234567890}"#);
-        let mut preview = self.provider.preview_now(&arguments);
+        let mut preview = self.provider.current_preview(&arguments);
         (preview.target.id, preview.target.label) = (Some("Thing 1".into()), "Thing 1".into());
         let mut proposal = proposal(proposer, (self.provider.name, "write"), arguments, preview);
         adjust(&mut proposal);

@@ -76,8 +76,8 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
 
     // What was used is on record once, however often it is looked for.
     let board = endpoints.data.standing.list();
-    board[0].uses.count();
-    board[0].uses.count();
+    board[0].uses.increment();
+    board[0].uses.increment();
     endpoints.data.standing.record_uses().await;
     endpoints.data.standing.record_uses().await;
 
@@ -240,7 +240,7 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["expiredAt"].is_string());
 
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
-    for _ in 0..countersign_rulings::standing_rules::MAX_OF_ONE {
+    for _ in 0..countersign_rulings::standing_rules::MAX_RULES_PER_OWNER {
         assert_eq!(endpoints.rule(&change, &key, &deny).await.status, 200);
     }
     assert_eq!(endpoints.rule(&change, &key, &deny).await.problem(429), "RATE_LIMITED");

@@ -73,7 +73,7 @@ async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
         .await;
         assert_eq!(reply.problem(403), "SELF_APPROVAL");
     }
-    assert_eq!(endpoints.provider.calls(), 0);
+    assert_eq!(endpoints.provider.call_count(), 0);
     endpoints.close().await;
 }
 
@@ -306,7 +306,7 @@ async fn revoking_a_key_ends_it_and_its_sign_ins() {
     assert_eq!(endpoints.get("/api/me", &new.secret).await.status, 200);
     endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
     // What a second would do.
-    endpoints.data.admission.authentication.authenticator.forget(&new.hash);
+    endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(endpoints.get("/api/me", &new.secret).await.problem(401), "UNAUTHORIZED");
     let reply = browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &json!({})).await;
     assert_eq!(reply.problem(401), "UNAUTHORIZED");

@@ -1,4 +1,5 @@
-//! Which open changes ask for the same call. In memory, beside the store: two proposals at the same moment see each other.
+//! Finds open changes that ask for the same call. The index is in memory, so that two proposals made at the same moment
+//! see each other.
 
 use std::{
     collections::HashMap,
@@ -10,28 +11,28 @@ use serde_json::value::RawValue;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_protocol::arguments::canonical_text_hash;
 
-/// Hash of a call: who asks for which tool, with which arguments, whatever their spacing and order.
+/// Hashes a call: principal, provider, tool and arguments, independent of the arguments' spacing and key order.
 pub(crate) fn call_hash(principal: &str, provider: &str, tool: &str, arguments: &RawValue) -> String {
     let mut hasher = PartHasher::new("countersign.call.1");
     for part in [principal, provider, tool, &canonical_text_hash(arguments.get())] {
-        hasher.part(part.as_bytes());
+        hasher.add_part(part.as_bytes());
     }
     hasher.finish()
 }
 
-/// The open changes by the call that they ask for. Bounded by how many changes are not final.
+/// Open changes by the hash of their call. Bounded by the number of changes that are not final.
 #[derive(Default)]
-pub(crate) struct DuplicateCalls(Mutex<Open>);
+pub(crate) struct DuplicateCalls(Mutex<OpenCalls>);
 
 #[derive(Default)]
-struct Open {
+struct OpenCalls {
     /// Oldest first.
     by_call: HashMap<String, Vec<String>>,
     calls: HashMap<String, String>,
 }
 
 impl DuplicateCalls {
-    /// Notes an open change. Returns the oldest other one that asks for the same call.
+    /// Adds an open change. Returns the oldest other change that asks for the same call.
     pub(crate) fn add(&self, call: &str, id: &str) -> Option<String> {
         let mut open = self.lock();
         open.calls.insert(id.to_owned(), call.to_owned());
@@ -40,7 +41,7 @@ impl DuplicateCalls {
         same.first().filter(|first| *first != id).cloned()
     }
 
-    /// A change that is final, or that was not stored.
+    /// Removes a change that is final or was not stored.
     pub(crate) fn remove(&self, id: &str) {
         let mut open = self.lock();
         let Some(call) = open.calls.remove(id) else { return };
@@ -52,7 +53,7 @@ impl DuplicateCalls {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenCalls> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn spacing_and_order_make_no_other_call() {
+    fn hash_ignores_spacing_and_key_order() {
         let hash = |who, json: &str| call_hash(who, "p", "t", &RawValue::from_string(json.to_owned()).unwrap());
         assert_eq!(hash("a", r#"{"x":1,"y":[2]}"#), hash("a", r#"{ "y": [2], "x": 1 }"#));
         assert_ne!(hash("a", r#"{"x":1}"#), hash("a", r#"{"x":2}"#));

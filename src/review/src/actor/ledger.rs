@@ -1,4 +1,5 @@
-//! Accounts of what is not final: per principal, to bound it; per state, to show it; by time, to expire it.
+//! Counts open changes per principal, to limit them, and per state, to show them; orders them by deadline, to expire
+//! them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,16 +23,16 @@ struct Usage {
     bytes: u64,
 }
 
-/// Per principal; owned by `PendingChanges`.
+/// Open changes of each principal; owned by `PendingChanges`.
 pub(crate) struct Ledger {
     max_changes: usize,
     max_bytes: u64,
     usage: HashMap<String, Usage>,
-    live: HashMap<String, Live>,
+    open: HashMap<String, OpenChange>,
 }
 
-/// A live change: whose it is, what it counts, and how it stands.
-struct Live {
+/// An open change: its principal, the bytes it counts for, and its state.
+struct OpenChange {
     principal: String,
     bytes: u64,
     state: ChangeState,
@@ -39,10 +40,10 @@ struct Live {
 
 impl Ledger {
     pub(crate) fn new(max_changes: usize, max_bytes: u64) -> Self {
-        Self { max_changes, max_bytes, usage: HashMap::new(), live: HashMap::new() }
+        Self { max_changes, max_bytes, usage: HashMap::new(), open: HashMap::new() }
     }
 
-    /// Reserves room for a change that is about to be written.
+    /// Reserves a change's share of its principal's limits before it is written.
     pub(crate) fn reserve(&mut self, principal: &str, bytes: u64) -> Result<(), McpError> {
         let usage = self.usage.entry(principal.to_owned()).or_default();
         let over = if usage.changes >= self.max_changes {
@@ -67,7 +68,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Gives back what was reserved for a write that failed.
+    /// Releases the reservation of a write that failed.
     pub(crate) fn release(&mut self, principal: &str, bytes: u64) {
         if let Some(usage) = self.usage.get_mut(principal) {
             usage.changes = usage.changes.saturating_sub(1);
@@ -76,35 +77,35 @@ impl Ledger {
         self.forget_idle(principal);
     }
 
-    /// A change that was reserved for is durable.
-    pub(crate) fn opened(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
-        self.live.insert(id.to_owned(), Live { principal: principal.to_owned(), bytes, state });
+    /// Records that a change with a reservation is durable.
+    pub(crate) fn insert(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
+        self.open.insert(id.to_owned(), OpenChange { principal: principal.to_owned(), bytes, state });
     }
 
-    /// How a live change stands.
-    pub(crate) fn state(&self, id: &str) -> Option<ChangeState> {
-        self.live.get(id).map(|live| live.state)
+    /// Returns the state of an open change.
+    pub(crate) fn state_of(&self, id: &str) -> Option<ChangeState> {
+        self.open.get(id).map(|live| live.state)
     }
 
-    pub(crate) fn moved(&mut self, id: &str, state: ChangeState) {
-        if let Some(live) = self.live.get_mut(id) {
+    pub(crate) fn set_state(&mut self, id: &str, state: ChangeState) {
+        if let Some(live) = self.open.get_mut(id) {
             live.state = state;
         }
     }
 
-    /// A change is final.
-    pub(crate) fn closed(&mut self, id: &str) {
-        if let Some(live) = self.live.remove(id) {
+    /// Removes a change that became final, and releases its share.
+    pub(crate) fn close(&mut self, id: &str) {
+        if let Some(live) = self.open.remove(id) {
             self.release(&live.principal, live.bytes);
         }
     }
 
-    /// One that was stored earlier, or by another node; over the bound too, if the bound was lowered.
+    /// Adds a change that was stored before the start or by another node, even beyond the limits.
     pub(crate) fn restore(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
         let usage = self.usage.entry(principal.to_owned()).or_default();
         usage.changes += 1;
         usage.bytes += bytes;
-        self.opened(id, principal, bytes, state);
+        self.insert(id, principal, bytes, state);
     }
 
     fn forget_idle(&mut self, principal: &str) {
@@ -114,8 +115,8 @@ impl Ledger {
     }
 }
 
-/// How many changes are in each state; read by anyone. Those that are not final are what the ledger knows; of the others,
-/// what the store counted last and what has become final since.
+/// Counts of changes per state, readable from any thread. Open states follow the ledger; final states follow the store's
+/// last count, plus what has become final since.
 pub(crate) struct Counts {
     states: [(AtomicU64, Gauge); ChangeState::ALL.len()],
 }
@@ -132,17 +133,17 @@ impl Counts {
         Arc::new(all)
     }
 
-    pub(crate) fn moved(&self, from: Option<ChangeState>, to: ChangeState) {
+    pub(crate) fn record_transition(&self, from: Option<ChangeState>, to: ChangeState) {
         if let Some(from) = from {
-            self.gone(from);
+            self.record_deletion(from);
         }
-        if let Some((n, gauge)) = self.of(to) {
+        if let Some((n, gauge)) = self.entry(to) {
             n.fetch_add(1, Ordering::Relaxed);
             gauge.increment(1.0);
         }
     }
 
-    /// Those that are final, as the store counts them: others may have pruned some.
+    /// Replaces the counts of the final states by the store's, since other nodes may have pruned changes.
     pub(crate) fn recount(&self, counts: &[(ChangeState, u64)]) {
         for (state, (n, gauge)) in ChangeState::ALL.into_iter().zip(&self.states).filter(|(state, _)| state.is_final())
         {
@@ -152,9 +153,9 @@ impl Counts {
         }
     }
 
-    /// One of this state was deleted.
-    pub(crate) fn gone(&self, state: ChangeState) {
-        if let Some((n, gauge)) = self.of(state)
+    /// Records that a change in this state was deleted.
+    pub(crate) fn record_deletion(&self, state: ChangeState) {
+        if let Some((n, gauge)) = self.entry(state)
             && n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
         {
             gauge.decrement(1.0);
@@ -165,7 +166,7 @@ impl Counts {
         ChangeState::ALL.into_iter().zip(&self.states).map(|(s, (n, _))| (s, n.load(Ordering::Relaxed))).collect()
     }
 
-    fn of(&self, state: ChangeState) -> Option<&(AtomicU64, Gauge)> {
+    fn entry(&self, state: ChangeState) -> Option<&(AtomicU64, Gauge)> {
         ChangeState::ALL.iter().position(|s| *s == state).and_then(|i| self.states.get(i))
     }
 }
@@ -175,41 +176,41 @@ fn approximate(n: u64) -> f64 {
     n as f64
 }
 
-/// When which change expires. By the wall clock, and by the monotonic one too, so that a clock that was set back
-/// keeps no change alive; whichever comes first counts.
+/// Deadlines of open changes, by the wall clock and by the monotonic clock. Whichever is reached first counts, so that
+/// setting the clock back keeps no change alive.
 #[derive(Default)]
-pub(crate) struct Deadlines(Mutex<Times>);
+pub(crate) struct Deadlines(Mutex<DeadlineIndex>);
 
 #[derive(Default)]
-struct Times {
-    wall: BTreeSet<(Timestamp, String)>,
-    steady: BTreeSet<(Instant, String)>,
-    of: HashMap<String, (Timestamp, Instant)>,
+struct DeadlineIndex {
+    by_wall_clock: BTreeSet<(Timestamp, String)>,
+    by_monotonic_clock: BTreeSet<(Instant, String)>,
+    by_id: HashMap<String, (Timestamp, Instant)>,
 }
 
 impl Deadlines {
     pub(crate) fn insert(&self, id: &str, expires_at: Timestamp, now: Timestamp) {
         let left = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
-        // A time beyond what `Instant` holds is one the process will not see.
+        // The process does not live to see a time beyond the range of `Instant`.
         let Some(steady) = Instant::now().checked_add(left) else { return };
         let mut times = self.lock();
         times.remove(id);
-        times.wall.insert((expires_at, id.to_owned()));
-        times.steady.insert((steady, id.to_owned()));
-        times.of.insert(id.to_owned(), (expires_at, steady));
+        times.by_wall_clock.insert((expires_at, id.to_owned()));
+        times.by_monotonic_clock.insert((steady, id.to_owned()));
+        times.by_id.insert(id.to_owned(), (expires_at, steady));
     }
 
     pub(crate) fn remove(&self, id: &str) {
         self.lock().remove(id);
     }
 
-    /// At most `limit` that are due. They stay until they are removed.
+    /// Returns at most `limit` changes that are due. They stay until they are removed.
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
         let times = self.lock();
         let steady_now = Instant::now();
         let mut due: Vec<String> =
-            times.wall.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| id.clone()).collect();
-        for (_, id) in times.steady.iter().take_while(|(at, _)| *at <= steady_now).take(limit) {
+            times.by_wall_clock.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| id.clone()).collect();
+        for (_, id) in times.by_monotonic_clock.iter().take_while(|(at, _)| *at <= steady_now).take(limit) {
             if due.len() < limit && !due.contains(id) {
                 due.push(id.clone());
             }
@@ -217,16 +218,16 @@ impl Deadlines {
         due
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Times> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, DeadlineIndex> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Times {
+impl DeadlineIndex {
     fn remove(&mut self, id: &str) {
-        if let Some((wall, steady)) = self.of.remove(id) {
-            self.wall.remove(&(wall, id.to_owned()));
-            self.steady.remove(&(steady, id.to_owned()));
+        if let Some((wall, steady)) = self.by_id.remove(id) {
+            self.by_wall_clock.remove(&(wall, id.to_owned()));
+            self.by_monotonic_clock.remove(&(steady, id.to_owned()));
         }
     }
 }

@@ -1,14 +1,14 @@
-//! The `PendingChanges` actor: the only writer of changes. It bounds what a principal may have open, hands
-//! transitions to the store in the order they come, and announces them once they are durable.
+//! The `PendingChanges` actor is the only writer of changes. It limits the open changes of each principal, passes
+//! transitions to the store in the order of their arrival, and announces them once they are durable.
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
-pub mod daily;
+pub mod daily_volume;
 pub mod duplicate_calls;
 pub mod ledger;
 pub mod order;
-pub mod others;
 pub mod proposal_rate;
+pub mod remote_transition;
 pub mod watch;
 
 use std::{
@@ -21,11 +21,11 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily::Daily,
+    daily_volume::DailyVolume,
     duplicate_calls::DuplicateCalls,
     ledger::{Counts, Deadlines, Ledger},
-    order::Order,
-    others::Other,
+    order::AnnouncementOrder,
+    remote_transition::RemoteTransition,
     watch::Watchers,
 };
 use countersign_domain::changes::{Change, ChangeState, Target, Terms, machine::EventKind};
@@ -38,14 +38,14 @@ use countersign_telemetry::metrics as telemetry;
 /// Why a transition did not happen.
 #[derive(Debug)]
 pub(crate) enum WriteFailure {
-    /// Over a bound, before the store was asked.
+    /// A limit was exceeded; the store was not asked.
     Refused(McpError),
     Write(WriteError),
 }
 
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Change>, WriteFailure>>;
 
-/// A place in the queue, given back when the transition is announced or has failed.
+/// A slot in the write queue, released when the transition was announced or has failed.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub _place: OwnedSemaphorePermit,
@@ -72,21 +72,21 @@ pub(crate) struct AdvanceChange {
     pub reply: Reply,
 }
 
-/// What was read of the feed that is not announced yet, as it seems. Sent by `follow`.
+/// Announces transitions that `follow` read from the feed and that this node has not announced yet.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct ReadOthers {
-    pub others: Vec<Other>,
+pub(crate) struct ApplyRemote {
+    pub others: Vec<RemoteTransition>,
 }
 
-/// What the store said of a transition; from its thread, in commit order.
-pub(crate) struct StoreAnswered {
+/// The store's answer to a write; sent by the store's thread in commit order.
+pub(crate) struct WriteOutcome {
     result: Result<Written, WriteError>,
-    step: Step,
+    step: PendingWrite,
 }
 
-/// What is remembered of a transition while the store writes it.
-pub(crate) struct Step {
+/// A transition that the store is writing, and who waits for it.
+pub(crate) struct PendingWrite {
     change: Arc<Change>,
     kind: EventKind,
     bytes: u64,
@@ -96,46 +96,56 @@ pub(crate) struct Step {
 
 /// An approved change, for the Executor.
 #[derive(Clone, Debug)]
-pub(crate) struct Approved {
+pub(crate) struct ApprovedChange {
     pub id: String,
-    /// At its approval.
+    /// The version after its approval.
     pub version: u64,
     pub lock_key: String,
-    /// How long it waits before it may run.
+    /// The time before it may run, during which its approval can be undone.
     pub grace: Option<Duration>,
-    /// Another node approved it and is to run it; how long until this one looks again.
-    pub handed_over: Option<Duration>,
+    /// Set if another node approved it and should run it: the delay until this node checks again.
+    pub handover_backoff: Option<Duration>,
 }
 
-impl Approved {
-    /// How long the node that approved a change has to take it before others do.
-    pub(crate) const HANDOVER: Duration = Duration::from_secs(3);
+impl ApprovedChange {
+    /// The time that the approving node has to claim the change before other nodes try.
+    pub(crate) const HANDOVER_DELAY: Duration = Duration::from_secs(3);
 
-    /// As one that another node approved, if any was.
-    pub(crate) fn left_by_others(self, others: bool) -> Self {
+    /// Delays the change if `others` is true, because another node may have approved it and should run it.
+    pub(crate) fn after_handover(self, others: bool) -> Self {
         if !others {
             return self;
         }
-        Self { grace: Some(self.grace.unwrap_or_default() + Self::HANDOVER), handed_over: Some(Self::HANDOVER), ..self }
+        Self {
+            grace: Some(self.grace.unwrap_or_default() + Self::HANDOVER_DELAY),
+            handover_backoff: Some(Self::HANDOVER_DELAY),
+            ..self
+        }
     }
 
-    pub(crate) fn of(change: &Change, now: Timestamp) -> Self {
+    pub(crate) fn new(change: &Change, now: Timestamp) -> Self {
         let (target, terms) = (&change.target, &change.terms);
-        Self::at((&change.id, change.version), (&change.provider, target), (change.run_after, terms), now)
+        Self::from_parts((&change.id, change.version), (&change.provider, target), (change.run_after, terms), now)
     }
 
-    fn at(
+    fn from_parts(
         (id, version): (&str, u64),
         (provider, target): (&str, &Target),
         (run_after, terms): (Option<Timestamp>, &Terms),
         now: Timestamp,
     ) -> Self {
         let left = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
-        // A clock that was set back makes nobody wait longer than the rule says.
+        // If the clock was set back, the wait is still not longer than the rule says.
         let grace = left.map(|left| left.min(Duration::from_secs(terms.undo_for)));
-        // Two providers may use the same key for different things.
+        // Two providers may use the same lock key for different targets.
         let lock_key = format!("{provider}\0{}", target.lock_key);
-        Self { id: id.to_owned(), version, lock_key, grace: grace.filter(|left| !left.is_zero()), handed_over: None }
+        Self {
+            id: id.to_owned(),
+            version,
+            lock_key,
+            grace: grace.filter(|left| !left.is_zero()),
+            handover_backoff: None,
+        }
     }
 }
 
@@ -144,27 +154,27 @@ pub(crate) struct PendingChanges {
     pub feed: Feed,
     pub watchers: Arc<Watchers>,
     pub ledger: Ledger,
-    pub daily: Daily,
+    pub daily: DailyVolume,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
     pub duplicates: Arc<DuplicateCalls>,
     pub clock: crate::Clock,
-    /// Bounded by how many changes are not final.
-    pub approved: mpsc::UnboundedSender<Approved>,
+    /// Bounded by the number of changes that are not final.
+    pub approved: mpsc::UnboundedSender<ApprovedChange>,
     /// Bounded by the admissions.
-    pub outcomes: (mpsc::UnboundedSender<Vec<StoreAnswered>>, Option<mpsc::UnboundedReceiver<Vec<StoreAnswered>>>),
-    /// What the store's thread collects of one commit, to wake the actor once.
-    pub collected: Arc<Mutex<Vec<StoreAnswered>>>,
-    pub order: Order<Announced>,
-    /// The store knows something that is to be announced and that nobody here wrote.
+    pub outcomes: (mpsc::UnboundedSender<Vec<WriteOutcome>>, Option<mpsc::UnboundedReceiver<Vec<WriteOutcome>>>),
+    /// Outcomes of the current commit, collected by the store's thread so that it wakes the actor once.
+    pub collected: Arc<Mutex<Vec<WriteOutcome>>>,
+    pub announcements: AnnouncementOrder<DurableTransition>,
+    /// Notified when the store has transitions to announce that this node did not write.
     pub gap: Arc<Notify>,
     pub metrics: Metrics,
 }
 
-/// A transition that is durable.
-pub(crate) enum Announced {
-    Own(Written, Step),
-    Other(Box<Other>),
+/// A durable transition that waits to be announced.
+pub(crate) enum DurableTransition {
+    Own(Written, PendingWrite),
+    Remote(Box<RemoteTransition>),
 }
 
 pub(crate) struct Metrics {
@@ -185,7 +195,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    fn transition(&self, kind: EventKind) {
+    fn count_transition(&self, kind: EventKind) {
         if let Some(counter) = EventKind::ALL.iter().position(|k| *k == kind).and_then(|i| self.transitions.get(i)) {
             counter.increment(1);
         }
@@ -233,57 +243,64 @@ impl Handler<AdvanceChange> for PendingChanges {
     }
 }
 
-impl StreamHandler<Vec<StoreAnswered>> for PendingChanges {
-    fn handle(&mut self, outcomes: Vec<StoreAnswered>, _: &mut Self::Context) {
-        for StoreAnswered { result, step } in outcomes {
+impl StreamHandler<Vec<WriteOutcome>> for PendingChanges {
+    fn handle(&mut self, outcomes: Vec<WriteOutcome>, _: &mut Self::Context) {
+        for WriteOutcome { result, step } in outcomes {
             let which = (step.change.id.clone(), step.change.version);
             match result {
-                Ok(written) => self.order.end(&which, Some((written.seq, Announced::Own(written, step)))),
+                Ok(written) => {
+                    self.announcements.end_write(&which, Some((written.seq, DurableTransition::Own(written, step))))
+                }
                 Err(error) => {
-                    self.order.end(&which, None);
-                    self.failed(error, step);
+                    self.announcements.end_write(&which, None);
+                    self.reject_write(error, step);
                 }
             }
         }
-        self.announce_all();
+        self.announce_ready();
     }
 
-    /// The store is gone; the actor is stopped by whoever closed it.
+    /// Does nothing: the store has ended, and whoever closed it stops the actor.
     fn finished(&mut self, _: &mut Self::Context) {}
 }
 
-impl Handler<ReadOthers> for PendingChanges {
+impl Handler<ApplyRemote> for PendingChanges {
     type Result = ();
 
-    fn handle(&mut self, ReadOthers { others }: ReadOthers, _: &mut Self::Context) {
-        self.order.read(others.into_iter().map(|other| (other.seq, other.which(), Announced::Other(Box::new(other)))));
-        self.announce_all();
+    fn handle(&mut self, ApplyRemote { others }: ApplyRemote, _: &mut Self::Context) {
+        self.announcements.add_remote(
+            others
+                .into_iter()
+                .map(|other| (other.seq, other.transition_id(), DurableTransition::Remote(Box::new(other)))),
+        );
+        self.announce_ready();
     }
 }
 
 impl PendingChanges {
-    fn announce_all(&mut self) {
-        while let Some((_, announced)) = self.order.next() {
+    fn announce_ready(&mut self) {
+        while let Some((_, announced)) = self.announcements.next() {
             match announced {
-                Announced::Own(written, step) => self.announce(&written, step),
-                Announced::Other(other) => self.announce_other(*other),
+                DurableTransition::Own(written, step) => self.announce(&written, step),
+                DurableTransition::Remote(other) => self.announce_remote(*other),
             }
         }
-        if self.order.has_gap() {
+        if self.announcements.has_gap() {
             self.gap.notify_one();
         }
     }
 
     fn write(&mut self, draft: Draft, bytes: u64, admission: Admission, reply: Reply) {
-        let step = Step { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
-        self.order.begin((step.change.id.clone(), step.change.version));
+        let step =
+            PendingWrite { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
+        self.announcements.begin_write((step.change.id.clone(), step.change.version));
         let outcomes = self.outcomes.0.clone();
         let collected = Arc::clone(&self.collected);
         self.store.submit(
             draft,
             Box::new(move |result, more| {
                 let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
-                collected.push(StoreAnswered { result, step });
+                collected.push(WriteOutcome { result, step });
                 if !more {
                     let _ = outcomes.send(std::mem::take(&mut *collected));
                 }
@@ -291,19 +308,19 @@ impl PendingChanges {
         );
     }
 
-    fn announce(&mut self, written: &Written, step: Step) {
-        let Step { change, kind, bytes, _admission, reply } = step;
+    fn announce(&mut self, written: &Written, step: PendingWrite) {
+        let PendingWrite { change, kind, bytes, _admission, reply } = step;
         crash_point("between_commit_and_announce");
-        self.counts.moved(self.ledger.state(&change.id), change.state);
-        self.ledger.moved(&change.id, change.state);
-        self.metrics.transition(kind);
+        self.counts.record_transition(self.ledger.state_of(&change.id), change.state);
+        self.ledger.set_state(&change.id, change.state);
+        self.metrics.count_transition(kind);
         if kind == EventKind::Created {
             self.metrics.proposed.increment(1);
-            self.ledger.opened(&change.id, &change.proposer.principal, bytes, change.state);
+            self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
             self.deadlines.insert(&change.id, change.expires_at, (self.clock)());
         }
         if change.state.is_final() {
-            self.ledger.closed(&change.id);
+            self.ledger.close(&change.id);
             self.duplicates.remove(&change.id);
         }
         if change.state.is_final() || matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
@@ -316,17 +333,17 @@ impl PendingChanges {
         self.feed.publish(FeedEvent::committed(written, kind.feed_type(), &change));
         self.watchers.announce(&change);
         if change.state == ChangeState::Approved {
-            // An error means that the Executor has stopped: the next start runs it.
-            let _ = self.approved.send(Approved::of(&change, (self.clock)()));
+            // An error means that the Executor has stopped; the next start runs the change.
+            let _ = self.approved.send(ApprovedChange::new(&change, (self.clock)()));
         }
         crash_point("after_announce");
         let _ = reply.send(Ok(change));
     }
 
-    /// What another node did: it is accounted for and told of as if it were done here.
-    fn announce_other(&mut self, other: Other) {
+    /// Counts and announces a transition of another node like one of this node.
+    fn announce_remote(&mut self, other: RemoteTransition) {
         let (id, principal, state) = (&other.change.id, &other.change.proposer.principal, other.change.state);
-        let before = self.ledger.state(id);
+        let before = self.ledger.state_of(id);
         let now = (self.clock)();
         if other.is_new && before.is_none() {
             self.ledger.restore(id, principal, other.bytes, state);
@@ -336,29 +353,29 @@ impl PendingChanges {
                 self.duplicates.add(call, id);
             }
         }
-        // Of one that was final when this node began, everything is counted already.
+        // A change that was final when this node started is already counted.
         if (before.is_some() || other.is_new) && before != Some(state) {
-            self.counts.moved(before, state);
-            self.ledger.moved(id, state);
+            self.counts.record_transition(before, state);
+            self.ledger.set_state(id, state);
         }
         if state.is_final() {
-            self.ledger.closed(id);
+            self.ledger.close(id);
             self.duplicates.remove(id);
         }
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
             self.deadlines.remove(id);
         }
         if state == ChangeState::Approved {
-            let _ = self.approved.send(other.approved());
+            let _ = self.approved.send(other.to_approved());
         }
-        if self.watchers.are_there(id) {
-            actix::spawn(watch::tell(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
+        if self.watchers.has_watchers(id) {
+            actix::spawn(watch::announce_from_store(Arc::clone(&self.watchers), Arc::clone(&self.store), id.clone()));
         }
         tracing::debug!(change = %id, seq = other.seq, "a change of another node");
         self.feed.publish(other.event);
     }
 
-    fn failed(&mut self, error: WriteError, step: Step) {
+    fn reject_write(&mut self, error: WriteError, step: PendingWrite) {
         if matches!(error, WriteError::Store(StoreError::OutcomeUnknown)) {
             self.gap.notify_one();
         }

@@ -1,81 +1,81 @@
-//! The order in which transitions are announced: that of their numbers, whoever wrote them.
+//! Announces transitions in the order of their numbers, whichever node wrote them.
 //!
-//! What this gateway writes comes from the store's thread; what others write, and what a write of its own turns out to have
-//! been after all, is read. Either may come first.
+//! Own writes arrive from the store's thread. Writes of other nodes, and own writes whose outcome was unknown, are read
+//! from the feed. Either may arrive first.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// A change's id and the version that a transition leaves it at: whose transition it is.
-pub(crate) type Which = (String, u64);
+/// Identifies a transition: the change's id and its version after the transition.
+pub(crate) type TransitionId = (String, u64);
 
-enum Entry<T> {
+enum OrderEntry<T> {
     Own(T),
-    /// As it was read.
-    Read(Which, T),
+    /// Read from the feed.
+    Read(TransitionId, T),
 }
 
-pub(crate) struct Order<T> {
-    /// The last that was announced.
+pub(crate) struct AnnouncementOrder<T> {
+    /// The number announced last.
     head: u64,
-    /// Up to here everything there is was read: what is missing is gone.
+    /// The number up to which the feed was read: numbers missing below it were pruned.
     read_to: u64,
-    entries: BTreeMap<u64, Entry<T>>,
-    /// This gateway's own that the store has not answered yet.
-    under_way: HashMap<Which, usize>,
+    entries: BTreeMap<u64, OrderEntry<T>>,
+    /// Own writes that the store has not answered yet.
+    unanswered: HashMap<TransitionId, usize>,
 }
 
-impl<T> Order<T> {
+impl<T> AnnouncementOrder<T> {
     pub(crate) fn new(head: u64) -> Self {
-        Self { head, read_to: head, entries: BTreeMap::new(), under_way: HashMap::new() }
+        Self { head, read_to: head, entries: BTreeMap::new(), unanswered: HashMap::new() }
     }
 
-    /// The store is asked to write this.
-    pub(crate) fn begin(&mut self, which: Which) {
-        *self.under_way.entry(which).or_default() += 1;
+    /// Records that the store was asked to write this transition.
+    pub(crate) fn begin_write(&mut self, which: TransitionId) {
+        *self.unanswered.entry(which).or_default() += 1;
     }
 
-    /// The store has answered, that it is written as this number or that it is not.
-    pub(crate) fn end(&mut self, which: &Which, written: Option<(u64, T)>) {
-        if let Some(n) = self.under_way.get_mut(which) {
+    /// Records the store's answer: the number under which the transition was written, or that it was not.
+    pub(crate) fn end_write(&mut self, which: &TransitionId, written: Option<(u64, T)>) {
+        if let Some(n) = self.unanswered.get_mut(which) {
             *n -= 1;
             if *n == 0 {
-                self.under_way.remove(which);
+                self.unanswered.remove(which);
             }
         }
         if let Some((seq, step)) = written {
-            // Whoever waits for it is told, even where it was passed over.
-            self.entries.insert(seq, Entry::Own(step));
+            // Its caller gets the answer even if the number was already passed.
+            self.entries.insert(seq, OrderEntry::Own(step));
         }
     }
 
-    /// Everything that there is after a number that was read to or announced, in order.
-    pub(crate) fn read(&mut self, steps: impl IntoIterator<Item = (u64, Which, T)>) {
+    /// Adds transitions read from the feed: all that follow a number already read or announced, in order.
+    pub(crate) fn add_remote(&mut self, steps: impl IntoIterator<Item = (u64, TransitionId, T)>) {
         for (seq, which, step) in steps {
             self.read_to = self.read_to.max(seq);
             if seq > self.head {
-                self.entries.entry(seq).or_insert(Entry::Read(which, step));
+                self.entries.entry(seq).or_insert(OrderEntry::Read(which, step));
             }
         }
     }
 
-    /// What is to be announced next, if it is known.
+    /// Returns the next transition to announce, if it is known.
     pub(crate) fn next(&mut self) -> Option<(u64, T)> {
         let first = self.entries.first_entry()?;
         let seq = *first.key();
         if seq > self.head + 1 && seq > self.read_to {
             return None;
         }
-        // The answer to it is on its way, with whoever waits for it.
-        if matches!(first.get(), Entry::Read(which, _) if self.under_way.contains_key(which)) {
+        // The store's answer is on its way and carries the waiting caller.
+        if matches!(first.get(), OrderEntry::Read(which, _) if self.unanswered.contains_key(which)) {
             return None;
         }
         self.head = self.head.max(seq);
         Some(match first.remove() {
-            Entry::Own(step) | Entry::Read(_, step) => (seq, step),
+            OrderEntry::Own(step) | OrderEntry::Read(_, step) => (seq, step),
         })
     }
 
-    /// Whether something is missing that only the store knows.
+    /// Returns `true` if a number is missing that only the store can supply.
     pub(crate) fn has_gap(&self) -> bool {
         self.entries.first_key_value().is_some_and(|(seq, _)| *seq > self.head + 1 && *seq > self.read_to)
     }
@@ -85,52 +85,52 @@ impl<T> Order<T> {
 mod tests {
     use super::*;
 
-    fn which(id: &str) -> Which {
+    fn transition_id(id: &str) -> TransitionId {
         (id.to_owned(), 1)
     }
 
-    fn all(order: &mut Order<&'static str>) -> Vec<(u64, &'static str)> {
+    fn all(order: &mut AnnouncementOrder<&'static str>) -> Vec<(u64, &'static str)> {
         std::iter::from_fn(|| order.next()).collect()
     }
 
     #[test]
-    fn what_others_wrote_in_between_is_waited_for() {
-        let mut order = Order::new(10);
+    fn order_waits_for_missing_remote_transitions() {
+        let mut order = AnnouncementOrder::new(10);
         for id in ["a", "c"] {
-            order.begin(which(id));
+            order.begin_write(transition_id(id));
         }
-        order.end(&which("a"), Some((11, "a")));
-        order.end(&which("c"), Some((13, "c")));
+        order.end_write(&transition_id("a"), Some((11, "a")));
+        order.end_write(&transition_id("c"), Some((13, "c")));
         assert_eq!(all(&mut order), [(11, "a")]);
         assert!(order.has_gap());
-        order.read([(12, which("b"), "b"), (13, which("c"), "c as read")]);
+        order.add_remote([(12, transition_id("b"), "b"), (13, transition_id("c"), "c as read")]);
         assert_eq!(all(&mut order), [(12, "b"), (13, "c")]);
         assert!(!order.has_gap());
-        order.read([(12, which("b"), "b"), (13, which("c"), "c as read")]);
+        order.add_remote([(12, transition_id("b"), "b"), (13, transition_id("c"), "c as read")]);
         assert_eq!(all(&mut order), [], "once");
     }
 
     #[test]
-    fn what_is_read_before_its_answer_waits_for_it() {
-        let mut order = Order::new(0);
-        order.begin(which("a"));
-        order.read([(1, which("a"), "a as read"), (2, which("b"), "b")]);
+    fn order_waits_for_the_answer_to_an_own_write() {
+        let mut order = AnnouncementOrder::new(0);
+        order.begin_write(transition_id("a"));
+        order.add_remote([(1, transition_id("a"), "a as read"), (2, transition_id("b"), "b")]);
         assert_eq!(all(&mut order), []);
         assert!(!order.has_gap());
-        order.end(&which("a"), Some((1, "a")));
+        order.end_write(&transition_id("a"), Some((1, "a")));
         assert_eq!(all(&mut order), [(1, "a"), (2, "b")]);
 
         // The answer is that nobody knows; it was written all the same.
-        order.begin(which("c"));
-        order.read([(3, which("c"), "c as read")]);
-        order.end(&which("c"), None);
+        order.begin_write(transition_id("c"));
+        order.add_remote([(3, transition_id("c"), "c as read")]);
+        order.end_write(&transition_id("c"), None);
         assert_eq!(all(&mut order), [(3, "c as read")]);
     }
 
     #[test]
-    fn what_was_pruned_is_passed_over() {
-        let mut order = Order::new(5);
-        order.read([(9, which("d"), "d")]);
+    fn order_skips_pruned_numbers() {
+        let mut order = AnnouncementOrder::new(5);
+        order.add_remote([(9, transition_id("d"), "d")]);
         assert_eq!(all(&mut order), [(9, "d")]);
     }
 }

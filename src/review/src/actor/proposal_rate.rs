@@ -1,4 +1,4 @@
-//! How many changes a minute one principal may propose: a flood would bury what a person has to look at.
+//! Limits the changes that one principal may propose per minute, so that a flood does not bury the reviewers.
 
 use std::num::NonZeroU32;
 
@@ -6,20 +6,20 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Keyed by the authenticated name, of which there are as many as there are keys.
-pub(crate) struct Flood {
+/// Keyed by the authenticated name; there are as many names as keys.
+pub(crate) struct ProposalRate {
     limiter: Option<DefaultKeyedRateLimiter<String>>,
     max: u32,
 }
 
-impl Flood {
-    /// So many at once, and as many a minute in the long run; 0 is no limit.
+impl ProposalRate {
+    /// Allows a burst of `per_minute` changes and the same number per minute on average; 0 means no limit.
     pub(crate) fn new(per_minute: u32) -> Self {
         let limiter = NonZeroU32::new(per_minute).map(|rate| RateLimiter::keyed(Quota::per_minute(rate)));
         Self { limiter, max: per_minute }
     }
 
-    /// Where several nodes share the limit, each takes as many at once as there are nodes.
+    /// Admits one change. Each of several nodes counts it as many times as there are nodes, so that they share the limit.
     ///
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
@@ -27,7 +27,7 @@ impl Flood {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         let share = u32::try_from(nodes).unwrap_or(u32::MAX).clamp(1, self.max);
         let Some(share) = NonZeroU32::new(share) else { return Ok(()) };
-        // It fits once at least: the share is not above the limit.
+        // The share is never above the limit, so one change always fits.
         let Ok(checked) = limiter.check_key_n(&principal.to_owned(), share) else { return Ok(()) };
         checked.map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_principal_is_held_back_and_others_are_not() {
-        let flood = Flood::new(3);
+    fn rate_limits_one_principal_only() {
+        let flood = ProposalRate::new(3);
         for _ in 0..3 {
             flood.admit("a", 1).unwrap();
         }
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(refused.kind, ErrorKind::RateLimited);
         assert!((1..=60).contains(&refused.data["retryAfter"].as_u64().unwrap()), "{refused:?}");
         flood.admit("b", 1).unwrap();
-        let open = Flood::new(0);
+        let open = ProposalRate::new(0);
         assert!((0..10_000).all(|_| open.admit("a", 1).is_ok()));
     }
 }

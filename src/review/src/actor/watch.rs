@@ -1,4 +1,4 @@
-//! Who waits for which change. Bounded; costs nothing for changes that nobody waits for.
+//! Requests that wait for the next version of a change. Bounded; a change without watchers costs nothing.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use countersign_domain::changes::Change;
 use countersign_store::{Store, StoreError};
 
-/// Before a change that could not be read is read again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The delay before a change that could not be read is read again.
+const READ_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 type Latest = Option<Arc<Change>>;
 
@@ -38,7 +38,7 @@ impl Watchers {
         Arc::new(Self { limit, state: Mutex::default() })
     }
 
-    /// Hears of the change from now on; `None` if too many wait already.
+    /// Watches the change from now on. Returns `None` if there are too many watchers.
     pub(crate) fn watch(self: &Arc<Self>, id: &str) -> Option<Watch> {
         let mut state = self.lock();
         if state.total >= self.limit {
@@ -55,12 +55,13 @@ impl Watchers {
         Some(Watch { watchers: Arc::clone(self), id: id.to_owned(), latest, closed })
     }
 
-    /// Whether anybody waits for the change.
-    pub(crate) fn are_there(&self, id: &str) -> bool {
+    /// Returns `true` if a request waits for the change.
+    pub(crate) fn has_watchers(&self, id: &str) -> bool {
         self.lock().changes.contains_key(id)
     }
 
-    /// After the commit. What was read of another node's steps may come after what came of them: only what is newer counts.
+    /// Passes a committed change to its watchers. Ignores a version that is not newer than the last one, because a change
+    /// read from the store may arrive late.
     pub(crate) fn announce(&self, change: &Arc<Change>) {
         if let Some(entry) = self.lock().changes.get(&change.id) {
             entry.latest.send_if_modified(|latest| {
@@ -73,7 +74,7 @@ impl Watchers {
         }
     }
 
-    /// Wakes everybody: nothing more will be announced.
+    /// Wakes all watchers, since nothing more will be announced.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -88,21 +89,21 @@ impl Watchers {
     }
 }
 
-/// Reads a change that another node has taken a step further, for as long as that takes and somebody waits for it.
-pub(crate) async fn tell(watchers: Arc<Watchers>, store: Arc<dyn Store>, id: String) {
-    while watchers.are_there(&id) {
+/// Reads a change that another node advanced and announces it. Retries while the change has watchers.
+pub(crate) async fn announce_from_store(watchers: Arc<Watchers>, store: Arc<dyn Store>, id: String) {
+    while watchers.has_watchers(&id) {
         match store.get(&id).await {
             Ok(Some(change)) => return watchers.announce(&change),
             Ok(None) | Err(StoreError::Closed) => return,
             Err(error) => {
                 tracing::debug!(%error, change = id, "a change that somebody waits for cannot be read; trying again");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(READ_RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// Counts as a watcher until it is dropped.
+/// A watcher of one change until it is dropped.
 pub(crate) struct Watch {
     watchers: Arc<Watchers>,
     id: String,
@@ -111,7 +112,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The next state that is announced; `None` when the gateway is shutting down. Cancel-safe.
+    /// Waits for the next announced version; `None` when the gateway shuts down. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Latest {
         if self.closed || self.latest.changed().await.is_err() {
             return None;
@@ -139,7 +140,7 @@ mod tests {
     use countersign_domain::changes::{ChangeState, testing::change};
 
     #[test]
-    fn what_is_read_late_does_not_stand_over_what_came_after_it() {
+    fn late_read_does_not_replace_a_newer_version() {
         let watchers = Watchers::new(8);
         let watch = watchers.watch("a").unwrap();
         for version in [3, 2, 3] {

@@ -1,5 +1,5 @@
-//! What a running change's tool asks the client of its proposer, where the rule has that (`questions: ask`). A question
-//! is durable before anybody can see it, an answer before the tool gets it. Nobody needs to be there: after
+//! Questions that the tool of a running change asks the proposer's client, if the rule allows them (`questions: ask`). A
+//! question is durable before a client sees it, and an answer is durable before the tool gets it. After
 //! [`crate::PendingConfig::answer_timeout`] a question ends without an answer, and the tool decides what that means.
 
 use std::{sync::Arc, time::Duration};
@@ -11,15 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     inner::Inner,
-    inquiries::{Heard, Said, Word},
+    inquiries::{InquiryAnswer, InquiryMessage, PendingMessage},
 };
 use countersign_domain::{
     changes::{
         Change, Dialogue,
-        dialogue::{Closed, Question},
+        dialogue::{ClosedQuestion, Question},
         machine::ChangeEvent,
     },
-    questions::{ELICITATION, elicitation::asked_by, may_ask},
+    questions::{ELICITATION, check_capabilities, elicitation::params_for_client},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, capabilities::ClientCapabilities, json::string, rpc_error::RpcError,
@@ -29,14 +29,14 @@ use countersign_provider::{
     request::{Replier, UpstreamRequest},
 };
 
-/// Questions of one change that wait for the Executor.
+/// The capacity for questions of one change that wait for the Executor.
 const QUEUE: usize = 64;
-/// The longest key of a question, in bytes; what is longer gets another name.
+/// The longest key of a question, in bytes; a longer one is replaced.
 const MAX_KEY: usize = 128;
-/// A change waits for answers so many times the time for one, in all.
-const STRETCH: u32 = 6;
+/// The total time that a change waits for answers, in multiples of the timeout of one answer.
+const MAX_TOTAL_TIMEOUTS: u32 = 6;
 
-/// The tool's side.
+/// The side of the dialogue that the tool holds.
 struct Asker {
     capabilities: ClientCapabilities,
     questions: mpsc::Sender<UpstreamRequest>,
@@ -49,16 +49,16 @@ impl Inquirer for Asker {
 
     fn ask(&self, question: UpstreamRequest) {
         if let Err(refused) =
-            may_ask(&self.capabilities, &question.method, question.params.as_deref().map(RawValue::get))
+            check_capabilities(&self.capabilities, &question.method, question.params.as_deref().map(RawValue::get))
         {
             return question.reply.answer(Err(refused));
         }
-        // Dropped, it declines.
+        // A question that is dropped is declined.
         let _ = self.questions.try_send(question);
     }
 }
 
-struct Open {
+struct OpenQuestion {
     key: String,
     method: String,
     reply: Replier,
@@ -66,26 +66,26 @@ struct Open {
     until: Instant,
 }
 
-/// What happens to questions.
-pub(crate) enum Happened {
-    Asked(UpstreamRequest),
-    Said(Heard),
-    TooLong,
-    TakenBack,
+/// An event in the dialogue of a running change.
+pub(crate) enum InquiryEvent {
+    Question(UpstreamRequest),
+    Message(PendingMessage),
+    TimedOut,
+    Withdrawn,
     Stopping,
 }
 
 /// The questions of one running change.
 pub(crate) struct Inquiry<'a> {
     inner: &'a Inner,
-    /// As it was stored last.
+    /// The change as last stored.
     pub change: Arc<Change>,
     questions: mpsc::Receiver<UpstreamRequest>,
-    words: mpsc::Receiver<Heard>,
-    open: Vec<Open>,
-    /// When all of it ends.
+    messages: mpsc::Receiver<PendingMessage>,
+    open: Vec<OpenQuestion>,
+    /// The time at which all questions end.
     end: Instant,
-    stands_since: Option<Instant>,
+    paused_since: Option<Instant>,
     stopped: bool,
 }
 
@@ -96,11 +96,11 @@ impl Drop for Inquiry<'_> {
 }
 
 impl<'a> Inquiry<'a> {
-    /// `None` for a change that may not ask.
-    pub(crate) fn of(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    /// Starts the dialogue; `None` for a change that may not ask.
+    pub(crate) fn start(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
-        let capabilities = ClientCapabilities::declared(dialogue.client.get());
-        if capabilities.asks_nothing() {
+        let capabilities = ClientCapabilities::from_declaration(dialogue.client.get());
+        if capabilities.accepts_no_requests() {
             return None;
         }
         let (asking, questions) = mpsc::channel(QUEUE);
@@ -109,22 +109,22 @@ impl<'a> Inquiry<'a> {
             inner,
             change: Arc::clone(change),
             questions,
-            words,
+            messages: words,
             open: Vec::new(),
-            end: Instant::now() + inner.config.answer_timeout.saturating_mul(STRETCH),
-            stands_since: None,
+            end: Instant::now() + inner.config.answer_timeout.saturating_mul(MAX_TOTAL_TIMEOUTS),
+            paused_since: None,
             stopped: false,
         };
         Some((Arc::new(Asker { capabilities, questions: asking }), inquiry))
     }
 
-    /// Whether the call waits for an answer: its time stands still.
-    pub(crate) fn waits(&self) -> bool {
+    /// Returns `true` while the call waits for an answer; its timeout is paused then.
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// What happens next. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Happened {
+    /// Waits for the next event. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> InquiryEvent {
         let due = self.open.iter().map(|open| open.until).min();
         let tokens: Vec<_> = self.open.iter().map(|open| Box::pin(open.cancelled.clone().cancelled_owned())).collect();
         let taken_back = async {
@@ -134,49 +134,49 @@ impl<'a> Inquiry<'a> {
             }
         };
         tokio::select! {
-            Some(question) = self.questions.recv() => Happened::Asked(question),
-            Some(said) = self.words.recv() => Happened::Said(said),
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happened::TooLong,
-            () = taken_back => Happened::TakenBack,
-            () = self.inner.stop.cancelled(), if !self.stopped => Happened::Stopping,
+            Some(question) = self.questions.recv() => InquiryEvent::Question(question),
+            Some(said) = self.messages.recv() => InquiryEvent::Message(said),
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => InquiryEvent::TimedOut,
+            () = taken_back => InquiryEvent::Withdrawn,
+            () = self.inner.stop.cancelled(), if !self.stopped => InquiryEvent::Stopping,
         }
     }
 
-    /// Acts on it, to its end: what it stores is stored. How long the call has stood still, when it goes on.
-    pub(crate) async fn take(&mut self, happened: Happened) -> Duration {
+    /// Handles an event completely and stores the result. Returns how long the call was paused if it continues now.
+    pub(crate) async fn handle(&mut self, happened: InquiryEvent) -> Duration {
         match happened {
-            Happened::Asked(question) => self.asked(question).await,
-            Happened::Said((Word::Answers { by, answers }, done)) => {
-                let heard = self.answered(by, answers).await;
+            InquiryEvent::Question(question) => self.store_question(question).await,
+            InquiryEvent::Message((InquiryMessage::Answers { by, answers }, done)) => {
+                let heard = self.store_answers(by, answers).await;
                 let _ = done.send(heard);
             }
-            Happened::Said((Word::GiveUp { by }, done)) => {
+            InquiryEvent::Message((InquiryMessage::GiveUp { by }, done)) => {
                 let why = "its client has cancelled the task";
                 let heard = self.close(Some(by), |_| Some(Err(why.to_owned())), true).await;
                 let _ = done.send(heard);
             }
-            Happened::TooLong => {
+            InquiryEvent::TimedOut => {
                 let now = Instant::now();
-                let late = |open: &Open| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
+                let late = |open: &OpenQuestion| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
                 let _ = self.close(None, late, false).await;
             }
-            Happened::TakenBack => {
-                let back = |open: &Open| {
+            InquiryEvent::Withdrawn => {
+                let back = |open: &OpenQuestion| {
                     open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
                 };
                 let _ = self.close(None, back, false).await;
             }
-            Happened::Stopping => {
+            InquiryEvent::Stopping => {
                 self.stopped = true;
-                if self.waits() {
+                if self.is_waiting() {
                     let _ = self.close(None, |_| Some(Err("the gateway is stopping".to_owned())), false).await;
                 }
             }
         }
-        match (self.waits(), self.stands_since) {
-            (true, None) => self.stands_since = Some(Instant::now()),
+        match (self.is_waiting(), self.paused_since) {
+            (true, None) => self.paused_since = Some(Instant::now()),
             (false, Some(since)) => {
-                self.stands_since = None;
+                self.paused_since = None;
                 return since.elapsed();
             }
             _ => {}
@@ -188,22 +188,22 @@ impl<'a> Inquiry<'a> {
         self.change.dialogue.as_ref()
     }
 
-    async fn asked(&mut self, question: UpstreamRequest) {
+    async fn store_question(&mut self, question: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = question;
-        let refuse = |reply: Replier, why: &str| reply.answer(nothing(&method, why));
+        let refuse = |reply: Replier, why: &str| reply.answer(no_answer(&method, why));
         let Some(dialogue) = self.dialogue() else { return };
         if dialogue.given_up || self.stopped {
             return refuse(reply, "its client has cancelled the task");
         }
         let key = key(dialogue, &id);
         let params = params.as_deref().map(RawValue::get);
-        let params = asked_by(&self.change.provider, &method, params, Revision::MODERN, None);
+        let params = params_for_client(&self.change.provider, &method, params, Revision::MODERN, None);
         let params = match params.map(RawValue::from_string).transpose() {
             Ok(params) => params.map(Arc::from),
             Err(_) => return refuse(reply, "the question is not JSON"),
         };
         let size = key.len() + method.len() + params.as_ref().map_or(0, |params: &Arc<RawValue>| params.get().len());
-        if !dialogue.has_room_for(size) {
+        if !dialogue.has_room_for_question(size) {
             tracing::warn!(change = %self.change.id, "the tool of a running change asks for more than a change may keep");
             return refuse(reply, "the tool asked for more than a change may keep");
         }
@@ -220,36 +220,36 @@ impl<'a> Inquiry<'a> {
             return refuse(reply, "the question could not be stored");
         }
         let until = (Instant::now() + self.inner.config.answer_timeout).min(self.end);
-        self.open.push(Open { key, method, reply, cancelled, until });
+        self.open.push(OpenQuestion { key, method, reply, cancelled, until });
     }
 
-    async fn answered(&mut self, by: String, answers: Vec<(String, Said)>) -> Result<(), McpError> {
+    async fn store_answers(&mut self, by: String, answers: Vec<(String, InquiryAnswer)>) -> Result<(), McpError> {
         let answers: Vec<_> =
             answers.into_iter().filter(|(key, _)| self.open.iter().any(|open| open.key == *key)).collect();
         let size: usize = answers.iter().map(|(_, said)| said.as_ref().map_or(0, |answer| answer.get().len())).sum();
-        if size > 0 && !self.dialogue().is_some_and(|dialogue| dialogue.has_answer_room(size)) {
+        if size > 0 && !self.dialogue().is_some_and(|dialogue| dialogue.has_room_for_answers(size)) {
             return Err(McpError::new(ErrorKind::TooLarge, "The answers are larger than a change may keep")
                 .with("limit", countersign_domain::changes::dialogue::MAX_BYTES));
         }
-        let answer = |open: &Open| {
+        let answer = |open: &OpenQuestion| {
             let found = answers.iter().find(|(key, _)| *key == open.key);
             found.map(|(_, said)| said.clone())
         };
         self.close(Some(by), answer, false).await
     }
 
-    /// Ends the questions that `how` has an end for: durably, and then for the tool.
+    /// Closes the questions for which `how` returns an end: first in the store, then for the tool.
     async fn close(
         &mut self,
         by: Option<String>,
-        how: impl Fn(&Open) -> Option<Result<Arc<RawValue>, String>>,
+        how: impl Fn(&OpenQuestion) -> Option<Result<Arc<RawValue>, String>>,
         given_up: bool,
     ) -> Result<(), McpError> {
         let (mut closed, mut replies, mut open) = (Vec::new(), Vec::new(), Vec::new());
         for question in std::mem::take(&mut self.open) {
             match how(&question) {
                 Some(answer) => {
-                    closed.push(Closed { key: question.key.clone(), answer: answer.clone() });
+                    closed.push(ClosedQuestion { key: question.key.clone(), answer: answer.clone() });
                     replies.push((question, answer));
                 }
                 None => open.push(question),
@@ -263,9 +263,9 @@ impl<'a> Inquiry<'a> {
         for (question, answer) in replies {
             question.reply.answer(match (&stored, answer) {
                 (Ok(()), Ok(answer)) => Ok((*answer).to_owned()),
-                (Ok(()), Err(why)) => nothing(&question.method, &why),
-                // What is not in the trail does not go into a call.
-                (Err(_), _) => nothing(&question.method, "its answer could not be stored"),
+                (Ok(()), Err(why)) => no_answer(&question.method, &why),
+                // An answer that is not in the audit trail must not reach the tool.
+                (Err(_), _) => no_answer(&question.method, "its answer could not be stored"),
             });
         }
         stored
@@ -288,9 +288,9 @@ impl<'a> Inquiry<'a> {
     }
 }
 
-/// What a tool gets in the place of an answer: a dialogue that nobody answered is one that was dismissed
-/// (2025-11-25/client/elicitation, "Response Actions"); a model's text cannot be made up.
-fn nothing(method: &str, why: &str) -> Result<Box<RawValue>, RpcError> {
+/// Returns the reply to a question without an answer: an elicitation counts as dismissed
+/// (2025-11-25/client/elicitation, "Response Actions"); sampling fails, since a model's text cannot be made up.
+fn no_answer(method: &str, why: &str) -> Result<Box<RawValue>, RpcError> {
     if method == ELICITATION {
         return RawValue::from_string(r#"{"action":"cancel"}"#.to_owned())
             .map_err(|e| RpcError::new(-32603, e.to_string()));
@@ -298,10 +298,10 @@ fn nothing(method: &str, why: &str) -> Result<Box<RawValue>, RpcError> {
     Err(RpcError::new(-32603, format!("the client did not answer: {why}")))
 }
 
-/// A question has no name but its id; one that was used already gets another.
+/// Derives a question's key from its request id, or generates one if the id was already used.
 fn key(dialogue: &Dialogue, id: &RequestId) -> String {
     let mut key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
-    if key.is_empty() || key.len() > MAX_KEY || dialogue.has(&key) {
+    if key.is_empty() || key.len() > MAX_KEY || dialogue.has_question(&key) {
         key = nanoid::nanoid!(24);
     }
     key

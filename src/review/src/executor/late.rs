@@ -1,5 +1,5 @@
-//! What came of a call whose node was taken for gone meanwhile: noted beside the change, whose outcome stays unknown until a
-//! person settles it. That it came back says that nothing of it can go out any more.
+//! Results of calls whose node was declared gone before they returned. They are recorded beside the change, whose outcome
+//! stays unknown until a person settles it. A result also proves that the call can send nothing more.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use countersign_domain::changes::{
 };
 use countersign_store::{LateCall, Record, StoreError, WriteError, write_record};
 
-/// Bytes of what the tool answered.
+/// The largest answer of a tool that is recorded, in bytes.
 const MAX_ANSWER: usize = 16 << 10;
-/// Before it is tried again.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The delay between attempts to record the result.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Notes it, if that is what it is; else `false`.
-pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEvent) -> bool {
+/// Records the result if it is late. Returns `false` if it is not.
+pub(super) async fn note_late_result(inner: &Inner, claimed: &Change, event: &ChangeEvent) -> bool {
     let Some(by) = &claimed.claimed_by else { return false };
     let now = loop {
         match inner.store.get(&claimed.id).await {
@@ -26,16 +26,16 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
             Ok(None) | Err(StoreError::Closed) => return false,
             Err(error) => tracing::warn!(%error, change = %claimed.id, "a late result cannot be noted; trying again"),
         }
-        if paused(inner).await {
+        if stopped_during_pause(inner).await {
             return true;
         }
     };
     let settled = now.version > claimed.version + 1 && now.state.is_final();
-    // What this node wrote itself carries the same claim.
+    // A transition that this node wrote itself carries the same claim.
     if now.claimed_by.as_ref() != Some(by) || !(now.state == ChangeState::OutcomeUnknown || settled) {
         return false;
     }
-    // An earlier try to say the same was written after all.
+    // An earlier attempt to record the same event had succeeded.
     if matches!(event, ChangeEvent::LoseTrack { fault, .. } if now.fault.as_ref() == Some(fault)) {
         return false;
     }
@@ -44,7 +44,7 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
         ChangeEvent::Succeed { result } => ("applied", None, Some(result)),
         ChangeEvent::Fail { fault, result } => ("failed", Some(&fault.message), result.as_ref()),
         ChangeEvent::LoseTrack { fault, sent_by } => {
-            taken_until = Some(claimed.call_ends(*sent_by));
+            taken_until = Some(claimed.call_deadline(*sent_by));
             ("unknown", Some(&fault.message), None)
         }
         _ => return false,
@@ -67,16 +67,16 @@ pub(super) async fn too_late(inner: &Inner, claimed: &Change, event: &ChangeEven
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
             Err(error) => tracing::error!(%error, change = %claimed.id, "a late result cannot be noted; trying again"),
         }
-        if paused(inner).await {
+        if stopped_during_pause(inner).await {
             return true;
         }
     }
 }
 
-/// Waits a moment; whether the gateway ends.
-async fn paused(inner: &Inner) -> bool {
+/// Waits before the next attempt. Returns `true` if the gateway is ending.
+async fn stopped_during_pause(inner: &Inner) -> bool {
     tokio::select! {
         () = inner.abandon.cancelled() => true,
-        () = tokio::time::sleep(PAUSE) => false,
+        () = tokio::time::sleep(RETRY_DELAY) => false,
     }
 }

@@ -1,8 +1,8 @@
-//! The Executor: owns approved work. It checks once more, claims durably, calls the provider once, and records what
-//! came of it. It never retries a call, and never calls before the claim is durable.
+//! The Executor runs approved changes. It rechecks each one, claims it durably, calls the provider once, and records the
+//! outcome. It never retries a call, and never calls before the claim is durable.
 //!
-//! Changes to one target run one after another, others side by side; also those of several nodes of one store, where each
-//! first runs what was approved at it, and what others have left.
+//! Changes to the same target run one after another; others run concurrently. Each of several nodes runs the changes that
+//! were approved on it, and takes over those that another node left behind.
 
 mod inquiry;
 mod late;
@@ -25,36 +25,36 @@ use tokio::{
     task::JoinSet,
 };
 
-use self::{inquiry::Inquiry, late::too_late};
+use self::{inquiry::Inquiry, late::note_late_result};
 use crate::{
-    actor::Approved,
+    actor::ApprovedChange,
     commit::StepError,
     inner::Inner,
-    recheck::{Moved, Recheck, fault, proposer},
+    recheck::{Divergence, Recheck, fault, proposer},
     upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
-use countersign_protocol::{ErrorKind, McpError, redact::redacted};
+use countersign_protocol::{ErrorKind, McpError, redact::redact};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider, ToolResult};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 
-/// Before it is looked again whether this node's lease is renewed.
+/// The delay between checks whether this node's lease was renewed.
 const LEASE_PAUSE: Duration = Duration::from_millis(20);
-/// How often a check that could not be made is tried again before the change goes back to a person.
-const RECHECKS: u32 = 4;
-/// The first pause for a provider that is on its way after the start; each is twice as long, up to the usual one.
-const SOON: Duration = Duration::from_millis(20);
+/// The number of failed rechecks after which the change goes back to a person.
+const MAX_RECHECKS: u32 = 4;
+/// The first delay for a provider that is still connecting after the start; it doubles up to the usual retry delay.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Runs what is approved until the gateway closes, then waits for what is running.
-pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
+/// Runs approved changes until the gateway closes, then waits for the running ones.
+pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>) {
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
-    // A key is present while one of its changes is running; the others wait in its queue.
-    let mut queues: HashMap<String, VecDeque<Approved>> = HashMap::new();
-    // Those whose approval may still be undone, by when that ends.
-    let mut graces: BTreeMap<(Instant, u64), Approved> = BTreeMap::new();
+    // A lock key is present while one of its changes is running; its other changes wait in the queue.
+    let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
+    // Changes whose approval can still be undone, by the end of their grace period.
+    let mut graces: BTreeMap<(Instant, u64), ApprovedChange> = BTreeMap::new();
     let mut number = 0;
-    let mut running: JoinSet<Ended> = JoinSet::new();
+    let mut running: JoinSet<AttemptEnd> = JoinSet::new();
     loop {
         let first = graces.first_key_value().map(|((end, _), _)| *end);
         let due = tokio::select! {
@@ -77,7 +77,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 }
             }
             Some(ended) = running.join_next(), if !running.is_empty() => {
-                let Ok(Ended { key, left }) = ended else { continue };
+                let Ok(AttemptEnd { key, left }) = ended else { continue };
                 if let Some(end) = left.as_ref().and_then(|left| Instant::now().checked_add(left.grace?)) {
                     number += 1;
                     graces.extend(left.map(|left| ((end, number), left)));
@@ -101,58 +101,62 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     while running.join_next().await.is_some() {}
 }
 
-/// An attempt is over.
-struct Ended {
+/// The end of an attempt to run a change.
+struct AttemptEnd {
     key: String,
-    /// It is another node's, and to be looked at again after its grace.
-    left: Option<Approved>,
+    /// Set if another node should run the change: it is checked again after its grace period.
+    left: Option<ApprovedChange>,
 }
 
-/// How long a change that another node is to run is left alone at most.
-const LEFT: Duration = Duration::from_secs(30);
+/// The longest delay between checks of a change that another node should run.
+const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 
-fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Ended>, approved: Approved) {
+fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<AttemptEnd>, approved: ApprovedChange) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
-        // The key must come back whatever happens, or its target would be blocked until the next start.
-        let mut left = false;
-        match AssertUnwindSafe(one(&inner, &approved, &slots)).catch_unwind().await {
-            Ok(over) => left = !over,
+        // The lock key must be released in any case, or its target would be blocked until the next start.
+        let mut requeue = false;
+        match AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await {
+            Ok(over) => requeue = !over,
             Err(_) => tracing::error!(change = %approved.id, "the Executor panicked over a change"),
         }
         let key = approved.lock_key.clone();
-        let wait = approved.handed_over.filter(|_| left);
-        let left = wait.map(|wait| Approved { grace: Some(wait), handed_over: Some((wait * 2).min(LEFT)), ..approved });
-        Ended { key, left }
+        let wait = approved.handover_backoff.filter(|_| requeue);
+        let left = wait.map(|wait| ApprovedChange {
+            grace: Some(wait),
+            handover_backoff: Some((wait * 2).min(MAX_HANDOVER_WAIT)),
+            ..approved
+        });
+        AttemptEnd { key, left }
     });
 }
 
-/// A place among what runs at the same time. Whoever waits for a client, or for another change to end, gives it back.
+/// A permit to run, of a limited number. A change that waits for a client or for another change releases it.
 type Slot = Option<OwnedSemaphorePermit>;
 
-/// Waits for a place. `None` once the gateway ends.
-async fn place(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
+/// Waits for a permit. Returns `None` once the gateway ends.
+async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
     tokio::select! {
         () = inner.stop.cancelled() => None,
         slot = Arc::clone(slots).acquire_owned() => slot.ok(),
     }
 }
 
-/// Takes one approved change as far as it can go. Whether it is over with it: what another node is to run does not hold up
-/// what waits here.
-async fn one(inner: &Inner, approved: &Approved, slots: &Arc<Semaphore>) -> bool {
+/// Takes one approved change as far as possible. Returns `true` if the queue can move on to the next change, and `false`
+/// if another node should run this one and it must be checked again.
+async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> bool {
     let mut tries = 0;
-    let mut soon = SOON;
+    let mut soon = FIRST_RETRY_DELAY;
     let mut slot = None;
     while !inner.stop.is_cancelled() {
         if slot.is_none() {
-            slot = place(inner, slots).await;
+            slot = acquire_slot(inner, slots).await;
             continue;
         }
-        // Nothing has been sent: looking again is safe, from the beginning.
+        // Nothing was sent, so starting over is safe.
         match attempt(inner, approved, &mut tries, &mut slot).await {
             Ok(()) => return true,
-            Err(_) if approved.handed_over.is_some() => return false,
+            Err(_) if approved.handover_backoff.is_some() => return false,
             Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
             Err(retry) => {
                 if matches!(retry, Retry::Taken) {
@@ -166,17 +170,17 @@ async fn one(inner: &Inner, approved: &Approved, slots: &Arc<Semaphore>) -> bool
     true
 }
 
-/// Not yet, and nothing was sent: again after a pause.
+/// The reason to try again after a delay; nothing was sent.
 enum Retry {
     Later,
-    /// The provider is on its way after the start.
+    /// The provider is still connecting after the start.
     Soon,
-    /// Another change has the target: one that another node runs, or one of unknown outcome whose call may be running.
+    /// Another change occupies the target: it runs on another node, or its outcome is unknown and its call may still run.
     Taken,
 }
 
-async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
-    let Some((change, provider)) = ready(inner, approved, tries).await? else { return Ok(()) };
+async fn attempt(inner: &Inner, approved: &ApprovedChange, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
+    let Some((change, provider)) = check_readiness(inner, approved, tries).await? else { return Ok(()) };
     crash_point("before_claim");
     let by = inner.nodes.claimant();
     if !inner.nodes.holds(by.as_ref()) {
@@ -184,24 +188,24 @@ async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut
     }
     let own = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
     let claim = ChangeEvent::Claim { by, call_timeout: own.min(inner.config.run_timeout) };
-    let Some(claimed) = take(inner, &change, claim).await? else { return Ok(()) };
+    let Some(claimed) = commit_step(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
-    let (last, event) = call(inner, &claimed, provider, slot).await;
+    let (last, event) = call_provider(inner, &claimed, provider, slot).await;
     crash_point("before_result");
-    record(inner, last, event).await;
+    record_outcome(inner, last, event).await;
     crash_point("after_result");
     Ok(())
 }
 
-/// The change and its provider, if it may run right now.
-async fn ready(
+/// Returns the change and its provider if the change may run now.
+async fn check_readiness(
     inner: &Inner,
-    approved: &Approved,
+    approved: &ApprovedChange,
     tries: &mut u32,
 ) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
     let id = approved.id.as_str();
     let change = match inner.store.get(id).await {
-        // An approval that was undone, and perhaps given again, is another one with a time of its own.
+        // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
         Ok(_) | Err(StoreError::Closed) => return Ok(None),
         Err(error) => {
@@ -209,47 +213,47 @@ async fn ready(
             return Err(Retry::Later);
         }
     };
-    if approved.handed_over.is_some() {
-        return left_by_another(inner, change).await;
+    if approved.handover_backoff.is_some() {
+        return check_handed_over(inner, change).await;
     }
-    if inner.expired(&change) {
-        take(inner, &change, expiry::event(&change)).await?;
+    if inner.is_expired(&change) {
+        commit_step(inner, &change, expiry::expire_event(&change)).await?;
         return Ok(None);
     }
     wait_for_target(inner, &change).await?;
     match inner.recheck(&change).await {
-        Recheck::Same(provider) => match votes::void(inner, &change) {
+        Recheck::Same(provider) => match votes::void_event(inner, &change) {
             Ok(None) => return Ok(Some((change, provider))),
             Ok(Some(void)) => {
-                take(inner, &change, void).await?;
+                commit_step(inner, &change, void).await?;
             }
             Err(error) => {
                 tracing::error!(%error, change = id, "it cannot be known whether an approval still counts; trying again");
                 return Err(Retry::Later);
             }
         },
-        Recheck::Moved(moved) => show_anew(inner, &change, *moved).await?,
+        Recheck::Moved(moved) => return_to_review(inner, &change, *moved).await?,
         Recheck::Impossible(fault) => {
-            take(inner, &change, ChangeEvent::MarkStale { fault }).await?;
+            commit_step(inner, &change, ChangeEvent::MarkStale { fault }).await?;
         }
         Recheck::Unavailable(error) => {
-            // Right after the start, providers may still be on their way.
+            // Right after the start, providers may still be connecting.
             let early = inner.started.elapsed() < inner.config.provider_grace;
             if early && error.kind == ErrorKind::UpstreamUnavailable {
                 return Err(Retry::Soon);
             }
-            if *tries < RECHECKS {
+            if *tries < MAX_RECHECKS {
                 *tries += 1;
                 return Err(Retry::Later);
             }
-            take(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
+            commit_step(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
         }
     }
     Ok(None)
 }
 
-/// Returns once the change's target is free, as far as can be known before the claim: what has it would move it, and its
-/// provider is not asked meanwhile.
+/// Refuses to go on while another change occupies the target. The provider is not asked before that: the other change
+/// would move the target anyway.
 async fn wait_for_target(inner: &Inner, change: &Change) -> Result<(), Retry> {
     match inner.store.occupants(vec![change.target_hash()], inner.now()).await {
         Ok(occupants) if occupants.is_empty() => Ok(()),
@@ -261,49 +265,49 @@ async fn wait_for_target(inner: &Inner, change: &Change) -> Result<(), Retry> {
     }
 }
 
-/// As [`ready`], of what another node is to run: this one does where its own target is what was approved. What it finds
-/// otherwise may be otherwise there, also where that node is gone at the moment: it may come back.
-async fn left_by_another(
+/// Like [`check_readiness`], for a change that another node should run. This node runs it only if its own view of the
+/// target equals what was approved. A difference proves nothing, since the servers of the other node may differ.
+async fn check_handed_over(
     inner: &Inner,
     change: Arc<Change>,
 ) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
-    if inner.expired(&change) {
+    if inner.is_expired(&change) {
         return Ok(None);
     }
     wait_for_target(inner, &change).await?;
     match inner.recheck(&change).await {
-        Recheck::Same(provider) => match votes::void(inner, &change) {
+        Recheck::Same(provider) => match votes::void_event(inner, &change) {
             Ok(None) => Ok(Some((change, provider))),
-            // Keys are the same for all; nobody else is there to look.
+            // Keys are the same on all nodes, and no other node is alive to do this.
             Ok(Some(void)) if inner.nodes.live() == 1 => {
-                take(inner, &change, void).await?;
+                commit_step(inner, &change, void).await?;
                 Ok(None)
             }
             Ok(Some(_)) | Err(_) => Err(Retry::Later),
         },
-        Recheck::Moved(moved) if moved.is_of(&change) => {
-            show_anew(inner, &change, *moved).await?;
+        Recheck::Moved(moved) if moved.has_same_server(&change) => {
+            return_to_review(inner, &change, *moved).await?;
             Ok(None)
         }
         Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => Err(Retry::Later),
     }
 }
 
-/// What was approved does not hold any more: it is stale, and then pending with what it would do now.
-async fn show_anew(inner: &Inner, change: &Arc<Change>, moved: Moved) -> Result<(), Retry> {
-    let Moved { preview, served_by, fault } = moved;
+/// Returns a change whose target moved to review: marks it stale, then pending with a fresh diff.
+async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence) -> Result<(), Retry> {
+    let Divergence { preview, served_by, fault } = moved;
     crash_point("before_stale");
-    if let Some(marked) = take(inner, change, ChangeEvent::MarkStale { fault }).await? {
+    if let Some(marked) = commit_step(inner, change, ChangeEvent::MarkStale { fault }).await? {
         crash_point("between_stale_and_refresh");
-        take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+        commit_step(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
         crash_point("after_refresh");
     }
     Ok(())
 }
 
-/// A step of a change that is not running. `None` where it may not happen any more: somebody was quicker, or the
-/// gateway is ending.
-async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
+/// Commits a transition of a change that is not running. Returns `None` if it can no longer happen, because the change
+/// has moved on or the gateway is ending.
+async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
     match inner.step(change, event, None).await {
         Ok(change) => Ok(Some(change)),
         Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
@@ -312,9 +316,9 @@ async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result
         }
         Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
         Err(StepError::Busy) => Err(Retry::Taken),
-        // This node's lease ran out: it is on its way to another one.
+        // This node's lease expired, and another node will take the change over.
         Err(StepError::Fenced) => Err(Retry::Later),
-        // Its outcome is unknown only where the store or the actor has ended: the next start finds out.
+        // The outcome is unknown only if the store or the actor has ended; the next start finds out.
         Err(error) => {
             tracing::error!(?error, change = %change.id, "a step of an approved change was lost");
             Ok(None)
@@ -329,9 +333,9 @@ async fn pause(inner: &Inner, time: Duration) {
     }
 }
 
-/// Calls the provider, once, with exactly the bytes that were approved. Its time stands still while the tool waits for
-/// its client. The change as it was stored last, and how the call ended.
-async fn call(
+/// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
+/// Returns the change as last stored, and the event that ends the call.
+async fn call_provider(
     inner: &Inner,
     change: &Arc<Change>,
     provider: Arc<dyn Provider>,
@@ -340,19 +344,19 @@ async fn call(
     let (nodes, by, clock) = (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
     let sent = Arc::new(AtomicI64::new(inner.now().as_millisecond()));
     let sending = Arc::clone(&sent);
-    // Asked just before the first byte of a call goes out.
+    // Checked just before the first byte of a call is sent.
     let permit = Permit(Arc::new(move || {
         sending.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
         nodes.holds(by.as_ref())
     }));
-    // A renewal may be late, as long as it is of the same life.
-    while !permit.holds() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
+    // A late renewal is fine as long as the node did not lose its lease in between.
+    while !permit.is_valid() && inner.nodes.claimant() == change.claimed_by && !inner.kill.is_cancelled() {
         tokio::time::sleep(LEASE_PAUSE).await;
     }
-    if !permit.holds() {
-        return (Arc::clone(change), ChangeEvent::Fail { fault: fault(&Permit::lapsed()), result: None });
+    if !permit.is_valid() {
+        return (Arc::clone(change), ChangeEvent::Fail { fault: fault(&Permit::expired_error()), result: None });
     }
-    let (inquirer, mut inquiry) = Inquiry::of(inner, change).unzip();
+    let (inquirer, mut inquiry) = Inquiry::start(inner, change).unzip();
     let cancel = inner.kill.child_token();
     let context = CallContext {
         principal: proposer(change),
@@ -374,7 +378,7 @@ async fn call(
         sent_by,
     };
     let event = loop {
-        let waits = inquiry.as_ref().is_some_and(Inquiry::waits);
+        let waits = inquiry.as_ref().is_some_and(Inquiry::is_waiting);
         let happened = async {
             match &mut inquiry {
                 Some(inquiry) => inquiry.next().await,
@@ -399,10 +403,10 @@ async fn call(
             }
             happened = happened => happened,
         };
-        // To its end, whatever the tool does meanwhile: a step that is half taken helps nobody.
+        // Not cancelled if the tool answers meanwhile: the transition must be complete.
         if let Some(inquiry) = &mut inquiry {
-            deadline += inquiry.take(happened).await;
-            if inquiry.waits() {
+            deadline += inquiry.handle(happened).await;
+            if inquiry.is_waiting() {
                 drop(slot.take());
             }
         }
@@ -414,12 +418,12 @@ async fn call(
     (last, event)
 }
 
-/// When the call went out last, if it did.
+/// Returns the time at which the call was last sent, if it was.
 fn last_sent(sent: &AtomicI64) -> Timestamp {
     Timestamp::from_millisecond(sent.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
 }
 
-/// What the provider's answer says about the change.
+/// Converts the provider's answer into the event that ends the call.
 fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
     match answer {
         Ok(result) if result.is_error => {
@@ -427,11 +431,11 @@ fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timesta
                 code: ErrorKind::ToolExecution.code().into(),
                 message: first_text(&result).unwrap_or_else(|| "The tool answered with an error".into()),
             };
-            ChangeEvent::Fail { fault, result: Some(kept(inner, &result)) }
+            ChangeEvent::Fail { fault, result: Some(result_to_store(inner, &result)) }
         }
-        Ok(result) => ChangeEvent::Succeed { result: kept(inner, &result) },
+        Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result) },
         Err(error) if is_certain(&error) => {
-            let result = kept(inner, &ToolResult::error(&error));
+            let result = result_to_store(inner, &ToolResult::error(&error));
             ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
         }
         Err(error) => {
@@ -443,8 +447,8 @@ fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timesta
     }
 }
 
-/// Whether a call that ended with this error certainly changed nothing. A provider that knows better says so in
-/// `data.outcome`: `not_applied` or `unknown`.
+/// Returns `true` if a call that ended with this error certainly changed nothing. A provider that knows better says so
+/// in `data.outcome`: `not_applied` or `unknown`.
 fn is_certain(error: &McpError) -> bool {
     match error.data.get("outcome").and_then(serde_json::Value::as_str) {
         Some("not_applied") => true,
@@ -456,8 +460,8 @@ fn is_certain(error: &McpError) -> bool {
     }
 }
 
-/// The result as it is stored: whole, or, over the bound, a note in its place.
-fn kept(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
+/// Returns the result to store: the whole result, or a note in its place if it is too large.
+fn result_to_store(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
     let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= inner.config.max_result_bytes);
     let raw = whole.or_else(|| {
         let note = ToolResult::text("The tool's answer was too large to be kept.", None);
@@ -466,7 +470,7 @@ fn kept(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
     raw.map_or_else(|| Arc::from(Box::<RawValue>::default()), Arc::from)
 }
 
-/// The beginning of the first text block.
+/// Returns the beginning of the first text block.
 fn first_text(result: &ToolResult) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Block {
@@ -474,17 +478,17 @@ fn first_text(result: &ToolResult) -> Option<String> {
     }
     let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
     let text = blocks.into_iter().find_map(|block| block.text)?;
-    Some(redacted(&text).chars().take(1000).collect())
+    Some(redact(&text).chars().take(1000).collect())
 }
 
-/// Records how it ended, for as long as it takes: the call is over, and is never made again.
-async fn record(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
+/// Records the outcome and retries until that succeeds: the call is over and is never made again.
+async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
     let mut wait = Duration::from_millis(50);
     loop {
         match inner.step(&claimed, event.clone(), None).await {
             Ok(_) => return,
             Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {
-                // A question whose storing seemed to fail was stored all the same.
+                // A question was stored although storing it seemed to fail.
                 if let Ok(Some(now)) = inner.store.get(&claimed.id).await
                     && now.state == ChangeState::Executing
                     && now.version > claimed.version
@@ -492,10 +496,10 @@ async fn record(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
                     claimed = now;
                     continue;
                 }
-                if too_late(inner, &claimed, &event).await {
+                if note_late_result(inner, &claimed, &event).await {
                     return;
                 }
-                // An earlier try was written although its outcome was unknown then.
+                // An earlier attempt was written although its outcome was unknown at the time.
                 tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
                 return;
             }

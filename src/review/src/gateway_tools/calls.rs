@@ -1,4 +1,4 @@
-//! What the gateway's tools do.
+//! The calls of the gateway's tools.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use countersign_provider::{
     text::{invalid_argument as invalid, one_line, tool_result},
 };
 
-/// How often somebody who waits hears that the wait goes on.
+/// The interval of progress notifications during a wait.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// States in which something may still happen.
+/// States in which a change may still change.
 pub(super) const OPEN: [ChangeState; 5] = [
     ChangeState::Pending,
     ChangeState::Stale,
@@ -82,7 +82,7 @@ fn not_found(id: &str) -> McpError {
 }
 
 impl GatewayTools {
-    /// The change, if this principal may see it: its own, or any for who may view.
+    /// Returns the change if this principal may see it: its own, or any if it may view all.
     pub(super) async fn visible(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, McpError> {
         let found = self.changes.get(id).await?;
         found.filter(|change| may_see(change, principal)).ok_or_else(|| not_found(id))
@@ -161,7 +161,7 @@ impl GatewayTools {
             let Some(left) = wait.timeout.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
                 return Ok(wait_result(&change, true));
             };
-            let wanted = ctx.progress.wanted();
+            let wanted = ctx.progress.has_listener();
             if wanted && elapsed.as_secs_f64() > told {
                 told = elapsed.as_secs_f64();
                 ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&state_message(&change)));
@@ -173,7 +173,7 @@ impl GatewayTools {
                 () = ctx.cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The wait was cancelled.")),
             };
             let news = news.ok_or_else(|| not_found(&change.id))?;
-            // It comes back early without news only when the gateway is shutting down.
+            // An early return without a new version means that the gateway is shutting down.
             let early = news.version <= change.version && began.elapsed() < pause;
             change = news;
             if early && !wait.is_over(change.state) {
@@ -192,7 +192,7 @@ impl GatewayTools {
         match self.changes.withdraw(&args.change_id, &ctx.principal).await {
             Ok(change) => Ok(pending_result(&change)),
             Err(refused) => match refused.current {
-                // A repeat finds done what it asks for.
+                // A repeated withdrawal succeeds.
                 Some(current) if current.state == ChangeState::Withdrawn => Ok(pending_result(&current)),
                 Some(current) => {
                     Err(refused.error.with("status", name_of(current.state)).with("nextStep", next_step(&current)))
@@ -211,14 +211,14 @@ struct Wait {
 }
 
 impl Wait {
-    /// Whether there is nothing more to wait for. An unknown outcome may stay so for days, until a person settles it.
+    /// Returns `true` if the wait can end. An unknown outcome ends it too, since it may stay unknown for days.
     fn is_over(&self, state: ChangeState) -> bool {
         let decided = matches!(state, ChangeState::Approved | ChangeState::Executing);
         state.is_final() || state == ChangeState::OutcomeUnknown || (decided && self.until == Until::Decided)
     }
 }
 
-/// Its own changes, or all for who may view everyone's.
+/// Returns `true` for a principal's own changes, and for all changes if it may view them.
 pub(super) fn may_see(change: &Change, principal: &Principal) -> bool {
     change.proposer.principal == principal.name || principal.role.may_view()
 }

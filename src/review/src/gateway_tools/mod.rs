@@ -1,6 +1,6 @@
-//! The gateway's own tools: how an agent follows, awaits and takes back the changes it proposed.
+//! The gateway's own tools, with which an agent follows, awaits and withdraws the changes it proposed.
 //!
-//! A change of another principal does not exist for an agent. Nothing here decides on a change.
+//! An agent never sees changes of other principals. Nothing here decides on a change.
 
 mod calls;
 mod resources;
@@ -27,35 +27,35 @@ use countersign_provider::{
     ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
 };
 
-/// Events held for a receiver that is slow; beyond that it re-reads.
-const EVENTS: usize = 1024;
-/// Between tries while the feed cannot be read.
-const FEED_PAUSE: Duration = Duration::from_secs(1);
+/// Events buffered for a slow receiver; a receiver that lags further reads the state again.
+const EVENT_CAPACITY: usize = 1024;
+/// The delay between attempts to read the feed.
+const FEED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The module. Named `gateway` in routes.
 pub struct GatewayTools {
     changes: Changes,
     max_wait: Duration,
-    /// How many providers there are, for `countersign://gateway`.
+    /// Returns the number of providers, for `countersign://gateway`.
     providers: Box<dyn Fn() -> usize + Send + Sync>,
     events: broadcast::Sender<ProviderEvent>,
-    /// Ends the task that listens to the feed.
-    _listening: DropGuard,
+    /// Cancels the task that forwards the feed when dropped.
+    _feed_task: DropGuard,
 }
 
 impl GatewayTools {
-    /// Listens to the feed from now on. Call it within a tokio runtime that outlives the module: the task that
-    /// listens runs there until the feed is closed or the module is dropped.
+    /// Starts to forward the feed. Call it within a tokio runtime that outlives the module: the task runs there until the
+    /// feed is closed or the module is dropped.
     pub fn new(
         changes: Changes,
         max_wait: Duration,
         providers: impl Fn() -> usize + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let (events, _) = broadcast::channel(EVENTS);
+        let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let stop = CancellationToken::new();
         let feed = changes.feed().clone();
-        // Asked here: the task may first run after a change has come.
-        let listening = listen(feed.head(), feed, events.clone());
+        // Read here, because the task may start only after the next change.
+        let listening = forward_feed(feed.head(), feed, events.clone());
         let ended = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -63,33 +63,33 @@ impl GatewayTools {
                 () = ended.cancelled() => {}
             }
         });
-        Arc::new(Self { changes, max_wait, providers: Box::new(providers), events, _listening: stop.drop_guard() })
+        Arc::new(Self { changes, max_wait, providers: Box::new(providers), events, _feed_task: stop.drop_guard() })
     }
 }
 
 impl GatewayTools {
-    /// What it offers, where a wait lasts at most so long.
+    /// Returns the definitions of the tools for this longest wait.
     #[must_use]
-    pub fn offers(max_wait: Duration) -> Vec<ToolDef> {
+    pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
         tools::tools(max_wait)
     }
 }
 
-/// Tells of every change that moves after event number `since`.
-async fn listen(mut since: u64, feed: Feed, events: broadcast::Sender<ProviderEvent>) {
+/// Forwards every change event after number `since` as a resource update.
+async fn forward_feed(mut since: u64, feed: Feed, events: broadcast::Sender<ProviderEvent>) {
     while let Some(mut subscription) = feed.subscribe(Some(since)) {
         while let Some(event) = subscription.next().await {
             let Some(change) = &event.change else { continue };
-            let of = |viewers| Audience { principal: change.principal.clone(), viewers };
-            // A change is read by its proposer and by viewers; the list of one's own changes is another for everybody.
+            let of = |viewers| Audience { principal: change.principal.clone(), include_viewers: viewers };
+            // A change is visible to its proposer and to viewers; the list of own changes differs for each principal.
             let updated =
                 vec![(resources::change_uri(&change.id), of(true)), (resources::CHANGES.to_owned(), of(false))];
-            // Nobody listening is no failure.
-            let _ = events.send(ProviderEvent::PrivateUpdated(updated));
+            // It is no failure if nobody listens.
+            let _ = events.send(ProviderEvent::PrivateResourcesUpdated(updated));
         }
         since = subscription.position();
-        // Closed, or the store could not be read: the next subscription tells which.
-        tokio::time::sleep(FEED_PAUSE).await;
+        // The feed is closed or the store could not be read; the next subscription shows which.
+        tokio::time::sleep(FEED_RETRY_DELAY).await;
     }
 }
 
@@ -140,7 +140,7 @@ impl Provider for GatewayTools {
         })
     }
 
-    /// None of these tools is ever put under review, so none has a preview.
+    /// Fails: these tools are never reviewed, so they have no preview.
     fn preview<'a>(
         &'a self,
         tool: &'a str,

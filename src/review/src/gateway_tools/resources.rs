@@ -20,8 +20,8 @@ pub(super) const CHANGES: &str = "countersign://changes";
 const GATEWAY: &str = "countersign://gateway";
 pub(super) const TEMPLATE: &str = "change://{id}";
 const JSON: &str = "application/json";
-/// Changes in one resource or completion.
-const LISTED: usize = 100;
+/// The most changes in one resource or completion.
+const MAX_LISTED_CHANGES: usize = 100;
 
 pub(super) fn list() -> Vec<ResourceDef> {
     let def = |uri: &str, name: &str, title: &str, description: &str| ResourceDef {
@@ -76,7 +76,7 @@ fn text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
     Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON.to_owned(), text })
 }
 
-/// The id in a `change://` URI; `None` for whatever cannot be one.
+/// Returns the id in a `change://` URI; `None` if it is not a valid id.
 fn change_id(uri: &str) -> Option<String> {
     let id = percent_decode_str(uri.strip_prefix(CHANGE)?).decode_utf8().ok()?;
     let plain = id.len() <= 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -90,7 +90,7 @@ impl GatewayTools {
             principals: vec![ctx.principal.name.clone()],
             ..ChangeFilter::default()
         };
-        Ok(self.changes.list(filter, LISTED, None).await?.items)
+        Ok(self.changes.list(filter, MAX_LISTED_CHANGES, None).await?.items)
     }
 
     pub(super) async fn read(&self, uri: &str, ctx: &CallContext) -> Result<ResourceText, McpError> {
@@ -100,30 +100,30 @@ impl GatewayTools {
                 let lines: Vec<ChangeLine<'_>> = open.iter().map(|change| ChangeLine::new(change)).collect();
                 text(uri, &json!({ "changes": lines }))
             }
-            GATEWAY => text(uri, &self.about()),
+            GATEWAY => text(uri, &self.describe_gateway()),
             _ => {
-                let change = self.change_at(uri, ctx).await?;
+                let change = self.change_for_uri(uri, ctx).await?;
                 text(uri, &ChangeView::new(&change))
             }
         }
     }
 
-    /// As [`Self::read`] answers, without the answer.
+    /// Checks access to a resource like [`Self::read`], without reading it.
     pub(super) async fn may_read(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
         match uri {
             CHANGES | GATEWAY => Ok(()),
-            _ => self.change_at(uri, ctx).await.map(drop),
+            _ => self.change_for_uri(uri, ctx).await.map(drop),
         }
     }
 
-    /// The change that a URI names, if the caller may see it.
-    async fn change_at(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
+    /// Returns the change that a URI names, if the caller may see it.
+    async fn change_for_uri(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
         let id = change_id(uri).ok_or_else(|| unknown(uri))?;
         let found = self.visible(&id, &ctx.principal).await;
         found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown(uri) } else { error })
     }
 
-    fn about(&self) -> serde_json::Value {
+    fn describe_gateway(&self) -> serde_json::Value {
         let revisions: Vec<&str> = Revision::ALL.iter().map(|r| r.as_str()).collect();
         json!({
             "name": "countersign",
@@ -147,10 +147,10 @@ impl GatewayTools {
             return Err(McpError::new(ErrorKind::InvalidParams, "The gateway has no such argument to complete."));
         }
         let changes = self.open_changes(ctx, true).await?;
-        let more = changes.len() == LISTED;
+        let more = changes.len() == MAX_LISTED_CHANGES;
         let values: Vec<String> =
             changes.iter().map(|c| c.id.clone()).filter(|id| id.starts_with(argument.1)).collect();
-        // Of older changes nothing is known here, so there is no total.
+        // Older changes were not counted, so there is no total.
         let total = (!more).then_some(values.len() as u64);
         Ok(Completion { values, total, has_more: more })
     }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_ids_are_looked_up() {
+    fn only_valid_ids_are_looked_up() {
         assert_eq!(change_id("change://chg_a-b").as_deref(), Some("chg_a-b"));
         assert_eq!(change_id("change://chg%5Fa").as_deref(), Some("chg_a"));
         for bad in ["change://", "change://a/b", "change://%ff", "change://a%00", "change://a?b", "changes://a", "x"] {

@@ -120,7 +120,7 @@ impl Fixture {
 }
 
 #[actix::test]
-async fn a_pending_answer_says_all_that_an_agent_needs() {
+async fn pending_answer_has_all_fields_for_the_agent() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
     let result = pending_result(&change);
@@ -153,7 +153,7 @@ async fn answer_about_a_duplicate_names_the_first_change() {
 }
 
 #[actix::test]
-async fn an_agent_sees_its_own_changes_only() {
+async fn agent_sees_only_its_own_changes() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
     let by_id = json!({ "changeId": change.id });
@@ -181,7 +181,7 @@ async fn an_agent_sees_its_own_changes_only() {
 }
 
 #[actix::test]
-async fn a_rejection_tells_who_and_why() {
+async fn rejection_names_reviewer_and_reason() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
     f.decide(&change, Verdict::Reject, "Say which browser.\nAnd be kind.").await;
@@ -199,7 +199,7 @@ async fn a_rejection_tells_who_and_why() {
 }
 
 #[actix::test]
-async fn waiting_ends_with_the_outcome() {
+async fn wait_returns_the_outcome() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
     let ctx = agent("bob");
@@ -226,13 +226,13 @@ impl ProgressSink for Recorder {
     fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) {
         self.0.lock().unwrap().push((progress, total, message.unwrap_or_default().to_owned()));
     }
-    fn wanted(&self) -> bool {
+    fn has_listener(&self) -> bool {
         true
     }
 }
 
 #[actix::test]
-async fn waiting_is_bounded_cancelled_and_tells_of_progress() {
+async fn wait_is_bounded_cancellable_and_reports_progress() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
     let recorder = Arc::new(Recorder::default());
@@ -261,7 +261,7 @@ async fn waiting_is_bounded_cancelled_and_tells_of_progress() {
 }
 
 #[actix::test]
-async fn withdrawing_takes_back_and_may_be_repeated() {
+async fn withdraw_is_idempotent() {
     let f = Fixture::new().await;
     let change = f.propose("bob").await;
     let by_id = json!({ "changeId": change.id });
@@ -273,7 +273,7 @@ async fn withdrawing_takes_back_and_may_be_repeated() {
 }
 
 #[actix::test]
-async fn listing_pages_and_filters() {
+async fn list_has_pages_and_filters() {
     let f = Fixture::new().await;
     let mut ids = Vec::new();
     for _ in 0..5 {
@@ -306,17 +306,17 @@ async fn listing_pages_and_filters() {
 }
 
 #[actix::test]
-async fn resources_show_changes_and_the_gateway() {
+async fn resources_show_changes_and_gateway() {
     let f = Fixture::new().await;
     let mut events = f.tools.events();
     let change = f.propose("bob").await;
     let uri = format!("change://{}", change.id);
     // Durable and announced; the listener hears of it on its own task.
-    let ProviderEvent::PrivateUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
+    let ProviderEvent::PrivateResourcesUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
     let uris: Vec<&str> = updated.iter().map(|(uri, _)| uri.as_str()).collect();
     assert_eq!(uris, [uri.as_str(), "countersign://changes"]);
     let viewer = Principal { role: Role::Viewer, ..(*agent("eve").principal).clone() };
-    let told = |who: &Principal| updated.iter().map(|(_, audience)| audience.has(who)).collect::<Vec<_>>();
+    let told = |who: &Principal| updated.iter().map(|(_, audience)| audience.includes(who)).collect::<Vec<_>>();
     assert_eq!(
         [told(&agent("bob").principal), told(&agent("eve").principal), told(&viewer)],
         [[true, true], [false, false], [true, false]]
@@ -352,13 +352,13 @@ async fn resources_show_changes_and_the_gateway() {
     assert!(f.tools.complete(&template, ("key", ""), &none, &ctx).await.is_err());
 
     f.decide(&change, Verdict::Reject, "No").await;
-    let ProviderEvent::PrivateUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
+    let ProviderEvent::PrivateResourcesUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
     assert!(updated.iter().any(|(updated, _)| *updated == uri));
     assert_eq!(read("countersign://changes".into()).await["changes"], json!([]));
 }
 
 #[actix::test]
-async fn the_tools_manage_the_callers_own_changes() {
+async fn tools_manage_the_callers_own_changes() {
     let f = Fixture::new().await;
     for tool in f.tools.tools() {
         assert!(tool.self_service, "{}", tool.name);
@@ -374,7 +374,7 @@ async fn the_tools_manage_the_callers_own_changes() {
 }
 
 #[actix::test]
-async fn the_trackers_changes_go_stale_and_run_as_approved() {
+async fn tracker_changes_go_stale_or_run_as_approved() {
     let f = Fixture::new().await;
     let status = json!({ "issueId": "CORE-8", "newStatus": "InProgress" });
     let first = f.propose_call("bob", "update_status", status.clone()).await;
@@ -422,7 +422,7 @@ async fn the_trackers_changes_go_stale_and_run_as_approved() {
 }
 
 #[actix::test]
-async fn what_is_not_kept_any_more_is_not_made_up() {
+async fn removed_contents_are_not_invented() {
     let fixture = Fixture::new().await;
     let mut change = (*fixture.propose("bob").await).clone();
     change.state = countersign_domain::changes::ChangeState::Applied;

@@ -61,7 +61,7 @@ fn def(
         annotations,
         self_service: true,
         long_running: name == "wait_for_change",
-        reads_when: None,
+        read_only_when: None,
         raw: None,
     }
 }

@@ -1,6 +1,6 @@
 //! A change as an agent sees it: the structured form, its schema, and the text that says what to do next.
 //!
-//! Never more than the change itself holds; what others wrote stands on lines that it cannot break.
+//! Contains nothing beyond the change itself. Text written by others stays on its own lines and cannot forge others.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -9,8 +9,8 @@ use serde_json::{Value, json, value::RawValue};
 
 use countersign_domain::{
     changes::{
-        Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict, proposer::ProposerView,
-        visible::says_something,
+        Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict,
+        proposer_view::ProposerView, visible::has_visible_text,
     },
     text::plural,
 };
@@ -19,16 +19,16 @@ use countersign_provider::{
     text::{content_text, one_line, tool_result},
 };
 
-/// Characters of a value shown in the text of an answer; the diff has the rest.
+/// The most characters of a value in an answer's text; the diff has the rest.
 const VALUE_CHARS: usize = 200;
-/// Fields shown in the text of an answer.
+/// The most fields in an answer's text.
 const TEXT_FIELDS: usize = 16;
-/// Lines of a field that has no values.
+/// The most lines of a field that has a line diff.
 const TEXT_LINES: usize = 60;
-/// Characters of the tool's own answer that the text repeats.
+/// The most characters of the tool's own answer in an answer's text.
 const RESULT_CHARS: usize = 8_000;
 
-/// Characters of arguments that a reviewer changed.
+/// The most characters of arguments that a reviewer changed.
 const ARGUMENTS_CHARS: usize = 4_000;
 
 /// All states, by their names on the wire.
@@ -71,7 +71,7 @@ pub(super) struct ChangeView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
-    /// Only of a wait: it ended before anything happened.
+    /// Only in answers to a wait: the wait ended before the change was decided or done.
     #[serde(skip_serializing_if = "Option::is_none")]
     timed_out: Option<bool>,
 }
@@ -95,7 +95,7 @@ impl<'a> ChangeView<'a> {
             updated_at: change.updated_at.to_string(),
             expires_at: change.expires_at.to_string(),
             duplicate_of: change.duplicate_of.as_deref(),
-            // Which key a reviewer used is nothing to an agent.
+            // An agent must not learn which key a reviewer used.
             decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
             fault,
             result: change.result.as_deref(),
@@ -144,7 +144,7 @@ pub(super) fn states_schema() -> Value {
     json!({ "type": "string", "enum": names, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
 }
 
-/// The properties that a listing and a single change have in common.
+/// Returns the properties that a listing and a single change have in common.
 fn common_properties() -> serde_json::Map<String, Value> {
     let time = |what: &str| json!({ "type": "string", "format": "date-time", "description": what });
     let text = |what: &str| json!({ "type": "string", "description": what });
@@ -166,14 +166,14 @@ fn common_properties() -> serde_json::Map<String, Value> {
     properties
 }
 
-/// Schema of one line of `list_changes`.
+/// Returns the schema of one line of `list_changes`.
 pub(super) fn line_schema() -> Value {
     let properties = common_properties();
     let required: Vec<&String> = properties.keys().collect();
     json!({ "type": "object", "properties": properties, "required": required })
 }
 
-/// JSON Schema of a change as `structuredContent`: the answer to a write that went to review, and of `get_change`,
+/// Returns the JSON Schema of a change as `structuredContent`: the answer to a reviewed write, and to `get_change`,
 /// `wait_for_change` and `withdraw_change`. Its root is an object.
 #[must_use]
 pub fn pending_output_schema() -> Value {
@@ -250,20 +250,20 @@ pub fn pending_output_schema() -> Value {
     })
 }
 
-/// The answer to a write that went to review (also to a repeat of it, whatever became of the change).
+/// Returns the answer to a reviewed write, or to its repeat, whatever state the change is in by then.
 #[must_use]
 pub fn pending_result(change: &Change) -> ToolResult {
     let text = describe(change);
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
-/// The same in words alone.
+/// Returns the same answer as text only.
 #[must_use]
 pub fn pending_text(change: &Change) -> String {
     describe(change)
 }
 
-/// That a reviewer changed what the agent asked for, and what stands there now; `None` if nobody did.
+/// Describes how reviewers changed the arguments and what they are now; `None` if nobody changed them.
 #[must_use]
 pub fn edits_note(change: &Change) -> Option<String> {
     if change.edits.is_empty() {
@@ -272,7 +272,7 @@ pub fn edits_note(change: &Change) -> Option<String> {
     let mut out = String::new();
     for edit in &change.edits {
         let _ = write!(out, "The reviewer {} changed the arguments at {}", one_line(&edit.by, 128), edit.at);
-        match edit.comment.as_deref().filter(|comment| says_something(comment)) {
+        match edit.comment.as_deref().filter(|comment| has_visible_text(comment)) {
             Some(comment) => {
                 let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
             }
@@ -280,7 +280,7 @@ pub fn edits_note(change: &Change) -> Option<String> {
         }
     }
     if change.redacted.is_some() {
-        // Its arguments were taken out; the empty ones in their place are not what ran.
+        // The arguments were removed by retention; the empty ones in their place are not what ran.
         return Some(out.trim_end().to_owned());
     }
     let what = match change.state {
@@ -292,10 +292,10 @@ pub fn edits_note(change: &Change) -> Option<String> {
 }
 
 fn is_asking(change: &Change) -> bool {
-    change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open().next().is_some())
+    change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open_questions().next().is_some())
 }
 
-/// Where the change stands, in one clause, for somebody who waits.
+/// Describes the state of the change in one clause, for a client that waits.
 #[must_use]
 pub fn state_message(change: &Change) -> String {
     let what = match change.state {
@@ -310,8 +310,8 @@ pub fn state_message(change: &Change) -> String {
     format!("{} {what}", change.id)
 }
 
-/// Where it stands, why, and, once it is over without success, what to do: the status message of a task, which is all
-/// that some clients show of one that failed.
+/// Describes the state, the reason, and after a failure what to do next. This is the status message of a task, and the
+/// only text that some clients show of a failed one.
 #[must_use]
 pub fn status_text(change: &Change) -> String {
     let seen = change.for_proposer();
@@ -319,7 +319,7 @@ pub fn status_text(change: &Change) -> String {
     let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
     let why = match (change.state, decision, &seen.fault) {
         (ChangeState::Rejected, Some(decision), _) => {
-            let comment = decision.comment.as_deref().filter(|comment| says_something(comment));
+            let comment = decision.comment.as_deref().filter(|comment| has_visible_text(comment));
             let comment = comment.map_or_else(String::new, |comment| format!(": “{}”", one_line(comment, 1_000)));
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
         }
@@ -349,7 +349,7 @@ const fn name_in_words(state: ChangeState) -> &'static str {
     }
 }
 
-/// The answer to a wait: the change, and whether the wait ended before what it waited for.
+/// Returns the answer to a wait: the change, and whether the wait timed out.
 pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
     let mut text = describe(change);
     if timed_out {
@@ -359,7 +359,7 @@ pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
     tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
-/// The change in words for a model: what it is, where it stands, who said what, and what to do next.
+/// Describes the change for a model: what it does, its state, the reviewers' comments, and what to do next.
 pub(super) fn describe(change: &Change) -> String {
     let mut out = String::with_capacity(512);
     let id = &change.id;
@@ -395,7 +395,7 @@ pub(super) fn describe(change: &Change) -> String {
             Verdict::Reject => "Rejected",
         };
         let _ = write!(out, "{verb} by {} at {}", one_line(&decision.reviewer, 128), decision.at);
-        match decision.comment.as_deref().filter(|comment| says_something(comment)) {
+        match decision.comment.as_deref().filter(|comment| has_visible_text(comment)) {
             Some(comment) => {
                 let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
             }
@@ -488,7 +488,7 @@ fn answer_text(change: &Change) -> Option<String> {
     Some(content_text(answer.content)).filter(|text| !text.is_empty())
 }
 
-/// What the agent should do now, in the imperative.
+/// Returns what the agent should do now, in the imperative.
 pub(super) fn next_step(change: &Change) -> String {
     let id = &change.id;
     match change.state {

@@ -1,15 +1,15 @@
-//! The answers to steps that endpoints ask for, and the checks that whoever asks has to pass.
+//! Checks of endpoint requests, and the answers to the transitions that they ask for.
 
 use std::sync::{Arc, atomic::Ordering};
 
 use crate::{DecideError, MAX_COMMENT, commit::StepError, inner::Inner, store_error, upkeep::expiry};
 use countersign_domain::{
-    changes::{Change, ChangeState, machine::IllegalTransition, people::Person},
+    changes::{Change, ChangeState, machine::IllegalTransition, person::Person},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-pub(crate) type Decided = Result<Arc<Change>, DecideError>;
+pub(crate) type StepResult = Result<Arc<Change>, DecideError>;
 
 pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
     if inner.closing.load(Ordering::Acquire) {
@@ -26,27 +26,27 @@ pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Optio
     Ok(())
 }
 
-/// Whether this is whoever proposed it, by the name, the owner or the key.
+/// Returns `true` if the reviewer is the proposer, by name, owner or key. The state machine checks it again at the vote.
 pub(crate) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
-    change.is_proposed_by(Person::of(reviewer))
+    change.is_proposed_by(Person::from_principal(reviewer))
 }
 
-/// Refuses what comes without a comment where the rule asks for one with each decision. What nobody can see is none.
+/// Rejects a decision without a comment if the rule requires one. An invisible comment counts as none.
 pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Result<(), DecideError> {
     if !change.terms.require_comment || comment.is_some() {
         return Ok(());
     }
     let message = "The rule for this change requires a comment that can be read with each decision";
-    let error = about(ErrorKind::CommentRequired, message, change);
+    let error = change_error(ErrorKind::CommentRequired, message, change);
     Err(DecideError { error, current: Some(Arc::clone(change)) })
 }
 
-/// Refuses whom the rule does not ask.
+/// Rejects a reviewer whom the rule does not admit.
 pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
     if inner.config.people.may_decide(&change.terms, reviewer) {
         return Ok(());
     }
-    let error = about(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
+    let error = change_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", change.terms.reviewers.as_slice());
     Err(DecideError { error, current: Some(Arc::clone(change)) })
 }
@@ -58,8 +58,8 @@ pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideE
     inner.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found().into())
 }
 
-/// The answer to a step, with the state as it is now where somebody else was quicker.
-pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> Decided {
+/// Converts the outcome of a transition into the endpoint's answer. A conflict carries the current state.
+pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> StepResult {
     match step {
         Ok(change) => Ok(change),
         Err(StepError::Conflict) => {
@@ -70,7 +70,7 @@ pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
         Err(StepError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(Arc::clone(change))),
         Err(StepError::Illegal(IllegalTransition::State { .. })) => Err(conflict(Arc::clone(change))),
         Err(StepError::Illegal(other)) => {
-            let error = about(kind(other), capital(&other.to_string()), change);
+            let error = change_error(error_kind(other), capitalize(&other.to_string()), change);
             Err(DecideError { error, current: Some(Arc::clone(change)) })
         }
         Err(StepError::Refused(error)) => Err(error.into()),
@@ -78,7 +78,7 @@ pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
         Err(StepError::Fenced) => {
             let message = "The gateway that ran it may still be about to make the call; try again in a while";
             Err(DecideError {
-                error: about(ErrorKind::ChangeNotPending, message, change),
+                error: change_error(ErrorKind::ChangeNotPending, message, change),
                 current: Some(Arc::clone(change)),
             })
         }
@@ -88,7 +88,7 @@ pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
     }
 }
 
-const fn kind(illegal: IllegalTransition) -> ErrorKind {
+const fn error_kind(illegal: IllegalTransition) -> ErrorKind {
     match illegal {
         IllegalTransition::SelfApproval | IllegalTransition::OwnEdit => ErrorKind::SelfApproval,
         IllegalTransition::VotedAlready => ErrorKind::AlreadyVoted,
@@ -103,12 +103,12 @@ const fn kind(illegal: IllegalTransition) -> ErrorKind {
     }
 }
 
-fn capital(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// The error for a change that is not in the state that was needed.
+/// Returns the error for a change that is not in the required state.
 pub(crate) fn conflict(current: Arc<Change>) -> DecideError {
     let (kind, message) = match current.state {
         ChangeState::Pending => return version_conflict(current),
@@ -122,11 +122,11 @@ pub(crate) fn conflict(current: Arc<Change>) -> DecideError {
             format!("The change is not waiting for this: it is {}", state.as_str().replace('_', " ")),
         ),
     };
-    DecideError { error: about(kind, message, &current), current: Some(current) }
+    DecideError { error: change_error(kind, message, &current), current: Some(current) }
 }
 
 pub(crate) fn version_conflict(current: Arc<Change>) -> DecideError {
-    let error = about(
+    let error = change_error(
         ErrorKind::VersionConflict,
         "The change is no longer as it was shown; look at it as it is now, and decide anew",
         &current,
@@ -135,23 +135,27 @@ pub(crate) fn version_conflict(current: Arc<Change>) -> DecideError {
 }
 
 pub(crate) fn self_approval(change: &Arc<Change>) -> DecideError {
-    let error = about(ErrorKind::SelfApproval, "Whoever proposed a change cannot approve it", change);
+    let error = change_error(ErrorKind::SelfApproval, "Whoever proposed a change cannot approve it", change);
     DecideError { error, current: Some(Arc::clone(change)) }
 }
 
-/// Ends a change whose time is over, for whoever came to it too late.
+/// Expires a change whose deadline has passed, and returns the error for the late request.
 pub(crate) async fn expire(inner: &Inner, change: Arc<Change>) -> DecideError {
-    let step = inner.step_for_endpoint(&change, expiry::event(&change), None).await;
+    let step = inner.step_for_endpoint(&change, expiry::expire_event(&change), None).await;
     match finish(inner, &change, step).await {
         Ok(expired) => {
-            let error = about(ErrorKind::ChangeExpired, "The change has expired", &expired);
+            let error = change_error(ErrorKind::ChangeExpired, "The change has expired", &expired);
             DecideError { error, current: Some(expired) }
         }
         Err(error) => error,
     }
 }
 
-pub(crate) fn about(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static, str>>, change: &Change) -> McpError {
+pub(crate) fn change_error(
+    kind: ErrorKind,
+    message: impl Into<std::borrow::Cow<'static, str>>,
+    change: &Change,
+) -> McpError {
     McpError::new(kind, message)
         .with("changeId", change.id.as_str())
         .with("state", change.state.as_str())

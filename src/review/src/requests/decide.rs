@@ -1,4 +1,4 @@
-//! What people do with a change: decide, take an approval back, withdraw, settle.
+//! Decisions of people: approve, reject, undo, withdraw, settle.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -6,10 +6,10 @@ use tokio::sync::oneshot;
 
 use super::{
     answer::{
-        Decided, about, check_comment, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load,
-        not_found, self_approval, shutting_down, version_conflict,
+        StepResult, change_error, check_comment, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer,
+        load, not_found, self_approval, shutting_down, version_conflict,
     },
-    refresh::check_target,
+    refresh::require_same_target,
 };
 use crate::{Changes, DecideChange, DecideError, commit::StepError, inner::Inner, upkeep::votes};
 use countersign_domain::{
@@ -23,17 +23,17 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 
-/// Runs on the Executor's thread, so that an endpoint that goes away leaves nothing half done, and so that providers are
-/// never called on the threads that serve connections.
-pub(crate) async fn decide(changes: &Changes, decision: DecideChange) -> Decided {
+/// Decides on the Executor's thread, so that a dropped request leaves nothing half done, and so that providers are never
+/// called on the threads that serve connections.
+pub(crate) async fn decide(changes: &Changes, decision: DecideChange) -> StepResult {
     check_endpoint(&changes.inner, &decision.reviewer, decision.comment.as_deref())?;
     let inner = Arc::clone(&changes.inner);
-    changes.inner.aside(async move { decide_now(&inner, decision).await }).await
+    changes.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
 }
 
 impl Inner {
-    /// Runs an endpoint's work to its end on the Executor's thread.
-    pub(crate) async fn aside(&self, work: impl Future<Output = Decided> + Send + 'static) -> Decided {
+    /// Runs an endpoint's work to completion on the Executor's thread.
+    pub(crate) async fn run_on_executor(&self, work: impl Future<Output = StepResult> + Send + 'static) -> StepResult {
         let (reply, answer) = oneshot::channel();
         self.executor.spawn(async move {
             let _ = reply.send(work.await);
@@ -42,9 +42,9 @@ impl Inner {
     }
 }
 
-async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
+async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
     let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
-    let comment = visible::comment(comment);
+    let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     if verdict == Verdict::Approve && is_proposer(&reviewer, &change) {
         return Err(self_approval(&change));
@@ -56,15 +56,15 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
     if change.version != version || digest.is_some_and(|digest| digest != change.digest) {
         return Err(version_conflict(change));
     }
-    if inner.expired(&change) {
+    if inner.is_expired(&change) {
         return Err(expire(inner, change).await);
     }
     check_comment(&change, comment.as_deref())?;
     check_terms(&change, verdict, bulk)?;
     if verdict == Verdict::Approve
-        && let Some(void) = votes::void(inner, &change)?
+        && let Some(void) = votes::void_event(inner, &change)?
     {
-        // What was shown counted on somebody whose word counts no more.
+        // The version that was shown counted a vote that is no longer valid.
         let step = inner.step_for_endpoint(&change, void, None).await;
         return Err(version_conflict(finish(inner, &change, step).await?));
     }
@@ -79,23 +79,23 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
     });
     crash_point("before_approve");
     if verdict == Verdict::Approve {
-        // What cannot be is refused before anybody's server is asked.
+        // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
             && let Err(illegal) = machine::apply(&change, event.clone(), inner.now())
         {
             return finish(inner, &change, Err(StepError::Illegal(illegal))).await;
         }
-        check_target(inner, &change).await?;
+        require_same_target(inner, &change).await?;
     }
     let decided = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await
 }
 
-/// What the rule asks of an approval.
+/// Checks the rule's conditions for an approval.
 fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(), DecideError> {
     let refuse = |kind, message: &'static str| {
-        Err(DecideError { error: about(kind, message, change), current: Some(Arc::clone(change)) })
+        Err(DecideError { error: change_error(kind, message, change), current: Some(Arc::clone(change)) })
     };
     if verdict == Verdict::Reject {
         return Ok(());
@@ -116,13 +116,14 @@ fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(),
     Ok(())
 }
 
-/// By who gave the approval, or an admin. Whoever the rule asks for, and without a comment: it takes nothing but leave
-/// away, and must not wait.
-pub(crate) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
+/// Undoes an approval of the reviewer, or all approvals if an admin asks. The rule's reviewers and comment are not
+/// required: an undo only takes a permission away, and must not wait.
+pub(crate) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> StepResult {
     check_endpoint(inner, reviewer, None)?;
     let change = load(inner, id).await?;
     if change.state == ChangeState::Pending && change.version == version {
-        let error = about(ErrorKind::VersionConflict, "There is no approval to take back: it waits for one", &change);
+        let error =
+            change_error(ErrorKind::VersionConflict, "There is no approval to take back: it waits for one", &change);
         return Err(DecideError { error, current: Some(change) });
     }
     if change.state != ChangeState::Approved {
@@ -143,7 +144,7 @@ pub(crate) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version:
     finish(inner, &change, step).await
 }
 
-pub(crate) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> Decided {
+pub(crate) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> StepResult {
     if inner.closing.load(Ordering::Acquire) {
         return Err(shutting_down().into());
     }
@@ -169,12 +170,12 @@ pub(crate) async fn settle(
     applied: bool,
     comment: Option<String>,
     version: u64,
-) -> Decided {
+) -> StepResult {
     check_endpoint(inner, reviewer, comment.as_deref())?;
-    let comment = visible::comment(comment);
+    let comment = visible::visible_comment(comment);
     let change = load(inner, id).await?;
     if is_proposer(reviewer, &change) {
-        let error = about(
+        let error = change_error(
             ErrorKind::SelfApproval,
             "Whoever proposed a change cannot say how it ended; somebody else must",
             &change,
@@ -182,22 +183,22 @@ pub(crate) async fn settle(
         return Err(DecideError { error, current: Some(change) });
     }
     if change.state != ChangeState::OutcomeUnknown {
-        let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is known already", &change);
+        let error = change_error(ErrorKind::ChangeNotPending, "The outcome of this change is known already", &change);
         return Err(DecideError { error, current: Some(change) });
     }
-    // Its word is what the agent goes on: not less is asked of it than of the approval.
+    // The agent relies on the settled outcome, so as much is required as for the approval.
     check_reviewer(inner, reviewer, &change)?;
     if change.version != version {
         return Err(version_conflict(change));
     }
     check_comment(&change, comment.as_deref())?;
-    // The store refuses it too; here it is known until when.
+    // The store would refuse it too, but here the error can say until when.
     if let Some(until) = inner.store.held_until(id).await.map_err(|e| crate::store_error(&e))? {
         let message = format!(
             "The gateway that ran it is not heard of, and may still be about to make the call; settle it after {until}, \
              or start that gateway anew"
         );
-        let error = about(ErrorKind::ChangeNotPending, message, &change).with("settleAfter", until.to_string());
+        let error = change_error(ErrorKind::ChangeNotPending, message, &change).with("settleAfter", until.to_string());
         return Err(DecideError { error, current: Some(change) });
     }
     let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };

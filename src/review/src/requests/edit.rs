@@ -1,16 +1,18 @@
-//! A reviewer corrects the arguments of a change: checked like a call's, previewed as its proposer, decided anew.
+//! Corrections of a change's arguments by a reviewer: checked like those of a call, previewed as the proposer, and voted
+//! on again.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::value::RawValue;
 
 use super::answer::{
-    Decided, about, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load, version_conflict,
+    StepResult, change_error, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load,
+    version_conflict,
 };
 use crate::{
     Changes, DecideError, EditChange,
     inner::Inner,
-    recheck::{Obstacle, presentable},
+    recheck::{PreviewFailure, bound_headlines},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Editing, Terms, arguments, machine::ChangeEvent, visible},
@@ -18,17 +20,17 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ProviderDirectory;
-use countersign_runtime::{crash::crash_point, lanes::aside};
+use countersign_runtime::{crash::crash_point, lanes::offload};
 
-pub(crate) async fn edit(changes: &Changes, edit: EditChange) -> Decided {
+pub(crate) async fn edit(changes: &Changes, edit: EditChange) -> StepResult {
     check_endpoint(&changes.inner, &edit.reviewer, edit.comment.as_deref())?;
     let inner = Arc::clone(&changes.inner);
-    changes.inner.aside(async move { edit_now(&inner, edit).await }).await
+    changes.inner.run_on_executor(async move { edit_now(&inner, edit).await }).await
 }
 
-async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
+async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
     let EditChange { id, reviewer, arguments, version, comment } = edit;
-    let comment = visible::comment(comment);
+    let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         return Err(conflict(change));
@@ -36,16 +38,20 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
     let refuse = |error| Err(DecideError { error, current: Some(Arc::clone(&change)) });
     if change.terms.edit == Editing::Forbidden {
         let message = "The rule for this change lets nobody edit its arguments; reject it and say why";
-        return refuse(about(ErrorKind::EditForbidden, message, &change));
+        return refuse(change_error(ErrorKind::EditForbidden, message, &change));
     }
     if is_proposer(&reviewer, &change) {
-        return refuse(about(ErrorKind::SelfApproval, "Whoever proposed a change cannot edit it either", &change));
+        return refuse(change_error(
+            ErrorKind::SelfApproval,
+            "Whoever proposed a change cannot edit it either",
+            &change,
+        ));
     }
     check_reviewer(inner, &reviewer, &change)?;
     if change.version != version {
         return Err(version_conflict(change));
     }
-    if inner.expired(&change) {
+    if inner.is_expired(&change) {
         return Err(expire(inner, change).await);
     }
     let arguments: Arc<RawValue> = arguments.into();
@@ -53,7 +59,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
         let (change, arguments) = (Arc::clone(&change), Arc::clone(&arguments));
         let (directory, max) = (Arc::clone(&inner.directory), inner.config.max_change_bytes);
         let bytes = change.arguments.get().len() + arguments.get().len();
-        aside(bytes, move || check_arguments(&*directory, max, &change, &arguments)).await
+        offload(bytes, move || check_arguments(&*directory, max, &change, &arguments)).await
     };
     if let Err(error) = checked.and_then(|checked| checked) {
         return refuse(error);
@@ -62,9 +68,9 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
         Ok(terms) => terms,
         Err(error) => return refuse(error),
     };
-    let (preview, served_by) = match inner.look(&change, &arguments).await {
-        Ok((provider, preview)) => (presentable(preview), provider.served_by()),
-        Err(Obstacle::Impossible(error) | Obstacle::Unavailable(error)) => return refuse(error),
+    let (preview, served_by) = match inner.preview_again(&change, &arguments).await {
+        Ok((provider, preview)) => (bound_headlines(preview), provider.served_by()),
+        Err(PreviewFailure::Impossible(error) | PreviewFailure::Unavailable(error)) => return refuse(error),
     };
     let event = ChangeEvent::Edit {
         by: reviewer.name.clone(),
@@ -82,7 +88,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
     finish(inner, &change, step).await
 }
 
-/// What is asked of the arguments of every reviewed call, and that they are others than those that are there.
+/// Checks corrected arguments like those of every reviewed call, and that they differ from the current ones.
 fn check_arguments(
     directory: &dyn ProviderDirectory,
     max: usize,
@@ -97,7 +103,7 @@ fn check_arguments(
     }
     arguments::check(edited)
         .map_err(|e| McpError::new(ErrorKind::ValidationFailed, format!("The arguments cannot be reviewed: {e}")))?;
-    if arguments::same(&change.arguments, edited) {
+    if arguments::are_equal(&change.arguments, edited) {
         return Err(McpError::new(
             ErrorKind::ValidationFailed,
             "These are the arguments that the change has already; approve it as it is",
@@ -106,12 +112,12 @@ fn check_arguments(
     directory.validate(&change.provider, &change.tool, edited)
 }
 
-/// The terms of the review of the edited call: what was asked when it was proposed, and what the policy asks of such a
-/// call now, so that an edit leads around no rule.
+/// Returns the review terms of the edited call: those of the proposal combined with those that policy sets for the edited
+/// call now, so that an edit cannot avoid a rule.
 async fn terms(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawValue>) -> Result<Terms, McpError> {
     let (directory, asked, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(edited));
-    // A condition may look at much.
-    let judged = tokio::task::spawn_blocking(move || directory.judge(&asked, &arguments)).await;
+    // Evaluating a condition may take long.
+    let judged = tokio::task::spawn_blocking(move || directory.judge_edited_arguments(&asked, &arguments)).await;
     let judged = judged.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be asked"))?;
     let Some(Decision { verdict, reason, terms: now, .. }) = judged else { return Ok(change.terms.clone()) };
     match verdict {
@@ -130,7 +136,7 @@ async fn terms(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawValue>) -> R
     }
 }
 
-/// What both ask for. `None` where each asks for reviewers of its own: nobody can tell who is left.
+/// Combines the stricter terms of both. Returns `None` if they name different reviewers, because then nobody may decide.
 fn stricter(before: &Terms, now: &Terms) -> Option<Terms> {
     let set = |terms: &Terms| terms.reviewers.iter().cloned().collect::<BTreeSet<_>>();
     let reviewers = match (before.reviewers.is_empty(), now.reviewers.is_empty()) {
@@ -155,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edited_arguments_are_reviewed_as_strictly_as_either_rule_asks() {
+    fn edited_call_has_the_stricter_terms_of_both_rules() {
         let plain = Terms::default();
         let strict = Terms {
             reviewers: vec!["dba".into(), "admin".into()],

@@ -1,5 +1,5 @@
-//! What an endpoint asks for by a [`crate::Changes`] handle, a file for each; `answer.rs` has the checks that whoever asks
-//! must pass.
+//! Requests that endpoints make through a [`crate::Changes`] handle, one file each; `answer.rs` has the checks and answers
+//! that they share.
 
 mod answer;
 pub mod decide;

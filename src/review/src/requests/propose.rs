@@ -1,4 +1,4 @@
-//! From a previewed write to a durable pending change.
+//! Turns a previewed write into a durable pending change.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -13,7 +13,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 use countersign_store::Draft;
 
-/// What a client says of itself is cut to this many characters.
+/// The most characters kept of each text by which a client names itself.
 const MAX_CLIENT_TEXT: usize = 200;
 
 pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
@@ -24,8 +24,8 @@ pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     if proposal.idempotency_key.is_some() {
         return Box::pin(propose_with_key(inner, proposal)).await;
     }
-    inner.flood.admit(&proposal.proposer.principal, inner.nodes.live())?;
-    // All that is large is done and gone before the wait: many proposals wait at a time.
+    inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live())?;
+    // Large values are dropped before the wait, because many proposals wait at the same time.
     let draft = prepare(inner, proposal)?;
     let id = draft.change.id.clone();
     let written = inner.write_for_endpoint(draft).await;
@@ -41,11 +41,11 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     let change = Arc::clone(&draft.change);
     let key = change.idempotency_key.as_deref().unwrap_or_default();
     let existing = || inner.store.find_idempotent(&change.proposer.principal, key);
-    // Asked before anything else, so that a repeat is answered even where a bound is reached.
+    // Checked first, so that a repeat is answered even if a limit is reached.
     if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
         return repeated(existing, &change);
     }
-    inner.flood.admit(&change.proposer.principal, inner.nodes.live())?;
+    inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live())?;
     if let Some(call) = &draft.call_hash {
         inner.duplicates.add(call, &change.id);
     }
@@ -55,7 +55,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
         inner.duplicates.remove(&change.id);
     }
     match written {
-        // The same key at the same moment: the other one was stored.
+        // Another proposal with the same key was stored at the same moment.
         Err(StepError::Duplicate) => {
             let existing = existing().await.map_err(|e| store_error(&e))?;
             repeated(existing.ok_or_else(|| refused(StepError::Duplicate))?, &change)
@@ -71,7 +71,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     let call =
         duplicate_calls::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
     let id = change.id.clone();
-    // With a key, the caller says which calls are one and which are not.
+    // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
         change.duplicate_of = inner.duplicates.add(&call, &id);
     }
@@ -126,8 +126,8 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         idempotency_key,
         expire_after,
     } = proposal;
-    let preview = recheck::presentable(preview);
-    let dialogue = client.filter(|_| terms.questions).map(Dialogue::of);
+    let preview = recheck::bound_headlines(preview);
+    let dialogue = client.filter(|_| terms.questions).map(Dialogue::new);
     let now = inner.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
@@ -169,7 +169,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         fault: None,
         redacted: None,
     };
-    change.digest = change.shown_digest();
+    change.digest = change.review_digest();
     change
 }
 
@@ -183,7 +183,7 @@ fn presentable(mut proposer: Proposer) -> Proposer {
         start
     });
     for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
-        recheck::cut(text, MAX_CLIENT_TEXT);
+        recheck::truncate_chars(text, MAX_CLIENT_TEXT);
     }
     proposer
 }
@@ -193,8 +193,8 @@ fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpErr
     let same = existing.provider == again.provider
         && existing.tool == again.tool
         && match &existing.redacted {
-            Some(redacted) => redacted.asked_for(&again.arguments),
-            None => arguments::same(existing.asked_for(), &again.arguments),
+            Some(redacted) => redacted.was_proposed_with(&again.arguments),
+            None => arguments::are_equal(existing.original_arguments(), &again.arguments),
         };
     if same {
         return Ok(existing);

@@ -1,13 +1,13 @@
-//! Looks at the target again because a person asks, or because one is about to approve.
+//! Compares a change with its target again, because a person asks for it or is about to approve.
 
 use std::sync::Arc;
 
-use super::answer::{Decided, about, check_endpoint, conflict, expire, finish, load, version_conflict};
+use super::answer::{StepResult, change_error, check_endpoint, conflict, expire, finish, load, version_conflict};
 use crate::{
     Changes, DecideError,
     commit::StepError,
     inner::Inner,
-    recheck::{Moved, Recheck},
+    recheck::{Divergence, Recheck},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, ServedBy, machine::ChangeEvent},
@@ -16,13 +16,13 @@ use countersign_domain::{
 use countersign_protocol::ErrorKind;
 use countersign_runtime::crash::crash_point;
 
-pub(crate) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> Decided {
+pub(crate) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> StepResult {
     check_endpoint(&changes.inner, &reviewer, None)?;
     let inner = Arc::clone(&changes.inner);
-    changes.inner.aside(async move { refresh_now(&inner, &id, version).await }).await
+    changes.inner.run_on_executor(async move { refresh_now(&inner, &id, version).await }).await
 }
 
-async fn refresh_now(inner: &Inner, id: &str, version: u64) -> Decided {
+async fn refresh_now(inner: &Inner, id: &str, version: u64) -> StepResult {
     let change = load(inner, id).await?;
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         return Err(conflict(change));
@@ -30,32 +30,32 @@ async fn refresh_now(inner: &Inner, id: &str, version: u64) -> Decided {
     if change.version != version {
         return Err(version_conflict(change));
     }
-    if inner.expired(&change) {
+    if inner.is_expired(&change) {
         return Err(expire(inner, change).await);
     }
-    match look_again(inner, &change).await? {
-        Looked::Same => Ok(change),
-        Looked::Moved(step, _) => finish(inner, &change, step).await,
+    match recheck_target(inner, &change).await? {
+        TargetCheck::Same => Ok(change),
+        TargetCheck::Moved(step, _) => finish(inner, &change, step).await,
     }
 }
 
-/// What a second look recorded.
-enum Looked {
-    /// Nothing: it may be approved as it was shown.
+/// The result of comparing a change with its target.
+enum TargetCheck {
+    /// Nothing moved: the change may be approved as shown.
     Same,
-    /// The change is another one now, or should be, and why, where it is pending again.
+    /// The transition that recorded the difference, and the reason if the change is pending again.
     Moved(Result<Arc<Change>, StepError>, Option<String>),
 }
 
-/// Compares a change that waits for a decision with its target, and records what is found.
-async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, DecideError> {
+/// Compares a change that waits for a decision with its target, and records a difference.
+async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetCheck, DecideError> {
     let stale = change.state == ChangeState::Stale;
     Ok(match inner.recheck(change).await {
-        Recheck::Same(_) if !stale => Looked::Same,
-        // What made it stale is over, but what was shown then said that it cannot be approved.
-        Recheck::Same(provider) => Looked::Moved(refresh_same(inner, change, provider.served_by()).await, None),
+        Recheck::Same(_) if !stale => TargetCheck::Same,
+        // It is no longer stale, but what reviewers saw said that it could not be approved.
+        Recheck::Same(provider) => TargetCheck::Moved(refresh_same(inner, change, provider.served_by()).await, None),
         Recheck::Moved(moved) => {
-            let Moved { preview, served_by, fault } = *moved;
+            let Divergence { preview, served_by, fault } = *moved;
             let why = fault.message.clone();
             crash_point("before_stale");
             let marked = if stale {
@@ -69,21 +69,21 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
                 failed => failed,
             };
             crash_point("after_refresh");
-            Looked::Moved(refreshed, Some(why))
+            TargetCheck::Moved(refreshed, Some(why))
         }
-        Recheck::Impossible(_) if stale => Looked::Moved(Ok(Arc::clone(change)), None),
+        Recheck::Impossible(_) if stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => {
-            Looked::Moved(inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }, None).await, None)
+            TargetCheck::Moved(inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }, None).await, None)
         }
         Recheck::Unavailable(error) => return Err(DecideError { error, current: Some(Arc::clone(change)) }),
     })
 }
 
-/// Refuses an approval of what is no longer as it was shown, and records that.
-pub(crate) async fn check_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
-    match look_again(inner, change).await? {
-        Looked::Same => Ok(()),
-        Looked::Moved(step, why) => Err(refused_as_stale(inner, change, step, why).await),
+/// Rejects the approval of a change whose target is no longer as shown, and records the difference.
+pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
+    match recheck_target(inner, change).await? {
+        TargetCheck::Same => Ok(()),
+        TargetCheck::Moved(step, why) => Err(stale_error(inner, change, step, why).await),
     }
 }
 
@@ -99,7 +99,7 @@ async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) 
     inner.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }, None).await
 }
 
-async fn refused_as_stale(
+async fn stale_error(
     inner: &Inner,
     change: &Arc<Change>,
     step: Result<Arc<Change>, StepError>,
@@ -108,7 +108,7 @@ async fn refused_as_stale(
     match finish(inner, change, step).await {
         Ok(current) if current.state == ChangeState::Stale => conflict(current),
         Ok(current) => DecideError {
-            error: about(
+            error: change_error(
                 ErrorKind::ChangeStale,
                 format!(
                     "{}; look at the change as it is now, and decide again",

@@ -11,7 +11,7 @@ use countersign_domain::{
 use countersign_protocol::ErrorKind;
 
 #[actix::test]
-async fn a_principal_may_have_so_many_open_and_no_more() {
+async fn open_changes_of_a_principal_are_limited() {
     let bench = Bench::with(|config| config.max_pending = 5).await;
     let results = join_all((0..20).map(|_| bench.changes.propose(bench.proposal("agent", "{}")))).await;
     let stored: Vec<_> = results.iter().filter_map(|r| r.as_ref().ok()).cloned().collect();
@@ -35,14 +35,14 @@ async fn a_principal_may_have_so_many_open_and_no_more() {
     let (dir, fake, skew) = bench.end().await;
     // The accounts are the same after a restart.
     let config = super::super::PendingConfig { max_pending: 6, ..config(&skew) };
-    let bench = Bench::over(dir, fake, skew, config).await;
+    let bench = Bench::in_directory(dir, fake, skew, config).await;
     bench.propose("{}").await;
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
     bench.end().await;
 }
 
 #[actix::test]
-async fn bytes_are_bounded_too() {
+async fn open_bytes_of_a_principal_are_limited() {
     let bench = Bench::with(|config| {
         config.max_pending_bytes = 100_000;
         config.max_change_bytes = 90_000;
@@ -59,7 +59,7 @@ async fn bytes_are_bounded_too() {
 }
 
 #[actix::test]
-async fn same_key_is_the_same_change() {
+async fn same_idempotency_key_returns_the_same_change() {
     let bench = Bench::new().await;
     let keyed = |principal: &str, key: &str, arguments: &str| {
         let mut proposal = bench.proposal(principal, arguments);
@@ -83,11 +83,11 @@ async fn same_key_is_the_same_change() {
         assert_eq!(keyed("agent", &bad, "{}").await.unwrap_err().kind, ErrorKind::InvalidParams);
     }
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 1);
+    assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
-async fn a_repeat_is_answered_even_at_the_bound() {
+async fn repeat_is_answered_at_the_limit() {
     let bench = Bench::with(|config| config.max_pending = 1).await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.idempotency_key = Some("k".into());
@@ -99,7 +99,7 @@ async fn a_repeat_is_answered_even_at_the_bound() {
 }
 
 #[actix::test]
-async fn arguments_that_two_readers_could_take_differently_are_refused() {
+async fn arguments_with_duplicate_keys_are_refused() {
     let bench = Bench::new().await;
     for bad in [r#"{"a":1,"a":2}"#, r#"{"x":{"y":[{"a":1,"a":1}]}}"#] {
         let refused = bench.changes.propose(bench.proposal("agent", bad)).await.unwrap_err();
@@ -111,7 +111,7 @@ async fn arguments_that_two_readers_could_take_differently_are_refused() {
 }
 
 #[actix::test]
-async fn waits_and_the_queue_are_bounded() {
+async fn waiters_and_write_queue_are_limited() {
     let bench = Bench::with(|config| {
         config.max_waiters = 2;
         config.queue = 0;
@@ -156,7 +156,7 @@ async fn many_proposals_share_commits_and_lists_show_them() {
 }
 
 #[actix::test]
-async fn what_a_client_or_a_provider_says_is_cut_to_size() {
+async fn texts_of_clients_and_providers_are_truncated() {
     let bench = Bench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.proposer.client_name = Some("ü".repeat(10_000));
@@ -166,7 +166,7 @@ async fn what_a_client_or_a_provider_says_is_cut_to_size() {
     assert_eq!(change.proposer.client_name.as_ref().unwrap().chars().count(), 201);
     assert_eq!((change.summary.chars().count(), change.target.label.chars().count()), (501, 501));
     assert_eq!(change.proposer.session.as_deref(), Some("01234567…"));
-    assert_eq!(change.digest, change.shown_digest());
+    assert_eq!(change.digest, change.review_digest());
     let stored = Arc::clone(&bench.get(&change.id).await);
     assert_eq!(serde_json::to_string(&*stored).unwrap(), serde_json::to_string(&*change).unwrap());
     bench.end().await;

@@ -30,7 +30,7 @@ fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideE
 }
 
 #[actix::test]
-async fn what_a_reviewer_corrected_is_what_runs_and_what_was_proposed_stays_known() {
+async fn corrected_arguments_run_and_the_proposal_is_kept() {
     let bench = Bench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let mut proposal = bench.proposal("agent", r#"{"target":"one"}"#);
@@ -39,7 +39,7 @@ async fn what_a_reviewer_corrected_is_what_runs_and_what_was_proposed_stays_know
     let edited = bench.changes.edit(edit(&change, "alice", r#"{"target": "two"}"#)).await.unwrap();
     assert_eq!((edited.state, edited.version, edited.target.label.as_str()), (ChangeState::Pending, 2, "two"));
     assert_eq!(edited.arguments.get(), r#"{"target": "two"}"#, "the very bytes");
-    assert_eq!(edited.asked_for().get(), r#"{"target":"one"}"#);
+    assert_eq!(edited.original_arguments().get(), r#"{"target":"one"}"#);
     assert_eq!(edited.edits[0].comment.as_deref(), Some("the other one"));
     for kind in ["change.created", "change.edited"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);
@@ -48,7 +48,7 @@ async fn what_a_reviewer_corrected_is_what_runs_and_what_was_proposed_stays_know
     refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
     bench.decide(&edited, Verdict::Approve).await.unwrap();
     let applied = bench.until(&change.id, ChangeState::Applied).await;
-    assert_eq!(bench.fake.calls.lock().unwrap()[0].1, r#"{"target": "two"}"#);
+    assert_eq!(bench.fake.received_calls.lock().unwrap()[0].1, r#"{"target": "two"}"#);
     assert_eq!(applied.proposed_arguments.as_ref().unwrap().get(), r#"{"target":"one"}"#);
 
     // The agent repeats its call: that is still this change.
@@ -72,7 +72,7 @@ async fn what_a_reviewer_corrected_is_what_runs_and_what_was_proposed_stays_know
 }
 
 #[actix::test]
-async fn an_edit_is_checked_like_a_call() {
+async fn edit_is_checked_like_a_call() {
     let bench = Bench::new().await;
     let change = bench.propose(r#"{"a":1}"#).await;
     for (arguments, kind) in [
@@ -110,7 +110,7 @@ async fn an_edit_is_checked_like_a_call() {
 }
 
 #[actix::test]
-async fn an_edit_leads_around_no_rule() {
+async fn edit_cannot_bypass_a_rule() {
     let bench = Bench::new().await;
     let judge = |verdict, terms: Terms| {
         let decision = Decision {
@@ -122,7 +122,7 @@ async fn an_edit_leads_around_no_rule() {
             standing: None,
             simulated: None,
         };
-        *bench.fake.judgement.lock().unwrap() = Some(decision);
+        *bench.fake.edit_decision.lock().unwrap() = Some(decision);
     };
     let change = bench.propose(r#"{"db":"staging"}"#).await;
     judge(policy::Verdict::Deny, Terms::default());
@@ -142,7 +142,7 @@ async fn an_edit_leads_around_no_rule() {
 }
 
 #[actix::test]
-async fn of_edits_and_approvals_at_once_one_wins_and_what_was_approved_runs() {
+async fn one_of_concurrent_edits_and_approvals_wins() {
     let bench = Bench::new().await;
     for round in 0..20 {
         let change = bench.propose(&format!(r#"{{"target":"{round}"}}"#)).await;
@@ -165,15 +165,15 @@ async fn of_edits_and_approvals_at_once_one_wins_and_what_was_approved_runs() {
             bench.decide(&won[0], Verdict::Approve).await.unwrap();
             bench.until(&change.id, ChangeState::Applied).await
         };
-        let ran = bench.fake.calls.lock().unwrap().last().unwrap().1.clone();
+        let ran = bench.fake.received_calls.lock().unwrap().last().unwrap().1.clone();
         assert_eq!((ran.as_str(), ended.arguments.get()), (won[0].arguments.get(), won[0].arguments.get()));
     }
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 20);
+    assert_eq!(fake.call_count(), 20);
 }
 
 #[actix::test]
-async fn a_stale_change_can_be_corrected() {
+async fn stale_change_can_be_edited() {
     let bench = Bench::new().await;
     let change = bench.propose(r#"{"old":"text"}"#).await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ToolExecution);
@@ -188,7 +188,7 @@ async fn a_stale_change_can_be_corrected() {
 }
 
 #[actix::test]
-async fn a_refresh_shows_what_moved_and_voids_votes() {
+async fn refresh_shows_the_new_diff_and_voids_votes() {
     let bench = Bench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.terms.quorum = 2;

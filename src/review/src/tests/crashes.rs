@@ -24,7 +24,7 @@ async fn child() {
     *fake.ledger.lock().unwrap() = Some(Path::new(&dir).join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let data = Path::new(&dir).join("data");
-    let bench = Bench::at(&data, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::at_path(&data, fake, Arc::clone(&skew), config(&skew)).await;
     let change = bench.propose(r#"{"n":1}"#).await;
     std::fs::write(Path::new(&dir).join("heard"), &change.id).unwrap();
     let _ = bench.decide(&change, Verdict::Approve).await;
@@ -56,7 +56,7 @@ async fn restart(dir: &Path) -> (Bench, Option<Arc<Change>>) {
     let fake = fake();
     *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
-    let bench = Bench::at(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::at_path(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
     let page = bench.changes.list(super::super::ChangeFilter::default(), 10, None).await.unwrap();
     assert!(page.items.len() <= 1);
     let Some(found) = page.items.first() else { return (bench, None) };
@@ -70,7 +70,7 @@ async fn restart(dir: &Path) -> (Bench, Option<Arc<Change>>) {
 }
 
 #[actix::test]
-async fn whatever_the_moment_it_is_applied_at_most_once_and_nobody_was_told_too_early() {
+async fn crash_at_any_point_applies_once_and_announces_after_commit() {
     use ChangeState::{Applied, OutcomeUnknown, Pending};
     // The point, its passage, what is found after the restart, and how often the provider was called in all.
     let table: &[(&str, u32, Option<ChangeState>, usize)] = &[

@@ -19,7 +19,7 @@ fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> Option<
 }
 
 #[actix::test]
-async fn of_a_thousand_decisions_at_once_one_wins_and_it_runs_once() {
+async fn one_of_a_thousand_concurrent_decisions_wins() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     let decisions = (0..1000).map(|n| {
@@ -43,11 +43,11 @@ async fn of_a_thousand_decisions_at_once_one_wins_and_it_runs_once() {
     let events = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
     assert_eq!(events.iter().filter(|e| e.event == "approved" || e.event == "rejected").count(), 1);
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), usize::from(won[0].state == ChangeState::Approved));
+    assert_eq!(fake.call_count(), usize::from(won[0].state == ChangeState::Approved));
 }
 
 #[actix::test]
-async fn an_old_version_another_digest_and_a_foreign_role_are_refused() {
+async fn old_version_wrong_digest_and_wrong_role_are_refused() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     let with = |adjust: fn(&mut super::super::DecideChange)| {
@@ -74,7 +74,7 @@ async fn an_old_version_another_digest_and_a_foreign_role_are_refused() {
 }
 
 #[actix::test]
-async fn a_target_that_moved_makes_it_stale_and_then_pending_with_the_new_diff() {
+async fn moved_target_makes_it_stale_then_pending_with_a_new_diff() {
     let bench = Bench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose("{}").await;
@@ -92,11 +92,11 @@ async fn a_target_that_moved_makes_it_stale_and_then_pending_with_the_new_diff()
     bench.decide(&current, Verdict::Approve).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 1);
+    assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
-async fn what_something_else_would_run_is_stale_and_decided_anew() {
+async fn change_is_stale_if_its_server_changed() {
     let bench = Bench::new().await;
     let at = |fingerprint: &str| ServedBy { fingerprint: fingerprint.into(), label: "elsewhere".into() };
     let change = bench.propose("{}").await;
@@ -111,11 +111,11 @@ async fn what_something_else_would_run_is_stale_and_decided_anew() {
     bench.decide(&current, Verdict::Approve).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 1);
+    assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
-async fn what_cannot_be_previewed_any_more_stays_stale_until_it_can() {
+async fn stale_change_stays_stale_until_its_preview_works() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
@@ -133,7 +133,7 @@ async fn what_cannot_be_previewed_any_more_stays_stale_until_it_can() {
 }
 
 #[actix::test]
-async fn a_stale_change_can_be_rejected_and_withdrawn() {
+async fn stale_change_can_be_rejected_and_withdrawn() {
     let bench = Bench::new().await;
     let (first, second) = (bench.propose("{}").await, bench.propose("{}").await);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
@@ -146,7 +146,7 @@ async fn a_stale_change_can_be_rejected_and_withdrawn() {
 }
 
 #[actix::test]
-async fn a_tool_that_is_another_one_now_is_not_run_with_the_old_arguments() {
+async fn change_is_stale_if_its_tool_definition_changed() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
@@ -155,11 +155,11 @@ async fn a_tool_that_is_another_one_now_is_not_run_with_the_old_arguments() {
     assert!(stale.fault.as_ref().unwrap().message.contains("propose it again"));
     refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale);
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 0);
+    assert_eq!(fake.call_count(), 0);
 }
 
 #[actix::test]
-async fn while_nobody_can_look_at_the_target_it_stays_as_it_is() {
+async fn change_is_unchanged_while_its_target_cannot_be_read() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     bench.fake.present.store(false, Ordering::SeqCst);
@@ -173,7 +173,7 @@ async fn while_nobody_can_look_at_the_target_it_stays_as_it_is() {
 }
 
 #[actix::test]
-async fn only_its_proposer_withdraws_a_change() {
+async fn only_the_proposer_withdraws_a_change() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     let principal = |name: &str, role| Principal { name: name.into(), role, key_id: None, owner: None };
@@ -190,11 +190,11 @@ async fn only_its_proposer_withdraws_a_change() {
 }
 
 #[actix::test]
-async fn a_change_whose_time_is_over_cannot_be_approved() {
+async fn expired_change_cannot_be_approved() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     bench.skew.store(59, Ordering::SeqCst);
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
     bench.skew.store(60, Ordering::SeqCst);
     let expired = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeExpired).unwrap();
     assert_eq!((expired.state, expired.version), (ChangeState::Expired, 2));
@@ -204,7 +204,7 @@ async fn a_change_whose_time_is_over_cannot_be_approved() {
 }
 
 #[actix::test]
-async fn what_nobody_decides_on_expires_with_a_reason_and_is_announced() {
+async fn undecided_change_expires_with_a_reason_and_an_event() {
     let bench = Bench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let mut ids = Vec::new();
@@ -215,12 +215,12 @@ async fn what_nobody_decides_on_expires_with_a_reason_and_is_announced() {
     bench.decide(&decided, Verdict::Reject).await.unwrap();
     // A clock that goes back keeps nothing from happening, and nothing from being in order.
     bench.skew.store(-7200, Ordering::SeqCst);
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
     bench.skew.store(61, Ordering::SeqCst);
-    let first = super::super::upkeep::expiry::round(&bench.changes.inner).await;
-    let second = super::super::upkeep::expiry::round(&bench.changes.inner).await;
+    let first = super::super::upkeep::expiry::expire_due(&bench.changes.inner).await;
+    let second = super::super::upkeep::expiry::expire_due(&bench.changes.inner).await;
     assert_eq!((first, second), (256, 43));
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
     let counts = bench.changes.counts();
     assert!(counts.contains(&(ChangeState::Expired, 299)) && counts.contains(&(ChangeState::Pending, 0)));
     for seq in 1..=600 {
@@ -236,9 +236,9 @@ async fn what_nobody_decides_on_expires_with_a_reason_and_is_announced() {
 }
 
 #[actix::test]
-async fn an_unknown_outcome_is_settled_by_a_reviewer_only_and_once() {
+async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     let bench = Bench::new().await;
-    *bench.fake.ending.lock().unwrap() = Ending::Error(ErrorKind::Timeout);
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     let change = bench.propose("{}").await;
     let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
     refused(early, ErrorKind::ChangeNotPending);
@@ -262,7 +262,7 @@ async fn an_unknown_outcome_is_settled_by_a_reviewer_only_and_once() {
 }
 
 #[actix::test]
-async fn a_endpoint_that_goes_away_leaves_nothing_half_done() {
+async fn dropped_request_leaves_no_partial_decision() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();

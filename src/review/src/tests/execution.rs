@@ -11,31 +11,31 @@ use countersign_protocol::ErrorKind;
 use countersign_store::Place;
 
 #[actix::test]
-async fn every_way_a_call_can_end() {
+async fn each_call_outcome_leads_to_its_state() {
     for (ending, state, code) in [
-        (Ending::Succeed, ChangeState::Applied, None),
-        (Ending::ToolError, ChangeState::Failed, Some("TOOL_EXECUTION_ERROR")),
-        (Ending::Error(ErrorKind::ValidationFailed), ChangeState::Failed, Some("VALIDATION_FAILED")),
-        (Ending::Error(ErrorKind::ResourceNotFound), ChangeState::Failed, Some("RESOURCE_NOT_FOUND")),
-        (Ending::Error(ErrorKind::UpstreamUnavailable), ChangeState::OutcomeUnknown, Some("UPSTREAM_UNAVAILABLE")),
-        (Ending::Error(ErrorKind::Internal), ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
-        (Ending::Panic, ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
-        (Ending::Hang, ChangeState::OutcomeUnknown, Some("TIMEOUT")),
+        (CallOutcome::Succeed, ChangeState::Applied, None),
+        (CallOutcome::ToolError, ChangeState::Failed, Some("TOOL_EXECUTION_ERROR")),
+        (CallOutcome::Error(ErrorKind::ValidationFailed), ChangeState::Failed, Some("VALIDATION_FAILED")),
+        (CallOutcome::Error(ErrorKind::ResourceNotFound), ChangeState::Failed, Some("RESOURCE_NOT_FOUND")),
+        (CallOutcome::Error(ErrorKind::UpstreamUnavailable), ChangeState::OutcomeUnknown, Some("UPSTREAM_UNAVAILABLE")),
+        (CallOutcome::Error(ErrorKind::Internal), ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
+        (CallOutcome::Panic, ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
+        (CallOutcome::Hang, ChangeState::OutcomeUnknown, Some("TIMEOUT")),
     ] {
         let bench = Bench::with(|config| config.run_timeout = Duration::from_millis(500)).await;
-        *bench.fake.ending.lock().unwrap() = ending.clone();
+        *bench.fake.outcome.lock().unwrap() = ending.clone();
         let change = bench.propose("{}").await;
         bench.decide(&change, Verdict::Approve).await.unwrap();
         let ended = bench.until(&change.id, state).await;
         assert_eq!(ended.fault.as_ref().map(|f| f.code.as_str()), code, "{ending:?}");
         assert_eq!(ended.result.is_some(), matches!(state, ChangeState::Applied | ChangeState::Failed), "{ending:?}");
         let (_, fake, _) = bench.end().await;
-        assert_eq!(fake.calls(), 1, "{ending:?}");
+        assert_eq!(fake.call_count(), 1, "{ending:?}");
     }
 }
 
 #[actix::test]
-async fn changes_to_one_target_run_one_after_another_and_others_side_by_side() {
+async fn changes_to_one_target_run_one_at_a_time() {
     let bench = Bench::with(|config| config.concurrency = 4).await;
     bench.fake.gate.forget_permits(1_000_000);
     let mut same = Vec::new();
@@ -45,7 +45,7 @@ async fn changes_to_one_target_run_one_after_another_and_others_side_by_side() {
         same.push(change.id.clone());
     }
     bench.until(&same[0], ChangeState::Executing).await;
-    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(bench.fake.call_count(), 1);
     let mut others = Vec::new();
     for n in 0..6 {
         let change = bench.propose(&format!(r#"{{"target":"other-{n}"}}"#)).await;
@@ -60,15 +60,15 @@ async fn changes_to_one_target_run_one_after_another_and_others_side_by_side() {
     for id in same.iter().chain(&others) {
         bench.until(id, ChangeState::Applied).await;
     }
-    assert_eq!(bench.fake.most_running.load(Ordering::SeqCst), 4, "the bound is used, and kept");
-    let calls = bench.fake.calls.lock().unwrap().clone();
+    assert_eq!(bench.fake.max_running.load(Ordering::SeqCst), 4, "the bound is used, and kept");
+    let calls = bench.fake.received_calls.lock().unwrap().clone();
     let order: Vec<_> = calls.iter().filter(|(_, a)| a.contains("same")).map(|(_, a)| a.as_str()).collect();
     assert_eq!(order, [r#"{"target":"same","n":0}"#, r#"{"target":"same","n":1}"#, r#"{"target":"same","n":2}"#]);
     bench.end().await;
 }
 
 #[actix::test]
-async fn a_target_that_moves_between_approval_and_run_is_not_written_to() {
+async fn change_is_not_run_if_its_target_moved_after_approval() {
     let bench = Bench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose(r#"{"n":1}"#).await;
@@ -82,7 +82,7 @@ async fn a_target_that_moves_between_approval_and_run_is_not_written_to() {
     let fresh = bench.changes.wait(&second.id, 3, Duration::from_secs(20)).await.unwrap().unwrap();
     assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 4));
     assert_eq!(fresh.approvals(), 0, "the approval was for another diff");
-    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(bench.fake.call_count(), 1);
     let trail = bench.changes.audit_page(Some(&second.id), 10, None).await.unwrap().items;
     let events: Vec<_> = trail.iter().rev().map(|e| e.event.as_str()).collect();
     assert_eq!(events, ["created", "approved", "stale", "refreshed"]);
@@ -90,7 +90,7 @@ async fn a_target_that_moves_between_approval_and_run_is_not_written_to() {
 }
 
 #[actix::test]
-async fn approved_work_whose_provider_is_gone_goes_back_to_a_person() {
+async fn change_goes_back_to_review_if_its_provider_is_gone() {
     let bench = Bench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose("{}").await;
@@ -102,12 +102,12 @@ async fn approved_work_whose_provider_is_gone_goes_back_to_a_person() {
     bench.fake.gate.add_permits(1_000_000);
     let stale = bench.until(&second.id, ChangeState::Stale).await;
     assert_eq!(stale.fault.as_ref().unwrap().code, "UPSTREAM_UNAVAILABLE");
-    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(bench.fake.call_count(), 1);
     bench.end().await;
 }
 
 #[actix::test]
-async fn approved_but_not_run_in_time_expires() {
+async fn approved_change_expires_if_not_run_in_time() {
     let bench = Bench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose("{}").await;
@@ -116,17 +116,17 @@ async fn approved_but_not_run_in_time_expires() {
     bench.until(&first.id, ChangeState::Executing).await;
     bench.decide(&second, Verdict::Approve).await.unwrap();
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 1, "not the one that runs");
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1, "not the one that runs");
     let expired = bench.get(&second.id).await;
     assert!(expired.state == ChangeState::Expired && expired.fault.as_ref().unwrap().message.contains("not run"));
     bench.fake.gate.add_permits(1_000_000);
     bench.until(&first.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 1);
+    assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
-async fn a_result_that_is_too_large_is_replaced_by_a_note() {
+async fn oversized_result_is_replaced_by_a_note() {
     let bench = Bench::with(|config| config.max_result_bytes = 20).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
@@ -135,9 +135,9 @@ async fn a_result_that_is_too_large_is_replaced_by_a_note() {
     bench.end().await;
 }
 
-/// What a killed process leaves: a change that is executing, and one that is approved.
+/// Simulates a killed process, which leaves one executing and one approved change.
 #[actix::test]
-async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
+async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let bench = Bench::new().await;
     let propose = async |target| bench.propose(&format!(r#"{{"target":"{target}"}}"#)).await;
     let (ran, waiting, pending, same) =
@@ -164,9 +164,9 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
         }
     }
     let (dir, fake, skew) = bench.end().await;
-    assert_eq!(fake.calls(), 0);
+    assert_eq!(fake.call_count(), 0);
 
-    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     let unknown = bench.get(&ran.id).await;
     assert_eq!((unknown.state, unknown.version), (ChangeState::OutcomeUnknown, 4), "before anybody can ask");
     bench.until(&waiting.id, ChangeState::Applied).await;
@@ -180,7 +180,7 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
     skew.fetch_add(30, Ordering::SeqCst);
     bench.until(&same.id, ChangeState::Applied).await;
     let (dir, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 3);
+    assert_eq!(fake.call_count(), 3);
     Place::directory(dir.path()).verify_audit(None).unwrap();
 }
 
@@ -188,12 +188,12 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
 async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     // One place: what waits takes none.
     let bench = Bench::with(|config| config.concurrency = 1).await;
-    *bench.fake.ending.lock().unwrap() = Ending::Error(ErrorKind::UpstreamUnavailable);
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::UpstreamUnavailable);
     let lost = bench.propose(r#"{"target":"a","n":1}"#).await;
     bench.decide(&lost, Verdict::Approve).await.unwrap();
     let lost = bench.until(&lost.id, ChangeState::OutcomeUnknown).await;
     assert!(lost.target_taken_until.is_some_and(|until| until > lost.updated_at));
-    *bench.fake.ending.lock().unwrap() = Ending::Succeed;
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
     let same = bench.propose(r#"{"target":"a","n":2}"#).await;
     bench.decide(&same, Verdict::Approve).await.unwrap();
     let moved = bench.propose(r#"{"target":"a","n":3}"#).await;
@@ -210,26 +210,26 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     assert_eq!(settled.target_taken_until, None);
     bench.until(&same.id, ChangeState::Applied).await;
     bench.until(&moved.id, ChangeState::Applied).await;
-    let calls = bench.fake.calls.lock().unwrap().clone();
+    let calls = bench.fake.received_calls.lock().unwrap().clone();
     assert!(calls[2].1.contains("2") && calls[3].1.contains("3"), "in the order of their approvals: {calls:?}");
     bench.end().await;
 }
 
 /// Progress and questions keep a call alive for longer than its time-out.
 #[actix::test]
-async fn long_call_that_breaks_still_holds_back_its_target() {
+async fn broken_long_call_still_occupies_its_target() {
     for (ending, held) in [
-        (Ending::Error(ErrorKind::UpstreamUnavailable), true),
-        (Ending::Panic, true),
-        (Ending::Error(ErrorKind::Timeout), false),
+        (CallOutcome::Error(ErrorKind::UpstreamUnavailable), true),
+        (CallOutcome::Panic, true),
+        (CallOutcome::Error(ErrorKind::Timeout), false),
     ] {
         let bench = Bench::new().await;
-        *bench.fake.ending.lock().unwrap() = ending.clone();
+        *bench.fake.outcome.lock().unwrap() = ending.clone();
         bench.fake.gate.forget_permits(1_000_000);
         let change = bench.propose("{}").await;
         bench.decide(&change, Verdict::Approve).await.unwrap();
         bench.until(&change.id, ChangeState::Executing).await;
-        while bench.fake.calls() == 0 {
+        while bench.fake.call_count() == 0 {
             tokio::task::yield_now().await;
         }
         bench.skew.store(3600, Ordering::SeqCst);
@@ -241,7 +241,7 @@ async fn long_call_that_breaks_still_holds_back_its_target() {
 }
 
 #[actix::test]
-async fn after_a_restart_approved_work_waits_for_its_provider_to_appear() {
+async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     bench.changes.inner.stop.cancel();
@@ -249,7 +249,7 @@ async fn after_a_restart_approved_work_waits_for_its_provider_to_appear() {
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
     let config = super::super::PendingConfig { provider_grace: Duration::from_secs(60), ..config(&skew) };
-    let bench = Bench::over(dir, fake, skew, config).await;
+    let bench = Bench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     bench.fake.present.store(true, Ordering::SeqCst);
     bench.until(&change.id, ChangeState::Applied).await;
@@ -257,7 +257,7 @@ async fn after_a_restart_approved_work_waits_for_its_provider_to_appear() {
 }
 
 #[actix::test]
-async fn shutdown_lets_running_calls_end() {
+async fn shutdown_waits_for_running_calls() {
     let bench = Bench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let change = bench.propose("{}").await;
@@ -282,15 +282,15 @@ async fn shutdown_lets_running_calls_end() {
 }
 
 #[actix::test]
-async fn what_does_not_end_by_the_deadline_has_an_unknown_outcome() {
+async fn call_beyond_the_shutdown_deadline_is_unknown() {
     let bench = Bench::new().await;
-    *bench.fake.ending.lock().unwrap() = Ending::Hang;
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Hang;
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
     bench.until(&change.id, ChangeState::Executing).await;
     bench.changes.shutdown(Duration::from_millis(1)).await;
     let (dir, fake, skew) = (bench.dir, bench.fake, bench.skew);
-    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     let unknown = bench.get(&change.id).await;
     assert_eq!((unknown.state, unknown.version), (ChangeState::OutcomeUnknown, 4));
     assert!(unknown.fault.as_ref().unwrap().message.contains("stopped while"));
@@ -298,11 +298,11 @@ async fn what_does_not_end_by_the_deadline_has_an_unknown_outcome() {
 }
 
 #[actix::test]
-async fn a_change_whose_server_is_away_waits_for_it_and_runs_exactly_what_was_approved() {
+async fn change_waits_for_its_server_and_runs_as_approved() {
     for unlisted in [false, true] {
         let bench = Bench::with(|config| config.provider_grace = Duration::from_secs(3600)).await;
         let away = |is: bool| {
-            let flag = if unlisted { &bench.fake.unlisted } else { &bench.fake.away };
+            let flag = if unlisted { &bench.fake.tools_unknown } else { &bench.fake.unavailable };
             flag.store(is, Ordering::SeqCst);
         };
         let bytes = r#"{ "target":"t",  "n":12345678901234567890123, "f":1.10, "e":"\u00e9" }"#;
@@ -324,17 +324,17 @@ async fn a_change_whose_server_is_away_waits_for_it_and_runs_exactly_what_was_ap
         bench.until(&first.id, ChangeState::Applied).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits");
-        assert_eq!(bench.fake.calls(), 1);
+        assert_eq!(bench.fake.call_count(), 1);
         away(false);
         bench.until(&change.id, ChangeState::Applied).await;
-        let calls = bench.fake.calls.lock().unwrap().clone();
+        let calls = bench.fake.received_calls.lock().unwrap().clone();
         assert_eq!(calls[1..], [("update".to_owned(), bytes.to_owned())], "the exact bytes, once");
         bench.end().await;
     }
 }
 
 #[actix::test]
-async fn a_server_that_stays_away_leaves_an_approved_change_to_a_person() {
+async fn change_goes_back_to_review_if_its_server_stays_away() {
     let bench = Bench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose(r#"{"target":"t"}"#).await;
@@ -342,10 +342,10 @@ async fn a_server_that_stays_away_leaves_an_approved_change_to_a_person() {
     bench.decide(&first, Verdict::Approve).await.unwrap();
     bench.until(&first.id, ChangeState::Executing).await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
-    bench.fake.away.store(true, Ordering::SeqCst);
+    bench.fake.unavailable.store(true, Ordering::SeqCst);
     bench.fake.gate.add_permits(10);
     let stale = bench.until(&change.id, ChangeState::Stale).await;
     assert_eq!(stale.fault.as_ref().map(|fault| fault.code.as_str()), Some("UPSTREAM_UNAVAILABLE"));
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 1, "nothing was sent");
+    assert_eq!(fake.call_count(), 1, "nothing was sent");
 }

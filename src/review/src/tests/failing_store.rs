@@ -163,7 +163,7 @@ async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<F
         trouble: Mutex::new(Some((kind, trouble, times))),
     });
     let skew = Arc::new(AtomicI64::new(0));
-    let bench = Bench::on(Arc::clone(&store) as _, fake(), Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::on_store(Arc::clone(&store) as _, fake(), Arc::clone(&skew), config(&skew)).await;
     (bench, store, dir)
 }
 
@@ -173,7 +173,7 @@ async fn a_result_that_cannot_be_recorded_is_recorded_later_and_the_call_is_not_
     let change = bench.propose("{}").await;
     bench.decide(&change, Verdict::Approve).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
-    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(bench.fake.call_count(), 1);
     assert_eq!(store.trouble.lock().unwrap().as_ref().unwrap().2, 0, "it failed as the test wanted");
     bench.end().await;
 }
@@ -186,7 +186,7 @@ async fn a_result_that_was_recorded_and_denied_is_not_recorded_twice() {
     troubled(&store).await;
     bench.changes.shutdown(std::time::Duration::from_secs(20)).await;
     let trail = Place::directory(dir.path()).verify_audit(None).unwrap();
-    assert_eq!((trail.entries, bench.fake.calls()), (4, 1));
+    assert_eq!((trail.entries, bench.fake.call_count()), (4, 1));
 }
 
 #[actix::test]
@@ -197,7 +197,7 @@ async fn nothing_runs_before_the_claim_is_durable() {
     bench.decide(&change, Verdict::Approve).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
     let previews = bench.fake.previews.load(Ordering::SeqCst);
-    assert_eq!((previews, bench.fake.calls()), (7, 1), "looked at anew for each claim");
+    assert_eq!((previews, bench.fake.call_count()), (7, 1), "looked at anew for each claim");
     for kind in ["change.created", "change.approved", "change.executing", "change.applied"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
@@ -211,8 +211,8 @@ async fn a_claim_of_unknown_outcome_is_never_run() {
     bench.decide(&change, Verdict::Approve).await.unwrap();
     troubled(&store).await;
     let (_, fake, skew) = bench.end().await;
-    assert_eq!(fake.calls(), 0);
-    let bench = Bench::at(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
+    assert_eq!(fake.call_count(), 0);
+    let bench = Bench::at_path(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::OutcomeUnknown, "a person settles it");
     bench.end().await;
 }
@@ -225,7 +225,7 @@ async fn who_waits_hears_of_a_step_though_the_change_cannot_be_read_at_first() {
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let long = std::time::Duration::from_secs(600);
     let mut wait = Box::pin(bench.changes.wait(&change.id, 1, long));
-    while !bench.changes.inner.watchers.are_there(&change.id) {
+    while !bench.changes.inner.watchers.has_watchers(&change.id) {
         assert!(futures_util::poll!(wait.as_mut()).is_pending());
     }
     bench.decide(&change, Verdict::Reject).await.unwrap_err();
@@ -264,8 +264,8 @@ async fn refused_expiries_stay_due() {
     let (bench, _store, _dir) = flaky(EventKind::Expired, Trouble::Refuse(StoreError::DiskFull), 1).await;
     let change = bench.propose("{}").await;
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 1);
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Expired);
     bench.end().await;
 }

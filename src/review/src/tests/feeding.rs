@@ -14,7 +14,7 @@ fn seqs(events: &[std::sync::Arc<FeedEvent>]) -> Vec<u64> {
 }
 
 #[actix::test]
-async fn an_event_is_the_same_live_and_replayed_and_tells_no_secrets() {
+async fn event_is_the_same_live_and_replayed_without_secrets() {
     let bench = Bench::new().await;
     let mut live = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose(r#"{"password":"hunter2"}"#).await;
@@ -43,7 +43,7 @@ async fn an_event_is_the_same_live_and_replayed_and_tells_no_secrets() {
 }
 
 #[actix::test]
-async fn whoever_falls_behind_the_ring_still_gets_everything_once() {
+async fn slow_subscriber_gets_every_event_once() {
     let bench = Bench::with(|config| config.feed_ring = 8).await;
     let mut slow = bench.changes.feed().subscribe(None).unwrap();
     join_all((0..300).map(|_| bench.propose("{}"))).await;
@@ -122,7 +122,7 @@ async fn session_events_are_live_and_unnumbered() {
 }
 
 #[actix::test]
-async fn a_number_beyond_the_end_counts_as_the_end() {
+async fn subscription_beyond_the_end_starts_at_the_end() {
     let bench = Bench::new().await;
     bench.propose("{}").await;
     let mut lost = bench.changes.feed().subscribe(Some(1_000_000)).unwrap();
@@ -134,12 +134,12 @@ async fn a_number_beyond_the_end_counts_as_the_end() {
 }
 
 #[actix::test]
-async fn numbers_go_on_after_a_restart() {
+async fn event_numbers_continue_after_restart() {
     let bench = Bench::new().await;
     bench.propose("{}").await;
     let (dir, fake, skew) = bench.end().await;
     let config = config(&skew);
-    let bench = Bench::over(dir, fake, skew, config).await;
+    let bench = Bench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.changes.feed().head(), 1);
     let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
     bench.propose("{}").await;
@@ -149,7 +149,7 @@ async fn numbers_go_on_after_a_restart() {
 }
 
 #[actix::test]
-async fn a_waiter_hears_of_the_next_version_and_of_the_end() {
+async fn waiter_is_woken_by_next_version_and_by_shutdown() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     let zero = std::time::Duration::ZERO;
@@ -171,7 +171,7 @@ async fn a_waiter_hears_of_the_next_version_and_of_the_end() {
 }
 
 #[actix::test]
-async fn a_thousand_subscribers_share_the_bytes() {
+async fn thousand_subscribers_share_event_bytes() {
     let bench = Bench::new().await;
     let feed = bench.changes.feed();
     let subscribers: Vec<_> = (0..1000).map(|_| feed.subscribe(None).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What the tool of a running change asks: durable before the client sees it, answered once, and never for ever.
+//! Questions of a running change's tool: durable before the client sees them, answered once, and limited in time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,10 +24,10 @@ fn agent() -> Principal {
     }
 }
 
-/// A change whose tool asks those things, approved; its client can fill in forms.
+/// Approves a change whose tool asks these questions; its client can fill in forms.
 async fn asking(bench: &Bench, questions: &[(&str, &str)]) -> Arc<Change> {
-    *bench.fake.ending.lock().unwrap() =
-        Ending::Ask(questions.iter().map(|(key, method)| ((*key).to_owned(), (*method).to_owned())).collect());
+    *bench.fake.outcome.lock().unwrap() =
+        CallOutcome::Ask(questions.iter().map(|(key, method)| ((*key).to_owned(), (*method).to_owned())).collect());
     let proposal = super::super::Proposal {
         terms: Terms { questions: true, ..Terms::default() },
         client: Some(raw(r#"{"elicitation":{"form":{}}}"#)),
@@ -42,7 +42,8 @@ async fn open(bench: &Bench, id: &str, count: usize) -> Vec<String> {
     let mut version = 0;
     loop {
         let change = bench.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
-        let open: Vec<_> = change.dialogue.iter().flat_map(|dialogue| dialogue.open()).map(|q| q.key.clone()).collect();
+        let open: Vec<_> =
+            change.dialogue.iter().flat_map(|dialogue| dialogue.open_questions()).map(|q| q.key.clone()).collect();
         if open.len() == count {
             return open;
         }
@@ -56,7 +57,7 @@ fn text(change: &Change) -> String {
 }
 
 #[actix::test]
-async fn questions_and_answers_are_part_of_the_change_and_of_its_trail() {
+async fn questions_and_answers_are_stored_and_audited() {
     let bench = Bench::new().await;
     let change = asking(&bench, &[("a", "elicitation/create"), ("b", "elicitation/create")]).await;
     assert_eq!(open(&bench, &change.id, 2).await, ["a", "b"]);
@@ -70,7 +71,7 @@ async fn questions_and_answers_are_part_of_the_change_and_of_its_trail() {
     assert!(text(&applied).contains(r#"a={\"action\":\"accept\",\"content\":{\"n\":1.0}}"#), "{}", text(&applied));
     let said = applied.dialogue.as_ref().unwrap();
     assert!(said.questions.iter().all(|q| q.answer.is_some() && q.unanswered.is_none() && !q.is_open()));
-    assert_eq!(bench.fake.calls(), 1, "the tool ran once");
+    assert_eq!(bench.fake.call_count(), 1, "the tool ran once");
     let trail = bench.changes.audit_page(Some(&change.id), 50, None).await.unwrap();
     let events: Vec<_> = trail.items.iter().rev().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
     let (asked, answered) = (("asked", "system"), ("answered", "agent"));
@@ -81,7 +82,7 @@ async fn questions_and_answers_are_part_of_the_change_and_of_its_trail() {
 }
 
 #[actix::test]
-async fn nobody_needs_to_answer() {
+async fn unanswered_question_times_out() {
     let bench = Bench::with(|config| {
         config.answer_timeout = Duration::from_millis(50);
         // The time of the call stands still meanwhile.
@@ -99,14 +100,14 @@ async fn nobody_needs_to_answer() {
 }
 
 #[actix::test]
-async fn a_client_that_takes_its_task_back_is_asked_no_more() {
+async fn cancelled_task_is_asked_no_more_questions() {
     let bench = Bench::with(|config| config.concurrency = 1).await;
     let change = asking(&bench, &[("a", "elicitation/create"), ("a", "elicitation/create")]).await;
     let keys = open(&bench, &change.id, 2).await;
     assert!(keys[0] == "a" && keys[1] != "a", "no key is used twice: {keys:?}");
     // What waits for its client keeps nobody else from running.
     let other = bench.propose(r#"{"target":"u"}"#).await;
-    *bench.fake.ending.lock().unwrap() = Ending::Succeed;
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
     bench.decide(&other, Verdict::Approve).await.unwrap();
     bench.until(&other.id, ChangeState::Applied).await;
     bench.changes.give_up(&change.id, &agent()).await.unwrap();
@@ -116,7 +117,7 @@ async fn a_client_that_takes_its_task_back_is_asked_no_more() {
 }
 
 #[actix::test]
-async fn what_is_too_large_is_refused_and_what_is_running_survives_it() {
+async fn oversized_question_is_refused_and_the_call_goes_on() {
     let bench = Bench::new().await;
     let change = asking(&bench, &[("a", "elicitation/create")]).await;
     open(&bench, &change.id, 1).await;
@@ -132,9 +133,9 @@ async fn what_is_too_large_is_refused_and_what_is_running_survives_it() {
 }
 
 #[actix::test]
-async fn without_the_rule_nothing_is_asked() {
+async fn tool_asks_nothing_without_the_rule() {
     let bench = Bench::new().await;
-    *bench.fake.ending.lock().unwrap() = Ending::Ask(vec![("a".into(), "elicitation/create".into())]);
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Ask(vec![("a".into(), "elicitation/create".into())]);
     let proposal =
         super::super::Proposal { client: Some(raw(r#"{"elicitation":{"form":{}}}"#)), ..bench.proposal("agent", "{}") };
     let change = bench.changes.propose(proposal).await.unwrap();

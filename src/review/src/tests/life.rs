@@ -1,4 +1,4 @@
-//! The ways of a change that goes well, and of one that does not.
+//! The life of an approved change, and of a rejected one.
 
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict};
@@ -6,19 +6,19 @@ use countersign_protocol::ErrorKind;
 use countersign_store::Place;
 
 #[actix::test]
-async fn an_approved_change_runs_once_with_exactly_the_bytes_that_were_shown() {
+async fn approved_change_runs_once_with_the_bytes_shown() {
     let bench = Bench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let arguments = "{ \"target\":\"t\",\n \"n\": 1.50 }";
     let change = bench.propose(arguments).await;
     assert_eq!((change.state, change.version), (ChangeState::Pending, 1));
-    assert_eq!(bench.fake.calls(), 0);
+    assert_eq!(bench.fake.call_count(), 0);
     let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
     assert_eq!((approved.state, approved.version), (ChangeState::Approved, 2));
     let applied = bench.until(&change.id, ChangeState::Applied).await;
     assert_eq!(applied.version, 4);
     assert!(applied.result.as_ref().unwrap().get().contains("done for agent"));
-    assert_eq!(*bench.fake.calls.lock().unwrap(), [("update".to_owned(), arguments.to_owned())]);
+    assert_eq!(*bench.fake.received_calls.lock().unwrap(), [("update".to_owned(), arguments.to_owned())]);
     for (seq, kind) in [(1, "change.created"), (2, "change.approved"), (3, "change.executing"), (4, "change.applied")] {
         let event = feed.next().await.unwrap();
         assert_eq!((event.seq, event.kind.as_ref()), (Some(seq), kind));
@@ -33,7 +33,7 @@ async fn an_approved_change_runs_once_with_exactly_the_bytes_that_were_shown() {
 }
 
 #[actix::test]
-async fn a_rejected_change_never_runs() {
+async fn rejected_change_never_runs() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     let rejected = bench.decide(&change, Verdict::Reject).await.unwrap();
@@ -42,11 +42,11 @@ async fn a_rejected_change_never_runs() {
     assert_eq!(again.error.kind, ErrorKind::ChangeNotPending);
     assert_eq!(again.current.unwrap().version, 2);
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 0);
+    assert_eq!(fake.call_count(), 0);
 }
 
 #[actix::test]
-async fn whoever_proposed_a_change_cannot_approve_it() {
+async fn proposer_cannot_approve_own_change() {
     let bench = Bench::new().await;
     let change = bench.changes.propose(bench.proposal("alice", "{}")).await.unwrap();
     let by_name = bench.decide(&change, Verdict::Approve).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Pending changes from outside: a real store, the real actor, a provider that counts.
+//! Tests of pending changes through their public interface, with a real store and a fake provider that counts calls.
 
 mod bounds;
 mod corrections;

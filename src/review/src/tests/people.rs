@@ -1,4 +1,4 @@
-//! What rules ask of reviewers, and who counts as one person.
+//! Conditions that rules set for reviewers, and the keys that count as one person.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideE
     error
 }
 
-fn by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange {
+fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange {
     let mut decision = decision(change, name, Verdict::Approve);
     decision.reviewer = Arc::new(Principal { owner: owner.map(Into::into), ..reviewer(name) });
     decision
@@ -31,40 +31,40 @@ async fn propose(bench: &Bench, terms: Terms) -> Arc<Change> {
 }
 
 #[actix::test]
-async fn nobody_approves_their_own_through_another_key_and_nobody_votes_twice() {
+async fn one_person_has_one_vote_and_none_on_own_changes() {
     let bench = Bench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.proposer.owner = Some("carol".into());
     proposal.terms.quorum = 2;
     let change = bench.changes.propose(proposal).await.unwrap();
     for (name, owner) in [("carol", None), ("desk", Some("carol")), ("agent", Some("dave"))] {
-        let error = refused(bench.changes.decide(by(&change, name, owner)).await, ErrorKind::SelfApproval);
+        let error = refused(bench.changes.decide(approval_by(&change, name, owner)).await, ErrorKind::SelfApproval);
         assert_eq!(error.current.unwrap().version, 1, "{name}");
     }
-    let mut same_key = by(&change, "dave", None);
+    let mut same_key = approval_by(&change, "dave", None);
     same_key.reviewer = Arc::new(Principal { key_id: Some("key_agent".into()), ..reviewer("dave") });
     refused(bench.changes.decide(same_key).await, ErrorKind::SelfApproval);
 
-    let voted = bench.changes.decide(by(&change, "laptop", Some("alice"))).await.unwrap();
+    let voted = bench.changes.decide(approval_by(&change, "laptop", Some("alice"))).await.unwrap();
     assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
     assert_eq!(voted.decisions[0].owner.as_deref(), Some("alice"));
     let previews = bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst);
     for (name, owner) in [("phone", Some("alice")), ("alice", None), ("laptop", None)] {
-        refused(bench.changes.decide(by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
+        refused(bench.changes.decide(approval_by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
     }
     assert_eq!(bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst), previews, "no server is asked for that");
-    bench.changes.decide(by(&voted, "bob", None)).await.unwrap();
+    bench.changes.decide(approval_by(&voted, "bob", None)).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
     // What they proposed they may still take for a bad idea.
     let other = bench.propose("{}").await;
-    let mut no = by(&other, "agent", None);
+    let mut no = approval_by(&other, "agent", None);
     no.verdict = Verdict::Reject;
     assert_eq!(bench.changes.decide(no).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
 
 #[actix::test]
-async fn of_many_votes_at_once_each_counts_once_and_it_runs_once() {
+async fn concurrent_votes_count_once_each() {
     let bench = Bench::new().await;
     let change = propose(&bench, Terms { quorum: 3, ..Terms::default() }).await;
     let owners = ["ann", "ben", "cem"];
@@ -74,7 +74,7 @@ async fn of_many_votes_at_once_each_counts_once_and_it_runs_once() {
         async move {
             let mut shown = change;
             loop {
-                match bench.changes.decide(by(&shown, &format!("key-{n}"), Some(owners[n % 3]))).await {
+                match bench.changes.decide(approval_by(&shown, &format!("key-{n}"), Some(owners[n % 3]))).await {
                     Ok(_) => return 1,
                     Err(DecideError { error, current }) if error.kind == ErrorKind::VersionConflict => {
                         shown = current.unwrap();
@@ -96,11 +96,11 @@ async fn of_many_votes_at_once_each_counts_once_and_it_runs_once() {
     voters.sort();
     assert_eq!(voters, owners);
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 1);
+    assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]
-async fn a_rule_may_ask_for_a_comment() {
+async fn rule_can_require_a_comment() {
     let bench = Bench::new().await;
     let change = propose(&bench, Terms { require_comment: true, ..Terms::default() }).await;
     for verdict in [Verdict::Approve, Verdict::Reject] {
@@ -115,7 +115,7 @@ async fn a_rule_may_ask_for_a_comment() {
 }
 
 #[actix::test]
-async fn a_rule_may_ask_for_a_preview_that_shows_what_would_happen() {
+async fn rule_can_require_a_live_preview() {
     let bench = Bench::new().await;
     let proposal = |note: PreviewNote| {
         let mut proposal = bench.proposal("agent", "{}");
@@ -145,7 +145,7 @@ impl Reviewers for Dba {
 }
 
 #[actix::test]
-async fn only_those_whom_the_rule_asks_decide_and_edit() {
+async fn only_the_rules_reviewers_decide_and_edit() {
     let bench = Bench::with(|config| config.people = Arc::new(Dba)).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
     for verdict in [Verdict::Approve, Verdict::Reject] {
@@ -154,20 +154,20 @@ async fn only_those_whom_the_rule_asks_decide_and_edit() {
     }
     let edit = super::corrections::edit(&change, "alice", r#"{"x":1}"#);
     refused(bench.changes.edit(edit).await, ErrorKind::Forbidden);
-    bench.changes.decide(by(&change, "dora", None)).await.unwrap();
+    bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
     bench.end().await;
 }
 
 #[actix::test]
-async fn silence_is_a_no_where_the_rule_says_so() {
+async fn expiry_rejects_if_the_rule_says_so() {
     let bench = Bench::new().await;
     let terms = || Terms { on_expiry: OnExpiry::Reject, ..Terms::default() };
     let (change, late) = (propose(&bench, terms()).await, propose(&bench, terms()).await);
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
     let error = refused(bench.decide(&late, Verdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
-    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 1);
+    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
     assert!(rejected.decisions.is_empty() && rejected.fault.as_ref().unwrap().message.contains("takes that for a no"));
@@ -177,7 +177,7 @@ async fn silence_is_a_no_where_the_rule_says_so() {
 }
 
 #[actix::test]
-async fn what_was_not_wholly_shown_is_not_approved_with_others() {
+async fn truncated_diff_is_not_approved_in_bulk() {
     let bench = Bench::new().await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.preview.diff.truncated = true;
@@ -203,7 +203,7 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
     assert_eq!(bench.changes.propose(keyed).await.unwrap().duplicate_of, None, "its caller says what is the same");
     bench.decide(&first, Verdict::Reject).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
-    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     // Those of the last process are known, and what is over is nobody's duplicate.
     assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.duplicate_of.as_deref(), Some(duplicate.id.as_str()));
     // Of two at the same moment, one is the other's duplicate.
@@ -213,7 +213,7 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
 }
 
 #[actix::test]
-async fn a_flood_is_held_back_and_repeats_are_not() {
+async fn proposal_rate_limits_new_changes_but_not_repeats() {
     let bench = Bench::with(|config| config.max_proposals_per_minute = 3).await;
     let keyed = || super::super::Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", "{}") };
     let first = bench.changes.propose(keyed()).await.unwrap();

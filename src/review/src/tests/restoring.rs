@@ -1,4 +1,4 @@
-//! A gateway that starts on a backup: nothing that may have run since runs by itself.
+//! A gateway that starts on a backup: a change that may have run since does not run by itself.
 
 use std::sync::{Arc, atomic::AtomicI64};
 
@@ -12,7 +12,7 @@ use countersign_store::{
 };
 
 #[actix::test]
-async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() {
+async fn change_approved_in_a_backup_waits_for_review_again() {
     let bench = Bench::new().await;
     // The first holds up the second, which has the same target.
     bench.fake.gate.forget_permits(usize::MAX);
@@ -33,7 +33,7 @@ async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() 
     std::fs::copy(&to, database_path(data.path())).unwrap();
     let skew = Arc::new(AtomicI64::new(0));
     let fake = fake();
-    let restored = Bench::at(data.path(), Arc::clone(&fake), Arc::clone(&skew), config(&skew)).await;
+    let restored = Bench::at_path(data.path(), Arc::clone(&fake), Arc::clone(&skew), config(&skew)).await;
     let seen = restored.get(&change.id).await;
     assert_eq!(seen.state, ChangeState::Stale);
     assert!(seen.fault.as_ref().unwrap().message.starts_with("Restored from a backup"), "{seen:?}");
@@ -48,7 +48,7 @@ async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() 
     restored.decide(&fresh, Verdict::Approve).await.unwrap();
     restored.until(&change.id, ChangeState::Applied).await;
     restored.end().await;
-    let again = Bench::at(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
+    let again = Bench::at_path(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
     let trail = again.changes.audit_page(None, 50, None).await.unwrap();
     assert_eq!(trail.items.iter().filter(|entry| entry.event == "restored").count(), 1);
     again.end().await;

@@ -1,4 +1,4 @@
-//! What is old goes, in the right order and audited; what is not final stays; whoever comes back late is told.
+//! Retention: old records are removed in order and audited, open changes stay, and late subscribers are told.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -30,7 +30,7 @@ async fn bench(retention: RetentionConfig) -> Bench {
 }
 
 async fn prune_all(bench: &Bench) {
-    while prune::round(&bench.changes.inner).await.unwrap() {}
+    while prune::prune_batch(&bench.changes.inner).await.unwrap() {}
 }
 
 fn pass(bench: &Bench, days: i64) {
@@ -49,7 +49,7 @@ async fn trail(bench: &Bench, id: &str) -> Vec<String> {
 }
 
 #[actix::test]
-async fn contents_go_first_then_the_change_and_the_trail_holds_all_along() {
+async fn contents_are_pruned_first_then_the_change() {
     let bench = bench(days(10, 30, 1000)).await;
     let secret = r#"{"password":"hunter2"}"#;
     let old = applied(&bench, secret).await;
@@ -91,7 +91,7 @@ async fn contents_go_first_then_the_change_and_the_trail_holds_all_along() {
 }
 
 #[actix::test]
-async fn never_keeps_for_ever() {
+async fn retention_never_keeps_records_forever() {
     let bench = bench(RetentionConfig::default()).await;
     let change = applied(&bench, r#"{"n":1}"#).await;
     pass(&bench, 100_000);
@@ -102,7 +102,7 @@ async fn never_keeps_for_ever() {
 }
 
 #[actix::test]
-async fn what_a_tampered_store_says_was_pruned_is_found_out() {
+async fn verify_detects_a_forged_pruning() {
     let bench = bench(days(0, 30, 1000)).await;
     let change = applied(&bench, r#"{"n":1}"#).await;
     pass(&bench, 1);
@@ -117,7 +117,7 @@ async fn what_a_tampered_store_says_was_pruned_is_found_out() {
 }
 
 #[actix::test]
-async fn a_repeat_finds_its_change_without_its_arguments() {
+async fn repeat_finds_its_pruned_change() {
     let bench = bench(days(0, 30, 1000)).await;
     let proposal = |arguments: &str| {
         let mut proposal = bench.proposal("agent", arguments);
@@ -136,7 +136,7 @@ async fn a_repeat_finds_its_change_without_its_arguments() {
 }
 
 #[actix::test]
-async fn a_subscriber_from_before_is_told_to_read_again_and_misses_nothing_after() {
+async fn subscriber_behind_pruned_events_gets_a_reset() {
     let bench = bench(RetentionConfig { events: Some(Duration::from_secs(DAY)), ..RetentionConfig::default() }).await;
     for _ in 0..3 {
         bench.propose("{}").await;
@@ -164,7 +164,7 @@ async fn a_subscriber_from_before_is_told_to_read_again_and_misses_nothing_after
     pass(&bench, 30);
     prune_all(&bench).await;
     let (dir, fake, skew) = bench.end().await;
-    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     assert_eq!(bench.changes.feed().head(), 5);
     bench.propose("{}").await;
     assert_eq!(bench.changes.feed().head(), 6);
@@ -172,7 +172,7 @@ async fn a_subscriber_from_before_is_told_to_read_again_and_misses_nothing_after
 }
 
 #[actix::test]
-async fn much_that_is_old_goes_in_many_transactions_and_writers_go_on() {
+async fn pruning_in_batches_does_not_block_writers() {
     let bench = bench(days(0, 0, 1000)).await;
     for _ in 0..130 {
         let change = bench.propose("{}").await;
@@ -180,7 +180,7 @@ async fn much_that_is_old_goes_in_many_transactions_and_writers_go_on() {
     }
     pass(&bench, 1);
     let mut rounds: u64 = 1;
-    while prune::round(&bench.changes.inner).await.unwrap() {
+    while prune::prune_batch(&bench.changes.inner).await.unwrap() {
         rounds += 1;
         bench.propose("{}").await;
     }
@@ -192,33 +192,33 @@ async fn much_that_is_old_goes_in_many_transactions_and_writers_go_on() {
 }
 
 #[test]
-fn a_clock_that_jumps_is_not_believed_for_a_day() {
+fn clock_is_distrusted_for_a_day_after_a_jump() {
     let start = Timestamp::now();
-    let mut trust = prune::Trust::new(start);
-    assert!(trust.holds(start + SignedDuration::from_secs(30)));
-    assert!(!trust.holds(start + SignedDuration::from_hours(24 * 400)), "a year ahead: everything would be old");
-    assert!(!trust.holds(start + SignedDuration::from_hours(24 * 400)), "and still, although it is steady now");
-    let mut trust = prune::Trust::new(start);
-    assert!(!trust.holds(start - SignedDuration::from_hours(24)), "backwards, it may jump forwards again");
+    let mut trust = prune::ClockTrust::new(start);
+    assert!(trust.is_trusted(start + SignedDuration::from_secs(30)));
+    assert!(!trust.is_trusted(start + SignedDuration::from_hours(24 * 400)), "a year ahead: everything would be old");
+    assert!(!trust.is_trusted(start + SignedDuration::from_hours(24 * 400)), "and still, although it is steady now");
+    let mut trust = prune::ClockTrust::new(start);
+    assert!(!trust.is_trusted(start - SignedDuration::from_hours(24)), "backwards, it may jump forwards again");
 }
 
 const DIR: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
 
-/// The part of a gateway that is killed while it prunes.
+/// The child process that is killed while it prunes.
 #[actix::test]
 #[ignore = "played by the other test's child"]
 async fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
     let skew = Arc::default();
     let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
-    let bench = Bench::at(std::path::Path::new(&dir), fake(), skew, config).await;
+    let bench = Bench::at_path(std::path::Path::new(&dir), fake(), skew, config).await;
     pass(&bench, 1);
     prune_all(&bench).await;
     std::process::exit(0);
 }
 
 #[actix::test]
-async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
+async fn kill_during_pruning_leaves_all_or_nothing() {
     for (point, pruned) in [("before_prune_commit", false), ("after_prune_commit", true)] {
         let bench = Bench::new().await;
         let change = applied(&bench, r#"{"n":1}"#).await;
@@ -235,7 +235,7 @@ async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
         Place::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
         let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
-        let bench = Bench::over(dir, fake(), skew, config).await;
+        let bench = Bench::in_directory(dir, fake(), skew, config).await;
         assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
         let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
         assert_eq!(first.kind == "reset", pruned, "{point}: events go with it or not at all");
@@ -248,7 +248,7 @@ async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
 }
 
 #[actix::test]
-async fn what_is_large_and_came_to_nothing_shrinks_after_a_day_and_the_rest_stays() {
+async fn large_failed_changes_lose_their_contents_after_a_day() {
     let retention =
         RetentionConfig { large: Some(Duration::from_secs(DAY)), large_bytes: 100_000, ..days(90, 365, 1000) };
     let bench = bench(retention).await;

@@ -33,9 +33,9 @@ async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
             21 => drop(bench.changes.withdraw(&change.id, &agent).await),
             22..28 => *bench.fake.state.lock().unwrap() = format!("state {}", choices.below(3)),
             28..32 => {
-                let endings = [Ending::Succeed, Ending::ToolError, Ending::Panic];
+                let endings = [CallOutcome::Succeed, CallOutcome::ToolError, CallOutcome::Panic];
                 let ending = endings[usize::try_from(choices.below(3)).unwrap()].clone();
-                *bench.fake.ending.lock().unwrap() = ending;
+                *bench.fake.outcome.lock().unwrap() = ending;
             }
             32..37 => {
                 let applied = choices.below(2) == 0;
@@ -44,7 +44,7 @@ async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
             }
             _ => {
                 bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
-                super::super::upkeep::expiry::round(&bench.changes.inner).await;
+                super::super::upkeep::expiry::expire_due(&bench.changes.inner).await;
                 bench.skew.store(0, Ordering::SeqCst);
             }
         }
@@ -52,7 +52,7 @@ async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
 }
 
 #[actix::test]
-async fn whatever_the_mix_nothing_runs_unapproved_or_twice() {
+async fn random_mix_runs_nothing_unapproved_or_twice() {
     let mut seen = std::collections::HashSet::new();
     for seed in 0..4 {
         let bench = Bench::with(|config| config.feed_ring = 32).await;
@@ -64,7 +64,7 @@ async fn whatever_the_mix_nothing_runs_unapproved_or_twice() {
             ids.push(bench.changes.propose(proposal).await.unwrap().id.clone());
         }
         join_all((0..8).map(|n| wander(&bench, Choices(seed * 100 + n), &ids))).await;
-        *bench.fake.ending.lock().unwrap() = Ending::Succeed;
+        *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
         // What is on its way comes to rest; a stale change is, for its preview always succeeds here.
         for id in &ids {
             let mut change = bench.get(id).await;
@@ -79,7 +79,7 @@ async fn whatever_the_mix_nothing_runs_unapproved_or_twice() {
             }
         }
         let mut calls: HashMap<String, usize> = HashMap::new();
-        for (_, arguments) in &*bench.fake.calls.lock().unwrap() {
+        for (_, arguments) in &*bench.fake.received_calls.lock().unwrap() {
             *calls.entry(arguments.clone()).or_default() += 1;
         }
         let page = bench.changes.list(ChangeFilter::default(), 500, None).await.unwrap();

@@ -27,7 +27,7 @@ async fn propose(bench: &Bench, target: &str, undo_for: u64) -> Arc<Change> {
 }
 
 #[actix::test]
-async fn an_approval_is_undone_by_who_gave_it_or_an_admin_until_it_runs_and_after_a_restart_too() {
+async fn approval_is_undone_by_its_giver_or_an_admin_until_run() {
     let bench = Bench::new().await;
     let change = propose(&bench, "a", 3600).await;
     let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
@@ -53,23 +53,23 @@ async fn an_approval_is_undone_by_who_gave_it_or_an_admin_until_it_runs_and_afte
     let again = bench.decide(&undone, Verdict::Approve).await.unwrap();
 
     let (dir, fake, skew) = bench.end().await;
-    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     let admin = Principal { role: Role::Admin, ..reviewer("root") };
     let undone = bench.changes.undo(&change.id, &admin, again.version).await.unwrap();
     assert_eq!(undone.approvals(), 0);
     bench.decide(&undone, Verdict::Approve).await.unwrap();
 
     let (dir, fake, skew) = bench.end().await;
-    assert_eq!(fake.calls(), 1, "only the other one ran");
+    assert_eq!(fake.call_count(), 1, "only the other one ran");
     skew.store(3601, Ordering::SeqCst);
-    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
     bench.until(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 2);
+    assert_eq!(fake.call_count(), 2);
 }
 
 #[actix::test]
-async fn what_is_not_undone_runs_by_itself_and_not_before_its_time() {
+async fn approved_change_runs_after_its_grace_period() {
     let bench = Bench::new().await;
     let change = propose(&bench, "a", 1).await;
     let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
@@ -89,7 +89,7 @@ async fn what_is_not_undone_runs_by_itself_and_not_before_its_time() {
 }
 
 #[actix::test]
-async fn an_approval_given_again_has_its_whole_time() {
+async fn repeated_approval_has_a_full_grace_period() {
     let bench = Bench::new().await;
     let change = propose(&bench, "a", 1).await;
     let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
@@ -102,11 +102,11 @@ async fn an_approval_given_again_has_its_whole_time() {
     assert!(applied.updated_at >= again.run_after.unwrap());
     bench.until(&marker.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 2);
+    assert_eq!(fake.call_count(), 2);
 }
 
 #[actix::test]
-async fn whatever_undoes_at_the_last_moment_it_runs_once_or_not_at_all() {
+async fn late_undo_leads_to_one_run_or_none() {
     let bench = Bench::new().await;
     let changes = join_all((0..40).map(|n| {
         let bench = &bench;
@@ -139,5 +139,5 @@ async fn whatever_undoes_at_the_last_moment_it_runs_once_or_not_at_all() {
     }))
     .await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), ends.iter().sum::<usize>());
+    assert_eq!(fake.call_count(), ends.iter().sum::<usize>());
 }

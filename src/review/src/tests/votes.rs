@@ -36,14 +36,14 @@ impl Reviewers for Revocable {
     fn may_decide(&self, _: &Terms, principal: &Principal) -> bool {
         principal.role.may_decide()
     }
-    fn now(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+    fn current_principal(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
         if self.unreadable.load(Ordering::SeqCst) {
             return Err(McpError::new(ErrorKind::StoreUnavailable, "as the test wants it"));
         }
         let holds = said.key_id.as_ref().is_none_or(|key| !self.revoked.lock().unwrap().contains(key));
         Ok(holds.then(|| said.clone()))
     }
-    fn losses(&self) -> Result<u64, McpError> {
+    fn revocations(&self) -> Result<u64, McpError> {
         Ok(self.losses.load(Ordering::SeqCst))
     }
 }
@@ -63,7 +63,7 @@ async fn approve(bench: &Bench, change: &Change, name: &str) -> Result<Arc<Chang
 }
 
 #[actix::test]
-async fn the_vote_of_a_revoked_key_does_not_help_to_a_quorum() {
+async fn vote_of_a_revoked_key_does_not_count_toward_quorum() {
     let people = Arc::new(Revocable::default());
     let bench = bench(&people).await;
     let change = propose(&bench, Terms { quorum: 2, ..Terms::default() }).await;
@@ -92,7 +92,7 @@ async fn the_vote_of_a_revoked_key_does_not_help_to_a_quorum() {
 }
 
 #[actix::test]
-async fn what_a_revoked_key_approved_and_has_not_run_waits_for_somebody_else() {
+async fn change_approved_by_a_revoked_key_waits_for_another_reviewer() {
     let people = Arc::new(Revocable::default());
     let bench = bench(&people).await;
     let change = propose(&bench, Terms { undo_for: 3600, ..Terms::default() }).await;
@@ -107,7 +107,7 @@ async fn what_a_revoked_key_approved_and_has_not_run_waits_for_somebody_else() {
 }
 
 #[actix::test]
-async fn nothing_runs_on_the_word_of_a_key_that_was_revoked_before_also_after_a_restart() {
+async fn vote_of_a_revoked_key_is_void_after_restart() {
     let people = Arc::new(Revocable::default());
     let bench = bench(&people).await;
     let change = propose(&bench, Terms { undo_for: 60, ..Terms::default() }).await;
@@ -118,7 +118,7 @@ async fn nothing_runs_on_the_word_of_a_key_that_was_revoked_before_also_after_a_
     // While it cannot be known, nothing runs and nothing is taken out.
     people.unreadable.store(true, Ordering::SeqCst);
     let config = super::super::PendingConfig { people: Arc::clone(&people) as _, ..config(&skew) };
-    let bench = Bench::over(dir, fake, skew, config).await;
+    let bench = Bench::in_directory(dir, fake, skew, config).await;
     while bench.fake.previews.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -127,11 +127,11 @@ async fn nothing_runs_on_the_word_of_a_key_that_was_revoked_before_also_after_a_
     people.unreadable.store(false, Ordering::SeqCst);
     bench.until(&change.id, ChangeState::Pending).await;
     let (_, fake, _) = bench.end().await;
-    assert_eq!(fake.calls(), 0);
+    assert_eq!(fake.call_count(), 0);
 }
 
 #[actix::test]
-async fn votes_are_looked_at_by_themselves_when_a_key_is_lost() {
+async fn votes_are_checked_when_a_key_is_revoked() {
     let people = Arc::new(Revocable::default());
     let reviewers = Arc::clone(&people);
     let bench = Bench::with(|config| {

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use super::turn;
+use super::wait_for_turn;
 use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
 
-/// Changes looked at in one round; the rest follows in the next.
-const ROUND: usize = 256;
+/// The most changes expired in one round.
+const BATCH_SIZE: usize = 256;
 
-/// The event that ends this change for its time.
-pub(crate) fn event(change: &Change) -> ChangeEvent {
+/// Returns the event that expires this change.
+pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
     let reason = match change.state {
         ChangeState::Approved => format!("Approved, but not run by {}", change.expires_at),
         _ if change.terms.on_expiry == OnExpiry::Reject => {
@@ -24,21 +24,21 @@ pub(crate) fn event(change: &Change) -> ChangeEvent {
     ChangeEvent::Expire { reason }
 }
 
-/// Looks for expired changes until the gateway closes.
+/// Expires due changes until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    while turn(&inner, inner.config.expiry_interval).await {
-        while round(&inner).await == ROUND && !inner.stop.is_cancelled() {}
+    while wait_for_turn(&inner, inner.config.expiry_interval).await {
+        while expire_due(&inner).await == BATCH_SIZE && !inner.stop.is_cancelled() {}
     }
 }
 
-/// Expires what is due; returns how many were. What the store refuses stays due.
-pub(crate) async fn round(inner: &Inner) -> usize {
-    let due = inner.deadlines.due(inner.now(), ROUND);
+/// Expires due changes and returns their number. A change that the store refuses stays due.
+pub(crate) async fn expire_due(inner: &Inner) -> usize {
+    let due = inner.deadlines.due(inner.now(), BATCH_SIZE);
     let done = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
     done.filter(|done| std::future::ready(*done)).count().await
 }
 
-/// Whether this one needs no more looking at.
+/// Expires one change. Returns `true` if it needs no further attempt.
 async fn expire_one(inner: &Inner, id: &str) -> bool {
     let change = match inner.store.get(id).await {
         Ok(Some(change)) => change,
@@ -56,11 +56,11 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
         return true;
     }
     crash_point("before_expire");
-    let step = inner.step(&change, event(&change), None).await;
+    let step = inner.step(&change, expire_event(&change), None).await;
     crash_point("after_expire");
     match step {
         Ok(_) => true,
-        // Somebody decided at the last moment, or the Executor claimed it; looked at again in the next round.
+        // It was decided or claimed at the last moment, and is checked again in the next round.
         Err(StepError::Conflict | StepError::Illegal(_)) => false,
         Err(error) => {
             tracing::warn!(?error, change = id, "a change could not be expired yet");

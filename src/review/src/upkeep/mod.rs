@@ -1,6 +1,5 @@
-//! What becomes of changes without anybody asking for it: their time ends, votes cease to count, their node is gone
-//! while they run, and what is old is pruned. Each is looked for again and again until the gateway closes, by the node that
-//! leads.
+//! Periodic work on changes: expires them, voids votes that are no longer valid, ends those whose node is gone, and prunes
+//! old ones. The leading node does it until the gateway closes.
 
 pub mod expiry;
 pub mod orphans;
@@ -11,8 +10,8 @@ use std::time::Duration;
 
 use crate::inner::Inner;
 
-/// Waits so long, and on until this node leads; `false` when the gateway closes.
-async fn turn(inner: &Inner, interval: Duration) -> bool {
+/// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
+async fn wait_for_turn(inner: &Inner, interval: Duration) -> bool {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return false,

@@ -1,18 +1,18 @@
-//! Changes that were running on a node that is gone: whether they were applied is unknown, and a person has to look.
+//! Changes that were running on a node that is gone: their outcome is unknown, and a person must settle them.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::turn;
+use super::wait_for_turn;
 use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreError;
 
-/// Looks for them until the gateway closes.
+/// Searches for orphaned changes until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    while turn(&inner, inner.config.expiry_interval).await {
+    while wait_for_turn(&inner, inner.config.expiry_interval).await {
         if let Err(error) = sweep(&inner).await
             && !matches!(error, StoreError::Closed)
         {
@@ -21,7 +21,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Loses track of each. What cannot be written stays, and is found again.
+/// Gives each orphaned change an unknown outcome. A change that cannot be written is found again in the next round.
 pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
     for id in inner.store.orphans().await? {
         let Some(change) = inner.store.get(&id).await? else { continue };
@@ -29,7 +29,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
             code: ErrorKind::Internal.code().into(),
             message: "The gateway stopped while the change was running; whether it was applied is unknown".into(),
         };
-        // Its last step was the claim, or a question or an answer since; its node has waited no longer before it sent.
+        // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
         let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
         let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.now()) };
         match inner.step_for_orphan(&change, event).await {
@@ -37,7 +37,7 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
                 tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");
             }
-            // It ended after all, or another node was quicker.
+            // It ended after all, or another node has already recorded this.
             Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {}
             Err(StepError::Store(error)) => return Err(error),
             Err(error) => return Err(StoreError::BadRecord(format!("{id}: {error:?}"))),

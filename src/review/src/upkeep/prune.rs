@@ -1,5 +1,5 @@
-//! Takes the contents out of finished changes when they are old, deletes them when they are older, and forgets old
-//! feed events (`changes.retention`): in small transactions, one after another, so that no writer waits long.
+//! Removes the contents of old finished changes, then the changes themselves, and old feed events (`changes.retention`).
+//! Works in small transactions, so that writers never wait long.
 
 use std::{
     sync::Arc,
@@ -15,61 +15,61 @@ use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
 use countersign_store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError};
 
-/// Between two looks for what is old, and before the first; less where something is kept for less.
+/// The longest interval between two searches for old records; shorter if a retention time is shorter.
 const INTERVAL: Duration = Duration::from_secs(60);
-const SHORTEST: Duration = Duration::from_secs(1);
-/// Between two transactions.
-const PAUSE: Duration = Duration::from_millis(20);
-/// How far the wall clock may go from the steady one before nothing is pruned by it.
-const TOLERANCE: SignedDuration = SignedDuration::from_hours(1);
-/// How long a clock that jumped is watched before it is believed.
-const DOUBT: Duration = Duration::from_secs(24 * 3600);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The delay between two transactions.
+const BATCH_DELAY: Duration = Duration::from_millis(20);
+/// The largest drift between wall clock and monotonic clock at which pruning still trusts the wall clock.
+const MAX_CLOCK_DRIFT: SignedDuration = SignedDuration::from_hours(1);
+/// The time for which a clock must be steady after a jump before it is trusted again.
+const DISTRUST_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
-/// A wall clock that jumped forwards would make everything old at once. It is believed while it keeps pace with the
-/// steady clock, and after a jump only once it has kept pace for a day.
-pub(crate) struct Trust {
+/// Decides whether the wall clock may be used for pruning. A clock that jumps forward would make everything old at once,
+/// so it is trusted only while it keeps pace with the monotonic clock, and after a jump again after a day.
+pub(crate) struct ClockTrust {
     wall: Timestamp,
     steady: Instant,
     doubted_until: Option<Instant>,
 }
 
-impl Trust {
+impl ClockTrust {
     pub(crate) fn new(now: Timestamp) -> Self {
         Self { wall: now, steady: Instant::now(), doubted_until: None }
     }
 
-    /// Whether `now` may be used to tell what is old.
-    pub(crate) fn holds(&mut self, now: Timestamp) -> bool {
+    /// Returns `true` if `people.current_principal` may be used to tell what is old.
+    pub(crate) fn is_trusted(&mut self, now: Timestamp) -> bool {
         let passed = SignedDuration::try_from(self.steady.elapsed()).unwrap_or(SignedDuration::MAX);
         let drift = now.duration_since(self.wall).checked_sub(passed).unwrap_or(SignedDuration::MAX);
-        if drift.abs() > TOLERANCE {
+        if drift.abs() > MAX_CLOCK_DRIFT {
             tracing::warn!(
                 seconds = drift.as_secs(),
                 "the clock jumped; nothing old is pruned until it has been steady for a day, or the gateway is restarted"
             );
-            *self = Self { doubted_until: Instant::now().checked_add(DOUBT), ..Self::new(now) };
+            *self = Self { doubted_until: Instant::now().checked_add(DISTRUST_PERIOD), ..Self::new(now) };
         }
         self.doubted_until.is_none_or(|until| Instant::now() >= until)
     }
 }
 
-/// Looks for what is old until the gateway closes.
+/// Prunes old records until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut trust = Trust::new(inner.now());
+    let mut trust = ClockTrust::new(inner.now());
     let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = inner.config.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
-    let interval = shortest.unwrap_or(INTERVAL).clamp(SHORTEST, INTERVAL);
+    let interval = shortest.unwrap_or(INTERVAL).clamp(MIN_INTERVAL, INTERVAL);
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
             () = tokio::time::sleep(interval) => {}
         }
-        if !trust.holds(inner.now()) || !inner.nodes.leads() {
+        if !trust.is_trusted(inner.now()) || !inner.nodes.leads() {
             continue;
         }
         loop {
-            match round(&inner).await {
-                Ok(true) if !inner.stop.is_cancelled() => tokio::time::sleep(PAUSE).await,
+            match prune_batch(&inner).await {
+                Ok(true) if !inner.stop.is_cancelled() => tokio::time::sleep(BATCH_DELAY).await,
                 Ok(_) => break,
                 Err(error) => {
                     tracing::warn!(%error, "old records could not be pruned; trying again later");
@@ -80,7 +80,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-fn before(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
+fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
     let ago = |time: Option<Duration>| {
         let time = SignedDuration::try_from(time?).ok()?;
         now.checked_sub(time).ok()
@@ -94,10 +94,10 @@ fn before(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
     }
 }
 
-/// One transaction's worth. Whether there is more.
-pub(crate) async fn round(inner: &Inner) -> Result<bool, StoreError> {
+/// Prunes the records of one transaction. Returns `true` if there are more.
+pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
     let now = inner.now();
-    let old = inner.store.old(before(&inner.config.retention, now)).await?;
+    let old = inner.store.old(cutoffs(&inner.config.retention, now)).await?;
     if old.contents.is_empty() && old.changes.is_empty() && old.events_to == 0 {
         return Ok(false);
     }
@@ -142,7 +142,7 @@ pub(crate) async fn round(inner: &Inner) -> Result<bool, StoreError> {
         Err(_) => return Err(StoreError::Closed),
     }
     for (.., state) in &old.changes {
-        inner.counts.gone(*state);
+        inner.counts.record_deletion(*state);
     }
     tracing::info!(redacted, deleted, events_to = old.events_to, "old records were pruned");
     Ok(old.more)

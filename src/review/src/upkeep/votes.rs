@@ -1,6 +1,6 @@
-//! Approvals whose givers may not decide any more. Until the change runs, a vote counts as long as the key that it was
-//! given with holds: a key is revoked because it leaked or its holder left, and nothing shall run on such a word. Who
-//! has another key votes again. What has run stays as it was decided.
+//! Voids approvals of people who may no longer decide. Until the change runs, a vote counts only while its key is valid: a
+//! key is revoked because it leaked or its holder left, and nothing may run on such a vote. A reviewer with another key can
+//! vote again. Changes that have run keep their votes.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, Decision, Verdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
-/// Names in a reason.
+/// The most names in a reason.
 const MAX_NAMES: usize = 10;
 
-/// The event that takes out the approvals which count no more; none where all do.
-pub(crate) fn void(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
+/// Returns the event that removes approvals that are no longer valid, or `None` if all are valid.
+pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut kept, mut void) = (Vec::new(), Vec::new());
     for vote in &change.decisions {
-        let counts = vote.verdict != Verdict::Approve || inner.config.people.stands(&change.terms, vote)?;
+        let counts = vote.verdict != Verdict::Approve || inner.config.people.is_vote_valid(&change.terms, vote)?;
         if counts { kept.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), kept }))
@@ -32,13 +32,13 @@ fn reason(void: &[&Decision]) -> String {
     format!("The approvals by {names}{more} no longer count: the keys were {why}")
 }
 
-/// Looks at the votes that were given so far, whenever somebody's may have ceased to count, until the gateway closes.
+/// Checks all votes whenever a key was lost, until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut seen = None;
     loop {
-        // What cannot be read is asked for again; nothing runs on it meanwhile.
+        // A failed read is repeated; no change runs without this check meanwhile.
         if inner.nodes.leads()
-            && let Ok(losses) = inner.config.people.losses()
+            && let Ok(losses) = inner.config.people.revocations()
             && seen != Some(losses)
             && sweep(&inner).await
         {
@@ -51,25 +51,25 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Whether all votes were looked at.
+/// Checks all votes. Returns `false` if some could not be checked.
 pub(crate) async fn sweep(inner: &Inner) -> bool {
     let Ok(ids) = inner.store.voted().await else { return false };
     let mut all = true;
     for id in ids {
-        all &= !inner.stop.is_cancelled() && one(inner, &id).await;
+        all &= !inner.stop.is_cancelled() && void_votes_of(inner, &id).await;
     }
     all
 }
 
-async fn one(inner: &Inner, id: &str) -> bool {
+async fn void_votes_of(inner: &Inner, id: &str) -> bool {
     let change = match inner.store.get(id).await {
         Ok(Some(change)) => change,
         found => return found.is_ok(),
     };
-    match void(inner, &change) {
+    match void_event(inner, &change) {
         Ok(Some(event)) => match inner.step(&change, event, None).await {
             Ok(_) => true,
-            // Somebody was quicker: looked at again in a moment.
+            // The change moved on meanwhile, and is checked again soon.
             Err(StepError::Conflict | StepError::Illegal(_)) => false,
             Err(error) => {
                 tracing::warn!(?error, change = id, "a vote that no longer counts could not be removed yet");

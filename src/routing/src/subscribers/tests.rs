@@ -13,14 +13,18 @@ use countersign_upstream::{Catalog, testing};
 
 fn upstream() -> Arc<Upstream> {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
-    testing::stocked(UpstreamConfig::new("fs", target), testing::negotiated(Revision::V2025_11_25), Catalog::default())
+    testing::disconnected_upstream(
+        UpstreamConfig::new("fs", target),
+        testing::negotiated(Revision::V2025_11_25),
+        Catalog::default(),
+    )
 }
 
-/// A session that counts what it is told.
+/// A session that counts its messages.
 struct Counter {
     id: Arc<str>,
     principal: Principal,
-    heard: AtomicUsize,
+    messages: AtomicUsize,
 }
 
 impl Subscriber for Counter {
@@ -33,28 +37,28 @@ impl Subscriber for Counter {
     }
 
     fn send(&self, _: Bytes) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
+        self.messages.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 fn session() -> Arc<Counter> {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     let id = format!("session {}", LAST.fetch_add(1, Ordering::Relaxed)).into();
-    Arc::new(Counter { id, principal: Principal::local_agent(), heard: AtomicUsize::new(0) })
+    Arc::new(Counter { id, principal: Principal::local_agent(), messages: AtomicUsize::new(0) })
 }
 
 fn agent(name: &str) -> Arc<Principal> {
     Arc::new(Principal { name: name.into(), ..Principal::local_agent() })
 }
 
-fn heard(session: &Counter) -> usize {
-    session.heard.load(Ordering::Relaxed)
+fn message_count(session: &Counter) -> usize {
+    session.messages.load(Ordering::Relaxed)
 }
 
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<Value>>>);
+struct RecordingSink(Arc<Mutex<Vec<Value>>>);
 
-impl Ear {
+impl RecordingSink {
     fn sink(&self) -> ListenSink {
         let heard = self.0.clone();
         Arc::new(move |message: Bytes| {
@@ -72,11 +76,11 @@ fn filter(uris: &[&str]) -> ListenFilter {
     ListenFilter { uris: uris.iter().map(|uri| (*uri).to_owned()).collect(), ..ListenFilter::default() }
 }
 
-fn at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<Source> {
+fn source_at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<WatchSource> {
     let upstream = upstream.clone();
     move |uri| {
         let own = upstream.names.own_uri(uri)?.to_owned();
-        Some(Source { upstream: upstream.clone(), own })
+        Some(WatchSource { upstream: upstream.clone(), own_uri: own })
     }
 }
 
@@ -85,56 +89,65 @@ fn id(number: u64) -> RequestId {
 }
 
 #[test]
-fn an_upstream_watches_once_while_anybody_wants_to_hear() {
+fn upstream_watches_resource_until_last_unsubscribe() {
     let upstream = upstream();
-    let mut all = Subscribers::default();
+    let mut subscribers = Subscribers::default();
     let (one, two) = (session(), session());
-    assert!(all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&upstream)).is_some());
     assert!(
-        all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&upstream)).is_none(),
+        subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&upstream)).is_some()
+    );
+    assert!(
+        subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&upstream)).is_none(),
         "it is in force already"
     );
-    assert!(all.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&upstream)).is_none());
-    let (key, ready) = all.listen(
+    assert!(
+        subscribers.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&upstream)).is_none()
+    );
+    let (key, ready) = subscribers.listen(
         id(1),
         agent("local-agent"),
         filter(&["fs+a:b", "fs+a:c", "tracker://x"]),
-        Ear::default().sink(),
-        at(&upstream),
+        RecordingSink::default().sink(),
+        source_at(&upstream),
     );
     assert_eq!(ready.iter().map(|(uri, _)| uri.as_str()).collect::<Vec<_>>(), ["fs+a:c"]);
-    assert_eq!(testing::watched(&upstream), ["a:b", "a:c"]);
-    all.unlisten(key);
-    assert_eq!(testing::watched(&upstream), ["a:b"]);
-    all.unsubscribe(&one.id, "fs+a:b");
-    all.unsubscribe(&one.id, "fs+a:b");
-    assert_eq!(testing::watched(&upstream), ["a:b"]);
-    all.unsubscribe(&two.id, "fs+a:b");
-    assert!(testing::watched(&upstream).is_empty());
-    assert!(all.by_uri.is_empty() && all.listeners.is_empty());
+    assert_eq!(testing::watched_uris(&upstream), ["a:b", "a:c"]);
+    subscribers.remove_listener(key);
+    assert_eq!(testing::watched_uris(&upstream), ["a:b"]);
+    subscribers.unsubscribe(&one.id, "fs+a:b");
+    subscribers.unsubscribe(&one.id, "fs+a:b");
+    assert_eq!(testing::watched_uris(&upstream), ["a:b"]);
+    subscribers.unsubscribe(&two.id, "fs+a:b");
+    assert!(testing::watched_uris(&upstream).is_empty());
+    assert!(subscribers.by_uri.is_empty() && subscribers.listeners.is_empty());
 }
 
 #[test]
-fn updates_reach_exactly_who_asked() {
+fn updates_reach_only_matching_subscribers() {
     let upstream = upstream();
-    let mut all = Subscribers::default();
+    let mut subscribers = Subscribers::default();
     let (one, two) = (session(), session());
-    all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:/b".into(), at(&upstream));
-    all.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:/c".into(), at(&upstream));
-    let ear = Ear::default();
-    let (key, _) =
-        all.listen(id(7), agent("local-agent"), filter(&["fs+a:/b", "tracker://x"]), ear.sink(), at(&upstream));
-    all.updated("fs+a:/b", None);
-    assert!(ear.methods().is_empty(), "nothing before the acknowledgement");
-    all.acknowledge(key, &[]);
-    all.updated("fs+a:/b", None);
+    subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:/b".into(), source_at(&upstream));
+    subscribers.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:/c".into(), source_at(&upstream));
+    let recorder = RecordingSink::default();
+    let (key, _) = subscribers.listen(
+        id(7),
+        agent("local-agent"),
+        filter(&["fs+a:/b", "tracker://x"]),
+        recorder.sink(),
+        source_at(&upstream),
+    );
+    subscribers.notify_updated("fs+a:/b", None);
+    assert!(recorder.methods().is_empty(), "nothing before the acknowledgement");
+    subscribers.acknowledge(key, &[]);
+    subscribers.notify_updated("fs+a:/b", None);
     // Part of what was asked for, and no part of it.
-    all.updated("fs+a:/b/d/e", None);
-    all.updated("fs+a:/bb", None);
+    subscribers.notify_updated("fs+a:/b/d/e", None);
+    subscribers.notify_updated("fs+a:/bb", None);
     // A module tells of each resource itself.
-    all.updated("tracker://x/y", None);
-    assert_eq!((heard(&one), heard(&two)), (3, 0));
-    let messages = ear.0.lock().clone();
+    subscribers.notify_updated("tracker://x/y", None);
+    assert_eq!((message_count(&one), message_count(&two)), (3, 0));
+    let messages = recorder.0.lock().clone();
     assert_eq!(messages[0]["method"], "notifications/subscriptions/acknowledged");
     let honoured = serde_json::json!({ "resourceSubscriptions": ["fs+a:/b", "tracker://x"] });
     assert_eq!(messages[0]["params"]["notifications"], honoured);
@@ -144,24 +157,26 @@ fn updates_reach_exactly_who_asked() {
 }
 
 #[test]
-fn what_a_server_refuses_is_not_honoured() {
+fn refused_resource_is_not_acknowledged() {
     let upstream = upstream();
-    let mut all = Subscribers::default();
-    let ear = Ear::default();
-    let (key, _) = all.listen(id(1), agent("local-agent"), filter(&["fs+a:b"]), ear.sink(), at(&upstream));
-    all.acknowledge(key, &["fs+a:b".to_owned()]);
-    assert_eq!(ear.0.lock()[0]["params"]["notifications"], serde_json::json!({}));
-    assert!(testing::watched(&upstream).is_empty());
-    all.updated("fs+a:b", None);
-    assert_eq!(ear.methods().len(), 1);
+    let mut subscribers = Subscribers::default();
+    let recorder = RecordingSink::default();
+    let (key, _) =
+        subscribers.listen(id(1), agent("local-agent"), filter(&["fs+a:b"]), recorder.sink(), source_at(&upstream));
+    subscribers.acknowledge(key, &["fs+a:b".to_owned()]);
+    assert_eq!(recorder.0.lock()[0]["params"]["notifications"], serde_json::json!({}));
+    assert!(testing::watched_uris(&upstream).is_empty());
+    subscribers.notify_updated("fs+a:b", None);
+    assert_eq!(recorder.methods().len(), 1);
 }
 
 #[test]
-fn list_changes_reach_who_listens_for_that_list() {
-    let mut all = Subscribers::default();
-    let (tools, rest, deaf) = (Ear::default(), Ear::default(), Arc::new(|_: Bytes| false) as ListenSink);
+fn list_changes_reach_only_matching_listeners() {
+    let mut subscribers = Subscribers::default();
+    let (tools, rest, closed) =
+        (RecordingSink::default(), RecordingSink::default(), Arc::new(|_: Bytes| false) as ListenSink);
     let none = |_: &str| None;
-    let (a, _) = all.listen(
+    let (a, _) = subscribers.listen(
         id(1),
         agent("local-agent"),
         ListenFilter { tools_list_changed: true, ..ListenFilter::default() },
@@ -169,67 +184,72 @@ fn list_changes_reach_who_listens_for_that_list() {
         none,
     );
     let both = ListenFilter { prompts_list_changed: true, resources_list_changed: true, ..ListenFilter::default() };
-    let (b, _) = all.listen(id(2), agent("local-agent"), both.clone(), rest.sink(), none);
-    let (c, _) = all.listen(id(3), agent("local-agent"), both, deaf, none);
+    let (b, _) = subscribers.listen(id(2), agent("local-agent"), both.clone(), rest.sink(), none);
+    let (c, _) = subscribers.listen(id(3), agent("local-agent"), both, closed, none);
     for key in [a, b, c] {
-        all.acknowledge(key, &[]);
+        subscribers.acknowledge(key, &[]);
     }
     for list in [List::Tools, List::Prompts, List::Resources] {
-        all.list_changed(list);
+        subscribers.notify_list_changed(list);
     }
     assert_eq!(tools.methods()[1..], ["notifications/tools/list_changed"]);
     assert_eq!(rest.methods()[1..], ["notifications/prompts/list_changed", "notifications/resources/list_changed"]);
-    assert_eq!(all.listeners.len(), 2, "who does not read is forgotten");
+    assert_eq!(subscribers.listeners.len(), 2, "a listener that does not read is removed");
 }
 
 #[test]
-fn watches_move_with_the_routes() {
+fn watches_move_to_new_upstream_with_routes() {
     let (old, new) = (upstream(), upstream());
-    let mut all = Subscribers::default();
+    let mut subscribers = Subscribers::default();
     let one = session();
-    all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), at(&old));
-    all.subscribe(&(one.clone() as Arc<dyn Subscriber>), "tracker://x".into(), |_| None);
-    all.move_sources(at(&old));
-    assert_eq!(testing::watched(&old), ["a:b"]);
-    all.move_sources(at(&new));
-    assert!(testing::watched(&old).is_empty());
-    assert_eq!(testing::watched(&new), ["a:b"]);
-    all.move_sources(|_| None);
-    assert!(testing::watched(&new).is_empty());
-    all.move_sources(at(&old));
-    all.unsubscribe(&one.id, "fs+a:b");
-    assert!(testing::watched(&old).is_empty());
+    subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&old));
+    subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "tracker://x".into(), |_| None);
+    subscribers.move_sources(source_at(&old));
+    assert_eq!(testing::watched_uris(&old), ["a:b"]);
+    subscribers.move_sources(source_at(&new));
+    assert!(testing::watched_uris(&old).is_empty());
+    assert_eq!(testing::watched_uris(&new), ["a:b"]);
+    subscribers.move_sources(|_| None);
+    assert!(testing::watched_uris(&new).is_empty());
+    subscribers.move_sources(source_at(&old));
+    subscribers.unsubscribe(&one.id, "fs+a:b");
+    assert!(testing::watched_uris(&old).is_empty());
 }
 
 #[test]
-fn a_uri_is_part_of_those_above_it() {
-    assert_eq!(wholes("a:/b/c?d").collect::<Vec<_>>(), ["a:/b/c", "a:/b/", "a:/b", "a:/", "a:"]);
-    assert_eq!(wholes("a:b/").collect::<Vec<_>>(), ["a:b"]);
-    assert!(wholes("é").next().is_none());
-    assert!(wholes(&"/".repeat(100_000)).count() <= 64);
+fn containing_uris_are_longest_first_and_bounded() {
+    assert_eq!(containing_uris("a:/b/c?d").collect::<Vec<_>>(), ["a:/b/c", "a:/b/", "a:/b", "a:/", "a:"]);
+    assert_eq!(containing_uris("a:b/").collect::<Vec<_>>(), ["a:b"]);
+    assert!(containing_uris("é").next().is_none());
+    assert!(containing_uris(&"/".repeat(100_000)).count() <= 64);
 }
 
 #[actix::test]
-async fn what_is_not_everybodys_to_read_is_told_to_those_who_may() {
-    let mut all = Subscribers::default();
+async fn private_updates_reach_only_the_audience() {
+    let mut subscribers = Subscribers::default();
     let own = session();
-    let [mine, theirs, viewers] = [Ear::default(), Ear::default(), Ear::default()];
+    let [mine, theirs, viewers] = [RecordingSink::default(), RecordingSink::default(), RecordingSink::default()];
     let viewer =
         Arc::new(Principal { role: countersign_domain::principal::Role::Viewer, ..Principal::clone(&agent("eve")) });
     for uri in ["change://a", "countersign://changes"] {
-        all.subscribe(&(own.clone() as Arc<dyn Subscriber>), uri.into(), |_| None);
+        subscribers.subscribe(&(own.clone() as Arc<dyn Subscriber>), uri.into(), |_| None);
     }
-    for (n, principal, ear) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
-        let (key, _) =
-            all.listen(id(n), principal, filter(&["change://a", "countersign://changes"]), ear.sink(), |_| None);
-        all.acknowledge(key, &[]);
+    for (n, principal, recorder) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
+        let (key, _) = subscribers.listen(
+            id(n),
+            principal,
+            filter(&["change://a", "countersign://changes"]),
+            recorder.sink(),
+            |_| None,
+        );
+        subscribers.acknowledge(key, &[]);
     }
-    let of = |principal: &str, viewers| Audience { principal: principal.into(), viewers };
-    all.updated("change://a", Some(&of("bob", true)));
-    all.updated("countersign://changes", Some(&of("bob", false)));
-    assert_eq!(heard(&own), 0, "it is another principal's session");
-    // Beside the acknowledgement.
-    assert_eq!([mine, theirs, viewers].map(|ear| ear.methods().len() - 1), [2, 0, 1]);
-    all.updated("change://a", Some(&of("local-agent", true)));
-    assert_eq!(heard(&own), 1);
+    let of = |principal: &str, include_viewers| Audience { principal: principal.into(), include_viewers };
+    subscribers.notify_updated("change://a", Some(&of("bob", true)));
+    subscribers.notify_updated("countersign://changes", Some(&of("bob", false)));
+    assert_eq!(message_count(&own), 0, "it is another principal's session");
+    // Not counting the acknowledgement.
+    assert_eq!([mine, theirs, viewers].map(|recorder| recorder.methods().len() - 1), [2, 0, 1]);
+    subscribers.notify_updated("change://a", Some(&of("local-agent", true)));
+    assert_eq!(message_count(&own), 1);
 }

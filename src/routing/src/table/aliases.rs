@@ -1,4 +1,4 @@
-//! Further names of tools, and who serves a name that several providers offer.
+//! Aliases of tools, and the priority among providers of the same name.
 
 use std::cmp::Reverse;
 
@@ -7,43 +7,43 @@ use regex::Regex;
 use super::RouteError;
 use countersign_config::RoutesConfig;
 
-/// A configured regular expression: names that match lead to another name, built from its captures.
+/// A configured regular expression that rewrites matching names, using its captures.
 #[derive(Clone, Debug)]
-pub struct Pattern {
+pub struct PatternAlias {
     pub pattern: Regex,
-    /// The routed name, with `$1` or `$name` for captures.
+    /// The name to route to, with `$1` or `$name` for captures.
     pub to: String,
 }
 
-/// A category of names, such as `file.*`, and where it leads.
+/// A wildcard pattern for names, such as `file.*`, and the provider that serves them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Category {
-    /// What stands before and after the `*`; a pattern without one is a single name.
-    before: String,
-    after: Option<String>,
+pub struct CategoryAlias {
+    /// The text before and after the `*`; a pattern without `*` matches a single name.
+    prefix: String,
+    suffix: Option<String>,
     pub provider: String,
-    /// The tool's own name at the provider, with `*` for what the pattern's `*` stands for.
+    /// The tool's own name at the provider, in which `*` stands for the text that the pattern's `*` matched.
     tool: String,
 }
 
-impl Category {
-    /// `to` is `provider` or `provider/tool`.
+impl CategoryAlias {
+    /// Parses `to`, which is `provider` or `provider/tool`.
     #[must_use]
     pub fn new(pattern: &str, to: &str) -> Self {
         let (provider, tool) = to.split_once('/').unwrap_or((to, "*"));
-        let (before, after) = match pattern.split_once('*') {
-            Some((before, after)) => (before, Some(after.to_owned())),
+        let (prefix, suffix) = match pattern.split_once('*') {
+            Some((prefix, suffix)) => (prefix, Some(suffix.to_owned())),
             None => (pattern, None),
         };
-        Self { before: before.to_owned(), after, provider: provider.to_owned(), tool: tool.to_owned() }
+        Self { prefix: prefix.to_owned(), suffix, provider: provider.to_owned(), tool: tool.to_owned() }
     }
 
-    /// The tool's own name at the provider, if the name is of this category.
+    /// Returns the tool's own name at the provider, if the name matches.
     #[must_use]
-    pub fn own(&self, name: &str) -> Option<String> {
-        let rest = name.strip_prefix(self.before.as_str())?;
-        let middle = match &self.after {
-            Some(after) => rest.strip_suffix(after.as_str()).filter(|middle| !middle.is_empty())?,
+    pub fn own_name(&self, name: &str) -> Option<String> {
+        let rest = name.strip_prefix(self.prefix.as_str())?;
+        let middle = match &self.suffix {
+            Some(suffix) => rest.strip_suffix(suffix.as_str()).filter(|middle| !middle.is_empty())?,
             // A single name stands for itself.
             None => rest.is_empty().then_some(name)?,
         };
@@ -51,35 +51,37 @@ impl Category {
     }
 }
 
-/// The configured ways to tools beside their names.
+/// The configured aliases of tools.
 #[derive(Clone, Debug, Default)]
 pub struct Aliases {
-    /// What a name begins with, and the provider that the rest is a tool of.
+    /// Prefixes of names, and the provider whose tool the rest names.
     pub prefixes: Vec<(String, String)>,
-    /// The narrower ones first.
-    pub categories: Vec<Category>,
-    pub patterns: Vec<Pattern>,
-    /// Providers that may offer the same names; the first that offers one serves it.
+    /// Wildcard patterns, narrower ones first.
+    pub categories: Vec<CategoryAlias>,
+    pub patterns: Vec<PatternAlias>,
+    /// Providers that may offer the same names; the first one that offers a name serves it.
     pub priority: Vec<String>,
-    /// The provider whose tools are looked at, by their own names, when a name leads nowhere else.
+    /// The provider that is searched by own name if no other rule resolves a name.
     pub fallback: Option<String>,
 }
 
 impl Aliases {
+    /// Compiles the configured aliases.
+    ///
     /// # Errors
     /// [`RouteError::Pattern`]
     pub fn new(config: &RoutesConfig) -> Result<Self, RouteError> {
         let patterns = config.patterns.iter().map(|(pattern, to)| {
-            // The whole name must match: a pattern that fits somewhere in a name is almost never meant.
+            // The expression must match the whole name, because a partial match is hardly ever intended.
             let compiled = Regex::new(&format!("^(?:{pattern})$"))
                 .map_err(|e| RouteError::Pattern { pattern: pattern.clone(), reason: e.to_string() })?;
-            Ok(Pattern { pattern: compiled, to: to.clone() })
+            Ok(PatternAlias { pattern: compiled, to: to.clone() })
         });
-        let mut categories: Vec<_> = config.categories.iter().map(|(from, to)| Category::new(from, to)).collect();
-        // `file.read.*` decides before `file.*`, however they are written; a single name before any category.
+        let mut categories: Vec<_> = config.categories.iter().map(|(from, to)| CategoryAlias::new(from, to)).collect();
+        // `file.read.*` precedes `file.*` in any order of configuration, and a single name precedes all patterns.
         categories.sort_by_key(|c| {
-            let after = c.after.as_ref().map_or(0, String::len);
-            (c.after.is_some(), Reverse(c.before.len() + after))
+            let after = c.suffix.as_ref().map_or(0, String::len);
+            (c.suffix.is_some(), Reverse(c.prefix.len() + after))
         });
         Ok(Self {
             prefixes: config.prefixes.clone(),
@@ -90,7 +92,7 @@ impl Aliases {
         })
     }
 
-    /// A provider's place among those that may offer the same names.
+    /// Returns the provider's rank in the configured priority.
     #[must_use]
     pub fn rank(&self, provider: &str) -> Option<usize> {
         self.priority.iter().position(|name| name == provider)
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_category_leads_to_a_providers_own_names() {
+    fn category_maps_to_own_name_of_tool() {
         for (pattern, to, name, own) in [
             ("file.*", "fs", "file.read", Some("read")),
             ("file.*", "fs/do_*", "file.read", Some("do_read")),
@@ -115,19 +117,20 @@ mod tests {
             ("mail", "smtp", "mail", Some("mail")),
             ("mail", "smtp/send", "mails", None),
         ] {
-            assert_eq!(Category::new(pattern, to).own(name).as_deref(), own, "{pattern} -> {to}: {name}");
+            assert_eq!(CategoryAlias::new(pattern, to).own_name(name).as_deref(), own, "{pattern} -> {to}: {name}");
         }
     }
 
     #[test]
-    fn the_narrower_category_decides() {
+    fn narrower_category_takes_precedence() {
         let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let config = RoutesConfig {
             categories: pairs(&[("file.*", "a"), ("file.read.*", "b"), ("file.read.all", "c")]),
             ..RoutesConfig::default()
         };
         let aliases = Aliases::new(&config).unwrap();
-        let to = |name: &str| aliases.categories.iter().find(|c| c.own(name).is_some()).map(|c| c.provider.as_str());
+        let to =
+            |name: &str| aliases.categories.iter().find(|c| c.own_name(name).is_some()).map(|c| c.provider.as_str());
         assert_eq!([to("file.write"), to("file.read.x"), to("file.read.all")], [Some("a"), Some("b"), Some("c")]);
     }
 }

@@ -1,13 +1,14 @@
-//! How tools, prompts, resources and templates of modules look in each revision's lists. [`super::rendered`] keeps what is
-//! written here, from the first time that somebody asks for it.
+//! Renders tools, prompts, resources and templates of modules for the lists of each revision. [`super::list_entries`]
+//! caches the result.
 
 use serde_json::{Map, Value, json};
 
 use countersign_protocol::Revision;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef};
 
-/// One tool of `tools/list`. `pending` is the schema of the answer of a tool that may be put under review.
-pub fn tool(def: &ToolDef, name: &str, pending: Option<&Value>, revision: Revision) -> String {
+/// Renders one tool of `tools/list`. `pending` is the output schema of a pending answer, if the tool may be put under
+/// review.
+pub fn tool_entry(def: &ToolDef, name: &str, pending: Option<&Value>, revision: Revision) -> String {
     let rules = revision.rules();
     let mut out = Map::new();
     out.insert("name".into(), name.into());
@@ -26,14 +27,15 @@ pub fn tool(def: &ToolDef, name: &str, pending: Option<&Value>, revision: Revisi
         annotations["title"] = def.title.clone().into();
         out.insert("annotations".into(), annotations);
     }
-    // Whatever may wait for a person may be a task (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation").
+    // Every call that may be put under review may run as a task (2025-11-25/basic/utilities/tasks, "Tool-Level
+    // Negotiation").
     if pending.is_some() && revision == Revision::V2025_11_25 {
         out.insert("execution".into(), json!({ "taskSupport": "optional" }));
     }
     Value::Object(out).to_string()
 }
 
-/// `anyOf(its own, the pending answer)` with an object root, so that strict clients accept a pending answer.
+/// Returns `anyOf(own, pending)` with an object root, so that strict clients accept a pending answer.
 fn output_schema(own: Option<&Value>, pending: Option<&Value>) -> Option<Value> {
     match (own, pending) {
         (Some(own), Some(pending)) => Some(json!({ "type": "object", "anyOf": [own, pending] })),
@@ -41,8 +43,8 @@ fn output_schema(own: Option<&Value>, pending: Option<&Value>) -> Option<Value> 
     }
 }
 
-/// One prompt of `prompts/list`.
-pub fn prompt(def: &PromptDef, revision: Revision) -> String {
+/// Renders one prompt of `prompts/list`.
+pub fn prompt_entry(def: &PromptDef, revision: Revision) -> String {
     let mut out = json!({ "name": def.name, "description": def.description });
     let titles = revision.rules().structured_content;
     if titles {
@@ -62,17 +64,17 @@ pub fn prompt(def: &PromptDef, revision: Revision) -> String {
     out.to_string()
 }
 
-/// One resource of `resources/list`.
-pub fn resource(def: &ResourceDef, revision: Revision) -> String {
-    titled(serde_json::to_value(def), revision)
+/// Renders one resource of `resources/list`.
+pub fn resource_entry(def: &ResourceDef, revision: Revision) -> String {
+    entry_text(serde_json::to_value(def), revision)
 }
 
-/// One template of `resources/templates/list`.
-pub fn template(def: &ResourceTemplateDef, revision: Revision) -> String {
-    titled(serde_json::to_value(def), revision)
+/// Renders one template of `resources/templates/list`.
+pub fn template_entry(def: &ResourceTemplateDef, revision: Revision) -> String {
+    entry_text(serde_json::to_value(def), revision)
 }
 
-fn titled(value: serde_json::Result<Value>, revision: Revision) -> String {
+fn entry_text(value: serde_json::Result<Value>, revision: Revision) -> String {
     let mut value = value.unwrap_or_default();
     if !revision.rules().structured_content
         && let Some(object) = value.as_object_mut()

@@ -1,15 +1,15 @@
-//! The route table: where a name leads. Immutable; a change makes a new one.
+//! The route table, which resolves names to providers. It is immutable; every change builds a new one.
 
 mod aliases;
-pub mod awaited;
+pub mod list_entries;
 pub mod listing;
 mod name_conflicts;
-pub mod rendered;
 mod reserved;
 pub mod resources;
 mod revision_filter;
 mod server_instructions;
 mod template;
+pub mod unreached;
 pub mod validate;
 
 use std::{
@@ -24,124 +24,125 @@ use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    awaited::Awaited,
-    name_conflicts::{Claims, Rules, Settled, Warnings},
-    rendered::{Rendered, ResourceRoute, TemplateRoute},
-    reserved::Reserved,
+    list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
+    name_conflicts::{ConflictRules, NameClaims, ResolvedNames, Warnings},
+    reserved::ReservedNames,
     resources::Resources,
-    server_instructions::Briefings,
+    server_instructions::ServerInstructions,
+    unreached::UnreachedUpstreams,
 };
-use crate::{ruling, target::Target};
+use crate::{ruling, target::RouteTarget};
 use countersign_domain::{
     changes::Change,
-    policy::{Asker, CallFacts, Decision, Policy, Ruling, Standing, Verdict},
+    policy::{CallFacts, Decision, DefinitionStatus, Policy, Requester, Ruling, Verdict},
     principal::{Principal, Role},
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    param_headers::{ParamHeader, x_mcp_headers},
-    redact::redacted,
+    param_headers::{ParamHeader, annotated_params},
+    redact::redact,
     suggest,
 };
 use countersign_provider::{Provider, ProviderDirectory, ToolDef, schema_cost};
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::{Upstream, names, server::Phase};
 
-pub use self::{aliases::Aliases, rendered::PromptRoute};
+pub use self::{aliases::Aliases, list_entries::PromptRoute};
 
-/// A tool as it is reached: its provider, its checked schema, and what policy says of it.
+/// A tool in the table: its provider, its schema, and the policy's ruling on it.
 pub struct ToolRoute {
-    /// The name clients use.
+    /// The name that clients use.
     pub name: String,
-    pub provider: Target,
+    pub provider: RouteTarget,
     pub def: ToolDef,
-    /// `sha256:…` of the definition; part of every change, so that nobody approves one tool and runs another.
+    /// `sha256:…` of the definition. Every change stores it, so that a call runs only with the definition that was
+    /// approved.
     pub hash: String,
-    /// What was said of this definition.
-    pub standing: Standing,
-    /// What the policy says of calls.
+    /// The reviewers' decision about this definition.
+    pub standing: DefinitionStatus,
+    /// The policy's ruling on calls.
     pub ruling: Ruling,
-    /// What it says of those that only read, of a module's tool that writes otherwise.
-    reading: Option<Ruling>,
+    /// The policy's ruling on calls that only read, if a writing tool of a module has such calls.
+    read_ruling: Option<Ruling>,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
-    /// The schema of the answer of a call that waits for a person, where that can happen.
-    pending: Option<Arc<Value>>,
-    input: OnceLock<Result<Option<jsonschema::Validator>, String>>,
-    lists_errors: OnceLock<bool>,
-    rendered: Rendered,
+    /// The output schema of a pending answer, if calls of this tool may be put under review.
+    pending_schema: Option<Arc<Value>>,
+    validator: OnceLock<Result<Option<jsonschema::Validator>, String>>,
+    allows_structured_error: OnceLock<bool>,
+    rendered: RenderedEntry,
 }
 
 impl ToolRoute {
-    /// The tool's entry in `tools/list`.
+    /// Returns the tool's entry in `tools/list`.
     #[must_use]
-    pub fn listed(&self, revision: Revision) -> &str {
-        let pending = self.pending.as_deref();
-        self.rendered.text(
+    pub fn list_entry(&self, revision: Revision) -> &str {
+        let pending_schema = self.pending_schema.as_deref();
+        self.rendered.get_or_write(
             revision,
             self.def.raw.as_ref(),
-            |raw| revision_filter::tool(raw, pending, revision),
-            || listing::tool(&self.def, &self.name, pending, revision),
+            |raw| revision_filter::filter_tool(raw, pending_schema, revision),
+            || listing::tool_entry(&self.def, &self.name, pending_schema, revision),
         )
     }
 
-    /// Whether the tool is listed to that principal: what somebody may never call is not.
+    /// Returns `true` if the tool is listed for that principal. Tools that it may never call are hidden.
     #[must_use]
-    pub fn visible_to(&self, principal: &Principal) -> bool {
-        self.ruling.lists_to(principal)
+    pub fn is_visible_to(&self, principal: &Principal) -> bool {
+        self.ruling.is_listed_to(principal)
     }
 
-    /// Whether it says, and is believed, that it only reads.
+    /// Returns `true` if the tool's annotations are trusted and say that it only reads.
     #[must_use]
-    pub fn only_reads(&self) -> bool {
-        self.def.annotations.read_only_hint && self.standing.is_believed(self.provider.trust_annotations())
+    pub fn is_read_only(&self) -> bool {
+        self.def.annotations.read_only_hint && self.standing.trusts_annotations(self.provider.trust_annotations())
     }
 
-    /// What the policy says of a call with these arguments.
+    /// Returns the policy's ruling on a call with these arguments.
     #[must_use]
-    pub fn ruling_on(&self, arguments: &RawValue) -> &Ruling {
-        match (&self.reading, self.def.reads_when) {
-            (Some(reading), Some(reads)) if reads(arguments) => reading,
+    pub fn ruling_for(&self, arguments: &RawValue) -> &Ruling {
+        match (&self.read_ruling, self.def.read_only_when) {
+            (Some(read_ruling), Some(reads)) if reads(arguments) => read_ruling,
             _ => &self.ruling,
         }
     }
 
-    /// Whether the answer of a call that failed may have the error in `structuredContent` too: the output schema allows
-    /// for it.
+    /// Returns `true` if a failed call may report its error in `structuredContent` too, because the output schema
+    /// allows it.
     #[must_use]
-    pub fn lists_errors(&self) -> bool {
-        *self.lists_errors.get_or_init(|| {
+    pub fn allows_structured_error(&self) -> bool {
+        *self.allows_structured_error.get_or_init(|| {
             let error = json!({ "error": true, "code": "INTERNAL_ERROR", "message": "", "details": {} });
             let schema = self.def.output_schema.as_ref().filter(|_| self.def.raw.is_none());
             schema.is_some_and(|schema| jsonschema::validator_for(schema).is_ok_and(|schema| schema.is_valid(&error)))
         })
     }
 
-    /// The input schema, compiled when it is first needed. Network `$ref`s are never followed. `None` for one of an
-    /// upstream's that could take too long ([`schema_cost`], and patterns that look around or back).
+    /// Returns the input schema, compiled on first use and without remote `$ref`s. `None` for an upstream's schema
+    /// whose check could take too long ([`schema_cost`], and patterns with look-around or back-references).
     ///
     /// # Errors
-    /// `TOOL_EXECUTION_ERROR` for a schema that is none; it concerns nobody but who calls the tool.
-    pub fn input(&self) -> Result<Option<&jsonschema::Validator>, McpError> {
-        self.input.get_or_init(|| compile(&self.def)).as_ref().map(Option::as_ref).map_err(|reason| {
+    /// `TOOL_EXECUTION_ERROR` if the schema is invalid, which only affects calls of this tool.
+    pub fn validator(&self) -> Result<Option<&jsonschema::Validator>, McpError> {
+        self.validator.get_or_init(|| compile_schema(&self.def)).as_ref().map(Option::as_ref).map_err(|reason| {
             let message = format!("the input schema of {} cannot be used: {reason}", self.name);
             McpError::new(ErrorKind::ToolExecution, message).with("tool", self.name.clone())
         })
     }
 
-    /// What decides whether the list that it stands in has changed.
-    fn identify(&self, hasher: &mut DefaultHasher) {
+    /// Hashes the data that decides whether the containing list has changed.
+    fn hash_identity(&self, hasher: &mut DefaultHasher) {
         self.name.hash(hasher);
-        self.pending.is_some().hash(hasher);
-        self.ruling.fixed().map(|decision| decision.verdict as u8).hash(hasher);
+        self.pending_schema.is_some().hash(hasher);
+        self.ruling.fixed_decision().map(|decision| decision.verdict as u8).hash(hasher);
         match &self.def.raw {
             Some(raw) => raw.get().hash(hasher),
-            None => self.listed(Revision::MODERN).hash(hasher),
+            None => self.list_entry(Revision::MODERN).hash(hasher),
         }
     }
 }
 
-fn compile(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
+fn compile_schema(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
     let unchecked = || {
         tracing::warn!(tool = %def.name, "its input schema is too intricate: only its server checks arguments against it");
         Ok(None)
@@ -150,23 +151,23 @@ fn compile(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
         return unchecked();
     }
     let options = jsonschema::options().should_validate_formats(true);
-    // An upstream may write in another dialect and say so; 2020-12 is what is meant where nothing is said
+    // An upstream may declare another dialect; without a declaration, 2020-12 applies
     // (2025-11-25/basic/index#json-schema-usage).
     let options = if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
-    // No pattern takes more than linear time.
-    let linear = PatternOptions::regex().size_limit(MAX_PATTERN);
+    // Patterns are matched in linear time.
+    let linear = PatternOptions::regex().size_limit(MAX_PATTERN_BYTES);
     match options.clone().with_pattern_options(linear).build(&def.input_schema) {
         Ok(validator) => Ok(Some(validator)),
-        // Patterns that look around or back are patterns too.
+        // Patterns with look-around or back-references are accepted as well.
         Err(_) if def.raw.is_some() && options.build(&def.input_schema).is_ok() => unchecked(),
-        Err(error) => Err(redacted(&error.to_string()).chars().take(500).collect()),
+        Err(error) => Err(redact(&error.to_string()).chars().take(500).collect()),
     }
 }
 
-/// Bytes of a compiled pattern of a schema.
-const MAX_PATTERN: usize = 1 << 20;
+/// Maximum bytes of a compiled pattern of a schema.
+const MAX_PATTERN_BYTES: usize = 1 << 20;
 
-/// Why a table cannot be built; the old one stays.
+/// The reason why a table cannot be built. The previous table stays in use.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     #[error("both {first} and {second} offer {what} named {name:?}")]
@@ -177,129 +178,133 @@ pub enum RouteError {
     Schema { provider: String, tool: String, reason: String },
 }
 
-/// Names that lead to a tool by a detour are remembered up to this number and this length.
-const REMEMBERED: usize = 4096;
-const REMEMBERED_LEN: usize = 256;
-/// Tools whose names are compared with an unknown one.
+/// Maximum number and length of aliases whose resolution is cached.
+const MAX_CACHED_ALIASES: usize = 4096;
+const MAX_CACHED_ALIAS_LEN: usize = 256;
+/// Maximum number of tools whose names are compared with an unknown one.
 const MAX_COMPARED: usize = 2000;
 
-/// The generations in which each list last changed: cursors name them, so that a page is never counted in another list.
+/// The generations in which each list last changed. Cursors contain them, so that a page never continues another
+/// version of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Versions {
+pub struct ListVersions {
     pub tools: u64,
     pub prompts: u64,
-    /// Of what upstreams list, and of all templates.
+    /// Covers the resources of upstreams, and all resource templates.
     pub resources: u64,
 }
 
-/// See the module's page.
+/// An immutable table of all tools, prompts, resources and their providers.
 pub struct RouteTable {
-    /// Rises with every table.
+    /// Increases with every table.
     pub generation: u64,
-    pub versions: Versions,
-    providers: Vec<Target>,
-    tools: Settled<ToolRoute>,
-    prompts: Settled<PromptRoute>,
+    pub versions: ListVersions,
+    providers: Vec<RouteTarget>,
+    tools: ResolvedNames<ToolRoute>,
+    prompts: ResolvedNames<PromptRoute>,
     pub(super) resources: Resources,
     aliases: Aliases,
     /// `None` in an empty table.
     policy: Option<Policy>,
     warnings: Warnings,
-    briefings: Briefings,
-    /// Of each list, to tell whether it has changed.
-    prints: [u64; 3],
-    varies: bool,
-    /// Some tool wants arguments mirrored into headers.
-    mirrors: bool,
-    /// Headers of requests that some upstream gets, each once.
-    forwarded: Vec<String>,
-    detours: RwLock<HashMap<String, Arc<ToolRoute>>>,
-    pub(super) awaited: Awaited,
-    /// Cancelled when another table has taken its place.
+    server_instructions: ServerInstructions,
+    /// A hash of each list, to detect changes.
+    list_fingerprints: [u64; 3],
+    varies_by_principal: bool,
+    /// A tool wants arguments mirrored into headers.
+    mirrors_arguments: bool,
+    /// Names of request headers that are forwarded to some upstream, without duplicates.
+    forwarded_headers: Vec<String>,
+    alias_cache: RwLock<HashMap<String, Arc<ToolRoute>>>,
+    pub(super) unreached: UnreachedUpstreams,
+    /// Cancelled when another table has replaced this one.
     pub superseded: CancellationToken,
 }
 
-/// What a table is built of.
-pub struct Build<'a> {
-    pub providers: &'a [Target],
+/// The inputs of a new table.
+pub struct TableInputs<'a> {
+    pub providers: &'a [RouteTarget],
     pub policy: &'a Policy,
     pub aliases: &'a Aliases,
-    /// The schema of the answer of a call that waits for a person.
-    pub pending: &'a Arc<Value>,
-    /// The table that this one takes the place of.
+    /// The output schema of a pending answer.
+    pub pending_schema: &'a Arc<Value>,
+    /// The table that the new one replaces.
     pub previous: Option<&'a RouteTable>,
-    /// Two providers that claim one name are an error. Else the one that had it keeps it.
+    /// Two providers that claim one name are an error. Otherwise the previous owner keeps it.
     pub strict: bool,
 }
 
 impl RouteTable {
-    /// An empty table, from before the first provider.
+    /// Returns the empty table used before the first provider is published.
     #[must_use]
     pub fn empty() -> Self {
         Self {
             generation: 0,
-            versions: Versions::default(),
+            versions: ListVersions::default(),
             providers: Vec::new(),
-            tools: Settled::default(),
-            prompts: Settled::default(),
+            tools: ResolvedNames::default(),
+            prompts: ResolvedNames::default(),
             resources: Resources::default(),
             aliases: Aliases::default(),
             policy: None,
             warnings: Warnings::default(),
-            briefings: Briefings::default(),
-            prints: [0; 3],
-            varies: false,
-            mirrors: false,
-            forwarded: Vec::new(),
-            detours: RwLock::default(),
-            awaited: Awaited::default(),
+            server_instructions: ServerInstructions::default(),
+            list_fingerprints: [0; 3],
+            varies_by_principal: false,
+            mirrors_arguments: false,
+            forwarded_headers: Vec::new(),
+            alias_cache: RwLock::default(),
+            unreached: UnreachedUpstreams::default(),
             superseded: CancellationToken::new(),
         }
     }
 
-    /// Builds the first table of these providers.
+    /// Builds the first table.
     ///
     /// # Errors
-    /// A name that two providers claim, or a module's schema that does not compile.
+    /// Fails if two providers claim one name, or if a module's schema does not compile.
     pub fn build(
         generation: u64,
-        providers: &[Target],
+        providers: &[RouteTarget],
         policy: &Policy,
         aliases: &Aliases,
-        pending: &Value,
+        pending_schema: &Value,
     ) -> Result<Self, RouteError> {
-        let pending = &Arc::new(pending.clone());
-        let build = Build { providers, policy, aliases, pending, previous: None, strict: true };
-        Ok(Self { generation, ..Self::of(&build)? })
+        let pending_schema = &Arc::new(pending_schema.clone());
+        let inputs = TableInputs { providers, policy, aliases, pending_schema, previous: None, strict: true };
+        Ok(Self { generation, ..Self::rebuild(&inputs)? })
     }
 
-    /// Builds the table after the previous one.
+    /// Builds the table that follows the previous one.
     ///
     /// # Errors
-    /// As [`RouteTable::build`]; collisions only where the build is strict.
-    pub fn of(build: &Build<'_>) -> Result<Self, RouteError> {
-        let Build { providers, policy, aliases, pending, previous, strict } = *build;
-        let rules = Rules { providers, aliases, strict };
+    /// As [`RouteTable::build`]; conflicts of names fail only if the build is strict.
+    pub fn rebuild(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
+        let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
+        let rules = ConflictRules { providers, aliases, strict };
         let mut warnings = Warnings::default();
-        let (mut tools, mut prompts) = (Claims::new("a tool"), Claims::new("a prompt"));
-        let mut mirrors = false;
-        // Before what they offer is read: who comes meanwhile is waited for until the next table.
-        let awaited = Awaited::of(providers, policy.pins());
-        let reserved = Reserved::new(providers, aliases, &awaited);
+        let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
+        let mut mirrors_arguments = false;
+        // Determined before lists are read: an upstream that connects meanwhile counts as unreached until the next
+        // table.
+        let unreached = UnreachedUpstreams::among(providers, policy.pins());
+        let reserved = ReservedNames::new(providers, aliases, &unreached);
         for (index, provider) in providers.iter().enumerate() {
-            let mut offered = provider.tools();
-            offered.retain(|def| admitted(&reserved, provider, (&def.name, true), &mut warnings));
-            ruling::observe(policy, provider, &offered);
-            for def in offered {
-                let Some(route) = tool_route(provider, def, policy, pending, &mut warnings)? else { continue };
-                mirrors |= !route.param_headers.is_empty();
+            let mut tools_of_provider = provider.tools();
+            tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
+            ruling::pin_first_seen(policy, provider, &tools_of_provider);
+            for def in tools_of_provider {
+                let Some(route) = build_tool_route(provider, def, policy, pending_schema, &mut warnings)? else {
+                    continue;
+                };
+                mirrors_arguments |= !route.param_headers.is_empty();
                 let name = route.name.clone();
                 if !tools.add(index, name.clone(), route) {
                     warnings.add(provider.name(), format!("the tool {name:?} is listed twice: the first one counts"));
                 }
             }
             for def in provider.prompts() {
-                if !admitted(&reserved, provider, (&def.name, false), &mut warnings) {
+                if !is_name_allowed(&reserved, provider, (&def.name, false), &mut warnings) {
                     continue;
                 }
                 let name = def.name.clone();
@@ -308,14 +313,15 @@ impl RouteTable {
                 }
             }
         }
-        let held = |name: &str| {
-            let known = || providers.iter().map(|provider| provider.name()).find(|p| awaited.knows(p, name));
-            let before = previous.and_then(|table| table.tools.by_name.get(name));
-            before.map(|route| route.provider.name()).or_else(known).map(str::to_owned)
+        let holder = |name: &str| {
+            let pinned_by =
+                || providers.iter().map(|provider| provider.name()).find(|p| unreached.has_pinned_tool(p, name));
+            let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
+            previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
         };
-        let tools = tools.settle(&rules, held, &mut warnings)?;
-        let held = |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
-        let prompts = prompts.settle(&rules, held, &mut warnings)?;
+        let tools = tools.resolve(&rules, holder, &mut warnings)?;
+        let holder = |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
+        let prompts = prompts.resolve(&rules, holder, &mut warnings)?;
         let resources = Resources::build(&rules, previous, &mut warnings)?;
         let mut table = Self {
             generation: previous.map_or(1, |table| table.generation + 1),
@@ -326,21 +332,21 @@ impl RouteTable {
             aliases: aliases.clone(),
             policy: Some(policy.clone()),
             warnings,
-            mirrors,
-            forwarded: forwarded(providers),
-            awaited,
+            mirrors_arguments,
+            forwarded_headers: collect_forwarded_headers(providers),
+            unreached,
             ..Self::empty()
         };
-        table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
-        table.prints = table.fingerprints();
-        table.briefings = Briefings::of(&table);
-        table.varies = table.tools().iter().any(|route| route.ruling.fixed().is_none());
-        let old = previous.map_or([0; 3], |table| table.prints);
+        table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
+        table.list_fingerprints = table.compute_fingerprints();
+        table.server_instructions = ServerInstructions::for_table(&table);
+        table.varies_by_principal = table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
+        let old = previous.map_or([0; 3], |table| table.list_fingerprints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
         let version = |list: usize, before: u64| {
-            if table.prints[list] == old[list] { before } else { table.generation }
+            if table.list_fingerprints[list] == old[list] { before } else { table.generation }
         };
-        table.versions = Versions {
+        table.versions = ListVersions {
             tools: version(0, versions.tools),
             prompts: version(1, versions.prompts),
             resources: version(2, versions.resources),
@@ -348,62 +354,62 @@ impl RouteTable {
         Ok(table)
     }
 
-    fn fingerprints(&self) -> [u64; 3] {
+    fn compute_fingerprints(&self) -> [u64; 3] {
         let mut tools = DefaultHasher::new();
-        self.tools.order.iter().for_each(|route| route.identify(&mut tools));
+        self.tools.order.iter().for_each(|route| route.hash_identity(&mut tools));
         let mut prompts = DefaultHasher::new();
         for route in &self.prompts.order {
-            route.listed(Revision::MODERN).hash(&mut prompts);
+            route.list_entry(Revision::MODERN).hash(&mut prompts);
         }
         let mut resources = DefaultHasher::new();
-        for route in self.resources.listed() {
-            route.listed(Revision::MODERN).hash(&mut resources);
+        for route in self.resources.resources() {
+            route.list_entry(Revision::MODERN).hash(&mut resources);
         }
         for route in self.resources.templates() {
-            route.listed(Revision::MODERN).hash(&mut resources);
+            route.list_entry(Revision::MODERN).hash(&mut resources);
         }
         [tools, prompts, resources].map(|hasher| hasher.finish())
     }
 
-    /// Where a tool's name leads: the exact name; then `<provider>.<name>`, the configured prefixes, categories and
-    /// patterns, and the fallback, each of which may name a tool as its server does; else nowhere.
+    /// Resolves a tool's name. An exact name comes first, then `<provider>.<name>`, configured prefixes, categories,
+    /// patterns and the fallback. Each alias may use the server's own name of the tool.
     #[must_use]
-    pub fn tool(&self, name: &str) -> Option<Arc<ToolRoute>> {
+    pub fn find_tool(&self, name: &str) -> Option<Arc<ToolRoute>> {
         if let Some(route) = self.tools.by_name.get(name) {
-            return Some(self.best(route));
+            return Some(self.first_available(route));
         }
-        // A detour names a provider, or should lead to one and the same place.
-        if let Some(route) = self.detours.read().get(name) {
+        // Failover does not apply to aliases: an alias names its provider, or must always lead to the same one.
+        if let Some(route) = self.alias_cache.read().get(name) {
             return Some(route.clone());
         }
-        let route = self.detour(name)?;
-        // Names that lead nowhere are not remembered: anybody can make those up.
-        if name.len() <= REMEMBERED_LEN {
-            let mut detours = self.detours.write();
-            if detours.len() < REMEMBERED {
-                detours.insert(name.to_owned(), route.clone());
+        let route = self.resolve_alias(name)?;
+        // Unresolved names are not cached, because clients could fill the cache with invented names.
+        if name.len() <= MAX_CACHED_ALIAS_LEN {
+            let mut alias_cache = self.alias_cache.write();
+            if alias_cache.len() < MAX_CACHED_ALIASES {
+                alias_cache.insert(name.to_owned(), route.clone());
             }
         }
         Some(route)
     }
 
-    fn detour(&self, name: &str) -> Option<Arc<ToolRoute>> {
+    fn resolve_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
         let by_provider = || {
             self.providers.iter().find_map(|provider| {
                 let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
-                self.tool_of(provider, own)
+                self.tool_by_own_name(provider, own)
             })
         };
         let by_prefix = || {
             self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
                 let own = name.strip_prefix(prefix.as_str())?;
-                self.tool_of(self.provider(provider)?, own)
+                self.tool_by_own_name(self.provider(provider)?, own)
             })
         };
         let by_category = || {
             self.aliases.categories.iter().find_map(|category| {
-                let own = category.own(name)?;
-                self.tool_of(self.provider(&category.provider)?, &own)
+                let own = category.own_name(name)?;
+                self.tool_by_own_name(self.provider(&category.provider)?, &own)
             })
         };
         let by_pattern = || {
@@ -414,61 +420,64 @@ impl RouteTable {
                 self.tools.by_name.get(&to).cloned()
             })
         };
-        let by_fallback = || self.tool_of(self.provider(self.aliases.fallback.as_deref()?)?, name);
+        let by_fallback = || self.tool_by_own_name(self.provider(self.aliases.fallback.as_deref()?)?, name);
         by_provider().or_else(by_prefix).or_else(by_category).or_else(by_pattern).or_else(by_fallback)
     }
 
-    /// The tool that answers in the place of one whose server is not tried: that of the same name, as servers call it,
-    /// of the provider that the server's configuration names.
+    /// Returns the tool that replaces one whose server is unavailable: the tool of the same own name at the configured
+    /// fallback provider.
     #[must_use]
     pub fn fallback_of(&self, route: &ToolRoute) -> Option<Arc<ToolRoute>> {
         let upstream = route.provider.upstream()?;
         let other = self.provider(upstream.config.fallback.as_deref()?)?;
-        let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
+        let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
         let prefix = other.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
-        self.served_by(&format!("{prefix}{own}"), other.name())
+        self.tool_of_provider(&format!("{prefix}{own}"), other.name())
     }
 
-    /// See [`Policy::passes`]. A server has tools that are not free while some are held back by its configuration.
+    /// Tells whether the method may pass for the asker (see [`Policy::kind.is_transient`]). Tools of a server are gated if its
+    /// configuration hides some of them.
     #[must_use]
-    pub fn passes(&self, upstream: &Upstream, method: &str, asker: &Asker<'_>) -> bool {
+    pub fn passes(&self, upstream: &Upstream, method: &str, asker: &Requester<'_>) -> bool {
         let server = upstream.config.name.as_str();
         let held_back = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
         let gated = || {
             let mut own = self.tools().iter().filter(|route| route.provider.name() == server);
-            held_back || own.any(|route| route.ruling.may_stop(asker.principal))
+            held_back || own.any(|route| route.ruling.may_block(asker.principal))
         };
-        self.policy.as_ref().is_some_and(|policy| policy.passes(server, method, asker, gated))
+        self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, asker, gated))
     }
 
-    /// `None` in an empty table.
+    /// Returns the policy; `None` in an empty table.
     #[must_use]
     pub fn policy(&self) -> Option<&Policy> {
         self.policy.as_ref()
     }
 
-    /// The policy, where it could refuse some resource or prompt to somebody.
+    /// Returns the policy if it could refuse a resource or prompt to some principal.
     #[must_use]
     pub fn refusing_policy(&self) -> Option<&Policy> {
-        self.policy.as_ref().filter(|policy| policy.refuses_some())
+        self.policy.as_ref().filter(|policy| policy.can_refuse_access())
     }
 
-    /// A provider's tool, by its own name or by that which clients use.
-    fn tool_of(&self, provider: &Target, own: &str) -> Option<Arc<ToolRoute>> {
+    /// Returns a provider's tool by its own name or by the name that clients use.
+    fn tool_by_own_name(&self, provider: &RouteTarget, own: &str) -> Option<Arc<ToolRoute>> {
         let prefix = provider.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
         let exposed = (!prefix.is_empty()).then(|| format!("{prefix}{own}"));
-        exposed.and_then(|name| self.served_by(&name, provider.name())).or_else(|| self.served_by(own, provider.name()))
+        exposed
+            .and_then(|name| self.tool_of_provider(&name, provider.name()))
+            .or_else(|| self.tool_of_provider(own, provider.name()))
     }
 
-    /// The tool of that name at that provider, whoever else serves it.
-    fn served_by(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
+    /// Returns the tool of that name at that provider, even if another provider serves the name.
+    fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
         let first = self.tools.by_name.get(name)?;
         let others = self.tools.others.get(name).into_iter().flatten();
         std::iter::once(first).chain(others).find(|route| route.provider.name() == provider).cloned()
     }
 
-    /// Of several that serve one name, the first that can take calls.
-    fn best(&self, first: &Arc<ToolRoute>) -> Arc<ToolRoute> {
+    /// Returns the first of several tools of one name whose provider can take calls.
+    fn first_available(&self, first: &Arc<ToolRoute>) -> Arc<ToolRoute> {
         if self.tools.others.is_empty() || can_serve(&first.provider) {
             return first.clone();
         }
@@ -476,10 +485,10 @@ impl RouteTable {
         others.find(|other| can_serve(&other.provider)).unwrap_or(first).clone()
     }
 
-    /// The tool that an unknown name was probably meant to be, among those that the principal may see.
+    /// Returns the tool whose name is most similar to an unknown one, among those visible to the principal.
     #[must_use]
     pub fn nearest_tool(&self, name: &str, principal: &Principal) -> Option<String> {
-        let visible = |route: &&Arc<ToolRoute>| route.visible_to(principal);
+        let visible = |route: &&Arc<ToolRoute>| route.is_visible_to(principal);
         let names: Vec<&str> =
             self.tools().iter().filter(visible).take(MAX_COMPARED).map(|route| route.name.as_str()).collect();
         suggest::nearest_tool(name, &names).map(str::to_owned)
@@ -500,10 +509,10 @@ impl RouteTable {
         &self.prompts.order
     }
 
-    /// Those that upstreams list; modules are asked each time.
+    /// Returns the resources that upstreams list. Modules are asked for theirs on each request.
     #[must_use]
     pub fn resources(&self) -> &[Arc<ResourceRoute>] {
-        self.resources.listed()
+        self.resources.resources()
     }
 
     #[must_use]
@@ -516,35 +525,35 @@ impl RouteTable {
     }
 
     #[must_use]
-    pub fn providers(&self) -> &[Target] {
+    pub fn providers(&self) -> &[RouteTarget] {
         &self.providers
     }
 
     #[must_use]
-    pub fn provider(&self, name: &str) -> Option<&Target> {
+    pub fn provider(&self, name: &str) -> Option<&RouteTarget> {
         self.providers.iter().find(|provider| provider.name() == name)
     }
 
-    /// The provider that answers for a URI or a URI template.
+    /// Returns the provider that serves a URI or a URI template.
     #[must_use]
-    pub fn resource(&self, uri: &str) -> Option<Target> {
+    pub fn provider_for_uri(&self, uri: &str) -> Option<RouteTarget> {
         self.resources.find(uri).cloned()
     }
 
-    /// What servers say of themselves to models, as far as this principal sees them.
+    /// Returns the instructions of the servers that this principal sees.
     #[must_use]
-    pub fn briefings(&self, principal: &Principal) -> Arc<str> {
-        self.briefings.for_principal(principal)
+    pub fn instructions_for(&self, principal: &Principal) -> Arc<str> {
+        self.server_instructions.for_principal(principal)
     }
 
-    /// What is wrong with what a provider offers: definitions that are left out, names that clients refuse.
+    /// Returns warnings about a provider's definitions, such as omitted ones and names that clients reject.
     #[must_use]
     pub fn warnings(&self, provider: &str) -> Vec<String> {
-        self.warnings.of(provider)
+        self.warnings.for_provider(provider)
     }
 
-    /// Somebody reads the lists: upstreams whose lists are older than they allow read them again in the background.
-    pub fn refresh(&self) {
+    /// Starts a background refresh of upstreams whose lists have expired. Called when a client reads lists.
+    pub fn refresh_stale_lists(&self) {
         self.providers
             .iter()
             .filter_map(|provider| provider.upstream())
@@ -556,34 +565,39 @@ impl RouteTable {
         self.providers.iter().any(|provider| provider.upstream().is_some())
     }
 
-    /// Whether there is a tool that wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
+    /// Returns `true` if a tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
     #[must_use]
     pub fn mirrors_arguments(&self) -> bool {
-        self.mirrors
+        self.mirrors_arguments
     }
 
-    /// Headers of a client's request that the configuration of some upstream has passed on.
+    /// Returns the request headers that are forwarded to some upstream.
     #[must_use]
     pub fn forwarded_headers(&self) -> &[String] {
-        &self.forwarded
+        &self.forwarded_headers
     }
 
-    /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
+    /// Returns `true` if principals see different lists of tools ([`ToolRoute::is_visible_to`]).
     #[must_use]
     pub fn varies_by_principal(&self) -> bool {
-        self.varies
+        self.varies_by_principal
     }
 
-    /// Every upstream was reached: nothing is missing in the lists only because it is early.
+    /// Returns `true` if every upstream has been reached, so that the lists are complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.providers.iter().all(is_up)
+        self.providers.iter().all(is_connected)
     }
 }
 
-/// Whether a provider may offer a tool (or prompt) of that name; the warning says why not.
-fn admitted(reserved: &Reserved<'_>, provider: &Target, (name, tool): (&str, bool), warnings: &mut Warnings) -> bool {
-    match reserved.refuses(provider, name, tool) {
+/// Returns `false` and adds a warning if the provider may not offer a tool (or prompt) of that name.
+fn is_name_allowed(
+    reserved: &ReservedNames<'_>,
+    provider: &RouteTarget,
+    (name, tool): (&str, bool),
+    warnings: &mut Warnings,
+) -> bool {
+    match reserved.refusal(provider, name, tool) {
         Some(why) => {
             warnings.add(provider.name(), why);
             false
@@ -592,11 +606,11 @@ fn admitted(reserved: &Reserved<'_>, provider: &Target, (name, tool): (&str, boo
     }
 }
 
-fn is_up(provider: &Target) -> bool {
+fn is_connected(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| upstream.negotiated().is_some())
 }
 
-fn can_serve(provider: &Target) -> bool {
+fn can_serve(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| {
         upstream.negotiated().is_some()
             && !matches!(upstream.phase(), Phase::Down(_))
@@ -604,7 +618,7 @@ fn can_serve(provider: &Target) -> bool {
     })
 }
 
-fn forwarded(providers: &[Target]) -> Vec<String> {
+fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {
     let mut names = Vec::new();
     for name in providers.iter().filter_map(|provider| provider.upstream()).flat_map(|up| &up.config.forward_headers) {
         if !names.contains(name) {
@@ -614,45 +628,45 @@ fn forwarded(providers: &[Target]) -> Vec<String> {
     names
 }
 
-/// `None` for a tool that must not be offered; the warning says why.
-fn tool_route(
-    provider: &Target,
+/// Returns `None` and adds a warning if the tool must not be offered.
+fn build_tool_route(
+    provider: &RouteTarget,
     def: ToolDef,
     policy: &Policy,
-    pending: &Arc<Value>,
+    pending_schema: &Arc<Value>,
     warnings: &mut Warnings,
 ) -> Result<Option<Arc<ToolRoute>>, RouteError> {
     let fault =
         |reason: String| RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason };
     let upstream = provider.upstream();
-    let param_headers = match (x_mcp_headers(&def.input_schema), upstream) {
+    let param_headers = match (annotated_params(&def.input_schema), upstream) {
         (Ok(headers), _) => headers,
         (Err(reason), None) => return Err(fault(reason)),
-        // Clients must not use such a tool (2026-07-28/server/tools, `x-mcp-header`), and this is one.
+        // Clients must not use such a tool (2026-07-28/server/tools, `x-mcp-header`), and the gateway is a client here.
         (Err(reason), Some(upstream)) if upstream.negotiated().is_some_and(|n| n.revision.era() == Era::Modern) => {
             warnings.add(provider.name(), format!("the tool {:?} is left out: {reason}", def.name));
             return Ok(None);
         }
-        // To a server of the handshake era the annotation means nothing.
+        // The annotation has no meaning for a handshake-era server.
         (Err(_), Some(_)) => Vec::new(),
     };
-    if let Some(reason) = upstream.and_then(|_| names::refused_by_clients(&def.name)) {
+    if let Some(reason) = upstream.and_then(|_| names::client_rejection_reason(&def.name)) {
         warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
     }
-    let input = OnceLock::new();
+    let validator = OnceLock::new();
     if def.raw.is_none() {
-        // A module's schema is ours, and must be right from the start.
-        input.get_or_init(|| compile(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
+        // A module's schema is part of the gateway and must compile at start.
+        validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
     let hash = ruling::definition_hash(&def);
-    let (standing, ruling) = ruling::ruling(policy, provider, &def, &hash);
-    let reading = def.reads_when.filter(|_| provider.is_module()).map(|_| {
+    let (standing, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
+    let read_ruling = def.read_only_when.filter(|_| provider.is_module()).map(|_| {
         let mut reader = def.clone();
         reader.annotations.read_only_hint = true;
         reader.annotations.destructive_hint = false;
-        ruling::ruling(policy, provider, &reader, &hash).1
+        ruling::tool_ruling(policy, provider, &reader, &hash).1
     });
-    let pending = ruling.may_review().then(|| pending.clone());
+    let pending_schema = ruling.may_review().then(|| pending_schema.clone());
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
         provider: provider.clone(),
@@ -660,57 +674,57 @@ fn tool_route(
         hash,
         standing,
         ruling,
-        reading,
+        read_ruling,
         param_headers,
-        pending,
-        input,
-        lists_errors: OnceLock::new(),
-        rendered: Rendered::default(),
+        pending_schema,
+        validator,
+        allows_structured_error: OnceLock::new(),
+        rendered: RenderedEntry::default(),
     })))
 }
 
-/// The published snapshot: loading it costs some ten nanoseconds and no hop.
-pub type Published = arc_swap::ArcSwap<RouteTable>;
+/// The published table. Loading it takes about ten nanoseconds and no message to the actor.
+pub type PublishedTable = arc_swap::ArcSwap<RouteTable>;
 
-/// Lets the Executor find providers without knowing of routes.
-pub struct Directory(pub Arc<Published>);
+/// Finds providers in the published table, so that the Executor does not depend on routes.
+pub struct RouteDirectory(pub Arc<PublishedTable>);
 
-impl ProviderDirectory for Directory {
+impl ProviderDirectory for RouteDirectory {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
-        self.0.load().provider(name).map(Target::provider)
+        self.0.load().provider(name).map(RouteTarget::provider)
     }
 
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
-        self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
+        self.0.load().tool_of_provider(tool, provider).map(|route| route.hash.clone())
     }
 
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict {
-        let Some(route) = self.0.load().served_by(tool, provider) else { return Verdict::Deny };
-        // Of no session: what a rule asks of one is not so.
+        let Some(route) = self.0.load().tool_of_provider(tool, provider) else { return Verdict::Deny };
+        // There is no session, so conditions on sessions are false.
         let call = CallFacts { principal, transport: "", revision: "", client: None, arguments };
-        // What simulate mode lets through is hidden all the same once the mode is another.
-        route.ruling_on(arguments).decide(&call).meant()
+        // Calls that simulate mode lets through are hidden too, because the mode may change.
+        route.ruling_for(arguments).decide(&call).intended_verdict()
     }
 
     fn is_pinned(&self, provider: &str, tool: &str) -> bool {
-        self.0.load().served_by(tool, provider).is_some_and(|route| route.standing.mark().is_none())
+        self.0.load().tool_of_provider(tool, provider).is_some_and(|route| route.standing.mark().is_none())
     }
 
     fn is_accepted(&self, provider: &str, tool: &str) -> bool {
-        self.0.load().served_by(tool, provider).is_some_and(|route| route.standing == Standing::Accepted)
+        self.0.load().tool_of_provider(tool, provider).is_some_and(|route| route.standing == DefinitionStatus::Accepted)
     }
 
     fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
-        let route = self.0.load().served_by(tool, provider);
+        let route = self.0.load().tool_of_provider(tool, provider);
         let route = route.ok_or_else(|| match self.has_tools(provider) {
             true => McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")),
-            // That says nothing about the tool.
+            // An unreachable provider says nothing about the tool.
             false => McpError::new(ErrorKind::UpstreamUnavailable, format!("{provider} has not been reached yet")),
         })?;
-        validate::check(&route, arguments)
+        validate::check_arguments(&route, arguments)
     }
 
-    fn judge(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
+    fn judge_edited_arguments(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
         let by = &change.proposer;
         let principal = Principal {
             name: by.principal.clone(),
@@ -725,7 +739,7 @@ impl ProviderDirectory for Directory {
             client: by.client_name.as_deref(),
             arguments,
         };
-        Some(self.0.load().served_by(&change.tool, &change.provider)?.ruling_on(arguments).decide(&call))
+        Some(self.0.load().tool_of_provider(&change.tool, &change.provider)?.ruling_for(arguments).decide(&call))
     }
 
     fn has_tools(&self, provider: &str) -> bool {

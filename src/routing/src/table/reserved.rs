@@ -1,84 +1,85 @@
-//! Names that are kept for one provider, whether it is there or not.
+//! Names that are reserved for one provider, whether it is available or not.
 //!
-//! What a configured server's names begin with, `<provider>.`, and `<module>__` belong to that provider alone, and so do the
-//! names of what modules offer and, until a server was reached for the first time, a name that the store knows it by. Else a server without a prefix could offer
-//! `good__query`, and whichever of the two connects first would get the calls. The longest beginning decides. Providers
-//! that `routes.priority` ranks both may offer the same names: there the operator has said who comes first.
+//! Names with the prefix of a configured server, with `<provider>.` or with `<module>__` are reserved for that
+//! provider. So are the names that modules offer and, until a server is reached for the first time, the names pinned
+//! for it. Otherwise a server without a prefix could offer `good__query`, and the server that connects first would
+//! receive the calls. The longest prefix decides. Providers that are both in `routes.priority` may share names, because
+//! the operator has ranked them.
 
 use std::collections::HashSet;
 
-use super::{aliases::Aliases, awaited::Awaited};
-use crate::target::Target;
-use countersign_domain::BUILT_IN;
+use super::{aliases::Aliases, unreached::UnreachedUpstreams};
+use crate::target::RouteTarget;
+use countersign_domain::BUILT_IN_PROVIDERS;
 
-/// See the module's page.
-pub struct Reserved<'a> {
-    providers: &'a [Target],
+/// The reserved names of one table.
+pub struct ReservedNames<'a> {
+    providers: &'a [RouteTarget],
     aliases: &'a Aliases,
-    /// Upstreams that were not reached since the start.
-    awaited: &'a Awaited,
-    /// What names begin with and the provider's name, the longest first.
-    beginnings: Vec<(String, &'a str)>,
-    /// Names of what modules offer: tools, then prompts.
-    own: [HashSet<String>; 2],
+    /// Upstreams that have not been reached since the start.
+    unreached: &'a UnreachedUpstreams,
+    /// Prefixes of names and the providers that own them, longest first.
+    prefixes: Vec<(String, &'a str)>,
+    /// Names that modules offer: tools, then prompts.
+    module_names: [HashSet<String>; 2],
 }
 
-impl<'a> Reserved<'a> {
+impl<'a> ReservedNames<'a> {
     #[must_use]
-    pub fn new(providers: &'a [Target], aliases: &'a Aliases, awaited: &'a Awaited) -> Self {
-        let mut beginnings: Vec<(String, &str)> = Vec::new();
-        for name in BUILT_IN {
-            beginnings.extend([(format!("{name}."), name), (format!("{name}__"), name)]);
+    pub fn new(providers: &'a [RouteTarget], aliases: &'a Aliases, unreached: &'a UnreachedUpstreams) -> Self {
+        let mut prefixes: Vec<(String, &str)> = Vec::new();
+        for name in BUILT_IN_PROVIDERS {
+            prefixes.extend([(format!("{name}."), name), (format!("{name}__"), name)]);
         }
-        for provider in providers.iter().filter(|provider| !BUILT_IN.contains(&provider.name())) {
+        for provider in providers.iter().filter(|provider| !BUILT_IN_PROVIDERS.contains(&provider.name())) {
             let prefix = provider.upstream().map_or("", |upstream| upstream.names.prefix());
-            let of = [prefix.to_owned(), format!("{}.", provider.name())];
-            beginnings.extend(of.into_iter().filter(|of| !of.is_empty()).map(|of| (of, provider.name())));
+            let start = [prefix.to_owned(), format!("{}.", provider.name())];
+            prefixes.extend(start.into_iter().filter(|start| !start.is_empty()).map(|start| (start, provider.name())));
         }
-        beginnings.sort_by_key(|(of, _)| std::cmp::Reverse(of.len()));
+        prefixes.sort_by_key(|(start, _)| std::cmp::Reverse(start.len()));
         let modules = || providers.iter().filter(|provider| provider.is_module());
-        let own = [
+        let module_names = [
             modules().flat_map(|module| module.tools()).map(|def| def.name).collect(),
             modules().flat_map(|module| module.prompts()).map(|def| def.name).collect(),
         ];
-        Self { providers, aliases, awaited, beginnings, own }
+        Self { providers, aliases, unreached, prefixes, module_names }
     }
 
-    /// Why a provider may not offer a tool or prompt of that name; `tool` says which of them it is.
+    /// Returns a warning if the provider may not offer the name. `is_tool` distinguishes tools from prompts.
     #[must_use]
-    pub fn refuses(&self, provider: &Target, name: &str, tool: bool) -> Option<String> {
+    pub fn refusal(&self, provider: &RouteTarget, name: &str, is_tool: bool) -> Option<String> {
         if provider.is_module() {
             return None;
         }
-        let mine = provider.name();
-        let what = if tool { "tool" } else { "prompt" };
-        if let Some(longest) = self.beginnings.iter().find(|(of, _)| name.starts_with(of.as_str())) {
-            let (of, first) = longest;
-            let mut alike = self.beginnings.iter().filter(|(other, _)| other == of);
-            if !alike.any(|(_, owner)| *owner == mine) && !self.ranked(first, mine) {
+        let claimant = provider.name();
+        let what = if is_tool { "tool" } else { "prompt" };
+        if let Some(longest) = self.prefixes.iter().find(|(start, _)| name.starts_with(start.as_str())) {
+            let (start, first) = longest;
+            let mut same_start = self.prefixes.iter().filter(|(other, _)| other == start);
+            if !same_start.any(|(_, owner)| *owner == claimant) && !self.are_ranked(first, claimant) {
                 return Some(format!(
-                    "the {what} {name:?} is left out: names that begin with {of:?} are those of {first}"
+                    "the {what} {name:?} is left out: names that begin with {start:?} are those of {first}"
                 ));
             }
         }
-        if self.own[usize::from(!tool)].contains(name) && self.aliases.rank(mine).is_none() {
+        if self.module_names[usize::from(!is_tool)].contains(name) && self.aliases.rank(claimant).is_none() {
             return Some(format!("the {what} {name:?} is left out: the gateway itself has one of that name"));
         }
-        if !tool || self.awaited.is_nobody() {
+        if !is_tool || self.unreached.is_empty() {
             return None;
         }
-        let known = |server: &str| self.awaited.knows(server, name);
+        let has_tool_pinned = |server: &str| self.unreached.has_pinned_tool(server, name);
         let place = |server: &str| self.providers.iter().position(|provider| provider.name() == server);
-        let awaited = self.providers.iter().filter(|provider| self.awaited.has(provider));
-        let first = awaited.map(|other| other.name()).find(|other| {
-            // Of two that are known by it, the first in the configuration has it.
-            let before = !known(mine) || place(other) < place(mine);
-            *other != mine && known(other) && before && !self.ranked(other, mine)
+        let unreached = self.providers.iter().filter(|provider| self.unreached.contains(provider));
+        let first = unreached.map(|other| other.name()).find(|other| {
+            // If the name is pinned for two servers, the first in the configuration gets it.
+            let before = !has_tool_pinned(claimant) || place(other) < place(claimant);
+            *other != claimant && has_tool_pinned(other) && before && !self.are_ranked(other, claimant)
         })?;
         Some(format!("the {what} {name:?} is left out: {first} offered it before, and was not reached yet"))
     }
 
-    fn ranked(&self, one: &str, other: &str) -> bool {
+    fn are_ranked(&self, one: &str, other: &str) -> bool {
         self.aliases.rank(one).is_some() && self.aliases.rank(other).is_some()
     }
 }

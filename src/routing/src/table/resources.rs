@@ -1,58 +1,60 @@
-//! Which provider answers for a URI.
+//! Finds the provider that serves a URI.
 //!
-//! A module has schemes of its own, and a prefixed upstream its name as a scheme: those decide first, so that no other
-//! server can take them over. Then come upstreams whose URIs are as they are: one that lists the URI, one with a
-//! template for it, the only one that has resources at all, one that lists others of that scheme.
+//! Schemes of modules and the names of prefixed upstreams decide first, so that no other server can take them over.
+//! Then follow the upstreams with unmodified URIs: one that lists the URI, one with a matching template, the only one
+//! with resources at all, and finally one that lists other URIs of that scheme.
 
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
     RouteError, RouteTable,
-    name_conflicts::{Claims, Rules, Settled, Warnings},
-    rendered::{ResourceRoute, TemplateRoute},
-    template::Template,
+    list_entries::{ResourceRoute, TemplateRoute},
+    name_conflicts::{ConflictRules, NameClaims, ResolvedNames, Warnings},
+    template::UriTemplate,
 };
-use crate::target::Target;
+use crate::target::RouteTarget;
 use countersign_protocol::json::member;
 use countersign_upstream::Upstream;
 
-/// See the module's page.
+/// The resources and templates of all providers.
 #[derive(Default)]
 pub struct Resources {
-    owned: Vec<(String, Target)>,
-    open: Vec<Open>,
-    listed: Settled<ResourceRoute>,
-    templates: Settled<TemplateRoute>,
+    scheme_owners: Vec<(String, RouteTarget)>,
+    unprefixed: Vec<UnprefixedUpstream>,
+    resources: ResolvedNames<ResourceRoute>,
+    templates: ResolvedNames<TemplateRoute>,
 }
 
-/// An upstream whose URIs are as they are.
-struct Open {
-    provider: Target,
-    /// It has resources, as far as it was reached.
-    offers: bool,
-    templates: Vec<Template>,
+/// An upstream without a prefix, whose URIs are used unmodified.
+struct UnprefixedUpstream {
+    provider: RouteTarget,
+    /// It has resources, as far as it has been reached.
+    has_resources: bool,
+    templates: Vec<UriTemplate>,
     schemes: HashSet<String>,
 }
 
 impl Resources {
+    /// Collects the resources of all providers.
+    ///
     /// # Errors
-    /// Collisions, where `rules` are strict.
+    /// Conflicts, if `rules` are strict.
     pub(crate) fn build(
-        rules: &Rules<'_>,
+        rules: &ConflictRules<'_>,
         previous: Option<&RouteTable>,
         warnings: &mut Warnings,
     ) -> Result<Self, RouteError> {
         let mut routes = Self::default();
-        let mut listed = Claims::new("a resource");
-        let mut templates = Claims::new("a resource template");
+        let mut listed = NameClaims::new("a resource");
+        let mut templates = NameClaims::new("a resource template");
         for provider in rules.providers {
             let schemes = match provider.upstream() {
                 Some(upstream) => vec![upstream.names.scheme().to_owned()],
                 None => provider.uri_schemes(),
             };
             for scheme in schemes.into_iter().filter(|scheme| !scheme.is_empty()) {
-                match routes.owner(&scheme) {
-                    None => routes.owned.push((scheme, provider.clone())),
+                match routes.scheme_owner(&scheme) {
+                    None => routes.scheme_owners.push((scheme, provider.clone())),
                     Some(other) if rules.strict => {
                         let (first, second) = (other.name().to_owned(), provider.name().to_owned());
                         return Err(RouteError::Collision { what: "resources", name: scheme, first, second });
@@ -74,107 +76,115 @@ impl Resources {
             };
             routes.add(index, provider, upstream, (&mut listed, &mut templates), warnings);
         }
-        let held = |find: fn(&Self, &str) -> Option<String>| {
+        let previous_holder = |find: fn(&Self, &str) -> Option<String>| {
             move |name: &str| previous.and_then(|table| find(&table.resources, name))
         };
-        let of_uri = held(|of, uri| of.listed.by_name.get(uri).map(|route| route.provider.name().to_owned()));
-        routes.listed = listed.settle(rules, of_uri, warnings)?;
-        let of_template = held(|of, uri| of.templates.by_name.get(uri).map(|route| route.provider.name().to_owned()));
-        routes.templates = templates.settle(rules, of_template, warnings)?;
+        let of_uri =
+            previous_holder(|of, uri| of.resources.by_name.get(uri).map(|route| route.provider.name().to_owned()));
+        routes.resources = listed.resolve(rules, of_uri, warnings)?;
+        let of_template =
+            previous_holder(|of, uri| of.templates.by_name.get(uri).map(|route| route.provider.name().to_owned()));
+        routes.templates = templates.resolve(rules, of_template, warnings)?;
         Ok(routes)
     }
 
     fn add(
         &mut self,
         index: usize,
-        provider: &Target,
+        provider: &RouteTarget,
         upstream: &Arc<Upstream>,
-        (listed, templates): (&mut Claims<ResourceRoute>, &mut Claims<TemplateRoute>),
+        (listed, templates): (&mut NameClaims<ResourceRoute>, &mut NameClaims<TemplateRoute>),
         warnings: &mut Warnings,
     ) {
         let names = &upstream.names;
         let catalog = upstream.catalog();
-        let mut open = names.is_identity().then(|| Open {
+        let mut unprefixed = names.is_identity().then(|| UnprefixedUpstream {
             provider: provider.clone(),
-            offers: has_resources(upstream),
+            has_resources: has_resources(upstream),
             templates: Vec::new(),
             schemes: HashSet::new(),
         });
-        // What begins like another's can never be reached, whether that one is there or not.
-        let taken = |uri: &str, what: &'static str| {
-            let other = self.owner(uri).filter(|_| names.is_identity())?;
+        // A URI with another provider's scheme can never be reached, even if that provider is absent.
+        let conflict_warning = |uri: &str, what: &'static str| {
+            let other = self.scheme_owner(uri).filter(|_| names.is_identity())?;
             Some(format!("{what} {uri:?} is left out: such URIs are those of {}", other.name()))
         };
         for raw in &catalog.resources {
-            // What cannot be read is the upstream's own affair, which says so.
+            // A malformed resource was already reported by the upstream's catalog.
             let Ok(def) = names.resource(raw) else { continue };
-            if let Some(warning) = taken(&def.uri, "a resource") {
+            if let Some(warning) = conflict_warning(&def.uri, "a resource") {
                 warnings.add(provider.name(), warning);
                 continue;
             }
-            if let Some(open) = &mut open {
-                open.schemes.extend(scheme(&def.uri));
+            if let Some(unprefixed) = &mut unprefixed {
+                unprefixed.schemes.extend(scheme(&def.uri));
             }
             listed.add(index, def.uri.clone(), Arc::new(ResourceRoute::new(provider.clone(), def)));
         }
         for def in provider.resource_templates() {
-            if let Some(warning) = taken(&def.uri_template, "a resource template") {
+            if let Some(warning) = conflict_warning(&def.uri_template, "a resource template") {
                 warnings.add(provider.name(), warning);
                 continue;
             }
-            if let Some(open) = &mut open {
-                open.schemes.extend(scheme(&def.uri_template));
-                open.templates.push(Template::new(&def.uri_template));
+            if let Some(unprefixed) = &mut unprefixed {
+                unprefixed.schemes.extend(scheme(&def.uri_template));
+                unprefixed.templates.push(UriTemplate::new(&def.uri_template));
             }
             templates.add(index, def.uri_template.clone(), Arc::new(TemplateRoute::new(provider.clone(), def)));
         }
-        self.open.extend(open);
+        self.unprefixed.extend(unprefixed);
     }
 
-    /// The provider that answers for a URI or a URI template.
+    /// Returns the provider that serves a URI or a URI template.
     #[must_use]
-    pub fn find(&self, uri: &str) -> Option<&Target> {
-        self.claimed(uri).or_else(|| self.guessed(uri))
+    pub fn find(&self, uri: &str) -> Option<&RouteTarget> {
+        self.claimant(uri).or_else(|| self.likeliest_provider(uri))
     }
 
-    /// The provider whose URI it is by its scheme, or that offers it.
-    pub(super) fn claimed(&self, uri: &str) -> Option<&Target> {
-        if let Some(owner) = self.owner(uri) {
+    /// Returns the provider that owns the URI's scheme, lists the URI or has a template for it.
+    pub(super) fn claimant(&self, uri: &str) -> Option<&RouteTarget> {
+        if let Some(owner) = self.scheme_owner(uri) {
             return Some(owner);
         }
-        if let Some(route) = self.listed.by_name.get(uri) {
+        if let Some(route) = self.resources.by_name.get(uri) {
             return Some(&route.provider);
         }
         if let Some(route) = self.templates.by_name.get(uri) {
             return Some(&route.provider);
         }
-        self.open.iter().find(|open| open.templates.iter().any(|t| t.matches(uri))).map(|open| &open.provider)
+        self.unprefixed
+            .iter()
+            .find(|unprefixed| unprefixed.templates.iter().any(|t| t.matches(uri)))
+            .map(|unprefixed| &unprefixed.provider)
     }
 
-    /// The provider that is most likely to have a URI that nobody offers.
-    fn guessed(&self, uri: &str) -> Option<&Target> {
-        let mut offering = self.open.iter().filter(|open| open.offers);
+    /// Returns the provider that most likely serves a URI that nobody lists.
+    fn likeliest_provider(&self, uri: &str) -> Option<&RouteTarget> {
+        let mut offering = self.unprefixed.iter().filter(|unprefixed| unprefixed.has_resources);
         if let (Some(only), None) = (offering.next(), offering.next()) {
             return Some(&only.provider);
         }
         let scheme = scheme(uri)?;
-        self.open.iter().find(|open| open.schemes.contains(&scheme)).map(|open| &open.provider)
+        self.unprefixed
+            .iter()
+            .find(|unprefixed| unprefixed.schemes.contains(&scheme))
+            .map(|unprefixed| &unprefixed.provider)
     }
 
-    /// Those whose URIs are as they are.
-    pub(super) fn open(&self) -> impl Iterator<Item = &Target> {
-        self.open.iter().map(|open| &open.provider)
+    /// Returns the upstreams whose URIs are used unmodified.
+    pub(super) fn unprefixed_providers(&self) -> impl Iterator<Item = &RouteTarget> {
+        self.unprefixed.iter().map(|unprefixed| &unprefixed.provider)
     }
 
-    fn owner(&self, uri: &str) -> Option<&Target> {
+    fn scheme_owner(&self, uri: &str) -> Option<&RouteTarget> {
         let begins = |with: &str| uri.get(..with.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(with));
-        self.owned.iter().find(|(scheme, _)| begins(scheme)).map(|(_, provider)| provider)
+        self.scheme_owners.iter().find(|(scheme, _)| begins(scheme)).map(|(_, provider)| provider)
     }
 
-    /// Those that upstreams list.
+    /// Returns the resources that upstreams list.
     #[must_use]
-    pub fn listed(&self) -> &[Arc<ResourceRoute>] {
-        &self.listed.order
+    pub fn resources(&self) -> &[Arc<ResourceRoute>] {
+        &self.resources.order
     }
 
     #[must_use]
@@ -183,7 +193,7 @@ impl Resources {
     }
 }
 
-/// In lower case, as schemes are compared (RFC 3986 section 3.1).
+/// Returns the scheme in lower case, as schemes are compared without case (RFC 3986 section 3.1).
 fn scheme(uri: &str) -> Option<String> {
     let (scheme, _) = uri.split_once(':')?;
     let fits =
@@ -195,8 +205,9 @@ fn has_resources(upstream: &Upstream) -> bool {
     upstream.negotiated().is_some_and(|negotiated| member(negotiated.capabilities.get(), "resources").is_some())
 }
 
-/// Whether resources of the provider can be subscribed to: a module's always, an upstream's where it says so.
+/// Returns `true` if the provider's resources can be subscribed to: always for a module, and for an upstream that
+/// declares it.
 #[must_use]
-pub fn can_subscribe(provider: &Target) -> bool {
+pub fn can_subscribe(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| upstream.can_subscribe())
 }

@@ -1,33 +1,33 @@
-//! Definitions that an upstream wrote, as they look in each revision's lists: its own text, without what a revision
-//! does not have. Members that no revision knows stay.
+//! Adapts definitions that an upstream wrote to each revision: members that a revision lacks are removed from its text.
+//! Members unknown to every revision are kept.
 
 use serde_json::{Map, Value};
 
 use countersign_protocol::{
     Revision,
-    json::{Fate, Op, edit, edit_members, map_elements, member, quoted, string},
+    json::{MemberAction, MemberEdit, edit, edit_members, map_elements, member, quoted, string},
 };
 
-/// A member that only some revisions have: its name, and the first and the last of them.
-/// Checked against `schema/<revision>/schema.ts`.
-type Known = (&'static str, Revision, Revision);
+/// A member that only some revisions have: its name, and the first and last of these revisions. Checked against
+/// `schema/<revision>/schema.ts`.
+type VersionedMember = (&'static str, Revision, Revision);
 
 use Revision::{V2024_11_05 as V1, V2025_03_26 as V2, V2025_06_18 as V3, V2025_11_25 as V4, V2026_07_28 as V5};
 
-const TOOL: &[Known] = &[
+const TOOL_MEMBERS: &[VersionedMember] = &[
     ("title", V3, V5),
     ("description", V1, V5),
     ("outputSchema", V3, V5),
     ("annotations", V2, V5),
-    // Says whether a call may ask for a task of 2025-11-25; later revisions leave that to the server.
+    // Tells whether a call may request a task of 2025-11-25; later revisions leave that to the server.
     ("execution", V4, V4),
     ("icons", V4, V5),
     ("_meta", V3, V5),
 ];
-const PROMPT: &[Known] =
+const PROMPT_MEMBERS: &[VersionedMember] =
     &[("title", V3, V5), ("description", V1, V5), ("arguments", V1, V5), ("icons", V4, V5), ("_meta", V3, V5)];
-const ARGUMENT: &[Known] = &[("title", V3, V5), ("description", V1, V5), ("required", V1, V5)];
-const RESOURCE: &[Known] = &[
+const ARGUMENT_MEMBERS: &[VersionedMember] = &[("title", V3, V5), ("description", V1, V5), ("required", V1, V5)];
+const RESOURCE_MEMBERS: &[VersionedMember] = &[
     ("title", V3, V5),
     ("description", V1, V5),
     ("mimeType", V1, V5),
@@ -36,82 +36,85 @@ const RESOURCE: &[Known] = &[
     ("icons", V4, V5),
     ("_meta", V3, V5),
 ];
-const ANNOTATIONS: &[Known] = &[("lastModified", V3, V5)];
+const ANNOTATION_MEMBERS: &[VersionedMember] = &[("lastModified", V3, V5)];
 
-/// What the revision does with a member. An optional member that is null is left out: the schemas want it absent, and
-/// strict clients refuse the list.
-fn fate(known: &[Known], key: &str, value: &str, revision: Revision) -> Fate {
+/// Decides whether the revision keeps a member. Optional members with the value null are dropped, because the schemas
+/// want them absent and strict clients reject the list.
+fn member_fate(known: &[VersionedMember], key: &str, value: &str, revision: Revision) -> MemberAction {
     match known.iter().find(|(name, ..)| *name == key) {
-        Some((_, first, last)) if revision < *first || revision > *last || value == "null" => Fate::Drop,
-        _ => Fate::Keep,
+        Some((_, first, last)) if revision < *first || revision > *last || value == "null" => MemberAction::Drop,
+        _ => MemberAction::Keep,
     }
 }
 
-fn edited(object: &str, known: &[Known], revision: Revision) -> Option<String> {
-    edit_members(object, |key, value| fate(known, key, value, revision))
+fn filter_members(object: &str, known: &[VersionedMember], revision: Revision) -> Option<String> {
+    edit_members(object, |key, value| member_fate(known, key, value, revision))
 }
 
-/// One tool of `tools/list`; `None` if the text stays as it is. `pending` is the schema of the answer of a tool that
-/// may be put under review.
+/// Adapts one tool of `tools/list`; `None` if the text stays unchanged. `pending` is the output schema of a pending
+/// answer, if the tool may be put under review.
 #[must_use]
-pub fn tool(raw: &str, pending: Option<&Value>, revision: Revision) -> Option<String> {
-    let edited = edit_members(raw, |key, value| match fate(TOOL, key, value, revision) {
-        Fate::Keep if key == "outputSchema" => output_schema(value, pending, revision),
+pub fn filter_tool(raw: &str, pending: Option<&Value>, revision: Revision) -> Option<String> {
+    let edited = edit_members(raw, |key, value| match member_fate(TOOL_MEMBERS, key, value, revision) {
+        MemberAction::Keep if key == "outputSchema" => output_schema(value, pending, revision),
         fate => fate,
     });
     if pending.is_none() || revision != Revision::V2025_11_25 {
         return edited;
     }
-    as_task(edited.as_deref().unwrap_or(raw)).or(edited)
+    allow_task_execution(edited.as_deref().unwrap_or(raw)).or(edited)
 }
 
-/// A tool that may wait for a person may be called as a task, whatever its server can do
-/// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation"); one that must be stays so.
-fn as_task(tool: &str) -> Option<String> {
+/// Allows calls as tasks for a tool that may be put under review, even if its server has no tasks
+/// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation"). A required task stays required.
+fn allow_task_execution(tool: &str) -> Option<String> {
     let execution = member(tool, "execution").filter(|execution| execution.starts_with('{')).unwrap_or("{}");
     let support = member(execution, "taskSupport").and_then(string);
     if support.is_some_and(|support| support == "optional" || support == "required") {
         return None;
     }
-    let execution = edit(execution, &[("taskSupport", Op::Set(r#""optional""#))]);
-    Some(edit(tool, &[("execution", Op::Set(&execution))]))
+    let execution = edit(execution, &[("taskSupport", MemberEdit::Set(r#""optional""#))]);
+    Some(edit(tool, &[("execution", MemberEdit::Set(&execution))]))
 }
 
-/// One prompt of `prompts/list`; `None` if the text stays as it is.
+/// Adapts one prompt of `prompts/list`; `None` if the text stays unchanged.
 #[must_use]
-pub fn prompt(raw: &str, revision: Revision) -> Option<String> {
-    edit_members(raw, |key, value| match fate(PROMPT, key, value, revision) {
-        Fate::Keep if key == "arguments" => map_elements(value, |one| edited(one, ARGUMENT, revision)).into(),
+pub fn filter_prompt(raw: &str, revision: Revision) -> Option<String> {
+    edit_members(raw, |key, value| match member_fate(PROMPT_MEMBERS, key, value, revision) {
+        MemberAction::Keep if key == "arguments" => {
+            map_elements(value, |one| filter_members(one, ARGUMENT_MEMBERS, revision)).into()
+        }
         fate => fate,
     })
 }
 
-/// One resource of `resources/list` or template of `resources/templates/list`; `None` if the text stays as it is.
+/// Adapts one resource of `resources/list` or template of `resources/templates/list`; `None` if the text stays
+/// unchanged.
 #[must_use]
-pub fn resource(raw: &str, revision: Revision) -> Option<String> {
-    edit_members(raw, |key, value| match fate(RESOURCE, key, value, revision) {
-        Fate::Keep if key == "annotations" => edited(value, ANNOTATIONS, revision).into(),
+pub fn filter_resource(raw: &str, revision: Revision) -> Option<String> {
+    edit_members(raw, |key, value| match member_fate(RESOURCE_MEMBERS, key, value, revision) {
+        MemberAction::Keep if key == "annotations" => filter_members(value, ANNOTATION_MEMBERS, revision).into(),
         fate => fate,
     })
 }
 
-/// The output schema as it is, or beside that of the pending answer, or not at all where the revision or the pending
-/// answer cannot have it.
-fn output_schema(own: &str, pending: Option<&Value>, revision: Revision) -> Fate {
-    let Ok(schema) = serde_json::from_str::<Map<String, Value>>(own) else { return Fate::Drop };
+/// Keeps the output schema, combines it with that of the pending answer, or drops it if the revision or the combination
+/// does not permit it.
+fn output_schema(own: &str, pending: Option<&Value>, revision: Revision) -> MemberAction {
+    let Ok(schema) = serde_json::from_str::<Map<String, Value>>(own) else { return MemberAction::Drop };
     let object = schema.get("type").is_some_and(|kind| kind == "object");
     if !object && revision.rules().structured_object_only {
-        return Fate::Drop;
+        return MemberAction::Drop;
     }
-    let Some(pending) = pending else { return Fate::Keep };
-    either(own, object, pending).map_or(Fate::Drop, Fate::Set)
+    let Some(pending) = pending else { return MemberAction::Keep };
+    any_of(own, object, pending).map_or(MemberAction::Drop, MemberAction::Set)
 }
 
 /// `anyOf(own, pending)`. The own schema moves one level down, so the members that hold for a whole document move to
 /// the new root, where references to definitions still find them. References to anything else would break: `None`.
-fn either(own: &str, object: bool, pending: &Value) -> Option<String> {
+fn any_of(own: &str, object: bool, pending: &Value) -> Option<String> {
     let mut foreign = false;
-    references(&serde_json::from_str(own).ok()?, &mut |reference| {
+    for_each_reference(&serde_json::from_str(own).ok()?, &mut |reference| {
         foreign |= !reference.starts_with("#/$defs/") && !reference.starts_with("#/definitions/");
     });
     if foreign {
@@ -121,9 +124,9 @@ fn either(own: &str, object: bool, pending: &Value) -> Option<String> {
     let inner = edit_members(own, |key, value| match key {
         "$schema" | "$defs" | "definitions" => {
             root.push_str(&format!("{}:{value},", quoted(key)));
-            Fate::Drop
+            MemberAction::Drop
         }
-        _ => Fate::Keep,
+        _ => MemberAction::Keep,
     });
     if object {
         root.push_str(r#""type":"object","#);
@@ -132,20 +135,20 @@ fn either(own: &str, object: bool, pending: &Value) -> Option<String> {
     Some(root)
 }
 
-/// Calls `f` with each reference of a schema; one without a name that can be followed is passed as an empty one.
-fn references(schema: &Value, f: &mut impl FnMut(&str)) {
-    // A stack of its own: the schema is somebody else's.
-    let mut todo = vec![schema];
-    while let Some(value) = todo.pop() {
+/// Calls `f` with each reference of a schema, and with an empty string for one that cannot be followed.
+fn for_each_reference(schema: &Value, f: &mut impl FnMut(&str)) {
+    // An explicit stack, because the schema is foreign and may be deep.
+    let mut pending = vec![schema];
+    while let Some(value) = pending.pop() {
         match value {
-            Value::Array(items) => todo.extend(items),
+            Value::Array(items) => pending.extend(items),
             Value::Object(members) => {
                 for (key, value) in members {
                     match key.as_str() {
                         "$ref" | "$dynamicRef" | "$recursiveRef" => f(value.as_str().unwrap_or_default()),
-                        // Of the root, it would give every reference another base.
+                        // At the root, it would change the base of every reference.
                         "$id" | "$anchor" | "$dynamicAnchor" => f(""),
-                        _ => todo.push(value),
+                        _ => pending.push(value),
                     }
                 }
             }
@@ -160,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that any revision has, and what none has, in no order.
+    /// Contains every member that any revision has, and unknown ones, in no particular order.
     const FULL: &str = concat!(
         r#"{ "z":12345678901234567890123, "_meta":{"a":1.0}, "icons":[], "execution":{"taskSupport":"optional"},"#,
         r#" "annotations":{"readOnlyHint":true,"x":1e2}, "outputSchema":{"type":"object"}, "name":"t","title":"T","#,
@@ -168,7 +171,7 @@ mod tests {
     );
 
     #[test]
-    fn each_revision_gets_what_it_has_byte_for_byte() {
+    fn revision_filter_keeps_supported_members_verbatim() {
         let cut = |gone: &[&str]| gone.iter().fold(FULL.to_owned(), |text, part| text.replacen(part, "", 1));
         let meta = r#" "_meta":{"a":1.0},"#;
         let icons = r#" "icons":[],"#;
@@ -184,19 +187,19 @@ mod tests {
             (V5, cut(&[execution])),
         ];
         for (revision, expected) in each {
-            let shown = tool(FULL, None, revision).unwrap_or_else(|| FULL.to_owned());
-            // A member goes with the space before it.
+            let shown = filter_tool(FULL, None, revision).unwrap_or_else(|| FULL.to_owned());
+            // A member is removed together with the space before it.
             assert_eq!(shown.replace(", ", ","), expected.replace(", ", ","), "{revision:?}");
             serde_json::from_str::<Value>(&shown).unwrap();
         }
     }
 
     #[test]
-    fn nulls_of_optional_members_are_left_out() {
+    fn null_optional_members_are_dropped() {
         let text = r#"{"name":"t","title":null,"inputSchema":{"type":"object"},"outputSchema":null,"vendor":null}"#;
         let expected = r#"{"name":"t","inputSchema":{"type":"object"},"vendor":null}"#;
         for revision in Revision::ALL {
-            let shown = tool(text, Some(&json!({})), revision).unwrap();
+            let shown = filter_tool(text, Some(&json!({})), revision).unwrap();
             let task = r#","execution":{"taskSupport":"optional"}"#;
             assert_eq!(shown.contains(task), revision == V4, "{revision:?}");
             assert_eq!(shown.replace(task, ""), expected, "{revision:?}");
@@ -204,11 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reviewed_tool_may_be_a_task_where_tools_say_so() {
+    fn reviewed_tool_allows_task_execution() {
         let pending = json!({ "type": "object" });
         let of = |execution: &str| {
             let text = format!(r#"{{"name":"t","inputSchema":{{}},"execution":{execution},"x":1}}"#);
-            tool(&text, Some(&pending), V4).unwrap_or(text)
+            filter_tool(&text, Some(&pending), V4).unwrap_or(text)
         };
         for (written, shown) in [
             (r#"{"taskSupport":"forbidden"}"#, r#"{"taskSupport":"optional"}"#),
@@ -218,31 +221,31 @@ mod tests {
         ] {
             assert_eq!(of(written), format!(r#"{{"name":"t","inputSchema":{{}},"execution":{shown},"x":1}}"#));
         }
-        assert_eq!(tool(r#"{"name":"t"}"#, Some(&pending), V5), None);
-        assert_eq!(tool(r#"{"name":"t"}"#, None, V4), None);
+        assert_eq!(filter_tool(r#"{"name":"t"}"#, Some(&pending), V5), None);
+        assert_eq!(filter_tool(r#"{"name":"t"}"#, None, V4), None);
     }
 
     #[test]
-    fn an_output_schema_without_an_object_root_is_for_the_newest_only() {
+    fn non_object_output_schema_needs_latest_revision() {
         let text = r#"{"name":"t","inputSchema":{"type":"object"},"outputSchema":{"type":"array"}}"#;
         let without = r#"{"name":"t","inputSchema":{"type":"object"}}"#;
         for revision in [V1, V2, V3, V4] {
-            assert_eq!(tool(text, None, revision).unwrap(), without, "{revision:?}");
+            assert_eq!(filter_tool(text, None, revision).unwrap(), without, "{revision:?}");
         }
-        assert_eq!(tool(text, None, V5), None);
-        let both = tool(text, Some(&json!({ "type": "object" })), V5).unwrap();
+        assert_eq!(filter_tool(text, None, V5), None);
+        let both = filter_tool(text, Some(&json!({ "type": "object" })), V5).unwrap();
         assert!(both.ends_with(r#""outputSchema":{"anyOf":[{"type":"array"},{"type":"object"}]}}"#), "{both}");
     }
 
     #[test]
-    fn a_reviewed_tool_may_answer_with_either_and_references_still_lead_somewhere() {
+    fn combined_output_schema_keeps_references_valid() {
         let own = concat!(
             r#"{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","#,
             r##""properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"],"$defs":{"a":{"const":12345678901234567890123}}}"##
         );
         let text = format!(r#"{{"name":"t","inputSchema":{{"type":"object"}},"outputSchema":{own}}}"#);
         let pending = json!({ "type": "object", "required": ["changeId"] });
-        let shown = tool(&text, Some(&pending), V4).unwrap();
+        let shown = filter_tool(&text, Some(&pending), V4).unwrap();
         assert!(shown.contains("12345678901234567890123"));
         let shown: Value = serde_json::from_str(&shown).unwrap();
         let schema = &shown["outputSchema"];
@@ -262,23 +265,23 @@ mod tests {
             r#"{"$id":"https://example.com/a","type":"object"}"#,
         ] {
             let text = format!(r#"{{"name":"t","outputSchema":{unmovable}}}"#);
-            assert_eq!(tool(&text, Some(&pending), V5).unwrap(), r#"{"name":"t"}"#, "{unmovable}");
-            assert_eq!(tool(&text, None, V4), None);
+            assert_eq!(filter_tool(&text, Some(&pending), V5).unwrap(), r#"{"name":"t"}"#, "{unmovable}");
+            assert_eq!(filter_tool(&text, None, V4), None);
         }
     }
 
     #[test]
-    fn what_stands_deeper_is_cut_too() {
+    fn nested_members_are_filtered_by_revision() {
         let text =
             r#"{"name":"p","arguments":[{"name":"a","title":"A","x":1e0},{"name":"b","required":true}],"y":1.0}"#;
         let old = r#"{"name":"p","arguments":[{"name":"a","x":1e0},{"name":"b","required":true}],"y":1.0}"#;
-        assert_eq!(prompt(text, V2).unwrap(), old);
-        assert_eq!(prompt(text, V3), None);
+        assert_eq!(filter_prompt(text, V2).unwrap(), old);
+        assert_eq!(filter_prompt(text, V3), None);
         let text =
             r#"{"uri":"a:b","name":"r","annotations":{"priority":1.0,"lastModified":"2025"},"size":1e3,"icons":[]}"#;
         let old = r#"{"uri":"a:b","name":"r","annotations":{"priority":1.0},"size":1e3}"#;
-        assert_eq!(resource(text, V1).unwrap(), old);
-        assert_eq!(resource(text, V3).unwrap(), text.replace(r#","icons":[]"#, ""));
-        assert_eq!(resource(text, V5), None);
+        assert_eq!(filter_resource(text, V1).unwrap(), old);
+        assert_eq!(filter_resource(text, V3).unwrap(), text.replace(r#","icons":[]"#, ""));
+        assert_eq!(filter_resource(text, V5), None);
     }
 }

@@ -1,103 +1,106 @@
-//! What upstream servers say of themselves to models (`instructions`), for the gateway's own: each server's under its
-//! name, and only to principals that see something of that server.
+//! The `instructions` of upstream servers, appended to the gateway's own under the server's name. A principal only sees
+//! those of servers that it can use.
 //!
-//! It is what others wrote, so it is bounded, nothing in it is invisible, and no line of it can pass for one of the
-//! gateway's: those of servers are indented.
+//! The text is foreign: it is bounded and contains no hidden characters, and it is indented so that no line can pass
+//! for the gateway's.
 
 use std::sync::Arc;
 
 use super::{RouteTable, ToolRoute};
-use crate::target::Target;
+use crate::target::RouteTarget;
 use countersign_domain::{changes::visible::is_hidden, policy::Verdict, principal::Principal};
 
-/// Bytes of one server's text.
-pub const MAX_SERVER: usize = 2 << 10;
-/// Bytes of all servers' texts with what introduces them.
-pub const MAX_ALL: usize = 16 << 10;
-/// What stands for a text that is cut.
-const CUT: &str = " […]";
-const LEFT_OUT: &str = "\n\nWhat further servers say of themselves is left out.";
+/// Maximum bytes of one server's text.
+pub const MAX_SERVER_BYTES: usize = 2 << 10;
+/// Maximum bytes of all servers' sections together.
+pub const MAX_TOTAL_BYTES: usize = 16 << 10;
+/// Marks a truncated text.
+const TRUNCATION_MARK: &str = " […]";
+const OMISSION_NOTE: &str = "\n\nWhat further servers say of themselves is left out.";
 
-/// See the module's page. Built with the route table.
+/// The instructions of all servers, built with the route table.
 #[derive(Default)]
-pub struct Briefings {
-    all: Vec<Briefing>,
-    /// For whoever sees all of those servers.
-    whole: Arc<str>,
+pub struct ServerInstructions {
+    sections: Vec<InstructionsSection>,
+    /// The text for principals that see every server.
+    unfiltered: Arc<str>,
 }
 
-struct Briefing {
+struct InstructionsSection {
     text: String,
-    /// Who sees one of these sees the server; `None`: everybody does.
+    /// A principal sees the section if one of these tools is visible to it; `None` if every principal sees it.
     tools: Option<Vec<Arc<ToolRoute>>>,
 }
 
-impl Briefings {
+impl ServerInstructions {
     #[must_use]
-    pub fn of(table: &RouteTable) -> Self {
-        let all: Vec<Briefing> = table.providers().iter().filter_map(|provider| briefing(table, provider)).collect();
-        let whole = joined(all.iter()).into();
-        Self { all, whole }
+    pub fn for_table(table: &RouteTable) -> Self {
+        let sections: Vec<InstructionsSection> =
+            table.providers().iter().filter_map(|provider| section_for(table, provider)).collect();
+        let unfiltered = join_sections(sections.iter()).into();
+        Self { sections, unfiltered }
     }
 
-    /// What is said after the gateway's own instructions; may be empty. Costs nothing where every principal sees the
-    /// same.
+    /// Returns the text to append to the gateway's own instructions, which may be empty. It is shared if every
+    /// principal sees the same.
     #[must_use]
     pub fn for_principal(&self, principal: &Principal) -> Arc<str> {
-        let sees = |briefing: &&Briefing| {
-            briefing.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| tool.visible_to(principal)))
+        let can_see = |section: &&InstructionsSection| {
+            section.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| tool.is_visible_to(principal)))
         };
-        if self.all.iter().all(|briefing| sees(&briefing)) {
-            return Arc::clone(&self.whole);
+        if self.sections.iter().all(|section| can_see(&section)) {
+            return Arc::clone(&self.unfiltered);
         }
-        joined(self.all.iter().filter(sees)).into()
+        join_sections(self.sections.iter().filter(can_see)).into()
     }
 }
 
-/// `None` for a server that says nothing, or that shows nobody anything.
-fn briefing(table: &RouteTable, provider: &Target) -> Option<Briefing> {
-    let said = cleaned(&provider.instructions()?)?;
-    let own = |of: &Target| of.is(provider);
-    let mut tools: Vec<_> = table.tools().iter().filter(|route| own(&route.provider)).map(Arc::clone).collect();
-    let to_all = table.prompts().iter().any(|route| own(&route.provider))
-        || table.resources().iter().any(|route| own(&route.provider))
-        || table.templates().iter().any(|route| own(&route.provider))
-        || tools.iter().any(|route| route.ruling.fixed().is_some_and(|decision| decision.verdict != Verdict::Deny));
-    tools.retain(|route| route.ruling.fixed().is_none());
+/// Returns `None` for a server without instructions, or without anything that is visible to some principal.
+fn section_for(table: &RouteTable, provider: &RouteTarget) -> Option<InstructionsSection> {
+    let instructions = sanitize(&provider.instructions()?)?;
+    let is_own = |of: &RouteTarget| of.is_same_provider(provider);
+    let mut tools: Vec<_> = table.tools().iter().filter(|route| is_own(&route.provider)).map(Arc::clone).collect();
+    let to_all = table.prompts().iter().any(|route| is_own(&route.provider))
+        || table.resources().iter().any(|route| is_own(&route.provider))
+        || table.templates().iter().any(|route| is_own(&route.provider))
+        || tools
+            .iter()
+            .any(|route| route.ruling.fixed_decision().is_some_and(|decision| decision.verdict != Verdict::Deny));
+    tools.retain(|route| route.ruling.fixed_decision().is_none());
     if !to_all && tools.is_empty() {
         return None;
     }
-    let text = format!("\n\nThe server `{}` says of itself:\n{said}", provider.name());
-    Some(Briefing { text, tools: (!to_all).then_some(tools) })
+    let text = format!("\n\nThe server `{}` says of itself:\n{instructions}", provider.name());
+    Some(InstructionsSection { text, tools: (!to_all).then_some(tools) })
 }
 
-fn joined<'a>(all: impl Iterator<Item = &'a Briefing>) -> String {
+fn join_sections<'a>(sections: impl Iterator<Item = &'a InstructionsSection>) -> String {
     let mut out = String::new();
-    for briefing in all {
-        if out.len() + briefing.text.len() + LEFT_OUT.len() > MAX_ALL {
-            out.push_str(LEFT_OUT);
+    for section in sections {
+        if out.len() + section.text.len() + OMISSION_NOTE.len() > MAX_TOTAL_BYTES {
+            out.push_str(OMISSION_NOTE);
             break;
         }
-        out.push_str(&briefing.text);
+        out.push_str(&section.text);
     }
     out
 }
 
-/// Without what cannot be seen, cut and indented; `None` where nothing is left.
-fn cleaned(text: &str) -> Option<String> {
+/// Removes hidden characters, truncates and indents the text. Returns `None` if nothing is left.
+fn sanitize(text: &str) -> Option<String> {
     let mut out = String::new();
-    // Beyond this nothing more could fit, whatever is taken out: characters that are hidden count for the bound too.
-    let begin = text.char_indices().take_while(|(at, _)| *at < MAX_SERVER * 4).map(|(_, c)| c);
-    let seen: String = begin.filter(|c| !is_hidden(*c)).collect();
-    for line in seen.trim().lines() {
-        let more = format!("  {}\n", line.trim_end());
-        if out.len() + more.len() + CUT.len() > MAX_SERVER {
-            let room = MAX_SERVER.saturating_sub(out.len() + CUT.len());
-            out.push_str(more.get(..more.floor_char_boundary(room)).unwrap_or_default().trim_end());
-            out.push_str(CUT);
+    // More input than this cannot fit. Hidden characters count as well, so that the work is bounded.
+    let begin = text.char_indices().take_while(|(at, _)| *at < MAX_SERVER_BYTES * 4).map(|(_, c)| c);
+    let visible: String = begin.filter(|c| !is_hidden(*c)).collect();
+    for line in visible.trim().lines() {
+        let next_line = format!("  {}\n", line.trim_end());
+        if out.len() + next_line.len() + TRUNCATION_MARK.len() > MAX_SERVER_BYTES {
+            let room = MAX_SERVER_BYTES.saturating_sub(out.len() + TRUNCATION_MARK.len());
+            out.push_str(next_line.get(..next_line.floor_char_boundary(room)).unwrap_or_default().trim_end());
+            out.push_str(TRUNCATION_MARK);
             break;
         }
-        out.push_str(&more);
+        out.push_str(&next_line);
     }
     let out = out.trim_end();
     (!out.trim().is_empty()).then(|| out.to_owned())
@@ -108,25 +111,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_is_bounded_visible_and_cannot_pass_for_anothers() {
+    fn instructions_are_sanitized_and_indented() {
         assert_eq!(
-            cleaned("Use it.\r\nThe server `x` says of itself:\n\tmore \u{202e}\u{1b}[2J"),
+            sanitize("Use it.\r\nThe server `x` says of itself:\n\tmore \u{202e}\u{1b}[2J"),
             Some("  Use it.\n  The server `x` says of itself:\n  \tmore [2J".to_owned())
         );
         for nothing in ["", " \n\t", "\u{200b}\u{0}"] {
-            assert_eq!(cleaned(nothing), None, "{nothing:?}");
+            assert_eq!(sanitize(nothing), None, "{nothing:?}");
         }
-        for long in
-            ["ä".repeat(MAX_SERVER), "ä\n".repeat(MAX_SERVER), "\u{200b}a".repeat(MAX_SERVER), "a".repeat(1 << 20)]
-        {
-            let text = cleaned(&long).unwrap();
+        for long in [
+            "ä".repeat(MAX_SERVER_BYTES),
+            "ä\n".repeat(MAX_SERVER_BYTES),
+            "\u{200b}a".repeat(MAX_SERVER_BYTES),
+            "a".repeat(1 << 20),
+        ] {
+            let text = sanitize(&long).unwrap();
             assert!(
-                text.len() <= MAX_SERVER && text.len() > MAX_SERVER - 16 && text.ends_with("[…]"),
+                text.len() <= MAX_SERVER_BYTES && text.len() > MAX_SERVER_BYTES - 16 && text.ends_with("[…]"),
                 "{}",
                 text.len()
             );
         }
-        let exactly = "a".repeat(MAX_SERVER - 16);
-        assert_eq!(cleaned(&exactly), Some(format!("  {exactly}")));
+        let longest = "a".repeat(MAX_SERVER_BYTES - 16);
+        assert_eq!(sanitize(&longest), Some(format!("  {longest}")));
     }
 }

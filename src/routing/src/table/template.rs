@@ -1,38 +1,42 @@
-//! Which URIs a URI template stands for (RFC 6570, levels 1 to 3): the other way round than templates are meant, so
-//! generous where values could have been written in several ways.
+//! Matches URIs against URI templates (RFC 6570, levels 1 to 3). Templates are designed for expansion, so matching is
+//! lenient where a value can be encoded in several ways.
 
 use std::sync::OnceLock;
 
 use regex::{Regex, RegexBuilder};
 
-/// Longer templates are matched by nothing.
-const MAX_LEN: usize = 8192;
-/// Bytes of a compiled template.
-const MAX_COMPILED: usize = 1 << 20;
+/// Maximum length of a template; longer ones match nothing.
+const MAX_TEMPLATE_LEN: usize = 8192;
+/// Maximum bytes of a compiled template.
+const MAX_COMPILED_BYTES: usize = 1 << 20;
 
-/// A template that is compiled when a URI comes that it may stand for.
-pub struct Template {
+/// A URI template that is compiled when a URI with its literal beginning is matched.
+pub struct UriTemplate {
     text: String,
-    /// What every URI of it begins with.
-    literal: usize,
+    /// Length of the literal text before the first expression.
+    literal_len: usize,
     compiled: OnceLock<Option<Regex>>,
 }
 
-impl Template {
+impl UriTemplate {
     #[must_use]
     pub fn new(text: &str) -> Self {
-        Self { text: text.to_owned(), literal: text.find('{').unwrap_or(text.len()), compiled: OnceLock::new() }
+        Self { text: text.to_owned(), literal_len: text.find('{').unwrap_or(text.len()), compiled: OnceLock::new() }
     }
 
     #[must_use]
     pub fn matches(&self, uri: &str) -> bool {
-        uri.starts_with(&self.text[..self.literal])
-            && self.compiled.get_or_init(|| compile(&self.text)).as_ref().is_some_and(|regex| regex.is_match(uri))
+        uri.starts_with(&self.text[..self.literal_len])
+            && self
+                .compiled
+                .get_or_init(|| compile_template(&self.text))
+                .as_ref()
+                .is_some_and(|regex| regex.is_match(uri))
     }
 }
 
-fn compile(template: &str) -> Option<Regex> {
-    if template.len() > MAX_LEN {
+fn compile_template(template: &str) -> Option<Regex> {
+    if template.len() > MAX_TEMPLATE_LEN {
         return None;
     }
     let mut pattern = String::from("^");
@@ -40,17 +44,17 @@ fn compile(template: &str) -> Option<Regex> {
     while let Some((literal, after)) = rest.split_once('{') {
         pattern.push_str(&regex::escape(literal));
         let (expression, tail) = after.split_once('}')?;
-        pattern.push_str(values(expression)?);
+        pattern.push_str(expression_pattern(expression)?);
         rest = tail;
     }
     pattern.push_str(&regex::escape(rest));
     pattern.push('$');
-    RegexBuilder::new(&pattern).size_limit(MAX_COMPILED).build().ok()
+    RegexBuilder::new(&pattern).size_limit(MAX_COMPILED_BYTES).build().ok()
 }
 
-/// What an expression may have become. Several variables and their modifiers need no more: the class of each covers
-/// the separators too (RFC 6570 section 3.2).
-fn values(expression: &str) -> Option<&'static str> {
+/// Returns a pattern for the expansions of an expression. Several variables and modifiers need no special handling,
+/// because the class of each includes the separators (RFC 6570 section 3.2).
+fn expression_pattern(expression: &str) -> Option<&'static str> {
     let operator = expression.chars().next()?;
     let names = expression.trim_start_matches(['+', '#', '.', '/', ';', '?', '&']);
     let well_formed = !names.is_empty()
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_match_what_they_may_have_become() {
+    fn template_matches_expanded_uris() {
         for (template, yes, no) in [
             ("file:///{path}", &["file:///a", "file:///a%20b,c", "file:///"][..], &["file:///a/b", "gile:///a"][..]),
             ("file:///{+path}", &["file:///a/b?c#d", "file:///"], &["file://a"]),
@@ -98,12 +102,12 @@ mod tests {
             ("a:(.*)+{x}", &["a:(.*)+1"], &["a:b"]),
             ("a:{x*}{y:3}", &["a:1"], &["a:/"]),
             ("a:b", &["a:b"], &["a:bc"]),
-            // No templates: they stand for nothing.
+            // Invalid templates match nothing.
             ("a:{", &[], &["a:{", "a:"]),
             ("a:{}", &[], &["a:{}", "a:"]),
             ("a:{x y}", &[], &["a:1"]),
         ] {
-            let template = Template::new(template);
+            let template = UriTemplate::new(template);
             for uri in yes {
                 assert!(template.matches(uri), "{} {uri}", template.text);
             }
@@ -116,7 +120,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_answered(template in "[a{}+*.:/?é]{0,20}", uri in ".{0,20}") {
-            let _ = Template::new(&template).matches(&uri);
+            let _ = UriTemplate::new(&template).matches(&uri);
         }
     }
 }

@@ -7,7 +7,7 @@ use countersign_config::{RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTa
 use countersign_domain::{
     policy::{
         Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
-        pins::{Definition, Pin},
+        pins::{Definition, ToolPin},
     },
     principal::Role,
 };
@@ -23,7 +23,7 @@ fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker = Target::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
+    let tracker = RouteTarget::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
     let aliases = Aliases::new(routes).unwrap();
     (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
@@ -34,15 +34,15 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn exact_then_namespace_then_prefix_then_pattern_then_nowhere() {
+fn find_tool_tries_exact_name_then_aliases() {
     let routes = RoutesConfig {
         prefixes: pairs(&[("pm_", "tracker"), ("x_", "nobody")]),
-        // The first would shadow an exact name and a prefix if the order were another.
+        // With another order, the first pattern would shadow an exact name and a prefix.
         patterns: pairs(&[("get_issue|pm_get_issue", "delete_issue"), ("jira_(.*)", "$1")]),
         ..RoutesConfig::default()
     };
     let (table, _dir) = table(&routes);
-    let leads = |name: &str| table.tool(name).map(|route| route.name.clone());
+    let resolve = |name: &str| table.find_tool(name).map(|route| route.name.clone());
     for (name, to) in [
         ("get_issue", Some("get_issue")),
         ("tracker.get_issue", Some("get_issue")),
@@ -55,12 +55,12 @@ fn exact_then_namespace_then_prefix_then_pattern_then_nowhere() {
         ("GET_ISSUE", None),
         ("", None),
     ] {
-        assert_eq!(leads(name).as_deref(), to, "{name}");
+        assert_eq!(resolve(name).as_deref(), to, "{name}");
     }
 }
 
 #[test]
-fn two_providers_of_one_name_are_refused_and_both_are_named() {
+fn name_collision_error_names_both_providers() {
     let dir = tempfile::tempdir().unwrap();
     let config = TrackerConfig {
         enabled: true,
@@ -68,7 +68,7 @@ fn two_providers_of_one_name_are_refused_and_both_are_named() {
         sample_project: false,
         people: Vec::new(),
     };
-    let tracker = Target::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
+    let tracker = RouteTarget::Module(Tracker::open(&Room::Directory(dir.path().to_owned()), &config).unwrap());
     let policy = Policy::new(&PolicyDefault::Allow.into());
     let twice = [tracker.clone(), tracker];
     let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
@@ -76,7 +76,7 @@ fn two_providers_of_one_name_are_refused_and_both_are_named() {
 }
 
 #[test]
-fn a_pattern_that_is_none_is_an_error_that_names_it() {
+fn invalid_alias_pattern_is_reported() {
     let routes = RoutesConfig { patterns: pairs(&[("(", "x")]), ..RoutesConfig::default() };
     assert!(matches!(Aliases::new(&routes), Err(RouteError::Pattern { pattern, .. }) if pattern == "("));
 }
@@ -94,35 +94,35 @@ fn tool(name: &str) -> String {
     format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"annotations":{{"readOnlyHint":true}}}}"#)
 }
 
-/// A provider around an upstream that was never connected.
-struct Stocked(Arc<Upstream>);
+/// An upstream that was never connected, with a catalog.
+struct UpstreamFixture(Arc<Upstream>);
 
-impl Stocked {
+impl UpstreamFixture {
     fn new(name: &str, prefix: &str, revision: Revision, catalog: Catalog) -> Self {
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
         let config = UpstreamConfig { prefix: prefix.to_owned(), ..UpstreamConfig::new(name, target) };
         let capabilities = r#"{"tools":{},"resources":{"subscribe":true}}"#.to_owned();
         let capabilities = RawValue::from_string(capabilities).unwrap().into();
         let negotiated = Negotiated { capabilities, ..testing::negotiated(revision) };
-        Self(testing::stocked(config, negotiated, catalog))
+        Self(testing::disconnected_upstream(config, negotiated, catalog))
     }
 
-    fn provider(&self) -> Target {
-        Target::Upstream(self.0.clone())
+    fn provider(&self) -> RouteTarget {
+        RouteTarget::Upstream(self.0.clone())
     }
 }
 
-struct Router<'a> {
-    providers: Vec<Target>,
+struct TableFixture<'a> {
+    providers: Vec<RouteTarget>,
     aliases: Aliases,
     previous: Option<&'a RouteTable>,
     pins: Arc<Pins>,
 }
 
-/// Pins that stay as they are.
-struct Pinned(Arc<Pins>);
+/// A source with fixed pins.
+struct FixedPins(Arc<Pins>);
 
-impl PinSource for Pinned {
+impl PinSource for FixedPins {
     fn pins(&self) -> Arc<Pins> {
         Arc::clone(&self.0)
     }
@@ -130,24 +130,24 @@ impl PinSource for Pinned {
     fn observe(&self, _: &str, _: &[Definition]) {}
 }
 
-impl<'a> Router<'a> {
-    fn new(upstreams: &[&Stocked]) -> Self {
+impl<'a> TableFixture<'a> {
+    fn new(upstreams: &[&UpstreamFixture]) -> Self {
         let providers = upstreams.iter().map(|stocked| stocked.provider()).collect();
         Self { providers, aliases: Aliases::default(), previous: None, pins: Arc::default() }
     }
 
-    /// The store knows the server by these tools.
+    /// Pins these tools of the server.
     fn pin(&mut self, server: &str, tools: &[&str]) {
-        let tools = tools.iter().map(|tool| ((*tool).to_owned(), Pin::default())).collect();
+        let tools = tools.iter().map(|tool| ((*tool).to_owned(), ToolPin::default())).collect();
         self.pins = Arc::new(Pins { servers: [(server.to_owned(), tools)].into() });
     }
 
     fn build(&self, strict: bool) -> Result<RouteTable, RouteError> {
-        RouteTable::of(&Build {
+        RouteTable::rebuild(&TableInputs {
             providers: &self.providers,
-            policy: &Policy::new(&PolicyDefault::Allow.into()).with_pins(Arc::new(Pinned(self.pins.clone()))),
+            policy: &Policy::new(&PolicyDefault::Allow.into()).with_pins(Arc::new(FixedPins(self.pins.clone()))),
             aliases: &self.aliases,
-            pending: &Arc::new(serde_json::json!({})),
+            pending_schema: &Arc::new(serde_json::json!({})),
             previous: self.previous,
             strict,
         })
@@ -158,11 +158,11 @@ impl<'a> Router<'a> {
     }
 }
 
-fn served(table: &RouteTable, name: &str) -> Option<(String, String)> {
-    table.tool(name).map(|route| (route.provider.name().to_owned(), route.name.clone()))
+fn serving_tool(table: &RouteTable, name: &str) -> Option<(String, String)> {
+    table.find_tool(name).map(|route| (route.provider.name().to_owned(), route.name.clone()))
 }
 
-fn is(provider: &str, name: &str) -> Option<(String, String)> {
+fn routed_tool(provider: &str, name: &str) -> Option<(String, String)> {
     Some((provider.to_owned(), name.to_owned()))
 }
 
@@ -170,7 +170,7 @@ const MODERN: Revision = Revision::V2026_07_28;
 const LEGACY: Revision = Revision::V2025_11_25;
 
 #[test]
-fn what_an_upstream_wrote_is_listed_byte_for_byte() {
+fn list_entries_preserve_upstream_bytes() {
     let text = r#"{ "z":[1.0,12345678901234567890123],"name":"t", "description":"\u00e9","inputSchema":{"type":"object","x":1E5} }"#;
     let prompt = r#"{"x-y":0.10,"name":"p","arguments":[{"name":"a","z":1e1}]}"#;
     let resource = r#"{"uri":"file:///a","v":-0.0,"name":"r"}"#;
@@ -183,118 +183,123 @@ fn what_an_upstream_wrote_is_listed_byte_for_byte() {
         ..Catalog::default()
     };
     for (prefix, scheme) in [("", ""), ("fs__", "fs+")] {
-        let upstream = Stocked::new("fs", prefix, LEGACY, catalog.clone());
-        let table = Router::new(&[&upstream]).table();
+        let upstream = UpstreamFixture::new("fs", prefix, LEGACY, catalog.clone());
+        let table = TableFixture::new(&[&upstream]).table();
         for revision in Revision::ALL {
             let named = |text: &str, name: &str| text.replace(&format!("\"{name}\""), &format!("\"{prefix}{name}\""));
-            assert_eq!(table.tools()[0].listed(revision), named(text, "t"));
-            assert_eq!(table.prompts()[0].listed(revision), named(prompt, "p"));
-            assert_eq!(table.resources()[0].listed(revision), resource.replace("file:", &format!("{scheme}file:")));
-            assert_eq!(table.templates()[0].listed(revision), template.replace("file:", &format!("{scheme}file:")));
+            assert_eq!(table.tools()[0].list_entry(revision), named(text, "t"));
+            assert_eq!(table.prompts()[0].list_entry(revision), named(prompt, "p"));
+            assert_eq!(table.resources()[0].list_entry(revision), resource.replace("file:", &format!("{scheme}file:")));
+            assert_eq!(table.templates()[0].list_entry(revision), template.replace("file:", &format!("{scheme}file:")));
         }
     }
 }
 
 #[test]
-fn ten_thousand_tools_are_looked_up_and_nothing_is_done_for_those_that_nobody_asks_for() {
+fn large_table_compiles_and_renders_tools_lazily() {
     let all: Vec<_> = (0..10_000).map(|n| tool(&format!("t{n}"))).collect();
     let catalog = Catalog { tools: raws(&all), ..Catalog::default() };
-    let upstream = Stocked::new("fs", "fs__", LEGACY, catalog);
-    let table = Router::new(&[&upstream]).table();
+    let upstream = UpstreamFixture::new("fs", "fs__", LEGACY, catalog);
+    let table = TableFixture::new(&[&upstream]).table();
     assert_eq!(table.tools().len(), 10_000);
-    assert_eq!(served(&table, "fs__t9999"), is("fs", "fs__t9999"));
-    assert_eq!(served(&table, "fs__t10000"), None);
-    table.tool("fs__t5").unwrap().input().unwrap();
-    assert!(table.tool("fs__t7").unwrap().listed(LEGACY).contains("fs__t7"));
-    let compiled = table.tools().iter().filter(|route| route.input.get().is_some());
+    assert_eq!(serving_tool(&table, "fs__t9999"), routed_tool("fs", "fs__t9999"));
+    assert_eq!(serving_tool(&table, "fs__t10000"), None);
+    table.find_tool("fs__t5").unwrap().validator().unwrap();
+    assert!(table.find_tool("fs__t7").unwrap().list_entry(LEGACY).contains("fs__t7"));
+    let compiled = table.tools().iter().filter(|route| route.validator.get().is_some());
     assert_eq!(compiled.map(|route| route.name.as_str()).collect::<Vec<_>>(), ["fs__t5"]);
-    let written = table.tools().iter().filter(|route| route.rendered.is_written(LEGACY));
+    let written = table.tools().iter().filter(|route| route.rendered.is_rendered(LEGACY));
     assert_eq!(written.map(|route| route.name.as_str()).collect::<Vec<_>>(), ["fs__t7"]);
     assert!(table.tools().iter().zip(0..).all(|(route, n)| route.name == format!("fs__t{n}")), "in their order");
 }
 
 #[test]
-fn a_schema_that_is_none_concerns_only_who_calls_the_tool() {
+fn invalid_schema_only_fails_calls_of_its_tool() {
     let bad = r#"{"name":"bad","inputSchema":{"type":"object","properties":{"a":{"type":"nothing"}}}}"#;
-    let upstream = Stocked::new("fs", "", LEGACY, tools(&[bad, &tool("good")]));
-    let table = Router::new(&[&upstream]).table();
+    let upstream = UpstreamFixture::new("fs", "", LEGACY, tools(&[bad, &tool("good")]));
+    let table = TableFixture::new(&[&upstream]).table();
     assert_eq!(table.tools().len(), 2);
-    assert!(table.tool("good").unwrap().input().is_ok());
-    let route = table.tool("bad").unwrap();
-    let error = route.input().unwrap_err();
+    assert!(table.find_tool("good").unwrap().validator().is_ok());
+    let route = table.find_tool("bad").unwrap();
+    let error = route.validator().unwrap_err();
     assert_eq!((error.kind, error.data["tool"].as_str()), (ErrorKind::ToolExecution, Some("bad")));
 }
 
 #[test]
-fn a_schema_that_would_take_years_is_left_to_its_server() {
+fn unbounded_schema_is_not_compiled() {
     let twice = r##"{"properties":{"a":{"$ref":"#"}}}"##;
     let hostile = format!(r#"{{"name":"t","inputSchema":{{"type":"object","allOf":[{twice},{twice}]}}}}"#);
-    let upstream = Stocked::new("fs", "", LEGACY, tools(&[&hostile]));
-    assert!(Router::new(&[&upstream]).table().tool("t").unwrap().input().unwrap().is_none());
+    let upstream = UpstreamFixture::new("fs", "", LEGACY, tools(&[&hostile]));
+    assert!(TableFixture::new(&[&upstream]).table().find_tool("t").unwrap().validator().unwrap().is_none());
 }
 
 #[test]
-fn a_schema_is_read_in_the_dialect_that_it_names() {
+fn schema_dialect_is_honoured() {
     let schema = r#"{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"a":{"items":[{"type":"string"}]}}}"#;
-    let upstream = Stocked::new("fs", "", LEGACY, tools(&[&format!(r#"{{"name":"t","inputSchema":{schema}}}"#)]));
-    let table = Router::new(&[&upstream]).table();
-    let route = table.tool("t").unwrap();
-    let input = route.input().unwrap().unwrap();
+    let upstream =
+        UpstreamFixture::new("fs", "", LEGACY, tools(&[&format!(r#"{{"name":"t","inputSchema":{schema}}}"#)]));
+    let table = TableFixture::new(&[&upstream]).table();
+    let route = table.find_tool("t").unwrap();
+    let input = route.validator().unwrap().unwrap();
     assert!(input.is_valid(&serde_json::json!({ "a": ["x", 1] })));
     assert!(!input.is_valid(&serde_json::json!({ "a": [1] })));
 }
 
 #[test]
-fn a_tool_whose_headers_cannot_be_sent_is_hidden_where_clients_would_drop_it() {
+fn tool_with_invalid_headers_is_hidden_for_modern_server() {
     let headed =
         r#"{"name":"headed","inputSchema":{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}}"#;
     for (revision, there) in [(MODERN, false), (LEGACY, true)] {
-        let upstream = Stocked::new("fs", "", revision, tools(&[headed, &tool("good")]));
-        let table = Router::new(&[&upstream]).table();
-        assert_eq!(table.tool("headed").is_some(), there);
+        let upstream = UpstreamFixture::new("fs", "", revision, tools(&[headed, &tool("good")]));
+        let table = TableFixture::new(&[&upstream]).table();
+        assert_eq!(table.find_tool("headed").is_some(), there);
         assert_eq!(table.tools().len(), 1 + usize::from(there));
         assert_eq!(table.warnings("fs").iter().any(|w| w.contains("headed") && w.contains("left out")), !there);
-        assert!(table.tool("headed").is_none_or(|route| route.param_headers.is_empty()));
+        assert!(table.find_tool("headed").is_none_or(|route| route.param_headers.is_empty()));
     }
 }
 
 #[test]
-fn names_that_clients_refuse_are_reported_and_kept() {
-    let upstream = Stocked::new("fs", "fs__", LEGACY, tools(&[&tool("a b"), &tool(&"x".repeat(64)), &tool("fine")]));
-    let table = Router::new(&[&upstream]).table();
+fn names_rejected_by_clients_are_kept_with_warning() {
+    let upstream =
+        UpstreamFixture::new("fs", "fs__", LEGACY, tools(&[&tool("a b"), &tool(&"x".repeat(64)), &tool("fine")]));
+    let table = TableFixture::new(&[&upstream]).table();
     assert_eq!(table.tools().len(), 3);
     assert_eq!(table.warnings("fs").len(), 2, "{:?}", table.warnings("fs"));
 }
 
 #[test]
-fn warnings_are_bounded() {
-    let all: Vec<_> = (0..500).map(|n| tool(&format!("a b{n}"))).collect();
-    let upstream = Stocked::new("fs", "", LEGACY, Catalog { tools: raws(&all), ..Catalog::default() });
-    let warnings = Router::new(&[&upstream]).table().warnings("fs");
+fn warnings_per_provider_are_bounded() {
+    let definitions: Vec<_> = (0..500).map(|n| tool(&format!("a b{n}"))).collect();
+    let upstream = UpstreamFixture::new("fs", "", LEGACY, Catalog { tools: raws(&definitions), ..Catalog::default() });
+    let warnings = TableFixture::new(&[&upstream]).table().warnings("fs");
     assert_eq!(warnings.len(), 51);
     assert_eq!(warnings[50], "and 450 more");
 }
 
 #[test]
-fn a_collision_at_start_names_both_and_one_that_comes_later_leaves_the_holder() {
-    let (a, b) = (Stocked::new("a", "", LEGACY, tools(&[])), Stocked::new("b", "", LEGACY, tools(&[&tool("t")])));
-    let router = Router::new(&[&a, &b]);
+fn later_collision_keeps_name_with_current_holder() {
+    let (a, b) = (
+        UpstreamFixture::new("a", "", LEGACY, tools(&[])),
+        UpstreamFixture::new("b", "", LEGACY, tools(&[&tool("t")])),
+    );
+    let router = TableFixture::new(&[&a, &b]);
     let before = router.table();
-    assert_eq!(served(&before, "t"), is("b", "t"));
-    testing::restock(&a.0, tools(&[&tool("t"), &tool("u")]));
+    assert_eq!(serving_tool(&before, "t"), routed_tool("b", "t"));
+    testing::replace_catalog(&a.0, tools(&[&tool("t"), &tool("u")]));
     let error = router.build(true).err().unwrap();
     assert_eq!(error.to_string(), r#"both a and b offer a tool named "t""#);
-    // `a` comes first in the configuration, and yet the name does not change its meaning under its clients.
-    let later = Router { previous: Some(&before), ..router }.build(false).unwrap();
-    assert_eq!(served(&later, "t"), is("b", "t"));
-    assert_eq!(served(&later, "u"), is("a", "u"));
+    // `a` comes first in the configuration, but the name must not change its meaning for clients.
+    let later = TableFixture { previous: Some(&before), ..router }.build(false).unwrap();
+    assert_eq!(serving_tool(&later, "t"), routed_tool("b", "t"));
+    assert_eq!(serving_tool(&later, "u"), routed_tool("a", "u"));
     assert_eq!(later.tools().iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["u", "t"]);
     assert!(later.warnings("a")[0].contains("b offers a tool named \"t\" too"), "{:?}", later.warnings("a"));
     assert!(later.warnings("b").is_empty());
 }
 
 #[test]
-fn prompts_uris_and_schemes_collide_too() {
+fn prompt_and_resource_collisions_are_detected() {
     let prompt = || Catalog { prompts: raws(&[r#"{"name":"p"}"#.to_owned()]), ..Catalog::default() };
     let resource = || Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..Catalog::default() };
     let template =
@@ -304,70 +309,74 @@ fn prompts_uris_and_schemes_collide_too() {
         (&resource, "a resource named \"a:b\""),
         (&template, "a resource template named \"a:{b}\""),
     ] {
-        let (a, b) = (Stocked::new("a", "", LEGACY, catalog()), Stocked::new("b", "", LEGACY, catalog()));
-        let error = Router::new(&[&a, &b]).build(true).err().unwrap();
+        let (a, b) =
+            (UpstreamFixture::new("a", "", LEGACY, catalog()), UpstreamFixture::new("b", "", LEGACY, catalog()));
+        let error = TableFixture::new(&[&a, &b]).build(true).err().unwrap();
         assert_eq!(error.to_string(), format!("both a and b offer {what}"));
-        let table = Router::new(&[&a, &b]).build(false).unwrap();
+        let table = TableFixture::new(&[&a, &b]).build(false).unwrap();
         assert_eq!(table.warnings("b").len(), 1);
         assert_eq!(table.prompts().len() + table.resources().len() + table.templates().len(), 1);
     }
-    let (a, b) =
-        (Stocked::new("my server", "a", LEGACY, tools(&[])), Stocked::new("My_Server", "b", LEGACY, tools(&[])));
-    let error = Router::new(&[&a, &b]).build(true).err().unwrap();
+    let (a, b) = (
+        UpstreamFixture::new("my server", "a", LEGACY, tools(&[])),
+        UpstreamFixture::new("My_Server", "b", LEGACY, tools(&[])),
+    );
+    let error = TableFixture::new(&[&a, &b]).build(true).err().unwrap();
     assert_eq!(error.to_string(), r#"both my server and My_Server offer resources named "my-server+""#);
 }
 
 #[test]
-fn priority_decides_among_several_and_the_next_one_serves_while_the_first_was_never_reached() {
+fn priority_fails_over_to_next_reached_provider() {
     let both = || tools(&[&tool("t")]);
-    let (a, b) = (Stocked::new("a", "", LEGACY, both()), Stocked::new("b", "", LEGACY, both()));
-    let mut router = Router::new(&[&a, &b]);
+    let (a, b) = (UpstreamFixture::new("a", "", LEGACY, both()), UpstreamFixture::new("b", "", LEGACY, both()));
+    let mut router = TableFixture::new(&[&a, &b]);
     router.aliases.priority = vec!["b".into(), "a".into()];
     let table = router.table();
-    assert_eq!(served(&table, "t"), is("b", "t"));
-    assert_eq!(served(&table, "a.t"), is("a", "t"), "by its provider's name each is still there");
+    assert_eq!(serving_tool(&table, "t"), routed_tool("b", "t"));
+    assert_eq!(serving_tool(&table, "a.t"), routed_tool("a", "t"), "by its provider's name each is still there");
     assert_eq!(table.tools().len(), 1);
-    testing::lose(&b.0);
-    assert_eq!(served(&table, "t"), is("a", "t"));
-    assert_eq!(served(&table, "b.t"), is("b", "t"));
-    // With one that is not named, it is an error as ever.
+    testing::mark_never_reached(&b.0);
+    assert_eq!(serving_tool(&table, "t"), routed_tool("a", "t"));
+    assert_eq!(serving_tool(&table, "b.t"), routed_tool("b", "t"));
+    // A conflict with an unranked provider is still an error.
     router.aliases.priority = vec!["b".into(), "c".into()];
     assert!(router.build(true).is_err());
 }
 
 #[test]
-fn names_that_begin_like_another_servers_are_left_out_and_the_longest_beginning_decides() {
+fn reserved_prefix_of_other_server_is_refused() {
     let names = ["good__query", "good.query", "good__deep__x", "tracker__x", "gateway.y", "good_query", "own"];
-    let good = Stocked::new("good", "good__", LEGACY, tools(&[]));
-    let deep = Stocked::new("deep", "good__deep__", LEGACY, tools(&[&tool("y")]));
-    let all: Vec<String> = names.iter().map(|name| tool(name)).collect();
-    let evil = Stocked::new("evil", "", LEGACY, Catalog { tools: raws(&all), ..Catalog::default() });
-    let mut router = Router::new(&[&evil, &good, &deep]);
+    let good = UpstreamFixture::new("good", "good__", LEGACY, tools(&[]));
+    let deep = UpstreamFixture::new("deep", "good__deep__", LEGACY, tools(&[&tool("y")]));
+    let definitions: Vec<String> = names.iter().map(|name| tool(name)).collect();
+    let evil = UpstreamFixture::new("evil", "", LEGACY, Catalog { tools: raws(&definitions), ..Catalog::default() });
+    let mut router = TableFixture::new(&[&evil, &good, &deep]);
     let table = router.table();
     let listed: Vec<_> = table.tools().iter().map(|route| route.name.as_str()).collect();
     assert_eq!(listed, ["good_query", "own", "good__deep__y"]);
     let warnings = table.warnings("evil");
     assert_eq!(warnings.len(), 5, "{warnings:?}");
     assert!(warnings[2].contains(r#"begin with "good__deep__" are those of deep"#), "{warnings:?}");
-    // Where the operator has ranked both, they share names.
+    // Ranked providers share names.
     router.aliases.priority = vec!["good".into(), "evil".into()];
-    assert_eq!(served(&router.table(), "good__query"), is("evil", "good__query"));
-    // A server's own names may begin like another's only if its prefix is the longer one.
-    let clash = Stocked::new("a", "a_", LEGACY, tools(&[&tool("b_x"), &tool("c")]));
-    let table = Router::new(&[&clash, &Stocked::new("b", "a_b_", LEGACY, tools(&[]))]).table();
+    assert_eq!(serving_tool(&router.table(), "good__query"), routed_tool("evil", "good__query"));
+    // A server's own name may begin with another's prefix only if its own prefix is longer.
+    let clash = UpstreamFixture::new("a", "a_", LEGACY, tools(&[&tool("b_x"), &tool("c")]));
+    let table = TableFixture::new(&[&clash, &UpstreamFixture::new("b", "a_b_", LEGACY, tools(&[]))]).table();
     assert_eq!(table.tools().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(), ["a_c"]);
 }
 
 #[test]
-fn a_name_is_waited_for_where_a_server_that_was_not_reached_may_have_it() {
-    use super::awaited::Kind;
-    let good = Stocked::new("good", "good__", LEGACY, tools(&[]));
-    let plain = Stocked::new("plain", "", LEGACY, tools(&[&tool("own")]));
-    testing::reach(&plain.0);
-    let mut router = Router::new(&[&plain, &good]);
+fn name_with_prefix_of_unreached_server_is_awaited() {
+    use super::unreached::NameKind;
+    let good = UpstreamFixture::new("good", "good__", LEGACY, tools(&[]));
+    let plain = UpstreamFixture::new("plain", "", LEGACY, tools(&[&tool("own")]));
+    testing::mark_lists_read(&plain.0);
+    let mut router = TableFixture::new(&[&plain, &good]);
     router.aliases.prefixes = vec![("g-".into(), "good".into())];
     let table = router.table();
-    let awaited = |name: &str, kind| table.awaited(name, kind).map(|expected| expected.upstream.config.name.clone());
+    let unreached_upstream =
+        |name: &str, kind| table.unreached_upstream(name, kind).map(|expected| expected.upstream.config.name.clone());
     for (name, tool, prompt) in [
         ("good__query", Some("good"), Some("good")),
         ("good.query", Some("good"), None),
@@ -375,54 +384,54 @@ fn a_name_is_waited_for_where_a_server_that_was_not_reached_may_have_it() {
         ("query", None, None),
         ("goods__query", None, None),
     ] {
-        assert_eq!(awaited(name, Kind::Tool).as_deref(), tool, "{name}");
-        assert_eq!(awaited(name, Kind::Prompt).as_deref(), prompt, "{name}");
+        assert_eq!(unreached_upstream(name, NameKind::Tool).as_deref(), tool, "{name}");
+        assert_eq!(unreached_upstream(name, NameKind::Prompt).as_deref(), prompt, "{name}");
     }
     assert_eq!(
-        table.awaited_resource("GOOD+x:y").map(|expected| expected.upstream.config.name.clone()).as_deref(),
+        table.unreached_upstream_of_uri("GOOD+x:y").map(|expected| expected.upstream.config.name.clone()).as_deref(),
         Some("good")
     );
 }
 
 #[test]
-fn any_name_waits_for_an_unprefixed_server_not_reached() {
-    use super::awaited::Kind;
-    let good = Stocked::new("good", "good__", LEGACY, tools(&[&tool("query")]));
-    testing::reach(&good.0);
+fn any_name_may_belong_to_unreached_unprefixed_server() {
+    use super::unreached::NameKind;
+    let good = UpstreamFixture::new("good", "good__", LEGACY, tools(&[&tool("query")]));
+    testing::mark_lists_read(&good.0);
     let offers = Catalog { resources: raws(&[r#"{"uri":"a:listed","name":"r"}"#.to_owned()]), ..Catalog::default() };
-    let other = Stocked::new("other", "", LEGACY, offers);
-    testing::reach(&other.0);
-    let plain = Stocked::new("plain", "", LEGACY, Catalog::default());
-    testing::lose(&plain.0);
-    let mut router = Router::new(&[&good, &other, &plain]);
-    let named = |expected: Option<super::awaited::Expected>| {
-        expected.map(|expected| (expected.upstream.config.name.clone(), expected.certain))
+    let other = UpstreamFixture::new("other", "", LEGACY, offers);
+    testing::mark_lists_read(&other.0);
+    let plain = UpstreamFixture::new("plain", "", LEGACY, Catalog::default());
+    testing::mark_never_reached(&plain.0);
+    let mut router = TableFixture::new(&[&good, &other, &plain]);
+    let named = |expected: Option<super::unreached::AwaitedUpstream>| {
+        expected.map(|expected| (expected.upstream.config.name.clone(), expected.is_certain))
     };
-    let is = |certain: bool| Some(("plain".to_owned(), certain));
+    let expected = |is_certain: bool| Some(("plain".to_owned(), is_certain));
     let table = router.table();
-    assert_eq!(named(table.awaited("query", Kind::Tool)), is(false));
-    assert_eq!(named(table.awaited("query", Kind::Prompt)), is(false));
-    // The one server whose name it could be is there.
-    assert_eq!(named(table.awaited("good__other", Kind::Tool)), None);
-    assert_eq!(named(table.awaited_resource("b:anything")), is(false));
-    assert_eq!(named(table.awaited_resource("a:listed")), None);
-    assert_eq!(named(table.awaited_resource("good+a:anything")), None);
-    // The store knows by which tools the server goes, and by which it does not.
+    assert_eq!(named(table.unreached_upstream("query", NameKind::Tool)), expected(false));
+    assert_eq!(named(table.unreached_upstream("query", NameKind::Prompt)), expected(false));
+    // The only server that could own the name has been reached.
+    assert_eq!(named(table.unreached_upstream("good__other", NameKind::Tool)), None);
+    assert_eq!(named(table.unreached_upstream_of_uri("b:anything")), expected(false));
+    assert_eq!(named(table.unreached_upstream_of_uri("a:listed")), None);
+    assert_eq!(named(table.unreached_upstream_of_uri("good+a:anything")), None);
+    // The store has pins of the server: it has this tool, but not the other one.
     router.pin("plain", &["query"]);
     let table = router.table();
-    assert_eq!(named(table.awaited("query", Kind::Tool)), is(true));
-    assert_eq!(named(table.awaited("quarry", Kind::Tool)), None);
-    assert_eq!(named(table.awaited("quarry", Kind::Prompt)), is(false));
-    testing::reach(&plain.0);
-    assert_eq!(named(router.table().awaited("query", Kind::Tool)), None);
+    assert_eq!(named(table.unreached_upstream("query", NameKind::Tool)), expected(true));
+    assert_eq!(named(table.unreached_upstream("quarry", NameKind::Tool)), None);
+    assert_eq!(named(table.unreached_upstream("quarry", NameKind::Prompt)), expected(false));
+    testing::mark_lists_read(&plain.0);
+    assert_eq!(named(router.table().unreached_upstream("query", NameKind::Tool)), None);
 }
 
 #[test]
-fn unknown_name_of_a_pinned_server_not_reached_fails_at_once() {
-    use super::awaited::Kind;
-    let good = Stocked::new("good", "good__", LEGACY, Catalog::default());
-    testing::lose(&good.0);
-    let mut router = Router::new(&[&good]);
+fn unpinned_name_of_unreached_server_is_not_awaited() {
+    use super::unreached::NameKind;
+    let good = UpstreamFixture::new("good", "good__", LEGACY, Catalog::default());
+    testing::mark_never_reached(&good.0);
+    let mut router = TableFixture::new(&[&good]);
     router.aliases = Aliases::new(&RoutesConfig {
         prefixes: vec![("good__old-".to_owned(), "good".to_owned())],
         categories: vec![],
@@ -435,24 +444,24 @@ fn unknown_name_of_a_pinned_server_not_reached_fails_at_once() {
     let unknown = ["good__quarry", "good.quarry", "good.good__quarry", "good__query.", "good."];
     let table = router.table();
     for name in spellings.iter().chain(&unknown) {
-        assert!(table.awaited(name, Kind::Tool).is_some(), "{name}: nothing is known yet");
+        assert!(table.unreached_upstream(name, NameKind::Tool).is_some(), "{name}: nothing is known yet");
     }
     router.pin("good", &["good__query"]);
     let table = router.table();
     for name in spellings {
-        assert!(table.awaited(name, Kind::Tool).is_some_and(|expected| expected.certain), "{name}");
+        assert!(table.unreached_upstream(name, NameKind::Tool).is_some_and(|expected| expected.is_certain), "{name}");
     }
     for name in unknown {
-        assert!(table.awaited(name, Kind::Tool).is_none(), "{name}");
+        assert!(table.unreached_upstream(name, NameKind::Tool).is_none(), "{name}");
     }
-    assert!(table.awaited("good__quarry", Kind::Prompt).is_some(), "prompts are not recorded");
+    assert!(table.unreached_upstream("good__quarry", NameKind::Prompt).is_some(), "prompts are not recorded");
 }
 
 #[test]
-fn ways_to_a_tool_of_a_prefixed_server() {
-    let fs = Stocked::new("fs", "fs__", LEGACY, tools(&[&tool("read"), &tool("do_write")]));
-    let web = Stocked::new("web", "w_", LEGACY, tools(&[&tool("read"), &tool("get")]));
-    let mut router = Router::new(&[&fs, &web]);
+fn aliases_resolve_to_own_names_of_prefixed_server() {
+    let fs = UpstreamFixture::new("fs", "fs__", LEGACY, tools(&[&tool("read"), &tool("do_write")]));
+    let web = UpstreamFixture::new("web", "w_", LEGACY, tools(&[&tool("read"), &tool("get")]));
+    let mut router = TableFixture::new(&[&fs, &web]);
     let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
     router.aliases = Aliases::new(&RoutesConfig {
         prefixes: pairs(&[("f-", "fs")]),
@@ -464,28 +473,28 @@ fn ways_to_a_tool_of_a_prefixed_server() {
     .unwrap();
     let table = router.table();
     for (name, to) in [
-        ("fs__read", is("fs", "fs__read")),
-        ("fs.read", is("fs", "fs__read")),
-        ("fs.fs__read", is("fs", "fs__read")),
+        ("fs__read", routed_tool("fs", "fs__read")),
+        ("fs.read", routed_tool("fs", "fs__read")),
+        ("fs.fs__read", routed_tool("fs", "fs__read")),
         ("web.do_write", None),
-        ("f-read", is("fs", "fs__read")),
-        ("file.read", is("fs", "fs__read")),
-        ("file.change.write", is("fs", "fs__do_write")),
+        ("f-read", routed_tool("fs", "fs__read")),
+        ("file.read", routed_tool("fs", "fs__read")),
+        ("file.change.write", routed_tool("fs", "fs__do_write")),
         ("file.nothing", None),
-        ("fetch", is("web", "w_get")),
-        ("old_read", is("fs", "fs__read")),
-        // What leads nowhere else is looked for at the fallback.
-        ("read", is("web", "w_read")),
+        ("fetch", routed_tool("web", "w_get")),
+        ("old_read", routed_tool("fs", "fs__read")),
+        // Names that no alias resolves are looked up at the fallback.
+        ("read", routed_tool("web", "w_read")),
         ("do_write", None),
     ] {
-        assert_eq!(served(&table, name), to, "{name}");
-        assert_eq!(served(&table, name), to, "{name} again");
+        assert_eq!(serving_tool(&table, name), to, "{name}");
+        assert_eq!(serving_tool(&table, name), to, "{name} again");
     }
-    assert_eq!(table.detours.read().len(), 8, "what was found is remembered, what was not is not");
+    assert_eq!(table.alias_cache.read().len(), 8, "only resolved aliases are cached");
 }
 
 #[test]
-fn a_uri_goes_to_its_owner_then_by_what_is_listed() {
+fn uri_resolves_by_scheme_owner_then_by_lists() {
     let resources = |uris: &[&str], templates: &[&str]| Catalog {
         resources: raws(&uris.iter().map(|uri| format!(r#"{{"uri":"{uri}","name":"r"}}"#)).collect::<Vec<_>>()),
         templates: raws(
@@ -493,15 +502,15 @@ fn a_uri_goes_to_its_owner_then_by_what_is_listed() {
         ),
         ..Catalog::default()
     };
-    let fs = Stocked::new("fs", "fs__", LEGACY, resources(&["file:///a"], &[]));
-    let a = Stocked::new("a", "", LEGACY, resources(&["demo://one", "file:///x"], &["demo://{id}/a"]));
-    let b = Stocked::new("b", "", LEGACY, resources(&["demo://two"], &["{+all}/greedy", "test://{id}"]));
-    let of = |table: &RouteTable, uri: &str| table.resource(uri).map(|p| p.name().to_owned());
-    let table = Router::new(&[&fs, &a, &b]).table();
+    let fs = UpstreamFixture::new("fs", "fs__", LEGACY, resources(&["file:///a"], &[]));
+    let a = UpstreamFixture::new("a", "", LEGACY, resources(&["demo://one", "file:///x"], &["demo://{id}/a"]));
+    let b = UpstreamFixture::new("b", "", LEGACY, resources(&["demo://two"], &["{+all}/greedy", "test://{id}"]));
+    let of = |table: &RouteTable, uri: &str| table.provider_for_uri(uri).map(|p| p.name().to_owned());
+    let table = TableFixture::new(&[&fs, &a, &b]).table();
     for (uri, to) in [
         ("fs+file:///a", Some("fs")),
         ("FS+file:///never/listed", Some("fs")),
-        // No greedy template takes what is another's.
+        // A greedy template does not match URIs that another server owns.
         ("fs+file:///greedy", Some("fs")),
         ("demo://one", Some("a")),
         ("demo://two", Some("b")),
@@ -509,7 +518,7 @@ fn a_uri_goes_to_its_owner_then_by_what_is_listed() {
         ("demo://{id}/a", Some("a")),
         ("other:///greedy", Some("b")),
         ("test://1", Some("b")),
-        // By the scheme of what is listed.
+        // Matched by the scheme of listed URIs.
         ("demo://three", Some("a")),
         ("file:///y", Some("a")),
         ("nobody://x", None),
@@ -517,12 +526,12 @@ fn a_uri_goes_to_its_owner_then_by_what_is_listed() {
     ] {
         assert_eq!(of(&table, uri).as_deref(), to, "{uri}");
     }
-    // The only one with resources answers for all that is nobody's.
-    let table = Router::new(&[&fs, &a]).table();
+    // The only upstream with resources serves all URIs without an owner.
+    let table = TableFixture::new(&[&fs, &a]).table();
     assert_eq!(of(&table, "nobody://x").as_deref(), Some("a"));
-    // What begins like another's cannot be offered.
-    let thief = Stocked::new("thief", "", LEGACY, resources(&["fs+file:///b", "own:x"], &[]));
-    let table = Router::new(&[&fs, &thief]).table();
+    // A URI with another server's scheme cannot be offered.
+    let thief = UpstreamFixture::new("thief", "", LEGACY, resources(&["fs+file:///b", "own:x"], &[]));
+    let table = TableFixture::new(&[&fs, &thief]).table();
     let warning = r#"a resource "fs+file:///b" is left out: such URIs are those of fs"#;
     assert_eq!(table.warnings("thief"), [warning]);
     assert_eq!(of(&table, "fs+file:///b").as_deref(), Some("fs"));
@@ -530,35 +539,37 @@ fn a_uri_goes_to_its_owner_then_by_what_is_listed() {
 }
 
 #[test]
-fn versions_move_with_their_own_list_only() {
-    let a = Stocked::new("a", "", LEGACY, tools(&[&tool("t")]));
-    let router = Router::new(&[&a]);
+fn list_version_changes_only_with_its_list() {
+    let a = UpstreamFixture::new("a", "", LEGACY, tools(&[&tool("t")]));
+    let router = TableFixture::new(&[&a]);
     let first = router.table();
-    let next = |previous: &RouteTable| Router { previous: Some(previous), ..Router::new(&[&a]) }.build(false).unwrap();
+    let next = |previous: &RouteTable| {
+        TableFixture { previous: Some(previous), ..TableFixture::new(&[&a]) }.build(false).unwrap()
+    };
     let second = next(&first);
     assert_eq!((second.generation, second.versions), (first.generation + 1, first.versions));
-    testing::restock(
+    testing::replace_catalog(
         &a.0,
         Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..tools(&[&tool("t")]) },
     );
     let third = next(&second);
-    assert_eq!(third.versions, Versions { resources: third.generation, ..first.versions });
-    testing::restock(
+    assert_eq!(third.versions, ListVersions { resources: third.generation, ..first.versions });
+    testing::replace_catalog(
         &a.0,
         Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..tools(&[&tool("u")]) },
     );
     let fourth = next(&third);
-    assert_eq!(fourth.versions, Versions { tools: fourth.generation, ..third.versions });
+    assert_eq!(fourth.versions, ListVersions { tools: fourth.generation, ..third.versions });
 }
 
 #[test]
-fn what_servers_say_reaches_whoever_sees_something_of_them() {
-    let saying = |name: &str, says: &str, catalog: Catalog, instructions: bool| {
+fn instructions_are_limited_to_visible_servers() {
+    let upstream_saying = |name: &str, says: &str, catalog: Catalog, instructions: bool| {
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
         let config = UpstreamConfig { instructions, ..UpstreamConfig::new(name, target) };
         let negotiated =
             Negotiated { instructions: Some(says.to_owned()), ..testing::negotiated(Revision::V2025_11_25) };
-        Stocked(testing::stocked(config, negotiated, catalog)).provider()
+        UpstreamFixture(testing::disconnected_upstream(config, negotiated, catalog)).provider()
     };
     let deny = |server: &str, roles: Vec<Role>| Rule {
         servers: Globs::new(vec![server.to_owned()]).unwrap(),
@@ -567,39 +578,43 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
     };
     let rules = vec![deny("secret", vec![Role::Agent]), deny("off", Vec::new())];
     let policy = Policy::new(&PolicyConfig { rules, ..PolicyDefault::ReviewWrites.into() });
-    let build = |providers: &[Target]| {
+    let build = |providers: &[RouteTarget]| {
         RouteTable::build(1, providers, &policy, &Aliases::default(), &serde_json::json!({})).unwrap()
     };
     let some = || tools(&[&tool("a")]);
     let table = build(&[
-        saying("one", "Ask first.\nThen act.", some(), true),
-        saying("dropped", "never", some(), false),
-        saying("secret", "hush", some(), true),
-        saying("off", "denied", some(), true),
-        saying("empty", "nothing to offer", Catalog::default(), true),
+        upstream_saying("one", "Ask first.\nThen act.", some(), true),
+        upstream_saying("dropped", "never", some(), false),
+        upstream_saying("secret", "hush", some(), true),
+        upstream_saying("off", "denied", some(), true),
+        upstream_saying("empty", "nothing to offer", Catalog::default(), true),
     ]);
     let principal = |role| Principal { role, ..Principal::local_agent() };
     let one = "\n\nThe server `one` says of itself:\n  Ask first.\n  Then act.";
     let secret = "\n\nThe server `secret` says of itself:\n  hush";
-    assert_eq!(&*table.briefings(&principal(Role::Agent)), one);
-    assert_eq!(&*table.briefings(&principal(Role::Reviewer)), format!("{one}{secret}"));
+    assert_eq!(&*table.instructions_for(&principal(Role::Agent)), one);
+    assert_eq!(&*table.instructions_for(&principal(Role::Reviewer)), format!("{one}{secret}"));
 
-    let many: Vec<_> = (0..20).map(|n| saying(&format!("s{n}"), &"x".repeat(9000), some(), true)).collect();
-    let text = build(&many).briefings(&principal(Role::Agent)).to_string();
-    assert!(text.len() <= super::server_instructions::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
+    let many: Vec<_> = (0..20).map(|n| upstream_saying(&format!("s{n}"), &"x".repeat(9000), some(), true)).collect();
+    let text = build(&many).instructions_for(&principal(Role::Agent)).to_string();
+    assert!(
+        text.len() <= super::server_instructions::MAX_TOTAL_BYTES
+            && text.contains("`s6`")
+            && text.ends_with("left out.")
+    );
     assert!(!text.contains("`s7`"), "{}", text.len());
 }
 
 #[test]
-fn arguments_are_checked_only_where_that_takes_bounded_time() {
+fn schema_with_nonlinear_pattern_is_unchecked() {
     let def = |pattern: &str| {
         let def = countersign_provider::testing::tool("t", &json!({ "a": { "items": { "pattern": pattern } } }));
         ToolDef { raw: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())), ..def }
     };
-    assert!(compile(&def("^(a+)+$")).unwrap().is_some());
-    // A validator tries these in every way there is, for each item anew.
+    assert!(compile_schema(&def("^(a+)+$")).unwrap().is_some());
+    // These patterns need backtracking, for each item again.
     for pattern in ["^((?=a)a|a)*$", "^(a|a)*\\1$"] {
-        assert!(compile(&def(pattern)).unwrap().is_none(), "{pattern}");
+        assert!(compile_schema(&def(pattern)).unwrap().is_none(), "{pattern}");
     }
-    assert!(compile(&def("(")).is_err(), "what is no pattern is an error");
+    assert!(compile_schema(&def("(")).is_err(), "an invalid pattern is an error");
 }

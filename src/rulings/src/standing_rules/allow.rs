@@ -1,16 +1,16 @@
-//! 'Let this tool run without review': a standing rule that a reviewer gives on a tool as it was shown, for whoever calls
-//! it with whatever arguments, until it is revoked.
+//! "Let this tool run without review": a standing rule of a reviewer on a tool definition, for any caller and any
+//! arguments, until it is revoked.
 //!
-//! It makes servers usable whose tools say nothing of themselves, and is no way around the configuration: where a rule of
-//! the file decides on a tool, that rule has to be changed instead.
+//! This makes servers usable whose tools have no annotations. It does not override the configuration: if a rule of the file
+//! decides on a tool, that rule has to be changed.
 
 use std::sync::Arc;
 
-use super::{StandingRules, blank};
-use crate::tool_acceptance::Shown;
+use super::{StandingRules, unrestricted_rule};
+use crate::tool_acceptance::ShownDefinition;
 use countersign_domain::{
-    changes::people::Person,
-    policy::{Says, StandingRule, Verdict, standing_rules::suffices},
+    changes::person::Person,
+    policy::{StandingRule, StandingVerdict, Verdict, standing_rules::can_approve_alone},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -18,79 +18,85 @@ use countersign_routing::table::ToolRoute;
 use countersign_runtime::crash::crash_point;
 
 impl StandingRules {
-    /// A reviewer lets tools of a server run without review: all of them, or none. One that this person has let run
-    /// already, as it is now, stays as it is.
+    /// Lets tools of a server run without review for a reviewer: all of them or none. Tools that this reviewer has already
+    /// allowed in their present form are skipped.
     ///
     /// # Errors
-    /// `NOT_FOUND` for an unknown server, `VERSION_CONFLICT` where a tool is gone or another than the one that was shown,
-    /// `FORBIDDEN` (its definition waits to be accepted, a rule of the configuration decides on it, or its reviews ask for
-    /// more than this reviewer's word), `POLICY_DENIED`, `VALIDATION_FAILED` where it runs without review anyhow,
+    /// `NOT_FOUND` for an unknown server, `VERSION_CONFLICT` if a tool is gone or differs from the one shown, `FORBIDDEN`
+    /// (its definition is not accepted yet, a rule of the configuration decides on it, or its reviews need more than this
+    /// reviewer's approval), `POLICY_DENIED`, `VALIDATION_FAILED` if it runs without review anyway,
     /// `RATE_LIMITED`, `STORE_UNAVAILABLE`. All name the tools in `details.tools`.
-    pub async fn let_run(&self, provider: &str, shown: &[Shown], by: &Principal, reason: &str) -> Result<(), McpError> {
-        let _one_at_a_time = self.changing.lock().await;
-        let table = self.parts.routes.load_full();
+    pub async fn allow_tools(
+        &self,
+        provider: &str,
+        shown: &[ShownDefinition],
+        by: &Principal,
+        reason: &str,
+    ) -> Result<(), McpError> {
+        let _one_at_a_time = self.change_lock.lock().await;
+        let table = self.deps.routes.load_full();
         let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
-        let target = table.provider(provider).ok_or_else(unknown)?.target().to_owned();
+        let target = table.provider(provider).ok_or_else(unknown)?.target_fingerprint().to_owned();
         let now = self.now();
         let mut rules: Vec<StandingRule> = Vec::new();
-        for Shown { name, hash } in shown {
+        for ShownDefinition { name, hash } in shown {
             let route = table
                 .tools()
                 .iter()
                 .find(|route| route.provider.name() == provider && route.name == *name && route.hash == *hash);
             let Some(route) = route else {
                 let message = "a tool's definition is another than the one that was shown, or the tool is gone";
-                return Err(about(ErrorKind::VersionConflict, message, name));
+                return Err(tool_error(ErrorKind::VersionConflict, message, name));
             };
-            if self.has_let_run(route, &target, by) || rules.iter().any(|rule| rule.tool == *name) {
+            if self.has_allowed(route, &target, by) || rules.iter().any(|rule| rule.tool == *name) {
                 continue;
             }
-            self.may_let_run(route, by)?;
+            self.check_may_allow(route, by)?;
             rules.push(StandingRule {
                 served_by: Some(target.clone()),
                 comment: Some(reason.to_owned()),
-                ..blank(Says::Allow, (provider, name, hash), by, now)
+                ..unrestricted_rule(StandingVerdict::Allow, (provider, name, hash), by, now)
             });
         }
         if rules.is_empty() {
             return Ok(());
         }
-        self.is_room(by, rules.len())?;
+        self.check_room(by, rules.len())?;
         crash_point("before_rule_created");
         for rule in &rules {
-            self.submit(rule, "standing_rule_created", &by.name, Some(reason)).await?;
-            self.parts.board.put(rule);
+            self.record(rule, "standing_rule_created", &by.name, Some(reason)).await?;
+            self.deps.cache.insert(rule);
         }
         crash_point("after_rule_created");
-        (self.parts.rebuild)().await;
+        (self.deps.rebuild)().await;
         for rule in &rules {
             tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a tool was let run without review");
-            self.tell(rule, "rule.created", &by.name, Some(reason));
+            self.announce(rule, "rule.created", &by.name, Some(reason));
         }
         Ok(())
     }
 
-    fn has_let_run(&self, route: &ToolRoute, target: &str, by: &Principal) -> bool {
-        self.parts.board.rules().iter().any(|rule| {
-            rule.is_of_tool()
-                && !rule.is_over()
+    fn has_allowed(&self, route: &ToolRoute, target: &str, by: &Principal) -> bool {
+        self.deps.cache.rules().iter().any(|rule| {
+            rule.allows_whole_tool()
+                && !rule.has_ended()
                 && rule.tool == route.name
                 && rule.provider == route.provider.name()
                 && rule.tool_hash == route.hash
                 && rule.served_by.as_deref() == Some(target)
-                && Person::of(&rule.creator()).is(Person::of(by))
+                && Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by))
         })
     }
 
-    fn may_let_run(&self, route: &Arc<ToolRoute>, by: &Principal) -> Result<(), McpError> {
-        let refuse = |kind, message: &str| Err(about(kind, message, &route.name));
+    fn check_may_allow(&self, route: &Arc<ToolRoute>, by: &Principal) -> Result<(), McpError> {
+        let refuse = |kind, message: &str| Err(tool_error(kind, message, &route.name));
         if route.standing.mark().is_some() {
             return refuse(
                 ErrorKind::Forbidden,
                 "the tool is new, or its definition has changed: accept the definition first",
             );
         }
-        let Some(decision) = route.ruling.by_default() else {
+        let Some(decision) = route.ruling.default_decision() else {
             let rules: Vec<&str> = route.ruling.rules().filter(|rule| !rule.starts_with("srl_")).collect();
             let message =
                 format!("the configuration decides on this tool ({}); change that rule instead", rules.join(", "));
@@ -99,7 +105,7 @@ impl StandingRules {
         match decision.verdict {
             Verdict::Allow => refuse(ErrorKind::ValidationFailed, "the tool runs without review already"),
             Verdict::Deny => refuse(ErrorKind::PolicyDenied, "policy.default denies the tool"),
-            Verdict::Review if !suffices(&*self.parts.people, &decision.terms, by) => refuse(
+            Verdict::Review if !can_approve_alone(&*self.deps.reviewers, &decision.terms, by) => refuse(
                 ErrorKind::Forbidden,
                 "its reviews ask for more than your approval alone (policy.review), and so nobody may leave them out",
             ),
@@ -108,7 +114,7 @@ impl StandingRules {
     }
 }
 
-fn about(kind: ErrorKind, message: &str, tool: &str) -> McpError {
+fn tool_error(kind: ErrorKind, message: &str, tool: &str) -> McpError {
     let tool: String = tool.chars().take(128).collect();
     McpError::new(kind, format!("{tool}: {message}")).with("tools", vec![tool])
 }

@@ -15,9 +15,9 @@ use crate::{
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
-    RouteTable, Target, ToolRoute,
-    awaited::{Expected, Kind},
+    RouteTable, RouteTarget, ToolRoute,
     table::PromptRoute,
+    unreached::{AwaitedUpstream, NameKind},
 };
 
 /// When to ask again for a server that did not come in time: about when it is tried again.
@@ -34,11 +34,11 @@ pub async fn tool(exchange: &Handling, name: &str) -> Result<Option<Arc<ToolRout
 /// The prompt of that name.
 ///
 /// # Errors
-/// As [`tool`].
+/// As [`find_tool`].
 pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
     let find = |table: &RouteTable| match table.prompt(name) {
         Some(route) => Found::There(route),
-        None => Found::missing(table.awaited(name, Kind::Prompt)),
+        None => Found::missing(table.unreached_upstream(name, NameKind::Prompt)),
     };
     lookup(exchange, find).await
 }
@@ -46,10 +46,10 @@ pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<Prompt
 /// Whose a resource is.
 ///
 /// # Errors
-/// As [`tool`].
-pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<Target>, McpError> {
-    let find = |table: &RouteTable| match (table.awaited_resource(uri), table.resource(uri)) {
-        (Some(expected), guessed) => Found::Awaited(expected.clone(), guessed.filter(|_| !expected.certain)),
+/// As [`find_tool`].
+pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<RouteTarget>, McpError> {
+    let find = |table: &RouteTable| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
+        (Some(expected), guessed) => Found::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
         (None, Some(provider)) => Found::There(provider),
         (None, None) => Found::Nowhere,
     };
@@ -69,9 +69,9 @@ pub async fn of_tool(routing: &Routing, long_requests: &LongRequests, principal:
 }
 
 fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
-    match table.tool(name) {
+    match table.find_tool(name) {
         Some(route) => Found::There(route),
-        None => Found::missing(table.awaited(name, Kind::Tool)),
+        None => Found::missing(table.unreached_upstream(name, NameKind::Tool)),
     }
 }
 
@@ -79,11 +79,11 @@ enum Found<T> {
     There(T),
     Nowhere,
     /// Also what it leads to if the server does not come.
-    Awaited(Expected, Option<T>),
+    Awaited(AwaitedUpstream, Option<T>),
 }
 
 impl<T> Found<T> {
-    fn missing(expected: Option<Expected>) -> Self {
+    fn missing(expected: Option<AwaitedUpstream>) -> Self {
         expected.map_or(Self::Nowhere, |expected| Self::Awaited(expected, None))
     }
 }
@@ -132,9 +132,9 @@ async fn wait<T>(
     }
 }
 
-fn unavailable(Expected { upstream, certain }: &Expected) -> McpError {
+fn unavailable(AwaitedUpstream { upstream, is_certain }: &AwaitedUpstream) -> McpError {
     let name = upstream.config.name.as_str();
-    let why = match certain {
+    let why = match is_certain {
         true => format!("the server {name} was not reached yet; ask again later"),
         false => format!("nobody has that, unless the server {name} does, which was not reached yet; ask again later"),
     };

@@ -11,7 +11,7 @@ use crate::Handling;
 use countersign_bridge::result::input_result;
 use countersign_domain::{
     changes::digest::PartHasher,
-    questions::{for_client, may_ask},
+    questions::{adapt_params, check_capabilities},
 };
 use countersign_exchange::{
     ask::{AskError, ask},
@@ -36,7 +36,7 @@ impl Inquirer for Asker {
 
     fn ask(&self, question: UpstreamRequest) {
         let params = question.params.as_deref().map(RawValue::get);
-        if let Err(refused) = may_ask(&self.capabilities, &question.method, params) {
+        if let Err(refused) = check_capabilities(&self.capabilities, &question.method, params) {
             return question.reply.answer(Err(refused));
         }
         // Dropped, it declines.
@@ -57,7 +57,7 @@ impl<'a> Asking<'a> {
     /// `None` where the client can be asked nothing.
     #[must_use]
     pub fn of(exchange: &'a Handling, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
-        let capabilities = ClientCapabilities::declared(&exchange.facts.capabilities);
+        let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
         if !capabilities.sampling {
             return None;
         }
@@ -88,7 +88,7 @@ impl<'a> Asking<'a> {
     /// The result that asks, unless the client has answered this very question.
     fn ask_by_result(&self, question: UpstreamRequest) -> Option<String> {
         let params = question.params.as_deref().map(RawValue::get);
-        let params = for_client(&question.method, params, self.exchange.revision(), None);
+        let params = adapt_params(&question.method, params, self.exchange.revision(), None);
         let key = key(&question.method, params.as_deref());
         match self.responses.and_then(|responses| member(responses, &key)) {
             Some(answer) => {
@@ -108,15 +108,15 @@ impl<'a> Asking<'a> {
 /// kept from one request to the next.
 fn key(method: &str, params: Option<&str>) -> String {
     let mut hasher = PartHasher::new("countersign.question.1");
-    hasher.part(method.as_bytes());
-    hasher.part(params.unwrap_or_default().as_bytes());
+    hasher.add_part(method.as_bytes());
+    hasher.add_part(params.unwrap_or_default().as_bytes());
     hasher.finish()
 }
 
 /// Asks a client of the handshake era.
 async fn put(exchange: &Handling, question: UpstreamRequest) {
     let params = question.params.as_deref().map(RawValue::get);
-    let params = for_client(&question.method, params, exchange.revision(), None);
+    let params = adapt_params(&question.method, params, exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, &question.method, params.as_deref()) => answer,
         () = question.cancelled.cancelled() => return,

@@ -32,7 +32,7 @@ mod tests {
 
     use super::*;
     use crate::testing::Gateway;
-    use countersign_provider::testing::{Fake, tool};
+    use countersign_provider::testing::{FakeProvider, tool};
 
     #[actix::test]
     async fn list_that_varies_by_principal_is_cached_privately() {
@@ -40,7 +40,7 @@ mod tests {
         let nobody = "policy: { default: allow, rules: [{ tools: b, then: deny }] }";
         for (policy, public) in [("policy: { default: allow }", true), (nobody, true), (admins, false)] {
             let gateway = Gateway::new(policy).await;
-            let fake = Fake::named("f");
+            let fake = FakeProvider::new("f");
             fake.tools.lock().unwrap().extend([tool("a", &json!({})), tool("b", &json!({}))]);
             gateway.offer_module(fake).await;
             let table = gateway.server.routing.routes.load();

@@ -1,4 +1,4 @@
-//! Opening, identity and state of the gateway itself: `initialize`, `server/discover`, log level, and our own
+//! Opening, identity and state of the gateway itself: `handshake_revision`, `server/discover`, log level, and our own
 //! `health/check`, `info/server`, `metrics/get`.
 
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
         return Err(McpError::new(ErrorKind::InvalidRequest, "this session is already initialized"));
     }
     let params: params::Initialize<'_> = params::parse(request.params)?;
-    let revision = negotiate::initialize(&params.protocol_version, exchange.server.limits.strict_versions)?;
+    let revision = negotiate::handshake_revision(&params.protocol_version, exchange.server.limits.strict_versions)?;
     let limits = exchange.server.limits.facts;
     limits.check("capabilities", params.capabilities.get())?;
     let facts = Arc::new(ClientFacts {
@@ -114,7 +114,7 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
 /// 2026-07-28/server/discover.
 pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     let result = json!({
-        "supportedVersions": negotiate::supported(Some(Era::Modern)),
+        "supportedVersions": negotiate::supported_versions(Some(Era::Modern)),
         "instructions": instructions(exchange, table),
     });
     let capabilities = capabilities_with(table, Revision::MODERN, &exchange.facts.capabilities);
@@ -125,7 +125,7 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
 
 /// What a model is told of the gateway, and of the servers that it sees behind it.
 fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
-    let servers = table.briefings(&exchange.identity.principal);
+    let servers = table.instructions_for(&exchange.identity.principal);
     [INSTRUCTIONS, &*servers].concat()
 }
 

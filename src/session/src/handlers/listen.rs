@@ -30,8 +30,8 @@ use countersign_protocol::{
     params::{self, keys},
 };
 use countersign_routing::{
-    Router, Target,
-    actor::{Acknowledge, Listen, Unlisten},
+    RouteTarget, Router,
+    actor::{Acknowledge, Listen, StopListening},
     resources::can_subscribe,
     subscribers::{ListenFilter, ListenSink},
     table::RouteTable,
@@ -60,10 +60,10 @@ pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel)
         .resource_subscriptions
         .into_iter()
         .filter(|uri| {
-            let admitted = |provider: &Target| {
+            let admitted = |provider: &RouteTarget| {
                 can_subscribe(provider) && admit(exchange, &table, &**provider, Subject::Resource(uri)).is_ok()
             };
-            table.resource(uri).is_some_and(|provider| admitted(&provider))
+            table.provider_for_uri(uri).is_some_and(|provider| admitted(&provider))
         })
         .map(std::borrow::Cow::into_owned)
         .collect();
@@ -138,7 +138,7 @@ async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<St
     let context = exchange.call_context(cancel, None);
     let mut refused = Vec::new();
     for uri in uris.iter() {
-        if let Some(Target::Module(module)) = table.resource(uri)
+        if let Some(RouteTarget::Module(module)) = table.provider_for_uri(uri)
             && exchange.server.limits.in_time(module.may_subscribe(uri, &context)).await.is_err()
         {
             refused.push(uri.clone());
@@ -153,7 +153,7 @@ async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<St
 fn apart(exchange: &Handling, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
     let table = exchange.server.routing.routes.load();
     let of = |uri: &String| {
-        let provider = table.resource(uri)?;
+        let provider = table.provider_for_uri(uri)?;
         let upstream = provider.upstream()?;
         Some((Arc::clone(upstream), upstream.names.own_uri(uri)?.to_owned()))
     };
@@ -188,6 +188,6 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.router.do_send(Unlisten(self.key));
+        self.router.do_send(StopListening(self.key));
     }
 }

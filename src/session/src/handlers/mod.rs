@@ -75,7 +75,7 @@ const PUBLISHED: Duration = Duration::from_millis(150);
 /// Many clients list once, when they start, which is often when the gateway does: then servers have not answered yet.
 async fn wait_for_first_answers(routing: &Routing) {
     if routing.started.elapsed() < EARLY && !routing.routes.load().is_complete() {
-        routing.upstreams.settled(AT_MOST).await;
+        routing.upstreams.wait_until_settled(AT_MOST).await;
         tokio::time::sleep(PUBLISHED).await;
     }
 }
@@ -98,7 +98,7 @@ pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
             | Method::Complete,
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
-            table.tool(&call.name).is_some_and(|route| {
+            table.find_tool(&call.name).is_some_and(|route| {
                 route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })
         }),

@@ -22,7 +22,7 @@ pub fn page<'a, T>(
     cursor: Option<&str>,
     version: u64,
 ) -> Result<String, McpError> {
-    let from = usize::try_from(cursor::start(key, cursor, Some(version))?).unwrap_or(usize::MAX);
+    let from = usize::try_from(cursor::start_offset(key, cursor, Some(version))?).unwrap_or(usize::MAX);
     let mut out = format!(r#"{{"{key}":["#);
     let mut next = from;
     for item in items.iter().skip(from).take(PAGE) {

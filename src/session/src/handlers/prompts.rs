@@ -15,11 +15,11 @@ use countersign_exchange::{cancel::Cancel, context::Exchange, facts::check_uri, 
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
-    json::{Op, edit, elements, member},
+    json::{MemberEdit, edit, elements, member},
     params,
 };
 use countersign_provider::CompletionRef;
-use countersign_routing::{RouteTable, Target, table::PromptRoute};
+use countersign_routing::{RouteTable, RouteTarget, table::PromptRoute};
 use countersign_upstream::Upstream;
 
 /// Values at most (2025-11-25/server/utilities/completion).
@@ -31,13 +31,13 @@ const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"
 /// `prompts/list`.
 pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    table.refresh();
+    table.refresh_stale_lists();
     let revision = exchange.revision();
     let lists = Lists::of(exchange, table);
     let shown = |route: &&Arc<PromptRoute>| lists.shows(&*route.provider, Subject::Prompt(&route.def.name));
     let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
     let cursor = params.cursor.as_deref();
-    let json = page("prompts", &prompts, |route| route.listed(revision), cursor, table.versions.prompts)?;
+    let json = page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.versions.prompts)?;
     Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
 }
 
@@ -47,8 +47,8 @@ pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
     let route = arrival::prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
     admit(exchange, &exchange.server.routing.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
-        Target::Upstream(upstream) => {
-            let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
+        RouteTarget::Upstream(upstream) => {
+            let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
             let verb = countersign_bridge::Verb::Prompt;
             let call = countersign_bridge::Call {
                 exchange,
@@ -64,7 +64,7 @@ pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) ->
             };
             return countersign_bridge::call(call).await;
         }
-        Target::Module(module) => module,
+        RouteTarget::Module(module) => module,
     };
     for argument in route.def.arguments.iter().filter(|a| a.required) {
         if !params.arguments.contains_key(&argument.name) {
@@ -112,10 +112,10 @@ pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cance
         admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&begun))?;
     }
     let module = match &provider {
-        Target::Upstream(upstream) => {
+        RouteTarget::Upstream(upstream) => {
             return complete_upstream(exchange, request, upstream).await;
         }
-        Target::Module(module) => module,
+        RouteTarget::Module(module) => module,
     };
     let context = exchange.call_context(cancel, None);
     let given: &Map<String, Value> = &params.context.arguments;
@@ -195,8 +195,8 @@ fn cut_values(result: &str) -> Option<String> {
         return None;
     }
     let values = format!("[{}]", kept[..MAX_VALUES].join(","));
-    let completion = edit(completion, &[("values", Op::Set(&values)), ("hasMore", Op::Set("true"))]);
-    Some(edit(result, &[("completion", Op::Set(&completion))]))
+    let completion = edit(completion, &[("values", MemberEdit::Set(&values)), ("hasMore", MemberEdit::Set("true"))]);
+    Some(edit(result, &[("completion", MemberEdit::Set(&completion))]))
 }
 
 fn not_found(name: &str) -> McpError {

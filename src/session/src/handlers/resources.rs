@@ -20,10 +20,10 @@ use countersign_exchange::{
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
 use countersign_routing::{
-    RouteTable, Target,
+    RouteTable, RouteTarget,
     actor::{Subscribe, Unsubscribe},
+    list_entries::{ResourceRoute, TemplateRoute},
     listing,
-    rendered::{ResourceRoute, TemplateRoute},
 };
 
 /// Bytes that a subscription takes beside its URI, which stands in the session, in the router and, of an upstream, in
@@ -46,14 +46,14 @@ pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.server.routing.routes.load_full();
     let revision = exchange.revision();
-    table.refresh();
+    table.refresh_stale_lists();
     let context = exchange.call_context(cancel, None);
     let lists = Lists::of(exchange, &table);
     let mut items: Vec<Item<'_>> = Vec::new();
     let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
         if provider.upstream().is_some() {
-            while let Some(route) = known.next_if(|route| route.provider.is(provider)) {
+            while let Some(route) = known.next_if(|route| route.provider.is_same_provider(provider)) {
                 if lists.shows(&**provider, Subject::Resource(&route.def.uri)) {
                     items.push(Item::Known(route));
                 }
@@ -63,7 +63,7 @@ pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
         match exchange.server.limits.in_time(provider.resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| lists.shows(&**provider, Subject::Resource(&r.uri)));
-                items.extend(shown.map(|r| Item::Live(listing::resource(r, revision))));
+                items.extend(shown.map(|r| Item::Live(listing::resource_entry(r, revision))));
             }
             // One bad provider never spoils the others.
             Err(error) => tracing::warn!(provider = provider.name(), %error, "resources left out of a list"),
@@ -84,7 +84,7 @@ impl Item<'_> {
     fn text(&self, revision: Revision) -> &str {
         match self {
             Self::Live(text) => text,
-            Self::Known(route) => route.listed(revision),
+            Self::Known(route) => route.list_entry(revision),
         }
     }
 }
@@ -93,12 +93,13 @@ impl Item<'_> {
 pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
-    table.refresh();
+    table.refresh_stale_lists();
     let cursor = params.cursor.as_deref();
     let lists = Lists::of(exchange, table);
     let shown = |route: &&Arc<TemplateRoute>| lists.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
     let templates: Vec<_> = table.templates().iter().filter(shown).collect();
-    let json = page("resourceTemplates", &templates, |route| route.listed(revision), cursor, table.versions.resources)?;
+    let json =
+        page("resourceTemplates", &templates, |route| route.list_entry(revision), cursor, table.versions.resources)?;
     Ok(Reply::new(json).cached(cache_hint::for_filtered_list(table)))
 }
 
@@ -109,7 +110,7 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
     let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
     admit(exchange, &exchange.server.routing.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
-        Target::Upstream(upstream) => {
+        RouteTarget::Upstream(upstream) => {
             let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
             let verb = countersign_bridge::Verb::Resource;
             let uri = Some(params.uri.as_ref());
@@ -127,7 +128,7 @@ pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -
             };
             return countersign_bridge::call(call).await;
         }
-        Target::Module(module) => module,
+        RouteTarget::Module(module) => module,
     };
     let context = exchange.call_context(cancel, None);
     let contents = exchange.server.limits.in_time(module.read_resource(&params.uri, &context)).await?;
@@ -143,14 +144,14 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
     arrival::of_resource(exchange, &params.uri).await;
     let provider = {
         let table = server.routing.routes.load();
-        let provider = table.resource(&params.uri);
+        let provider = table.provider_for_uri(&params.uri);
         if let Some(provider) = &provider {
             admit(exchange, &table, &**provider, Subject::Resource(&params.uri))?;
         }
         provider
     };
     // Upstreams are asked themselves.
-    if let Some(Target::Module(module)) = provider {
+    if let Some(RouteTarget::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);
         server.limits.in_time(module.may_subscribe(&params.uri, &context)).await?;
     }
@@ -167,7 +168,7 @@ pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Canc
         server.routing.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
         return Err(error);
     }
-    if let Some(provider) = server.routing.routes.load().resource(&params.uri)
+    if let Some(provider) = server.routing.routes.load().provider_for_uri(&params.uri)
         && let Some(upstream) = provider.upstream()
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
@@ -185,7 +186,7 @@ pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<R
     let params: params::Subscribe<'_> = params::parse(request.params)?;
     check_uri(exchange.server.limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
-    let provider = exchange.server.routing.routes.load().resource(&params.uri);
+    let provider = exchange.server.routing.routes.load().provider_for_uri(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {

@@ -27,7 +27,7 @@ use countersign_exchange::{cancel::Cancel, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,
-    json::{Op, edit, known, string},
+    json::{MemberEdit, edit, string, trusted_raw_value},
     outline::Outline,
     params,
 };
@@ -40,10 +40,11 @@ use countersign_telemetry::metrics::Transport;
 pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
-    table.refresh();
+    table.refresh_stale_lists();
     let principal = &exchange.identity.principal;
-    let tools: Vec<_> = table.tools().iter().filter(|route| route.visible_to(principal)).collect();
-    let json = page("tools", &tools, |route| route.listed(revision), params.cursor.as_deref(), table.versions.tools)?;
+    let tools: Vec<_> = table.tools().iter().filter(|route| route.is_visible_to(principal)).collect();
+    let json =
+        page("tools", &tools, |route| route.list_entry(revision), params.cursor.as_deref(), table.versions.tools)?;
     Ok(Reply::new(json).cached(cache_hint::for_tools(table)))
 }
 
@@ -138,7 +139,7 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         }
         Some(Ok(None)) | None => (request, params),
     };
-    let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
+    let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.outlined_params().object);
     if is_module && !wants_task {
         return finish(exchange, request, Stage::Found(route), params.arguments, cancel).await;
     }
@@ -147,16 +148,18 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     }
     let arguments = given(params.arguments)?;
     if exchange.transport == Transport::Rest {
-        validate::check(&route, arguments)?;
+        validate::check_arguments(&route, arguments)?;
     }
     // Where a server has asked for input, the answers go to this very server, and the call goes on.
-    let retry = countersign_bridge::is_retry(&request.object().object);
+    let retry = countersign_bridge::is_retry(&request.outlined_params().object);
     let judged = match retry {
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge(exchange, &route, arguments).await?,
     };
     let counted = match judged.route.provider.upstream() {
-        Some(upstream) if retry && countersign_bridge::takes_up(exchange, upstream, &request.object().object) => {
+        Some(upstream)
+            if retry && countersign_bridge::takes_up(exchange, upstream, &request.outlined_params().object) =>
+        {
             Counted::Before
         }
         _ => Counted::NotYet,
@@ -189,21 +192,23 @@ fn in_session(
     arguments: Option<&RawValue>,
 ) -> Result<Option<OwnedRequest>, McpError> {
     let Some(notes) = exchange.notes() else { return Ok(None) };
-    let Some(whole) = route.provider.in_session(&route.def.name, given(arguments)?, notes)? else { return Ok(None) };
+    let Some(whole) = route.provider.complete_arguments(&route.def.name, given(arguments)?, notes)? else {
+        return Ok(None);
+    };
     let params = request.params.map_or("{}", RawValue::get);
-    let params = RawValue::from_string(edit(params, &[("arguments", Op::Set(whole.get()))]))
+    let params = RawValue::from_string(edit(params, &[("arguments", MemberEdit::Set(whole.get()))]))
         .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
     Ok(Some(OwnedRequest::of(&Request {
         id: request.id.clone(),
         method: request.method.clone(),
         params: Some(&params),
-        outline: Outline::of(params.get()),
+        outline: Outline::new(params.get()),
     })))
 }
 
 /// The result of a module's call that failed.
 fn failed(exchange: &Handling, route: &ToolRoute, error: &McpError) -> Reply {
-    let json = encode(&ToolResult::error(error), exchange.revision(), route.lists_errors());
+    let json = encode(&ToolResult::error(error), exchange.revision(), route.allows_structured_error());
     Reply::new(json).failing(Some(error.kind))
 }
 
@@ -222,7 +227,9 @@ pub async fn call_admitted(
         return finish(exchange, request, Stage::Decided(Gate::Open(admitted)), params.arguments, cancel).await;
     };
     match countersign_bridge::call(call).await {
-        Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(countersign_bridge::failed(&error)),
+        Err(error) if error.passthrough.is_none() && is_the_tools_own(error.kind) => {
+            Ok(countersign_bridge::failed(&error))
+        }
         outcome => outcome,
     }
 }
@@ -239,12 +246,12 @@ fn bridged<'a>(
         bridge: &exchange.server.bridge,
         upstream,
         verb: countersign_bridge::Verb::Tool,
-        subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
+        subject: Subject::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
         uri: None,
         request,
         definition: route.def.raw.as_deref(),
         headers: &route.param_headers,
-        reads: route.only_reads(),
+        reads: route.is_read_only(),
     })
 }
 
@@ -257,7 +264,7 @@ async fn finish(
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
     let meta = request.meta()?;
-    let object = request.object().object;
+    let object = request.outlined_params().object;
     let modern = exchange.is_modern();
     let of_retry = |key: &str| if modern { object.member(key) } else { None };
     let state = of_retry("requestState").and_then(string);
@@ -271,7 +278,7 @@ async fn finish(
     };
     // Bad arguments are an error of the protocol in old revisions and for one-shot clients, and a result that a model can
     // read in newer ones (2025-11-25/server/tools#error-handling).
-    let lists_errors = stage.route().lists_errors();
+    let lists_errors = stage.route().allows_structured_error();
     let outcome = match self::call(exchange, &call, stage, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
@@ -324,11 +331,13 @@ async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue
 
 /// The arguments of a call, which may be left out where a tool takes none.
 fn given(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
-    arguments.or_else(|| known("{}")).ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
+    arguments
+        .or_else(|| trusted_raw_value("{}"))
+        .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
 async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    if let Some(route) = exchange.table.tool(name) {
+    if let Some(route) = exchange.table.find_tool(name) {
         return Ok(route);
     }
     Box::pin(arrival::tool(exchange, name)).await?.ok_or_else(|| {
@@ -347,7 +356,7 @@ async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpErro
 async fn call(exchange: &Handling, call: &Call<'_>, stage: Stage, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
     let raw = given(call.arguments)?;
     let filled;
-    let (stage, raw) = match validate::check(stage.route(), raw) {
+    let (stage, raw) = match validate::check_arguments(stage.route(), raw) {
         Ok(()) => (stage, raw),
         Err(wrong) => {
             let route = Arc::clone(stage.route());
@@ -360,7 +369,7 @@ async fn call(exchange: &Handling, call: &Call<'_>, stage: Stage, cancel: &Cance
             match missing_arguments::ask_for(exchange, &route, judged, raw, call).await {
                 Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
                 Some(Missing::Filled(whole)) => {
-                    validate::check(&route, &whole)?;
+                    validate::check_arguments(&route, &whole)?;
                     filled = whole;
                     // With other arguments it is another call.
                     (Stage::Found(route), &*filled)
@@ -391,7 +400,7 @@ async fn carry_out(
             let judged = judge(exchange, &route, raw).await?;
             // Another server answers for its own, and may want other arguments.
             if !Arc::ptr_eq(&judged.route, &route) {
-                validate::check(&judged.route, raw)?;
+                validate::check_arguments(&judged.route, raw)?;
             }
             judged.carry_out(exchange, Counted::NotYet)?
         }

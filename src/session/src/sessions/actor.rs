@@ -20,7 +20,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::SessionClosed;
-use countersign_runtime::{lanes::LARGE, reclaim};
+use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 
 /// How a connection that closes is told why (RFC 6455 close codes).
@@ -93,8 +93,8 @@ impl Session {
     fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
         tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            if outbox.overflowed() || outbox.bytes() > LARGE {
-                reclaim::after_large();
+            if outbox.overflowed() || outbox.bytes() > LARGE_MESSAGE_BYTES {
+                reclaim::collect_after_large();
             }
             outbox.close(code, reason);
         }
@@ -207,7 +207,7 @@ impl Handler<Inbound> for Session {
     }
 }
 
-/// Sent by a pump: one large message ([`countersign_runtime::lanes::LARGE`]). Answered when it was taken up; a pump reads no further
+/// Sent by a pump: one large message ([`countersign_runtime::lanes::LARGE_MESSAGE_BYTES`]). Answered when it was taken up; a pump reads no further
 /// before.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -236,8 +236,8 @@ pub async fn deliver(
     frame: Bytes,
     held: Option<Held>,
 ) -> Result<(), actix::MailboxError> {
-    if frame.len() > LARGE {
-        reclaim::after_large();
+    if frame.len() > LARGE_MESSAGE_BYTES {
+        reclaim::collect_after_large();
         session.send(LargeInbound { frame, held }).await
     } else {
         session.send(Inbound { frame, held }).await
@@ -286,8 +286,8 @@ impl Handler<Disconnected> for Session {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            if outbox.bytes() > LARGE {
-                reclaim::after_large();
+            if outbox.bytes() > LARGE_MESSAGE_BYTES {
+                reclaim::collect_after_large();
             }
             outbox.detach();
         }

@@ -9,9 +9,9 @@ const MAX: usize = 10_000;
 
 /// Changes whose clients have answered, in memory: asked again after a restart at worst.
 #[derive(Default)]
-pub struct Opened(Mutex<(HashSet<String>, VecDeque<String>)>);
+pub struct OpenedPages(Mutex<(HashSet<String>, VecDeque<String>)>);
 
-impl Opened {
+impl OpenedPages {
     pub fn insert(&self, id: &str) {
         let mut opened = self.0.lock();
         if opened.0.insert(id.to_owned()) {
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn who_has_answered_is_remembered_within_bounds() {
-        let opened = Opened::default();
+        let opened = OpenedPages::default();
         for n in 0..=MAX {
             opened.insert(&format!("chg_{n}"));
             opened.insert(&format!("chg_{n}"));

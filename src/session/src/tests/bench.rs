@@ -13,7 +13,7 @@ use countersign_exchange::testing::{identity, request};
 use countersign_protocol::Revision;
 use countersign_provider::{
     ToolDef,
-    testing::{Fake, prompt, resource, tool},
+    testing::{FakeProvider, prompt, resource, tool},
 };
 use countersign_review::{ChangeFilter, testing::decision};
 
@@ -24,7 +24,7 @@ pub const FORMS: &str = r#"{"elicitation":{"form":{}}}"#;
 /// resources and a prompt.
 pub struct Bench {
     gateway: Gateway,
-    pub fake: Arc<Fake>,
+    pub fake: Arc<FakeProvider>,
 }
 
 impl Deref for Bench {
@@ -44,7 +44,7 @@ impl Bench {
         let mut write = tool("write", &json!({ "target": { "type": "string" } }));
         write.input_schema["required"] = json!(["target"]);
         let wait = ToolDef { long_running: true, ..ToolDef { name: "wait".into(), ..read.clone() } };
-        let fake = Fake::named("f");
+        let fake = FakeProvider::new("f");
         fake.tools.lock().unwrap().extend([read, write, wait]);
         fake.resources.lock().unwrap().extend([resource("f://a", "a"), resource("f://b", "private")]);
         fake.prompts.lock().unwrap().push(prompt("greet", "whom"));

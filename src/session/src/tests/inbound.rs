@@ -15,7 +15,7 @@ use countersign_protocol::{
     Era, ErrorKind, Revision,
     envelope::{self, Incoming, Notification},
 };
-use countersign_provider::testing::Ending;
+use countersign_provider::testing::CallOutcome;
 
 fn endpoint(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
     MessageSource {
@@ -81,7 +81,7 @@ async fn an_id_that_is_in_use_is_refused_and_its_request_goes_on() {
     let client = bench.client(Revision::V2025_11_25, "{}");
     let params = json!({ "name": "read" });
     let second = async {
-        while bench.fake.calls() == 0 {
+        while bench.fake.call_count() == 0 {
             pause().await;
         }
         let response = respond(&client, 7, "ping", &json!({})).await.unwrap();
@@ -96,11 +96,11 @@ async fn an_id_that_is_in_use_is_refused_and_its_request_goes_on() {
 #[actix::test]
 async fn a_request_that_its_client_takes_back_is_not_answered() {
     let bench = Bench::new("").await;
-    *bench.fake.ending.lock().unwrap() = Ending::Hang;
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Hang;
     let client = bench.client(Revision::V2025_11_25, "{}");
     let params = json!({ "name": "read" });
     let cancelling = async {
-        while bench.fake.calls() == 0 {
+        while bench.fake.call_count() == 0 {
             pause().await;
         }
         cancelled(&client, &bench, 8);
@@ -120,7 +120,7 @@ async fn so_many_requests_are_in_flight_and_no_more() {
     let client = bench.client(Revision::V2025_11_25, "{}");
     let params = json!({ "name": "read" });
     let second = async {
-        while bench.fake.calls() == 0 {
+        while bench.fake.call_count() == 0 {
             pause().await;
         }
         let response = respond(&client, 2, "ping", &json!({})).await.unwrap();
@@ -158,11 +158,11 @@ async fn a_batch_is_answered_whole_and_in_order_and_equal_reads_are_one_call() {
     assert_eq!(ids, [json!(1), json!(2), json!(3), json!(4), Value::Null, json!(6)]);
     let results: Vec<_> = answers.iter().map(|answer| answer.get("result").is_some()).collect();
     assert_eq!(results, [true, true, true, true, false, false]);
-    assert_eq!(bench.fake.calls(), 3, "one for 1 and 2; progress goes to whom it belongs");
+    assert_eq!(bench.fake.call_count(), 3, "one for 1 and 2; progress goes to whom it belongs");
     let told = json!([{ "jsonrpc": "2.0", "method": "notifications/initialized" }]);
     assert_eq!(batch(&bench, Revision::V2025_03_26, &told).await, None, "nothing to answer");
     let refused = batch(&bench, Revision::V2025_06_18, &members).await.unwrap();
-    assert_eq!((&refused["error"]["code"], bench.fake.calls()), (&json!(-32600), 3), "that revision has none");
+    assert_eq!((&refused["error"]["code"], bench.fake.call_count()), (&json!(-32600), 3), "that revision has none");
 }
 
 #[actix::test]
@@ -170,7 +170,7 @@ async fn writes_of_a_batch_are_never_one() {
     let bench = Bench::new("policy: { default: allow }").await;
     let write = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "write", "arguments": { "target": "t" } } });
     batch(&bench, Revision::V2025_03_26, &json!([write(1), write(2)])).await.unwrap();
-    assert_eq!(bench.fake.calls(), 2);
+    assert_eq!(bench.fake.call_count(), 2);
 }
 
 #[actix::test]

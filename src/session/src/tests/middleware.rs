@@ -19,14 +19,14 @@ async fn whoever_only_watches_uses_no_tools() {
     let bench = Bench::new("policy: { default: allow }").await;
     for (role, may) in [(Role::Viewer, false), (Role::Agent, true), (Role::Reviewer, true), (Role::Admin, true)] {
         let client = bench.client_as(role, OLD);
-        let before = bench.fake.calls();
+        let before = bench.fake.call_count();
         if may {
             ask(&client, "tools/call", &write()).await;
         } else {
             assert_eq!(refused(&client, "tools/call", &write()).await.1, "FORBIDDEN");
             assert_eq!(refused(&client, "ping", &json!({})).await.1, "FORBIDDEN");
         }
-        assert_eq!(bench.fake.calls() - before, usize::from(may), "{role:?}");
+        assert_eq!(bench.fake.call_count() - before, usize::from(may), "{role:?}");
     }
 }
 
@@ -50,7 +50,7 @@ async fn a_gateway_that_ends_takes_nothing_new() {
     bench.server.long_requests.shutdown.cancel();
     let client = bench.client(OLD, "{}");
     assert_eq!(refused(&client, "tools/call", &json!({ "name": "read" })).await.1, "SHUTTING_DOWN");
-    assert_eq!(bench.fake.calls(), 0);
+    assert_eq!(bench.fake.call_count(), 0);
 }
 
 #[actix::test]
@@ -80,7 +80,7 @@ async fn what_is_denied_runs_nowhere_is_not_listed_and_says_why() {
     let said: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!((&said["code"], &said["details"]["rule"]), (&json!("POLICY_DENIED"), &json!("no")));
     assert!(said["details"]["reason"].as_str().unwrap().contains("by hand"));
-    assert_eq!((bench.fake.calls(), bench.changes().await.len()), (0, 0));
+    assert_eq!((bench.fake.call_count(), bench.changes().await.len()), (0, 0));
     let tools = ask(&client, "tools/list", &json!({})).await;
     let names: Vec<_> = tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
     assert!(names.contains(&json!("read")) && !names.contains(&json!("write")), "{names:?}");
@@ -92,7 +92,7 @@ async fn a_simulated_policy_stops_nothing() {
     let bench = Bench::new(&format!("policy: {{ mode: simulate, default: allow, {deny} }}")).await;
     let client = bench.client(OLD, "{}");
     ask(&client, "tools/call", &write()).await;
-    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(bench.fake.call_count(), 1);
     ask(&client, "resources/read", &json!({ "uri": "f://a" })).await;
     assert_eq!(ask(&client, "resources/list", &json!({})).await["resources"].as_array().unwrap().len(), 2);
 }
@@ -121,7 +121,7 @@ async fn a_condition_sees_the_call_and_who_makes_it() {
     let rules =
         "rules: [{ tools: write, when: 'arguments.target == \"x\" && principal.name == \"ann\"', then: allow }]";
     let bench = Bench::new(&format!("policy: {{ default: review_writes, {rules} }}")).await;
-    let route = bench.server.routing.routes.load().tool("write").unwrap();
+    let route = bench.server.routing.routes.load().find_tool("write").unwrap();
     for (principal, target, verdict) in
         [("ann", "x", Verdict::Allow), ("ann", "y", Verdict::Review), ("bob", "x", Verdict::Review)]
     {

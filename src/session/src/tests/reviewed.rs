@@ -36,10 +36,10 @@ async fn a_reviewed_call_is_previewed_and_kept_and_does_not_run() {
     let change = bench.change().await;
     assert_eq!((pending(&result), change.state), (change.id.as_str(), ChangeState::Pending));
     assert_eq!((change.proposer.principal.as_str(), change.arguments.get()), ("ann", r#"{"target":"t"}"#));
-    assert_eq!((bench.fake.calls(), bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst)), (0, 1));
+    assert_eq!((bench.fake.call_count(), bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst)), (0, 1));
     bench.decide(&change, Verdict::Approve).await;
     bench.until(&change.id, ChangeState::Applied).await;
-    assert_eq!(*bench.fake.calls.lock().unwrap(), [("write".to_owned(), r#"{"target":"t"}"#.to_owned())]);
+    assert_eq!(*bench.fake.received_calls.lock().unwrap(), [("write".to_owned(), r#"{"target":"t"}"#.to_owned())]);
 }
 
 #[actix::test]
@@ -83,7 +83,7 @@ async fn a_held_call_is_answered_by_the_decision() {
     };
     let (result, ()) = tokio::join!(ask(&client, "tools/call", &call), rejecting);
     assert_eq!((&result["isError"], &result["structuredContent"]["status"]), (&json!(true), &json!("rejected")));
-    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(bench.fake.call_count(), 1);
 }
 
 #[actix::test]
@@ -100,7 +100,7 @@ async fn repeat_with_the_same_key_is_held_again() {
     let deciding = async { bench.decide(&change, Verdict::Approve).await };
     let (result, ()) = tokio::join!(ask(&again, "tools/call", &call), deciding);
     assert_eq!(result["content"][0]["text"], "done for ann");
-    assert_eq!((bench.changes().await.len(), bench.fake.calls()), (1, 1));
+    assert_eq!((bench.changes().await.len(), bench.fake.call_count()), (1, 1));
 }
 
 #[actix::test]

@@ -103,7 +103,7 @@ async fn a_call_that_is_let_through_runs_here_as_a_task() {
     let result = ask(&client, "tasks/result", &json!({ "taskId": id })).await;
     assert_eq!(result["content"][0]["text"], "done for ann");
     assert_eq!(status(&client, &id).await, "completed");
-    assert_eq!(bench.fake.calls(), 1, "once, however it was asked for");
+    assert_eq!(bench.fake.call_count(), 1, "once, however it was asked for");
     let bob = bench.client_of("bob", OLD, "{}");
     assert_eq!(refused(&bob, "tasks/get", &json!({ "taskId": id })).await.0, -32602);
     let listed = ask(&client, "tasks/list", &json!({})).await;

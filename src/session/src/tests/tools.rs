@@ -8,7 +8,7 @@ use super::bench::{Bench, ask, pause, refused, respond};
 use crate::handlers::tools::{encode, is_the_tools_own};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, Revision};
-use countersign_provider::{ToolResult, testing::Ending};
+use countersign_provider::{ToolResult, testing::CallOutcome};
 
 const OLD: Revision = Revision::V2025_11_25;
 
@@ -48,7 +48,7 @@ async fn bad_arguments_reach_no_tool_and_are_told_as_the_revision_tells_them() {
         };
         assert_eq!(details["errors"][0]["pointer"], "/n", "{revision:?}: {response}");
     }
-    assert_eq!(bench.fake.calls(), 0);
+    assert_eq!(bench.fake.call_count(), 0);
 }
 
 #[actix::test]
@@ -57,13 +57,13 @@ async fn a_failure_of_the_tool_is_a_result_and_one_of_the_gateway_is_not() {
     let client = bench.client(OLD, "{}");
     let call = json!({ "name": "read" });
     for (ending, in_band) in [
-        (Ending::ToolError, true),
-        (Ending::Error(ErrorKind::ResourceNotFound), true),
-        (Ending::Error(ErrorKind::UpstreamUnavailable), true),
-        (Ending::Error(ErrorKind::Timeout), false),
-        (Ending::Error(ErrorKind::StoreUnavailable), false),
+        (CallOutcome::ToolError, true),
+        (CallOutcome::Error(ErrorKind::ResourceNotFound), true),
+        (CallOutcome::Error(ErrorKind::UpstreamUnavailable), true),
+        (CallOutcome::Error(ErrorKind::Timeout), false),
+        (CallOutcome::Error(ErrorKind::StoreUnavailable), false),
     ] {
-        *bench.fake.ending.lock().unwrap() = ending.clone();
+        *bench.fake.outcome.lock().unwrap() = ending.clone();
         let response = respond(&client, 1, "tools/call", &call).await.unwrap();
         assert_eq!(response["result"]["isError"] == true, in_band, "{ending:?}: {response}");
         assert_eq!(response.get("error").is_none(), in_band, "{ending:?}");
@@ -80,7 +80,7 @@ async fn who_waits_takes_a_place_and_who_calls_does_not() {
     let (one, other) = (bench.client(OLD, "{}"), bench.client(OLD, "{}"));
     let (wait, read) = (json!({ "name": "wait" }), json!({ "name": "read" }));
     let others = async {
-        while bench.fake.calls() == 0 {
+        while bench.fake.call_count() == 0 {
             pause().await;
         }
         assert_eq!(refused(&other, "tools/call", &wait).await.1, "OVERLOADED");
@@ -100,7 +100,7 @@ async fn a_call_is_bounded_in_time_and_a_wait_ends_with_the_gateway() {
     assert_eq!(refused(&client, "tools/call", &json!({ "name": "read" })).await.1, "TIMEOUT");
     let wait = json!({ "name": "wait" });
     let ending = async {
-        while bench.fake.calls() < 2 {
+        while bench.fake.call_count() < 2 {
             pause().await;
         }
         bench.server.long_requests.shutdown.cancel();

@@ -147,7 +147,7 @@ pub(super) async fn lapse(client: &ClientWrapper, change: &Change) -> Result<boo
                                    taken_ms = {NOW_MS} + $2::bigint * 1000 + $3
                  WHERE change_id = $1"
             );
-            let timeout = change.call_ends(Timestamp::UNIX_EPOCH).as_millisecond();
+            let timeout = change.call_deadline(Timestamp::UNIX_EPOCH).as_millisecond();
             execute(client, &sql, &[&id, &HOLD, &timeout]).await?
         }
     };

@@ -39,7 +39,7 @@ use crate::{
 };
 use countersign_domain::changes::{
     Claimant,
-    audit::{AuditHead, Hash},
+    audit::{AuditHead, EntryHash},
     digest::PartHasher,
 };
 
@@ -362,8 +362,8 @@ impl Membership {
         execute(link, sql, &[&new]).await?;
         let kept = one(link, "SELECT value FROM facts WHERE name = 'cluster_secret'", &[]).await?;
         let mut hasher = PartHasher::new("countersign.cluster.1");
-        hasher.part(kept.as_ref().map_or("", |row| row.get::<_, &str>(0)).as_bytes());
-        self.secret.get_or_init(|| hasher.bytes());
+        hasher.add_part(kept.as_ref().map_or("", |row| row.get::<_, &str>(0)).as_bytes());
+        self.secret.get_or_init(|| hasher.finish_bytes());
         Ok(())
     }
 
@@ -517,7 +517,7 @@ impl Membership {
 }
 
 /// Whether the logs that end with `heads` are those that were known, where `entry` is now what was their last one.
-fn stand(known: Heads, heads: Heads, entry: Option<Hash>) -> bool {
+fn stand(known: Heads, heads: Heads, entry: Option<EntryHash>) -> bool {
     known.audit.seq == 0
         || (entry == Some(known.audit.hash)
             && heads.event >= known.event

@@ -9,7 +9,7 @@ use crate::{
     Followed, Heads, Proposed, StoreError, StoredEvent,
     rows::{parse_hash, parse_moment, signed, unsigned},
 };
-use countersign_domain::changes::audit::{AuditHead, Hash};
+use countersign_domain::changes::audit::{AuditHead, EntryHash};
 
 /// What a statement is given.
 pub(super) type Value<'a> = &'a (dyn ToSql + Sync);
@@ -76,7 +76,7 @@ pub(super) async fn followed(
     after: u64,
     limit: usize,
     entry: u64,
-) -> Result<(Vec<Followed>, Option<(Heads, Option<Hash>)>), StoreError> {
+) -> Result<(Vec<Followed>, Option<(Heads, Option<EntryHash>)>), StoreError> {
     let sql = "SELECT h.event, h.audit, h.hash, (SELECT hash FROM audit WHERE seq = $3),
                       e.seq, e.kind, e.data, c.bytes, s.call_hash
                FROM (SELECT seq, kind, data, change_id FROM events WHERE seq > $1 ORDER BY seq LIMIT $2) e
@@ -104,7 +104,10 @@ pub(super) async fn take_heads(client: &ClientWrapper) -> Result<Heads, StoreErr
 }
 
 /// As [`take_heads`], with the hash of that entry as it is there.
-pub(super) async fn take_heads_and(client: &ClientWrapper, entry: u64) -> Result<(Heads, Option<Hash>), StoreError> {
+pub(super) async fn take_heads_and(
+    client: &ClientWrapper,
+    entry: u64,
+) -> Result<(Heads, Option<EntryHash>), StoreError> {
     let sql = "SELECT event, audit, hash, (SELECT hash FROM audit WHERE seq = $1) FROM heads FOR UPDATE";
     let row = one(client, sql, &[&signed(entry)]).await?.ok_or_else(no_heads)?;
     Ok((read_heads(&row)?, read_hash(&row, 3)?))
@@ -120,6 +123,6 @@ fn read_heads(row: &Row) -> Result<Heads, StoreError> {
     Ok(Heads { event: unsigned(row.get(0))?, audit })
 }
 
-fn read_hash(row: &Row, column: usize) -> Result<Option<Hash>, StoreError> {
+fn read_hash(row: &Row, column: usize) -> Result<Option<EntryHash>, StoreError> {
     row.get::<_, Option<&[u8]>>(column).map(parse_hash).transpose()
 }

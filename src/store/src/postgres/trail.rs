@@ -10,7 +10,7 @@ use crate::{
     statements::trail::key_details,
 };
 use countersign_domain::changes::{
-    audit::{AuditHead, EntryContent, Hash},
+    audit::{AuditHead, EntryContent, EntryHash},
     machine::TERMINAL,
 };
 
@@ -36,7 +36,7 @@ impl Appended {
         let (change, actor, details) = (stored(content.change_id), stored(content.actor), stored(content.details));
         // The hash is that of what is stored.
         let content = EntryContent { seq, change_id: &change, actor: &actor, details: &details, ..*content };
-        let hash: Hash = content.hash(&head.hash);
+        let hash: EntryHash = content.hash(&head.hash);
         self.seq.push(signed(seq));
         self.at.push(content.at.to_owned());
         self.event.push(content.event.to_owned());

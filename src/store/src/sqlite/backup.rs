@@ -42,7 +42,7 @@ pub enum BackupError {
     #[error("the copy cannot be trusted and was not kept: {0}")]
     Bad(String),
     #[error("the copy was not kept, since its audit trail does not hold: {0}")]
-    Trail(#[from] countersign_domain::changes::audit::Broken),
+    Trail(#[from] countersign_domain::changes::audit::TrailError),
     #[error(
         "the store is in PostgreSQL, whose own tools back it up: pg_dump, or a base backup \
          (docs/postgresql.md#backup-and-restore)"

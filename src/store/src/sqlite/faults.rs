@@ -16,7 +16,7 @@ use crate::{
     VerifyError, WriteError,
     drafts::{created, draft, moved, send, write},
 };
-use countersign_domain::changes::{audit::Broken, testing::change};
+use countersign_domain::changes::{audit::TrailError, testing::change};
 
 const NORMAL: u8 = 0;
 /// The commit fails and leaves nothing.
@@ -144,13 +144,13 @@ async fn what_was_tampered_with_is_found() {
     };
     let undo = |sql: &str| open::open_writer(dir.path()).unwrap().execute_batch(sql).unwrap();
 
-    assert_eq!(tamper("UPDATE audit SET actor = 'mallory' WHERE seq = 2"), Broken::Altered { seq: 2 });
+    assert_eq!(tamper("UPDATE audit SET actor = 'mallory' WHERE seq = 2"), TrailError::Altered { seq: 2 });
     undo("UPDATE audit SET actor = 'alice' WHERE seq = 2");
     let altered = tamper("UPDATE changes SET body = replace(body, '1.50', '1.51') WHERE id = 'b'");
-    assert_eq!(altered, Broken::ChangeAltered { id: "b".into(), seq: 2 });
+    assert_eq!(altered, TrailError::ChangeAltered { id: "b".into(), seq: 2 });
     undo("UPDATE changes SET body = replace(body, '1.51', '1.50') WHERE id = 'b'");
     let altered = tamper("UPDATE changes SET state = 'approved' WHERE id = 'b'");
-    assert_eq!(altered, Broken::ChangeAltered { id: "b".into(), seq: 2 });
+    assert_eq!(altered, TrailError::ChangeAltered { id: "b".into(), seq: 2 });
     undo("UPDATE changes SET state = 'pending' WHERE id = 'b'");
     verify_audit(dir.path(), Some(head)).unwrap();
     assert_eq!(
@@ -158,11 +158,11 @@ async fn what_was_tampered_with_is_found() {
             "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body)
              SELECT 'x', version, state, principal, bytes, expires_at, body FROM changes WHERE id = 'a'"
         ),
-        Broken::ChangeUnknown { id: "x".into() }
+        TrailError::ChangeUnknown { id: "x".into() }
     );
     undo("DELETE FROM changes WHERE id = 'x'");
-    assert_eq!(tamper("DELETE FROM changes WHERE id = 'c'"), Broken::ChangeGone { id: "c".into(), seq: 3 });
-    assert_eq!(tamper("DELETE FROM audit WHERE seq = 3"), Broken::CutOff { seq: 2, expected: 3 });
+    assert_eq!(tamper("DELETE FROM changes WHERE id = 'c'"), TrailError::ChangeGone { id: "c".into(), seq: 3 });
+    assert_eq!(tamper("DELETE FROM audit WHERE seq = 3"), TrailError::CutOff { seq: 2, expected: 3 });
 }
 
 #[tokio::test]

@@ -104,7 +104,7 @@ fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
         };
         match job {
             Ok(job) => {
-                reclaim::before_large();
+                reclaim::collect_before_large();
                 return Some(job);
             }
             Err(RecvTimeoutError::Disconnected) => return None,

@@ -96,7 +96,7 @@ mod tests {
         sqlite::open,
         statements::pins,
     };
-    use countersign_domain::policy::pins::{Acceptance, Pin};
+    use countersign_domain::policy::pins::{Acceptance, ToolPin};
 
     fn trail(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
         let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, target: Some("t".into()) };
         for accepted in [None, Some(accepted)] {
-            let pin = Pin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
+            let pin = ToolPin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
             let write = PinWrite { tool: "read".into(), pin };
             run(pins::store(&conn, "fs", std::slice::from_ref(&write), false)).unwrap();
             let found = run(statements::covered_rows(&conn)).unwrap();

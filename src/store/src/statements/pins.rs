@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{StoreError, pins::PinWrite, sql::Sql, values};
-use countersign_domain::policy::pins::{Acceptance, Pin, Pins};
+use countersign_domain::policy::pins::{Acceptance, Pins, ToolPin};
 
 /// Writes pins within the writer's transaction; with `first`, only of a server that nobody has seen before. Returns
 /// whether they were written.
@@ -52,7 +52,7 @@ pub async fn load<S: Sql>(db: &S) -> Result<Pins, StoreError> {
             _ => None,
         };
         let text = row.get::<Option<&str>>(6)?.map(Arc::from);
-        let pin = Pin { seen: row.get(2)?, accepted, text };
+        let pin = ToolPin { seen: row.get(2)?, accepted, text };
         pins.servers.entry(row.get(0)?).or_default().insert(row.get(1)?, pin);
     }
     Ok(pins)

@@ -9,7 +9,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::machine::SYSTEM,
-    policy::{Says, StandingRule},
+    policy::{StandingRule, StandingVerdict},
 };
 
 /// Writes rules within the writer's transaction. Returns what the trail is told of each row; `None` where another node has
@@ -19,14 +19,14 @@ pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses: bool) -> Result
     for rule in rules {
         let sql = format!("SELECT id, body FROM standing_rules WHERE id = ?1{}", S::DIALECT.for_update);
         let known = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
-        if !uses && !rule.is_over() && known.as_ref().is_some_and(StandingRule::is_over) {
+        if !uses && !rule.has_ended() && known.as_ref().is_some_and(StandingRule::has_ended) {
             return Ok(None);
         }
-        let merged = known.filter(|_| uses).inspect(|known| known.uses.raise(rule.uses.get()));
+        let merged = known.filter(|_| uses).inspect(|known| known.uses.raise_to(rule.uses.get()));
         let rule = merged.as_ref().unwrap_or(rule);
         let (body, row) = standing_rules::row(rule)?;
-        let allows = rule.verdict == Says::Allow;
-        db.execute(S::DIALECT.store_rule, values![&rule.id, rule.is_over(), &body, allows]).await?;
+        let allows = rule.verdict == StandingVerdict::Allow;
+        db.execute(S::DIALECT.store_rule, values![&rule.id, rule.has_ended(), &body, allows]).await?;
         told.push(row);
     }
     if !rules.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::covered::{ANCHORED, KEY_CREATED, KEY_REVOKED, NEWEST_POLICY, POLICY_RECORDED, RESTORED, Rows};
-use countersign_domain::changes::audit::Broken;
+use countersign_domain::changes::audit::TrailError;
 
 /// Follows the entries of keys and pins, in memory that is bounded by how many of them there are.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub struct Covered {
 
 impl Follower {
     /// The next entry; its place in the trail was checked before.
-    pub fn entry(&mut self, seq: u64, event: &str, details: &str) -> Result<(), Broken> {
+    pub fn entry(&mut self, seq: u64, event: &str, details: &str) -> Result<(), TrailError> {
         let tells = matches!(event, ANCHORED | KEY_CREATED | KEY_REVOKED | POLICY_RECORDED | RESTORED)
             || ["definitions_", "standing_rule_"].iter().any(|of| event.starts_with(of));
         if !tells {
@@ -58,7 +58,7 @@ impl Follower {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         if event == ANCHORED && std::mem::replace(&mut self.covers, true) {
             // What is there is taken for granted once, before anything else was told of.
-            return Err(Broken::AnchoredAgain { seq });
+            return Err(TrailError::AnchoredAgain { seq });
         }
         match event {
             KEY_CREATED | KEY_REVOKED => {
@@ -106,7 +106,7 @@ impl Follower {
     }
 
     /// Compares what the entries left with what is there.
-    pub fn finish(self, found: &Rows, told: Option<&str>) -> Result<Covered, Broken> {
+    pub fn finish(self, found: &Rows, told: Option<&str>) -> Result<Covered, TrailError> {
         let covered = Covered {
             keys: found.keys.len() as u64,
             pins: found.pins.len() as u64,
@@ -127,7 +127,7 @@ impl Follower {
         let server = |name: &String| format!("the note that {} was connected", shown(name));
         // A server of which no tool was ever seen has no entry.
         if let Some((name, seq)) = self.servers.iter().find(|(name, _)| !found.servers.contains(*name)) {
-            return Err(Broken::RecordGone { what: server(name), seq: *seq });
+            return Err(TrailError::RecordGone { what: server(name), seq: *seq });
         }
         Ok(covered)
     }
@@ -135,19 +135,19 @@ impl Follower {
 
 impl Follower {
     /// Returns how many policies no entry tells of. That of a node which is gone is forgotten without one.
-    fn compare_policies(&self, found: &Rows) -> Result<u64, Broken> {
+    fn compare_policies(&self, found: &Rows) -> Result<u64, TrailError> {
         let named = |name: &str| match name {
             NEWEST_POLICY => "the recorded policy in force".to_owned(),
             node => format!("the recorded policy of node {}", shown(node)),
         };
         if let (Some((_, seq)), None) = (self.policies.get(NEWEST_POLICY), found.policies.get(NEWEST_POLICY)) {
-            return Err(Broken::RecordGone { what: named(NEWEST_POLICY), seq: *seq });
+            return Err(TrailError::RecordGone { what: named(NEWEST_POLICY), seq: *seq });
         }
         let mut untold = 0;
         for (name, row) in &found.policies {
             match self.policies.get(name) {
                 Some((told, _)) if told == row => {}
-                Some((_, seq)) => return Err(Broken::RecordAltered { what: named(name), seq: *seq }),
+                Some((_, seq)) => return Err(TrailError::RecordAltered { what: named(name), seq: *seq }),
                 None => untold += 1,
             }
         }
@@ -155,20 +155,20 @@ impl Follower {
     }
 
     /// Of rules that are over, the oldest are forgotten; what allowed in a backup was ended without an entry of its own.
-    fn compare_rules(&self, found: &Rows) -> Result<(), Broken> {
+    fn compare_rules(&self, found: &Rows) -> Result<(), TrailError> {
         let named = |id: &str| format!("standing rule {}", shown(id));
         for (id, (row, _, over)) in &found.rules {
             match self.rules.get(id) {
-                None => return Err(Broken::RecordUnknown { what: named(id) }),
+                None => return Err(TrailError::RecordUnknown { what: named(id) }),
                 Some(told) if told.row != *row && !(told.ended && *over) => {
-                    return Err(Broken::RecordAltered { what: named(id), seq: told.seq });
+                    return Err(TrailError::RecordAltered { what: named(id), seq: told.seq });
                 }
                 Some(_) => {}
             }
         }
         let gone = self.rules.iter().find(|(id, told)| !told.over && !told.ended && !found.rules.contains_key(*id));
         match gone {
-            Some((id, told)) => Err(Broken::RecordGone { what: named(id), seq: told.seq }),
+            Some((id, told)) => Err(TrailError::RecordGone { what: named(id), seq: told.seq }),
             None => Ok(()),
         }
     }
@@ -178,18 +178,18 @@ fn compare<K: Ord>(
     found: &BTreeMap<K, String>,
     told: &BTreeMap<K, (String, u64)>,
     named: impl Fn(&K) -> String,
-) -> Result<(), Broken> {
+) -> Result<(), TrailError> {
     for (name, row) in found {
         match told.get(name) {
-            None => return Err(Broken::RecordUnknown { what: named(name) }),
+            None => return Err(TrailError::RecordUnknown { what: named(name) }),
             Some((right, seq)) if right != row => {
-                return Err(Broken::RecordAltered { what: named(name), seq: *seq });
+                return Err(TrailError::RecordAltered { what: named(name), seq: *seq });
             }
             Some(_) => {}
         }
     }
     match told.iter().find(|(name, _)| !found.contains_key(*name)) {
-        Some((name, (_, seq))) => Err(Broken::RecordGone { what: named(name), seq: *seq }),
+        Some((name, (_, seq))) => Err(TrailError::RecordGone { what: named(name), seq: *seq }),
         None => Ok(()),
     }
 }

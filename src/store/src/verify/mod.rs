@@ -10,7 +10,7 @@ pub use self::follower::Covered;
 use self::follower::Follower;
 use crate::{StoreError, covered::Rows};
 use countersign_domain::changes::{
-    audit::{AuditHead, Broken, EntryContent, Verifier},
+    audit::{AuditHead, EntryContent, TrailError, Verifier},
     digest::body_hash,
 };
 
@@ -28,7 +28,7 @@ pub struct Verified {
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error(transparent)]
-    Broken(#[from] Broken),
+    Broken(#[from] TrailError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -47,14 +47,14 @@ impl Entries {
         Self { verifier: Verifier::new(expected), follower: Follower::default(), count: 0 }
     }
 
-    pub fn entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), Broken> {
-        self.verifier.entry(content, prev_hash, hash)?;
+    pub fn entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), TrailError> {
+        self.verifier.check_entry(content, prev_hash, hash)?;
         self.follower.entry(content.seq, content.event, content.details)?;
         self.count += 1;
         Ok(())
     }
 
-    pub fn finish(self) -> Result<Changes, Broken> {
+    pub fn finish(self) -> Result<Changes, TrailError> {
         Ok(Changes { head: self.verifier.finish()?, entries: self.count, follower: self.follower, count: 0 })
     }
 }
@@ -88,20 +88,20 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// Every change has its last entry's hash. What was redacted has an entry too, with the hash of what is left.
-    pub fn change(&mut self, found: FoundChange, last: Option<&LastEntry>) -> Result<(), Broken> {
-        let Some(LastEntry { seq, to, details }) = last else { return Err(Broken::ChangeUnknown { id: found.id }) };
+    pub fn change(&mut self, found: FoundChange, last: Option<&LastEntry>) -> Result<(), TrailError> {
+        let Some(LastEntry { seq, to, details }) = last else { return Err(TrailError::ChangeUnknown { id: found.id }) };
         let seq = *seq;
         let details: Value = serde_json::from_str(details).unwrap_or_default();
         let same = details["changeHash"] == body_hash(&found.body)
             && details["version"].as_i64() == Some(found.version)
             && *to == found.state;
         if !same {
-            return Err(Broken::ChangeAltered { id: found.id, seq });
+            return Err(TrailError::ChangeAltered { id: found.id, seq });
         }
         // What the body says is what stands in the trail; queries go by the columns beside it.
         let said = serde_json::from_str(&found.body).unwrap_or_default();
         if !columns_are_those_of(&said, &found.principal, found.idempotency_key.as_deref(), &found.expires_at) {
-            return Err(Broken::ColumnAltered { id: found.id, seq });
+            return Err(TrailError::ColumnAltered { id: found.id, seq });
         }
         self.count += 1;
         Ok(())
@@ -109,9 +109,9 @@ impl Changes {
 
     /// `gone` is a change that an entry made, that is not there, and of which no entry says that it was deleted; `told`
     /// whether the trail covers keys and pins.
-    pub fn finish(self, gone: Option<(String, u64)>, rows: &Rows, told: Option<&str>) -> Result<Verified, Broken> {
+    pub fn finish(self, gone: Option<(String, u64)>, rows: &Rows, told: Option<&str>) -> Result<Verified, TrailError> {
         if let Some((id, seq)) = gone {
-            return Err(Broken::ChangeGone { id, seq });
+            return Err(TrailError::ChangeGone { id, seq });
         }
         let covered = self.follower.finish(rows, told)?;
         Ok(Verified { head: self.head, entries: self.entries, changes: self.count, covered })

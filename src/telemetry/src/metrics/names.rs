@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removed_names_are_left_out_and_others_stay() {
+    fn only_removed_names_are_left_out() {
         let text = "# HELP a b{server=\"gone\"}\na{server=\"gone\"} 1\na{x=\"y\",provider=\"gone\"} 1\n\
                     a{server=\"gone too\"} 1\na{other=\"gone\"} 1\na{x=\"server=\\\"gone\\\"\"} 1\n";
         let shown = || without_removed(text.to_owned());

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_is_rendered() {
+    fn recorded_values_are_rendered() {
         let metrics = Metrics::install().unwrap();
         let requests = RequestMetrics::get();
         requests.record(Transport::Sse, Method::of("prompts/get"), RequestOutcome::Ok, Duration::from_millis(3));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_the_last_minute() {
+    fn error_ratio_covers_last_minute() {
         let mut window = Window::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);

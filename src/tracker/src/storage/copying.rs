@@ -117,8 +117,8 @@ fn fingerprint(db: Db<'_>) -> Sql<String> {
             Ok(())
         })?;
         hashes.sort_unstable();
-        whole.part(table.as_bytes());
-        hashes.iter().for_each(|hash| _ = whole.part(hash));
+        whole.add_part(table.as_bytes());
+        hashes.iter().for_each(|hash| _ = whole.add_part(hash));
     }
     Ok(whole.finish())
 }
@@ -127,15 +127,15 @@ fn hash(row: &Row) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.tracker.row.1");
     for value in &row.0 {
         match value {
-            Cell::Null => hasher.part(b"null").part(b""),
-            Cell::Int(number) => hasher.part(b"int").part(&number.to_be_bytes()),
-            Cell::Real(number) => hasher.part(b"real").part(&number.to_be_bytes()),
-            Cell::Text(text) => hasher.part(b"text").part(without_nul(text).as_bytes()),
-            Cell::Bool(is) => hasher.part(b"bool").part(&[u8::from(*is)]),
-            Cell::Blob(bytes) => hasher.part(b"blob").part(bytes),
+            Cell::Null => hasher.add_part(b"null").add_part(b""),
+            Cell::Int(number) => hasher.add_part(b"int").add_part(&number.to_be_bytes()),
+            Cell::Real(number) => hasher.add_part(b"real").add_part(&number.to_be_bytes()),
+            Cell::Text(text) => hasher.add_part(b"text").add_part(without_nul(text).as_bytes()),
+            Cell::Bool(is) => hasher.add_part(b"bool").add_part(&[u8::from(*is)]),
+            Cell::Blob(bytes) => hasher.add_part(b"blob").add_part(bytes),
         };
     }
-    hasher.bytes()
+    hasher.finish_bytes()
 }
 
 /// Moves what the tracker has from one room into another, all or nothing; what is there already is kept where it is the same

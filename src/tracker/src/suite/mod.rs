@@ -195,7 +195,9 @@ pub(super) fn updated(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEv
         match event {
             ProviderEvent::ResourcesUpdated(more) => uris.extend(more),
             ProviderEvent::ResourceListChanged => list = true,
-            ProviderEvent::PrivateUpdated(private) => panic!("everything of the tracker is everybody's: {private:?}"),
+            ProviderEvent::PrivateResourcesUpdated(private) => {
+                panic!("everything of the tracker is everybody's: {private:?}")
+            }
             ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
         }
     }

@@ -11,12 +11,12 @@ use countersign_protocol::{
     ErrorKind, McpError,
     envelope::{self, EnvelopeFault, Incoming, Message},
 };
-use countersign_runtime::lanes::Homebound;
+use countersign_runtime::lanes::DropOnOwnerThread;
 use countersign_session::owned::{OwnedMessage, OwnedRequest};
 
 /// What a large body is.
 pub enum Read {
-    Single(Homebound<OwnedMessage>, ArgumentsChecked),
+    Single(DropOnOwnerThread<OwnedMessage>, ArgumentsChecked),
     Batch,
 }
 
@@ -37,7 +37,7 @@ pub struct Large {
 pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFault>, Box<HttpResponse>> {
     let (endpoint, body) = (post.endpoint.clone().into_inner(), body.clone());
     let table = endpoint.server.routing.routes.load_full();
-    let headers = (table.mirrors_arguments() || !table.awaits_nobody()).then(|| post.request.headers().clone());
+    let headers = (table.mirrors_arguments() || !table.was_built_complete()).then(|| post.request.headers().clone());
     let lanes = Arc::clone(&endpoint.server.lanes);
     let work = move || async move {
         Ok(match envelope::parse(&body, &endpoint.server.limits.envelope)? {
@@ -49,7 +49,7 @@ pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFaul
                     }
                     _ => Ok(modern::Headers::Fine),
                 };
-                Read::Single(Homebound::here(OwnedMessage::of(&message)), checked)
+                Read::Single(DropOnOwnerThread::on_current_thread(OwnedMessage::of(&message)), checked)
             }
         })
     };

@@ -24,7 +24,7 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::lanes::LARGE;
+use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
 use countersign_session::{cluster::whole_body, owned::OwnedMessage};
 use countersign_telemetry::RequestMetrics;
 
@@ -56,7 +56,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Da
         Err(error) => return refuse(&error, assumed_revision(&post.request)),
     };
     post.held = sender.held();
-    if body.len() > LARGE {
+    if body.len() > LARGE_MESSAGE_BYTES {
         return match large::read(&post, &body).await {
             Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
             Ok(Ok(large::Read::Single(message, checked))) => {
@@ -99,7 +99,7 @@ fn no_message(post: &Post, fault: &EnvelopeFault) -> HttpResponse {
 async fn handle(post: Post, sender: Body, message: &Message<'_>, large: Option<Box<Large>>) -> HttpResponse {
     let meta = match message {
         Message::Request(request) => request.meta(),
-        message => params::meta(message.params()),
+        message => params::parse_meta(message.params()),
     };
     match meta {
         Ok(meta) if is_modern(&post.request, message, &meta) => {

@@ -22,7 +22,7 @@ use countersign_domain::principal::Identity;
 use countersign_http::{answer, authentication::identify_agent};
 use countersign_protocol::{
     McpError,
-    headers::{Field, Headers},
+    headers::{HeaderField, Headers},
 };
 
 /// All endpoints but `/ws`, the dashboard and `/api`.
@@ -57,15 +57,15 @@ pub fn identify(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identit
 pub struct View<'a>(pub &'a HeaderMap);
 
 impl Headers for View<'_> {
-    fn field(&self, name: &str) -> Field<'_> {
+    fn field(&self, name: &str) -> HeaderField<'_> {
         let mut all = match names::known(name) {
             Some(name) => self.0.get_all(name),
             None => self.0.get_all(name),
         };
         match (all.next(), all.next()) {
-            (None, _) => Field::Absent,
-            (Some(value), None) => Field::One(value.as_bytes()),
-            (Some(_), Some(_)) => Field::Many,
+            (None, _) => HeaderField::Absent,
+            (Some(value), None) => HeaderField::One(value.as_bytes()),
+            (Some(_), Some(_)) => HeaderField::Repeated,
         }
     }
 }

@@ -186,7 +186,7 @@ fn method_known(
         let asker = asker_of(&post.identity.principal, Transport::Http, &facts);
         return extension::target(table, &facts, &asker, &request.method).map(drop);
     }
-    headers::method_known(request, revision).map(drop)
+    headers::check_method(request, revision).map(drop)
 }
 
 /// What can be said of arguments that are mirrored into headers.
@@ -202,12 +202,12 @@ pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Reques
     if request.method != "tools/call" {
         return Ok(Headers::Fine);
     }
-    if !table.mirrors_arguments() && table.awaits_nobody() {
+    if !table.mirrors_arguments() && table.was_built_complete() {
         return Ok(Headers::Fine);
     }
-    let params = request.object().object;
+    let params = request.outlined_params().object;
     let Some(name) = params.member("name").and_then(string) else { return Ok(Headers::Fine) };
-    match table.tool(&name) {
+    match table.find_tool(&name) {
         Some(route) if !route.param_headers.is_empty() => {
             let arguments =
                 params.member("arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
@@ -215,14 +215,14 @@ pub fn check_param_headers(table: &RouteTable, view: &View<'_>, request: &Reques
                 countersign_protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref());
             checked.map(|()| Headers::Fine)
         }
-        None if !table.awaits_nobody() => Ok(Headers::Unknown),
+        None if !table.was_built_complete() => Ok(Headers::Unknown),
         _ => Ok(Headers::Fine),
     }
 }
 
 /// Waits for the server of a tool, where that is on its way.
 async fn arrived(post: &Post, request: &Request<'_>) {
-    if let Some(name) = request.object().object.member("name").and_then(string) {
+    if let Some(name) = request.outlined_params().object.member("name").and_then(string) {
         let server = &post.endpoint.server;
         arrival::of_tool(&server.routing, &server.long_requests, &post.identity.principal, &name).await;
     }

@@ -27,7 +27,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
-use countersign_runtime::lanes::LARGE;
+use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
 use countersign_session::{Handling, middleware};
 use countersign_telemetry::metrics::Transport;
 
@@ -71,8 +71,8 @@ pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Ht
     }
     let table = endpoint.server.routing.routes.load();
     let tools: Vec<&str> = {
-        let visible = table.tools().iter().filter(|route| route.visible_to(&identity.principal));
-        visible.map(|route| route.listed(REVISION)).collect()
+        let visible = table.tools().iter().filter(|route| route.is_visible_to(&identity.principal));
+        visible.map(|route| route.list_entry(REVISION)).collect()
     };
     HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "application/json"))
@@ -110,7 +110,7 @@ async fn try_call(
         return Ok(Problem::unsupported_media_type().error_response());
     }
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let reply = if body.len() > LARGE {
+    let reply = if body.len() > LARGE_MESSAGE_BYTES {
         let (lanes, principal) = (Arc::clone(&endpoint.server.lanes), Arc::clone(&identity.principal));
         let (endpoint, name, key) = (Arc::clone(endpoint), name.to_owned(), key.map(str::to_owned));
         let work = move || async move { call_tool(&endpoint, identity, &name, &body, key.as_deref()).await };
@@ -128,7 +128,7 @@ async fn try_call(
     };
     match reply {
         Ok(reply) => response(&reply),
-        Err(error) => match &error.foreign {
+        Err(error) => match &error.passthrough {
             Some(foreign) => {
                 let error = McpError::new(error.kind, error.message.clone()).with("upstreamCode", foreign.code);
                 Ok(failed(error.kind, &ToolResult::error(&error)))
@@ -201,7 +201,7 @@ async fn call_tool(
         id: RequestId::from(1),
         method: "tools/call".into(),
         params: Some(&params),
-        outline: Outline::of(params.get()),
+        outline: Outline::new(params.get()),
     };
     let exchange = exchange(endpoint, identity);
     let in_flight = InFlight::admit(&exchange.server.slots, &exchange.session, &request.id)?;

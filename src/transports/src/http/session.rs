@@ -38,7 +38,7 @@ use countersign_protocol::{
     envelope::{self, Incoming, Message},
     method::Method,
 };
-use countersign_runtime::lanes::LARGE;
+use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
@@ -140,7 +140,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
     };
-    let work: Work = if body.len() > LARGE {
+    let work: Work = if body.len() > LARGE_MESSAGE_BYTES {
         let (lanes, principal) = (Arc::clone(&post.endpoint.server.lanes), Arc::clone(&post.identity.principal));
         Box::pin(async move { lanes.run(&principal.name, move || members(body)).await.unwrap_or(None) })
     } else {
@@ -293,7 +293,7 @@ fn version(request: &HttpRequest) -> Result<Revision, McpError> {
     })
 }
 
-/// The session of a message: the one its header names, a new one for `initialize`, none for what needs none.
+/// The session of a message: the one its header names, a new one for `handshake_revision`, none for what needs none.
 fn find(post: &Post, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionShared>, (u16, McpError)> {
     let method = match message {
         Message::Request(request) => Some(request.method.as_ref()),

@@ -12,7 +12,7 @@ use countersign_exchange::{
     shared::{Channel, SessionShared},
 };
 use countersign_http::framing::pump::{Backend, Taken};
-use countersign_runtime::lanes::LARGE;
+use countersign_runtime::lanes::LARGE_MESSAGE_BYTES;
 use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
@@ -57,7 +57,7 @@ impl Backend for Agent {
     }
 
     fn message(&mut self, text: Bytes, held: Option<Held>) -> Taken {
-        if text.len() <= LARGE {
+        if text.len() <= LARGE_MESSAGE_BYTES {
             self.session.do_send(Inbound { frame: text, held });
             return Taken::Done;
         }

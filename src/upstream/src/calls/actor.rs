@@ -1,4 +1,4 @@
-//! What calls have the upstream's actor do, on the upstreams' thread: open a link, run an approved change.
+//! Messages of calls to the upstream's actor: opening a link, and running an approved change.
 
 use std::sync::Arc;
 
@@ -11,48 +11,48 @@ use crate::{
     link::{LinkError, handshake},
     server::{
         Upstream, UpstreamActor,
-        held::{Held, Traffic},
-        pool::{Key, Opened},
+        connection::{Traffic, UpstreamConnection},
+        pool::{OpeningSender, PoolKey},
     },
 };
 use countersign_protocol::{McpError, capabilities::ClientCapabilities};
 use countersign_provider::{CallContext, ToolResult};
 
 impl Upstream {
-    /// Has a link opened for the pool of an endpoint.
-    pub(crate) fn have_opened(
+    /// Requests a new link for the pool of an endpoint.
+    pub(crate) fn request_link(
         &self,
         endpoint: usize,
-        key: Key,
+        key: PoolKey,
         capabilities: ClientCapabilities,
         id: u64,
-        opened: Opened,
+        opened: OpeningSender,
     ) {
         let open = OpenLink { endpoint, key, capabilities, id, opened };
         match self.actor.get() {
-            // The pool bounds how many are under way, and the caller may be gone before a bounded send is through,
-            // which would leave its entry for ever.
+            // Sent without a bound, because the pool limits the number of openings. With a bounded send, a caller that
+            // is dropped meanwhile would leave its entry in the pool.
             Some(actor) => actor.do_send(open),
-            None => self.failed(open, LinkError::Unreachable("it is not started".into())),
+            None => self.fail_opening(open, LinkError::Unreachable("it is not started".into())),
         }
     }
 
-    fn failed(&self, open: OpenLink, error: LinkError) {
+    fn fail_opening(&self, open: OpenLink, error: LinkError) {
         if let Some(endpoint) = self.endpoints.get(open.endpoint) {
-            endpoint.pool.opened(&open.key, open.id, Err(error), &open.opened);
+            endpoint.pool.finish_opening(&open.key, open.id, Err(error), &open.opened);
         }
     }
 }
 
-/// Sent by a call that needs a link of its own; the pool is told of the end.
+/// Sent by a call that needs a link of its own; the pool receives the result.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct OpenLink {
     endpoint: usize,
-    key: Key,
+    key: PoolKey,
     capabilities: ClientCapabilities,
     id: u64,
-    opened: Opened,
+    opened: OpeningSender,
 }
 
 impl Handler<OpenLink> for UpstreamActor {
@@ -67,43 +67,44 @@ impl Handler<OpenLink> for UpstreamActor {
                 () = upstream.stop.cancelled() => Err(LinkError::Unreachable("it is being closed".into())),
             };
             match result {
-                Ok(held) => {
+                Ok(connection) => {
                     if let Some(endpoint) = upstream.endpoints.get(open.endpoint) {
-                        endpoint.pool.opened(&open.key, open.id, Ok(held), &open.opened);
+                        endpoint.pool.finish_opening(&open.key, open.id, Ok(connection), &open.opened);
                     }
                 }
                 Err(error) => {
                     tracing::info!(upstream = %upstream.config.name, %error, "no further connection to it");
-                    upstream.failed(open, error);
+                    upstream.fail_opening(open, error);
                 }
             }
         });
     }
 }
 
-async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Held>, LinkError> {
+async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
     let endpoint =
         upstream.endpoints.get(open.endpoint).ok_or_else(|| LinkError::Unreachable("it has no address".into()))?;
     let known = upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
-    let traffic = Traffic::new(upstream.me.clone(), matches!(open.key, Key::Session(_)));
+    let traffic = Traffic::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
     let plain = ClientCapabilities::default();
-    let capabilities = if open.key == Key::Plain { &plain } else { &open.capabilities };
+    let capabilities = if open.key == PoolKey::Plain { &plain } else { &open.capabilities };
     let connector = endpoint.connector();
     let (link, negotiated) =
         handshake::open(&*connector, known.revision.era(), Some(&known), capabilities, Arc::clone(&traffic) as _)
             .await?;
-    Ok(Arc::new(Held::new(link, traffic, &negotiated)))
+    Ok(Arc::new(UpstreamConnection::new(link, traffic, &negotiated)))
 }
 
-/// Sent by the Executor's thread: runs an approved change, once. Fails as [`countersign_provider::Provider::call`] does.
+/// Sent by the Executor's thread to run an approved change, once. Fails as [`countersign_provider::Provider::call`]
+/// does.
 #[derive(Message)]
 #[rtype(result = "Result<ToolResult, McpError>")]
 pub(crate) struct Execute {
-    /// The exposed name.
+    /// The name that clients use.
     pub tool: Box<str>,
     pub arguments: Box<RawValue>,
     pub context: CallContext,
-    /// The other side has gone.
+    /// Cancelled when the sender no longer waits for the result.
     pub dropped: CancellationToken,
 }
 
@@ -112,6 +113,6 @@ impl Handler<Execute> for UpstreamActor {
 
     fn handle(&mut self, execute: Execute, _: &mut Self::Context) -> Self::Result {
         let upstream = Arc::clone(&self.0);
-        Box::pin(async move { execute::run(&upstream, execute).await })
+        Box::pin(async move { execute::execute_change(&upstream, execute).await })
     }
 }

@@ -1,5 +1,5 @@
-//! The time of one call: it stands still while the upstream waits for an answer to a question of its own, and starts
-//! again with progress, up to a maximum (2025-11-25/basic/lifecycle#timeouts; 2026-07-28 says the same of progress).
+//! The time limit of one call. It is suspended while the upstream waits for an answer to its question, and restarts
+//! with progress up to a maximum (2025-11-25/basic/lifecycle#timeouts; 2026-07-28 says the same of progress).
 
 use std::{
     sync::{Arc, Weak},
@@ -15,52 +15,56 @@ use crate::{
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 
-/// How often a clock that stands still is looked at, at most.
-const LOOK: Duration = Duration::from_millis(50);
-/// Progress makes a call live up to so many times its time-out.
-const STRETCH: u32 = 10;
+/// Minimum interval at which a suspended clock is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Progress extends a call to at most this multiple of its time limit.
+const MAX_TIMEOUT_FACTOR: u32 = 10;
 
-/// Passes on what an upstream sends with a call, and keeps its time.
-pub struct Clock {
-    /// On a shared stream, what is for the gateway may come as part of the only call.
+/// Forwards the messages that an upstream sends during a call, and keeps the call's time limit.
+pub struct CallClock {
+    /// On a shared stream, a notification for the gateway itself may look like part of the only call.
     upstream: Weak<Upstream>,
     inner: Arc<dyn Listener>,
     timeout: Duration,
-    hands: Mutex<Hands>,
-    /// Itself, for the answers to questions.
-    me: Weak<Self>,
+    state: Mutex<ClockState>,
+    /// A reference to itself for the answers to questions.
+    weak_self: Weak<Self>,
 }
 
-struct Hands {
+struct ClockState {
     deadline: Instant,
-    /// Whatever progress there is.
-    last: Instant,
-    /// Questions of the upstream that wait for an answer.
-    asked: u32,
-    stands_since: Instant,
+    /// The latest possible deadline, regardless of progress.
+    latest_deadline: Instant,
+    /// The number of the upstream's questions without an answer.
+    open_questions: u32,
+    stopped_at: Instant,
 }
 
-impl Clock {
+impl CallClock {
     #[must_use]
     pub fn new(upstream: Weak<Upstream>, inner: Arc<dyn Listener>, timeout: Duration) -> Arc<Self> {
         let now = Instant::now();
-        let hands =
-            Hands { deadline: now + timeout, last: now + timeout.saturating_mul(STRETCH), asked: 0, stands_since: now };
-        Arc::new_cyclic(|me| Self { upstream, inner, timeout, hands: Mutex::new(hands), me: me.clone() })
+        let state = ClockState {
+            deadline: now + timeout,
+            latest_deadline: now + timeout.saturating_mul(MAX_TIMEOUT_FACTOR),
+            open_questions: 0,
+            stopped_at: now,
+        };
+        Arc::new_cyclic(|me| Self { upstream, inner, timeout, state: Mutex::new(state), weak_self: me.clone() })
     }
 
-    /// Resolves when the time is over.
-    pub async fn run_out(&self) {
+    /// Waits until the time limit is reached.
+    pub async fn expired(&self) {
         let mut reached = None;
         loop {
             let next = {
-                let hands = self.hands.lock();
-                if hands.asked > 0 {
-                    Instant::now() + hands.deadline.saturating_duration_since(hands.stands_since).max(LOOK)
-                } else if reached.is_some_and(|reached| reached >= hands.deadline) {
+                let state = self.state.lock();
+                if state.open_questions > 0 {
+                    Instant::now() + state.deadline.saturating_duration_since(state.stopped_at).max(POLL_INTERVAL)
+                } else if reached.is_some_and(|reached| reached >= state.deadline) {
                     return;
                 } else {
-                    hands.deadline
+                    state.deadline
                 }
             };
             tokio::time::sleep_until(next).await;
@@ -68,10 +72,10 @@ impl Clock {
         }
     }
 
-    /// What is left; nothing less than zero.
+    /// Returns the remaining time, or zero.
     #[must_use]
-    pub fn left(&self) -> Duration {
-        self.hands.lock().deadline.saturating_duration_since(Instant::now())
+    pub fn remaining(&self) -> Duration {
+        self.state.lock().deadline.saturating_duration_since(Instant::now())
     }
 
     #[must_use]
@@ -80,12 +84,12 @@ impl Clock {
     }
 }
 
-impl Listener for Clock {
+impl Listener for CallClock {
     fn notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/progress" {
-            let mut hands = self.hands.lock();
-            hands.deadline = (Instant::now() + self.timeout).min(hands.last).max(hands.deadline);
-        } else if self.upstream.upgrade().is_some_and(|upstream| upstream.heard(&notification, false)) {
+            let mut state = self.state.lock();
+            state.deadline = (Instant::now() + self.timeout).min(state.latest_deadline).max(state.deadline);
+        } else if self.upstream.upgrade().is_some_and(|upstream| upstream.handle_notification(&notification, false)) {
             return;
         }
         self.inner.notification(notification);
@@ -93,23 +97,23 @@ impl Listener for Clock {
 
     fn request(&self, mut request: UpstreamRequest) {
         {
-            let mut hands = self.hands.lock();
-            if hands.asked == 0 {
-                hands.stands_since = Instant::now();
+            let mut state = self.state.lock();
+            if state.open_questions == 0 {
+                state.stopped_at = Instant::now();
             }
-            hands.asked += 1;
+            state.open_questions += 1;
         }
-        let clock = self.me.clone();
+        let clock = self.weak_self.clone();
         let reply = request.reply;
-        // Dropping the new one answers too, so the clock goes on in any case.
+        // Dropping the new reply answers too, so the clock always continues.
         request.reply = Replier::new(move |answer| {
             if let Some(clock) = clock.upgrade() {
-                let mut hands = clock.hands.lock();
-                hands.asked = hands.asked.saturating_sub(1);
-                if hands.asked == 0 {
-                    let stood = hands.stands_since.elapsed();
-                    hands.deadline += stood;
-                    hands.last += stood;
+                let mut state = clock.state.lock();
+                state.open_questions = state.open_questions.saturating_sub(1);
+                if state.open_questions == 0 {
+                    let stopped_for = state.stopped_at.elapsed();
+                    state.deadline += stopped_for;
+                    state.latest_deadline += stopped_for;
                 }
             }
             reply.answer(answer);
@@ -145,16 +149,16 @@ mod tests {
         }
     }
 
-    async fn runs_for(clock: &Clock) -> u64 {
+    async fn runs_for(clock: &CallClock) -> u64 {
         let began = Instant::now();
-        clock.run_out().await;
+        clock.expired().await;
         began.elapsed().as_secs()
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_stands_still_while_a_question_is_open_whatever_becomes_of_it() {
         let keeps = Arc::new(Keeps::default());
-        let clock = Clock::new(Weak::new(), keeps.clone(), Duration::from_secs(10));
+        let clock = CallClock::new(Weak::new(), keeps.clone(), Duration::from_secs(10));
         let (ran, ()) = tokio::join!(runs_for(&clock), async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             clock.request(question());
@@ -170,7 +174,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn progress_starts_it_again_but_not_for_ever() {
-        let clock = Clock::new(Weak::new(), Arc::new(Keeps::default()), Duration::from_secs(10));
+        let clock = CallClock::new(Weak::new(), Arc::new(Keeps::default()), Duration::from_secs(10));
         let progress = async {
             loop {
                 tokio::time::sleep(Duration::from_secs(4)).await;

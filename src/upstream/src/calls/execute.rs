@@ -1,5 +1,5 @@
-//! Runs an approved change at an upstream: exactly the approved arguments, once. What the tool asks meanwhile goes to the
-//! client that proposed it where the rule has that, and is declined everywhere else.
+//! Runs an approved change at an upstream: exactly the approved arguments, exactly once. Questions of the tool go to
+//! the proposing client if the rule says so, and are declined otherwise.
 
 use std::sync::{
     Arc,
@@ -13,19 +13,19 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Resend,
+    ResendPolicy,
     actor::Execute,
-    rounds::{Rounds, Stop},
+    rounds::{InputRounds, RoundError},
 };
 use crate::{
     link::{Listener, Outgoing, Response, UpstreamNotification},
-    server::{Upstream, caller::Caller, own_requests::stamped_for},
+    server::{Upstream, caller::Caller, own_requests::with_meta_for},
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
-    json::{Member, Op, add_members, member, merge_meta, quoted, string},
-    param_headers::{of_call, x_mcp_headers},
-    redact::redacted,
+    json::{Member, MemberEdit, add_members, member, merge_meta, quoted, string},
+    param_headers::{annotated_params, for_call},
+    redact::redact,
     rpc_error::RpcError,
 };
 use countersign_provider::{
@@ -33,14 +33,14 @@ use countersign_provider::{
     request::{Replier, UpstreamRequest},
 };
 
-/// Runs it on the upstreams' thread, until whoever wanted it is gone.
+/// Runs the change on the upstreams' thread until its sender no longer waits.
 ///
 /// # Errors
-/// As [`countersign_provider::Provider::call`]; `data.outcome` says whether anything may have been done. `INPUT_REQUIRED`
-/// where the tool needs an answer of a person.
-pub(crate) async fn run(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
+/// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED`
+/// if the tool needs an answer of a person.
+pub(crate) async fn execute_change(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
     let Execute { tool, arguments, context, dropped } = execute;
-    let work = call(upstream, &tool, &arguments, &context);
+    let work = call_tool(upstream, &tool, &arguments, &context);
     tokio::select! {
         result = work => result,
         () = context.cancel.cancelled() => Err(cancelled()),
@@ -52,22 +52,22 @@ fn cancelled() -> McpError {
     McpError::new(ErrorKind::Cancelled, "the gateway gave up the call").with("outcome", "unknown")
 }
 
-async fn call(
+async fn call_tool(
     upstream: &Arc<Upstream>,
     tool: &str,
     arguments: &RawValue,
     context: &CallContext,
 ) -> Result<ToolResult, McpError> {
-    let own = upstream.names.own(tool).unwrap_or(tool);
+    let own = upstream.names.own_name(tool).unwrap_or(tool);
     let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
     let capabilities = context.inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
     let headers = match era {
         Era::Legacy => Vec::new(),
         Era::Modern => {
-            let offered = upstream.offered.load();
-            let schema = offered.tools.iter().find(|def| def.name == tool).map(|def| &def.input_schema);
-            let annotated = schema.and_then(|schema| x_mcp_headers(schema).ok()).unwrap_or_default();
-            of_call(&annotated, Some(arguments.get()))
+            let definitions = upstream.definitions.load();
+            let schema = definitions.tools.iter().find(|def| def.name == tool).map(|def| &def.input_schema);
+            let annotated = schema.and_then(|schema| annotated_params(schema).ok()).unwrap_or_default();
+            for_call(&annotated, Some(arguments.get()))
         }
     };
     let caller = Caller {
@@ -76,23 +76,23 @@ async fn call(
         capabilities,
         stateless: true,
         log_level: None,
-        pinned: crate::server::pinned::Pinned::default(),
+        link_choice: crate::server::link_choice::LinkChoice::default(),
     };
-    let ear = Arc::new(Ear {
+    let listener = Arc::new(CallListener {
         progress: Arc::clone(&context.progress),
         inquirer: context.inquirer.clone(),
-        asked: AtomicBool::new(false),
+        has_asked: AtomicBool::new(false),
     });
-    upstream.prove(&caller).await;
-    let mut rounds = Rounds::default();
+    upstream.ensure_session_alive(&caller).await;
+    let mut rounds = InputRounds::default();
     loop {
-        let id = upstream.mint();
+        let id = upstream.next_request_id();
         let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(own), arguments.get());
         if era == Era::Modern {
-            params = stamped_for(&add_members(&params, &rounds.brings()), &caller.capabilities);
+            params = with_meta_for(&add_members(&params, &rounds.extra_params()), &caller.capabilities);
         }
-        if context.progress.wanted() {
-            params = merge_meta(&params, &[("progressToken", Op::Set(&id.to_string()))]);
+        if context.progress.has_listener() {
+            params = merge_meta(&params, &[("progressToken", MemberEdit::Set(&id.to_string()))]);
         }
         let outgoing = Outgoing {
             name: Some(own.into()),
@@ -100,33 +100,34 @@ async fn call(
             permit: context.permit.clone(),
             ..Outgoing::new(id, "tools/call", Some(&params))
         };
-        let response = upstream.send(&caller, &outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
+        let response = upstream.send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent).await?;
         if era == Era::Modern
             && let Some(inquirer) = &context.inquirer
             && let Response::Result(result) = &response
             && member(result.get(), "resultType").and_then(string).is_some_and(|kind| kind == "input_required")
         {
-            let asked = rounds.next(result.get(), async |requests| asked(requests, inquirer.as_ref()).await).await;
+            let asked =
+                rounds.next(result.get(), async |requests| ask_proposer(requests, inquirer.as_ref()).await).await;
             asked.map_err(|stop| match stop {
-                Stop::AsksNothing => unreadable("it needs input and does not say which"),
-                Stop::TooMany => input_required("it asks for more input at once than the gateway takes"),
-                Stop::TooOften => input_required("it asked for input more often than the gateway allows"),
-                Stop::Unanswered(error) => error,
+                RoundError::NothingAsked => unreadable("it needs input and does not say which"),
+                RoundError::TooManyQuestions => input_required("it asks for more input at once than the gateway takes"),
+                RoundError::TooManyRounds => input_required("it asked for input more often than the gateway allows"),
+                RoundError::Unanswered(error) => error,
             })?;
             continue;
         }
-        return outcome(response, ear.asked.load(Ordering::Relaxed));
+        return tool_result_of(response, listener.has_asked.load(Ordering::Relaxed));
     }
 }
 
-/// Has the client that proposed the change answer everything.
+/// Has the proposing client answer all questions.
 ///
 /// # Errors
-/// `INPUT_REQUIRED` for a question that it did not answer; nothing was done then.
-async fn asked(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<Box<RawValue>>, McpError> {
-    // Until all are answered; given up, they are taken back.
-    let taken_back = CancellationToken::new();
-    let _taken_back = taken_back.clone().drop_guard();
+/// `INPUT_REQUIRED` for a question without an answer; nothing was applied then.
+async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<Box<RawValue>>, McpError> {
+    // Cancels the questions if not all of them are answered.
+    let cancelled = CancellationToken::new();
+    let _cancel_on_drop = cancelled.clone().drop_guard();
     let asked = requests.iter().map(|request| {
         let (answer, answered) = oneshot::channel();
         inquirer.ask(UpstreamRequest {
@@ -134,7 +135,7 @@ async fn asked(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<B
             method: member(request.value, "method").and_then(string).unwrap_or_default().into_owned(),
             params: member(request.value, "params").and_then(|params| RawValue::from_string(params.into()).ok()),
             reply: Replier::new(move |outcome| drop(answer.send(outcome))),
-            cancelled: taken_back.clone(),
+            cancelled: cancelled.clone(),
         });
         answered
     });
@@ -143,18 +144,18 @@ async fn asked(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<B
     answers.map(|answer| answer.unwrap_or_else(given_up).map_err(|error| input_required(&error.message))).collect()
 }
 
-/// What the upstream's answer says.
-fn outcome(response: Response, asked: bool) -> Result<ToolResult, McpError> {
+/// Converts the upstream's answer. `has_asked` tells whether a question was declined.
+fn tool_result_of(response: Response, has_asked: bool) -> Result<ToolResult, McpError> {
     let result = match response {
-        Response::Error(error) if asked => return Err(input_required(&error.message)),
-        Response::Error(error) => return Err(refused(&error)),
+        Response::Error(error) if has_asked => return Err(input_required(&error.message)),
+        Response::Error(error) => return Err(refusal(&error)),
         Response::Result(result) => result,
     };
     let answer = ToolResult::from_answer(result.get()).map_err(|fault| match fault {
         AnswerFault::InputRequired => input_required("it asks for input"),
         AnswerFault::Unreadable(why) => unreadable(&why),
     })?;
-    if answer.is_error && asked {
+    if answer.is_error && has_asked {
         return Err(input_required("it was not told what it asked for"));
     }
     Ok(answer)
@@ -165,15 +166,15 @@ fn unreadable(why: &str) -> McpError {
         .with("outcome", "unknown")
 }
 
-/// It answered that it did not do it.
-fn refused(error: &RpcError) -> McpError {
-    // Secrets go before the cut, which could leave the beginning of one.
-    let message: String = redacted(&error.message).chars().take(1000).collect();
+/// The server answered that it did not apply the change.
+fn refusal(error: &RpcError) -> McpError {
+    // Secrets are redacted before truncation, which could leave the beginning of one.
+    let message: String = redact(&error.message).chars().take(1000).collect();
     McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code)
 }
 
 fn input_required(why: &str) -> McpError {
-    let why: String = redacted(why).chars().take(500).collect();
+    let why: String = redact(why).chars().take(500).collect();
     McpError::new(
         ErrorKind::InputRequired,
         format!(
@@ -183,15 +184,15 @@ fn input_required(why: &str) -> McpError {
     )
 }
 
-/// Hears progress, and passes questions on or declines them.
-struct Ear {
+/// Receives progress, and forwards or declines questions.
+struct CallListener {
     progress: Arc<dyn ProgressSink>,
     inquirer: Option<Arc<dyn Inquirer>>,
-    /// And was declined.
-    asked: AtomicBool,
+    /// A question was declined.
+    has_asked: AtomicBool,
 }
 
-impl Listener for Ear {
+impl Listener for CallListener {
     fn notification(&self, notification: UpstreamNotification) {
         #[derive(Deserialize)]
         struct Progress {
@@ -199,7 +200,7 @@ impl Listener for Ear {
             total: Option<f64>,
             message: Option<String>,
         }
-        if notification.method != "notifications/progress" || !self.progress.wanted() {
+        if notification.method != "notifications/progress" || !self.progress.has_listener() {
             return;
         }
         let progress = notification.params.and_then(|p| serde_json::from_str::<Progress>(p.get()).ok());
@@ -212,7 +213,7 @@ impl Listener for Ear {
         if let Some(inquirer) = &self.inquirer {
             return inquirer.ask(request);
         }
-        self.asked.store(true, Ordering::Relaxed);
+        self.has_asked.store(true, Ordering::Relaxed);
         tracing::info!(method = %request.method, "an approved change asks for input, which is declined");
     }
 }
@@ -221,8 +222,8 @@ impl Listener for Ear {
 mod tests {
     use super::*;
 
-    fn of(text: &str, asked: bool) -> Result<ToolResult, McpError> {
-        outcome(Response::Result(RawValue::from_string(text.into()).unwrap()), asked)
+    fn of(text: &str, has_asked: bool) -> Result<ToolResult, McpError> {
+        tool_result_of(Response::Result(RawValue::from_string(text.into()).unwrap()), has_asked)
     }
 
     #[test]
@@ -239,7 +240,7 @@ mod tests {
         for garbage in ["7", r#"{"resultType":"task"}"#, r#"{"isError":"yes"}"#] {
             assert_eq!(of(garbage, false).unwrap_err().data["outcome"], "unknown", "{garbage}");
         }
-        let error = outcome(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
+        let error = tool_result_of(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
         assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::UpstreamError, &(-32603).into()));
     }
 }

@@ -1,4 +1,4 @@
-//! Finds a caller a link: the one that all share, or one of its own.
+//! Finds a link for a caller: the shared one, or one of its own.
 
 use std::time::Duration;
 
@@ -8,99 +8,103 @@ use crate::{
         Phase, Upstream,
         caller::Caller,
         endpoint::Endpoint,
-        pool::{Again, Key, Lease, Take},
+        pool::{Lease, PoolKey, RetakeOutcome, TakeOutcome},
     },
 };
 use countersign_protocol::Era;
 
-/// Why one try came to nothing.
-pub(crate) enum Failed {
+/// The reason why one try of a call failed.
+pub(crate) enum TryError {
     Link(LinkError),
     TimedOut,
-    /// No link for this caller, now or in time.
+    /// No link is available for this caller, now or in time.
     NoLink(&'static str),
 }
 
 impl Upstream {
-    /// Whether this caller's requests run on a connection that others do not share.
+    /// Returns `true` if this caller's requests use a connection that others do not share.
     #[must_use]
-    pub fn keeps_apart(&self, caller: &Caller) -> bool {
+    pub fn needs_own_link(&self, caller: &Caller) -> bool {
         let era = self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
         let kind = self.endpoints.first().map_or(LinkKind::Shared, |endpoint| endpoint.kind());
-        !matches!(Key::of(caller, kind, era, self.config.isolation), Key::Plain | Key::Common(_))
+        !matches!(PoolKey::for_caller(caller, kind, era, self.config.isolation), PoolKey::Plain | PoolKey::Common(_))
     }
 
-    /// A link for this caller and this request; where it is pinned to one, that one.
+    /// Leases a link for this request, or the one that the caller's choice requires.
     pub(crate) async fn lease_for<'a>(
         &'a self,
         at: usize,
         endpoint: &'a Endpoint,
         caller: &Caller,
         method: &str,
-    ) -> Result<Lease<'a>, Failed> {
-        let Some(held) = caller.pinned.to() else {
+    ) -> Result<Lease<'a>, TryError> {
+        let Some(connection) = caller.link_choice.required() else {
             let lease = self.lease(at, endpoint, caller).await?;
-            if endpoint.kind() == LinkKind::Shared && lease.is_one_of_many() {
-                caller.pinned.note(&lease.held);
+            if endpoint.kind() == LinkKind::Shared && lease.is_pooled() {
+                caller.link_choice.record(&lease.connection);
             }
             return Ok(lease);
         };
-        // What may be asked back must not be taken for another call's question.
-        let late = method == "tasks/result";
-        let gone = || Failed::Link(LinkError::SessionGone);
-        let held = held.upgrade().ok_or_else(gone)?;
+        // A call that may be asked questions must not be confused with another call on the link.
+        let wait_if_exclusive = method == "tasks/result";
+        let session_gone = || TryError::Link(LinkError::SessionGone);
+        let connection = connection.upgrade().ok_or_else(session_gone)?;
         loop {
             let mut waits = None;
             for endpoint in &self.endpoints {
-                match endpoint.pool.again(&held, late) {
-                    Again::Took(lease) => return Ok(lease),
-                    Again::Wait(changed) => waits = Some(changed),
-                    Again::Gone => {}
+                match endpoint.pool.retake(&connection, wait_if_exclusive) {
+                    RetakeOutcome::Leased(lease) => return Ok(lease),
+                    RetakeOutcome::Busy(changed) => waits = Some(changed),
+                    RetakeOutcome::Ended => {}
                 }
             }
-            waits.ok_or_else(gone)?.await;
+            waits.ok_or_else(session_gone)?.await;
         }
     }
 
-    /// A link for this caller.
+    /// Leases a link for this caller.
     pub(crate) async fn lease<'a>(
         &'a self,
         at: usize,
         endpoint: &'a Endpoint,
         caller: &Caller,
-    ) -> Result<Lease<'a>, Failed> {
+    ) -> Result<Lease<'a>, TryError> {
         if self.stop.is_cancelled() {
-            return Err(Failed::Link(LinkError::Unreachable("it was removed from the configuration".into())));
+            return Err(TryError::Link(LinkError::Unreachable("it was removed from the configuration".into())));
         }
         let era = match self.negotiated.load().as_ref() {
             Some(negotiated) => negotiated.revision.era(),
             None => {
-                self.reached().await?;
+                self.wait_until_reached().await?;
                 self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
             }
         };
         let kind = endpoint.kind();
-        let key = Key::of(caller, kind, era, self.config.isolation);
-        if key == Key::Plain {
-            return self.plain(at, endpoint, caller).await;
+        let key = PoolKey::for_caller(caller, kind, era, self.config.isolation);
+        if key == PoolKey::Plain {
+            return self.lease_plain(at, endpoint, caller).await;
         }
-        let alone = kind == LinkKind::Shared && matches!(key, Key::Own(..));
-        self.pooled(at, endpoint, &key, caller, alone).await
+        let exclusive = kind == LinkKind::Shared && matches!(key, PoolKey::Own(..));
+        self.lease_pooled(at, endpoint, &key, caller, exclusive).await
     }
 
-    /// The link that is everybody's. One endpoint's is looked after by the actor; those of its replicas are opened when
-    /// they are wanted.
-    async fn plain<'a>(&'a self, at: usize, endpoint: &'a Endpoint, caller: &Caller) -> Result<Lease<'a>, Failed> {
+    /// Leases the shared link. The actor maintains that of one endpoint; those of replicas are opened on demand.
+    async fn lease_plain<'a>(
+        &'a self,
+        at: usize,
+        endpoint: &'a Endpoint,
+        caller: &Caller,
+    ) -> Result<Lease<'a>, TryError> {
         loop {
-            if let Some(held) = endpoint.plain() {
-                return Ok(Lease::plain(held));
+            if let Some(connection) = endpoint.plain() {
+                return Ok(Lease::unpooled(connection));
             }
-            if at != self.home() {
-                return self.pooled(at, endpoint, &Key::Plain, caller, false).await;
+            if at != self.current_endpoint() {
+                return self.lease_pooled(at, endpoint, &PoolKey::Plain, caller, false).await;
             }
-            self.reached().await?;
-            if endpoint.plain().is_none() && at == self.home() {
-                // It ended just now, which the actor has yet to notice.
+            self.wait_until_reached().await?;
+            if endpoint.plain().is_none() && at == self.current_endpoint() {
+                // The link has just ended, which the actor has yet to notice.
                 let mut phase = self.phase.subscribe();
                 if endpoint.plain().is_none() {
                     let _ = tokio::time::timeout(Duration::from_secs(1), phase.changed()).await;
@@ -109,48 +113,48 @@ impl Upstream {
         }
     }
 
-    /// Waits while the server is being connected.
-    async fn reached(&self) -> Result<(), Failed> {
+    /// Waits while the upstream is connecting.
+    async fn wait_until_reached(&self) -> Result<(), TryError> {
         let mut phase = self.phase.subscribe();
         loop {
             let now = phase.borrow_and_update().clone();
             match now {
                 Phase::Up => return Ok(()),
                 Phase::Down(error) => {
-                    // Somebody wants it: the next try need not wait for long.
-                    self.nudge.notify_one();
-                    return Err(Failed::Link(unsent(error)));
+                    // A call needs the upstream, so the next attempt may come sooner.
+                    self.reconnect.notify_one();
+                    return Err(TryError::Link(as_unreachable(error)));
                 }
                 Phase::Connecting => {}
             }
             if phase.changed().await.is_err() {
-                return Err(Failed::Link(LinkError::Unreachable("the gateway is shutting down".into())));
+                return Err(TryError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
             }
         }
     }
 
-    async fn pooled<'a>(
+    async fn lease_pooled<'a>(
         &'a self,
         at: usize,
         endpoint: &'a Endpoint,
-        key: &Key,
+        key: &PoolKey,
         caller: &Caller,
-        alone: bool,
-    ) -> Result<Lease<'a>, Failed> {
-        let (mut waiting, mut mine) = (None, None);
+        exclusive: bool,
+    ) -> Result<Lease<'a>, TryError> {
+        let (mut waiting, mut opened_id) = (None, None);
         loop {
-            let mut opening = match endpoint.pool.take(key, caller, alone, mine) {
-                Take::Took(lease) => return Ok(lease),
-                Take::Wait(opening) => opening,
-                Take::Open { id, opened, opening } => {
-                    mine = Some(id);
-                    self.have_opened(at, key.clone(), caller.capabilities.clone(), id, opened);
+            let mut opening = match endpoint.pool.lease(key, caller, exclusive, opened_id) {
+                TakeOutcome::Leased(lease) => return Ok(lease),
+                TakeOutcome::AlreadyOpening(opening) => opening,
+                TakeOutcome::MustOpen { id, opened, opening } => {
+                    opened_id = Some(id);
+                    self.request_link(at, key.clone(), caller.capabilities.clone(), id, opened);
                     opening
                 }
-                Take::Full(changed) => {
+                TakeOutcome::Full(changed) => {
                     if waiting.is_none() {
-                        let place = self.places.queue().map_err(|_| {
-                            Failed::NoLink("too many calls wait for a connection of their own (max_queue)")
+                        let place = self.call_slots.enqueue().map_err(|_| {
+                            TryError::NoLink("too many calls wait for a connection of their own (max_queue)")
                         })?;
                         waiting = Some(place);
                     }
@@ -160,16 +164,16 @@ impl Upstream {
             };
             let opened = opening.wait_for(Option::is_some).await.map(|result| result.clone());
             match opened {
-                Ok(Some(Err(error))) => return Err(Failed::Link(unsent(error))),
+                Ok(Some(Err(error))) => return Err(TryError::Link(as_unreachable(error))),
                 Ok(_) => {}
-                Err(_) => return Err(Failed::Link(LinkError::Unreachable("the gateway is shutting down".into()))),
+                Err(_) => return Err(TryError::Link(LinkError::Unreachable("the gateway is shutting down".into()))),
             }
         }
     }
 }
 
-/// A link that could not be opened has sent nothing of the call.
-fn unsent(error: LinkError) -> LinkError {
+/// Nothing of the call was sent if its link could not be opened.
+fn as_unreachable(error: LinkError) -> LinkError {
     match error {
         LinkError::Unreachable(_) => error,
         other => LinkError::Unreachable(other.to_string()),

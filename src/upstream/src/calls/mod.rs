@@ -1,5 +1,5 @@
-//! The way of a call: a place, an endpoint, a link, the answer; and the one decision on what is sent again
-//! ([`Upstream::tries`]): what certainly was not done, and once more what only reads.
+//! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`]
+//! alone decides what is sent again: calls that certainly were not executed, and once more those that only read.
 
 pub(crate) mod actor;
 mod clock;
@@ -11,19 +11,19 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use self::{clock::Clock, lease::Failed};
+use self::{clock::CallClock, lease::TryError};
 use crate::{
     link::{LinkError, LinkKind, Listener, Outgoing, Response},
     server::{
         Upstream,
-        breaker::Pass,
+        breaker::CallPass,
+        call_slots::NoSlot,
         caller::Caller,
+        connection::UpstreamConnection,
         endpoint::{self, Endpoint},
-        held::Held,
-        own_requests::AskError,
-        places::NoPlace,
-        pool::Key,
-        status::Ended,
+        own_requests::OwnRequestError,
+        pool::PoolKey,
+        status::CallOutcome,
     },
 };
 use countersign_net::Backoff;
@@ -31,121 +31,121 @@ use countersign_protocol::{Era, ErrorKind, McpError, Method, params::LoggingLeve
 use countersign_provider::Permit;
 
 /// Further tries of what was not sent.
-const RETRIES: u32 = 2;
+const MAX_RETRIES: u32 = 2;
 /// The pauses before them.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// What may be sent again.
+/// Which calls may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resend {
-    /// What was certainly not done; what only reads, also after a lost connection.
+pub enum ResendPolicy {
+    /// Calls that certainly were not executed; calls that only read also after a lost connection.
     Safe,
-    /// Only what certainly never left the gateway: an approved change.
+    /// Only calls that certainly never left the gateway, for an approved change.
     Unsent,
 }
 
 impl Upstream {
-    /// Sends a request on a link that this caller may use, with everything that protects either side: the breaker, the
-    /// bound on calls in flight, the time-out (which stands still while the upstream waits for an answer of its own),
-    /// retries where nothing was sent or nothing can be harmed. Dropping the future cancels it.
+    /// Sends a request on a link that this caller may use. The circuit breaker, the limit of concurrent calls and the
+    /// time limit apply (the latter is suspended while the upstream waits for an answer); the request is retried where
+    /// that is safe. Dropping the future cancels it.
     ///
     /// Runs on the caller's own actix thread.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE`, `CIRCUIT_OPEN`, `OVERLOADED`, `TIMEOUT`; `data.outcome` is `not_applied` where nothing
-    /// was sent, `unknown` where it may have been. An error that the upstream answers is a [`Response`].
+    /// `UPSTREAM_UNAVAILABLE`, `CIRCUIT_OPEN`, `OVERLOADED`, `TIMEOUT`. `data.outcome` is `not_applied` if nothing was
+    /// sent, and `unknown` if it may have been. An error that the upstream answers is a [`Response`].
     pub fn call<'a>(
         &'a self,
         caller: &'a Caller,
         outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
     ) -> impl Future<Output = Result<Response, McpError>> + use<'a> {
-        self.send(caller, outgoing, listener, Resend::Safe)
+        self.send(caller, outgoing, listener, ResendPolicy::Safe)
     }
 
-    /// As [`Upstream::call`]; `resend` bounds what may be sent again.
+    /// As [`Upstream::call`], with `resend` as the limit of retries.
     pub(super) async fn send(
         &self,
         caller: &Caller,
         outgoing: &Outgoing,
         listener: Arc<dyn Listener>,
-        resend: Resend,
+        resend: ResendPolicy,
     ) -> Result<Response, McpError> {
         let writes = !outgoing.repeatable && may_write(&outgoing.method);
-        let mut count = Count { upstream: self, ended: Ended::Cancelled, writes };
-        let result = self.tries(caller, outgoing, listener, resend).await;
-        count.ended = match &result {
-            Ok(Response::Result(_)) => Ended::Ok,
-            Ok(Response::Error(_)) => Ended::Error,
-            Err((ended, _)) => *ended,
+        let mut recorder = CallRecorder { upstream: self, outcome: CallOutcome::Cancelled, writes };
+        let result = self.send_with_retries(caller, outgoing, listener, resend).await;
+        recorder.outcome = match &result {
+            Ok(Response::Result(_)) => CallOutcome::Ok,
+            Ok(Response::Error(_)) => CallOutcome::Error,
+            Err((outcome, _)) => *outcome,
         };
         result.map_err(|(_, error)| error)
     }
 
-    async fn tries(
+    async fn send_with_retries(
         &self,
         caller: &Caller,
         outgoing: &Outgoing,
         listener: Arc<dyn Listener>,
-        resend: Resend,
-    ) -> Result<Response, (Ended, McpError)> {
+        resend: ResendPolicy,
+    ) -> Result<Response, (CallOutcome, McpError)> {
         self.refresh_if_stale();
-        let timeout = self.timeouts.of(&outgoing.method, outgoing.name.as_deref());
-        let _place = self.places.take(timeout).await.map_err(|why| {
+        let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
+        let _slot = self.call_slots.acquire(timeout).await.map_err(|why| {
             let message = match why {
-                NoPlace::QueueFull => "too many calls wait for this server (max_queue)",
-                NoPlace::TooLong => "this server has had too many calls for too long (max_in_flight)",
+                NoSlot::QueueFull => "too many calls wait for this server (max_queue)",
+                NoSlot::Timeout => "this server has had too many calls for too long (max_in_flight)",
             };
-            (Ended::Refused, self.overloaded(message))
+            (CallOutcome::Refused, self.overloaded(message))
         })?;
-        let clock = Clock::new(self.me.clone(), listener, timeout);
-        let (mut again, mut tried) = (0, 0);
+        let clock = CallClock::new(self.weak_self.clone(), listener, timeout);
+        let (mut retries, mut tried) = (0, 0);
         loop {
             let (at, endpoint, pass) = match self.admit(caller, tried) {
                 Ok(admitted) => admitted,
-                // What was approved is done or not done, and no text stands for it.
-                Err(error) => match self.fallback(outgoing).filter(|_| resend == Resend::Safe) {
+                // The configured text must not stand for the result of an approved change.
+                Err(error) => match self.fallback(outgoing).filter(|_| resend == ResendPolicy::Safe) {
                     Some(text) => return Ok(text),
-                    None => return Err((Ended::Refused, error)),
+                    None => return Err((CallOutcome::Refused, error)),
                 },
             };
-            let failed = match self.once(at, endpoint, caller, outgoing, &clock).await {
+            let failed = match self.try_once(at, endpoint, caller, outgoing, &clock).await {
                 Ok(response) => {
-                    self.answered(pass, &response);
+                    self.record_answer(pass, &response);
                     return Ok(response);
                 }
                 Err(failed) => failed,
             };
             let is_failure = match &failed {
-                Failed::Link(LinkError::SessionGone | LinkError::Withheld) | Failed::NoLink(_) => false,
-                Failed::Link(LinkError::Status { status, .. }) => *status >= 500,
-                Failed::Link(_) | Failed::TimedOut => true,
+                TryError::Link(LinkError::SessionGone | LinkError::Withheld) | TryError::NoLink(_) => false,
+                TryError::Link(LinkError::Status { status, .. }) => *status >= 500,
+                TryError::Link(_) | TryError::TimedOut => true,
             };
-            let tried_enough = again >= RETRIES || clock.left().is_zero() || self.stop.is_cancelled();
-            let may = match (&failed, resend) {
-                (Failed::Link(LinkError::Unreachable(_)), _) => true,
-                (Failed::Link(LinkError::SessionGone), Resend::Safe) => true,
-                // Once, and only what reads.
-                (Failed::Link(LinkError::Lost(_)), Resend::Safe) => outgoing.repeatable && again == 0,
+            let tried_enough = retries >= MAX_RETRIES || clock.remaining().is_zero() || self.stop.is_cancelled();
+            let may_resend = match (&failed, resend) {
+                (TryError::Link(LinkError::Unreachable(_)), _) => true,
+                (TryError::Link(LinkError::SessionGone), ResendPolicy::Safe) => true,
+                // Once, and only calls that read.
+                (TryError::Link(LinkError::Lost(_)), ResendPolicy::Safe) => outgoing.repeatable && retries == 0,
                 _ => false,
             };
-            let over = !may || tried_enough;
-            // Tries of one call at one place count once.
-            if is_failure && (over || self.endpoints.len() > 1) {
-                pass.failed();
+            let is_last = !may_resend || tried_enough;
+            // Retries at one endpoint count once.
+            if is_failure && (is_last || self.endpoints.len() > 1) {
+                pass.record_failure();
                 self.report_breaker();
             } else {
                 drop(pass);
             }
-            if over {
-                return Err(self.explain(failed, &clock, resend));
+            if is_last {
+                return Err(self.to_call_error(failed, &clock, resend));
             }
             let pause = match failed {
                 // A kept connection that ended under the request is lost too, and a new one is there at once.
-                Failed::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
-                _ => BACKOFF.pause(again).min(clock.left()),
+                TryError::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
+                _ => BACKOFF.pause(retries).min(clock.remaining()),
             };
-            again += 1;
+            retries += 1;
             tried |= 1 << (at % 64);
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
@@ -153,18 +153,17 @@ impl Upstream {
         }
     }
 
-    /// Chooses where to call, past endpoints whose circuit is open and, while there are others, those that this call has
-    /// `tried`.
-    fn admit(&self, caller: &Caller, tried: u64) -> Result<(usize, &Endpoint, Pass<'_>), McpError> {
-        // What a client session has at a server stays where it is.
+    /// Chooses an endpoint whose circuit is not open, and, if there are others, that this call has not `tried`.
+    fn admit(&self, caller: &Caller, tried: u64) -> Result<(usize, &Endpoint, CallPass<'_>), McpError> {
+        // The state of a client session stays at its endpoint.
         let own = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
-            let key = Key::Session(Arc::clone(session));
-            self.endpoints.iter().position(|endpoint| endpoint.pool.has(&key))
+            let key = PoolKey::Session(Arc::clone(session));
+            self.endpoints.iter().position(|endpoint| endpoint.pool.contains(&key))
         });
         let mut wait = Duration::MAX;
         let (mut refused, mut next) = (0_u64, own);
         loop {
-            let among = |without: u64| endpoint::choose(&self.endpoints, |at| without & (1 << (at % 64)) == 0);
+            let among = |without: u64| endpoint::choose_endpoint(&self.endpoints, |at| without & (1 << (at % 64)) == 0);
             let at = next.take().or_else(|| among(refused | tried)).or_else(|| among(refused));
             let Some((at, endpoint)) = at.and_then(|at| Some((at, self.endpoints.get(at)?))) else { break };
             match endpoint.breaker.admit() {
@@ -183,7 +182,7 @@ impl Upstream {
         .with("outcome", "not_applied"))
     }
 
-    /// What is answered while the circuit is open, if the configuration has something.
+    /// Returns the configured answer for an open circuit, if there is one.
     fn fallback(&self, outgoing: &Outgoing) -> Option<Response> {
         let text = self.config.fallback_text.as_deref().filter(|_| &*outgoing.method == "tools/call")?;
         let text = serde_json::Value::from(text);
@@ -191,121 +190,123 @@ impl Upstream {
         Some(Response::Result(RawValue::from_string(result).ok()?))
     }
 
-    /// Before something that is sent once only: a session that has ended at the server is found out by a question that
-    /// does no harm, and opened anew.
-    pub(super) async fn prove(&self, caller: &Caller) {
+    /// Checks that the session at the server is alive before a request that is sent only once. A session that has ended
+    /// is detected by a harmless request and replaced.
+    pub(super) async fn ensure_session_alive(&self, caller: &Caller) {
         let Ok((at, endpoint, _)) = self.admit(caller, 0) else { return };
         if endpoint.kind() != LinkKind::Streams {
             return;
         }
         let Ok(lease) = self.lease(at, endpoint, caller).await else { return };
-        if matches!(self.ask(&lease.held, "ping", "{}").await, Err(AskError::Link(LinkError::SessionGone))) {
-            lease.held.retire();
+        if matches!(self.ask(&lease.connection, "ping", "{}").await, Err(OwnRequestError::Link(LinkError::SessionGone)))
+        {
+            lease.connection.retire();
         }
-        lease.give_back(false);
+        lease.release(false);
     }
 
-    /// One try on one link.
-    async fn once(
+    /// Tries the call once on one link.
+    async fn try_once(
         &self,
         at: usize,
         endpoint: &Endpoint,
         caller: &Caller,
         outgoing: &Outgoing,
-        clock: &Arc<Clock>,
-    ) -> Result<Response, Failed> {
+        clock: &Arc<CallClock>,
+    ) -> Result<Response, TryError> {
         let lease = tokio::select! {
             biased;
             lease = self.lease_for(at, endpoint, caller, &outgoing.method) => lease?,
-            () = clock.run_out() => return Err(Failed::NoLink("no connection came free in time")),
+            () = clock.expired() => return Err(TryError::NoLink("no connection came free in time")),
         };
-        let held = Arc::clone(&lease.held);
-        let _in_flight = endpoint.enter();
-        let result = if held.era == Era::Modern {
-            Outgoing::check(outgoing.permit.as_ref()).map_err(Failed::Link)?;
+        let connection = Arc::clone(&lease.connection);
+        let _in_flight = endpoint.count_call();
+        let result = if connection.era == Era::Modern {
+            Outgoing::check(outgoing.permit.as_ref()).map_err(TryError::Link)?;
             tokio::select! {
                 biased;
-                result = held.link.request(outgoing, Arc::clone(clock) as _) => result.map_err(Failed::Link),
-                () = clock.run_out() => Err(Failed::TimedOut),
+                result = connection.link.request(outgoing, Arc::clone(clock) as _) => result.map_err(TryError::Link),
+                () = clock.expired() => Err(TryError::TimedOut),
             }
         } else {
-            let _entered = held.traffic.enter(outgoing.id, Arc::clone(clock) as _, caller.session.clone());
-            let (_wish, level) = held.want_level(caller.log_level);
+            let _registered =
+                connection.traffic.register_call(outgoing.id, Arc::clone(clock) as _, caller.session.clone());
+            let (_level_request, level) = connection.request_log_level(caller.log_level);
             tokio::select! {
                 biased;
                 result = async {
                     if let Some(level) = level {
-                        self.tell_level(&held, level).await;
+                        self.send_log_level(&connection, level).await;
                     }
-                    // That may have taken as long as it liked.
+                    // The previous step may have taken arbitrarily long.
                     Outgoing::check(outgoing.permit.as_ref())?;
-                    held.link.request(outgoing, Arc::clone(clock) as _).await
-                } => result.map_err(Failed::Link),
-                () = clock.run_out() => Err(Failed::TimedOut),
+                    connection.link.request(outgoing, Arc::clone(clock) as _).await
+                } => result.map_err(TryError::Link),
+                () = clock.expired() => Err(TryError::TimedOut),
             }
         };
         match &result {
-            Ok(_) => held.silence.broken(),
-            Err(Failed::TimedOut) => self.ran_out(&held),
-            Err(Failed::Link(LinkError::SessionGone)) => held.retire(),
+            Ok(_) => connection.timeout_streak.record_answer(),
+            Err(TryError::TimedOut) => self.record_call_timeout(&connection),
+            Err(TryError::Link(LinkError::SessionGone)) => connection.retire(),
             Err(_) => {}
         }
-        lease.give_back(matches!(result, Err(Failed::TimedOut)));
+        lease.release(matches!(result, Err(TryError::TimedOut)));
         result
     }
 
-    async fn tell_level(&self, held: &Held, level: LoggingLevel) {
+    async fn send_log_level(&self, connection: &UpstreamConnection, level: LoggingLevel) {
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-        if let Err(error) = self.ask(held, "logging/setLevel", &params).await {
+        if let Err(error) = self.ask(connection, "logging/setLevel", &params).await {
             tracing::debug!(upstream = %self.config.name, %error, "its log level was not set");
         }
     }
 
-    /// It answered. An HTTP status of 500 and above is a failure all the same.
-    fn answered(&self, pass: Pass<'_>, response: &Response) {
+    /// Records an answer. An HTTP status of 500 or above counts as a failure.
+    fn record_answer(&self, pass: CallPass<'_>, response: &Response) {
         let broken = matches!(response, Response::Error(error) if error.status.is_some_and(|status| status >= 500));
         let moved = pass.is_trial() || broken;
         if broken {
-            pass.failed();
+            pass.record_failure();
         } else {
-            pass.well();
+            pass.record_success();
         }
         if moved {
             self.report_breaker();
         }
-        // It has changed its mind about what it is.
+        // The server no longer accepts the negotiated revision.
         if matches!(response, Response::Error(error) if error.code == ErrorKind::UnsupportedVersion.number()) {
-            self.doubt.notify_one();
+            self.era_doubted.notify_one();
         }
     }
 
-    fn explain(&self, failed: Failed, clock: &Clock, resend: Resend) -> (Ended, McpError) {
+    fn to_call_error(&self, failed: TryError, clock: &CallClock, resend: ResendPolicy) -> (CallOutcome, McpError) {
         let name = self.config.name.as_str();
         let error = match failed {
-            Failed::NoLink(message) => return (Ended::Refused, self.overloaded(message)),
-            Failed::TimedOut => {
+            TryError::NoLink(message) => return (CallOutcome::Refused, self.overloaded(message)),
+            TryError::TimedOut => {
                 let limit = u64::try_from(clock.timeout().as_millis()).unwrap_or(u64::MAX);
                 let error = McpError::new(ErrorKind::Timeout, format!("the server {name} did not answer in time"))
                     .with("upstream", name)
                     .with("timeoutMs", limit)
                     .with("outcome", "unknown");
-                return (Ended::Timeout, error);
+                return (CallOutcome::Timeout, error);
             }
-            Failed::Link(error) => error,
+            TryError::Link(error) => error,
         };
-        let (ended, sent) = match &error {
-            LinkError::Unreachable(_) => (Ended::Unreachable, false),
-            LinkError::Withheld => return (Ended::Refused, Permit::lapsed().with("upstream", name)),
-            LinkError::SessionGone => (Ended::Lost, false),
-            // It said no before it did anything.
-            LinkError::Status { status, .. } => (Ended::Lost, *status >= 500 || *status < 400),
-            LinkError::Lost(_) | LinkError::Protocol(_) => (Ended::Lost, true),
+        let (outcome, sent) = match &error {
+            LinkError::Unreachable(_) => (CallOutcome::Unreachable, false),
+            LinkError::Withheld => return (CallOutcome::Refused, Permit::expired_error().with("upstream", name)),
+            LinkError::SessionGone => (CallOutcome::Lost, false),
+            // Refused before the request was processed.
+            LinkError::Status { status, .. } => (CallOutcome::Lost, *status >= 500 || *status < 400),
+            LinkError::Lost(_) | LinkError::Protocol(_) => (CallOutcome::Lost, true),
         };
-        tracing::info!(upstream = name, %error, approved = resend == Resend::Unsent, "a call to it has failed");
-        let said = McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"))
+        tracing::info!(upstream = name, %error, approved = resend == ResendPolicy::Unsent, "a call to it has failed");
+        let error = McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"))
             .with("upstream", name)
             .with("outcome", if sent { "unknown" } else { "not_applied" });
-        (ended, said)
+        (outcome, error)
     }
 
     fn overloaded(&self, message: &'static str) -> McpError {
@@ -315,7 +316,7 @@ impl Upstream {
     }
 }
 
-/// Whether requests of that method may change what others read.
+/// Returns `true` if requests with this method may change data that others read.
 fn may_write(method: &str) -> bool {
     match Method::parse(method) {
         None => true,
@@ -326,18 +327,18 @@ fn may_write(method: &str) -> bool {
 }
 
 /// Counts a call, also one that was dropped.
-struct Count<'a> {
+struct CallRecorder<'a> {
     upstream: &'a Upstream,
-    ended: Ended,
-    /// It may have changed what was read before.
+    outcome: CallOutcome,
+    /// The call may have changed data that was cached.
     writes: bool,
 }
 
-impl Drop for Count<'_> {
+impl Drop for CallRecorder<'_> {
     fn drop(&mut self) {
-        self.upstream.meters.ended(self.ended);
-        if self.writes && !matches!(self.ended, Ended::Refused | Ended::Unreachable) {
-            self.upstream.forget_answers();
+        self.upstream.metrics.record_outcome(self.outcome);
+        if self.writes && !matches!(self.outcome, CallOutcome::Refused | CallOutcome::Unreachable) {
+            self.upstream.invalidate_cache();
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A stateless server that needs input ends the round with that, and the call goes on in another one that brings the
-//! answers (2026-07-28/basic/patterns/mrtr). Each round is sent once, and only after the server itself has said that the
-//! one before ended without a result: together they are one call. Who is asked, and how, is the caller's affair: the bridge
-//! asks a client, an approved change whoever proposed it.
+//! Rounds of a call to a stateless server. A server that needs input ends a round with that result, and the call
+//! continues in another round that carries the answers (2026-07-28/basic/patterns/mrtr). Each round is sent once, after
+//! the server has ended the previous one without a final result. The caller decides who answers: the bridge asks its
+//! client, an approved change asks its proposer.
 
 use std::time::Duration;
 
@@ -13,73 +13,73 @@ use countersign_protocol::{
     json::{Member, member, members, quoted},
 };
 
-/// Rounds of one call at most.
+/// Maximum number of rounds of a call.
 pub const MAX_ROUNDS: usize = 16;
-/// Questions of one round at most.
+/// Maximum number of questions of a round.
 pub const MAX_QUESTIONS: usize = 64;
 /// The pauses before rounds for which nothing was asked.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
-/// The rounds of one call.
+/// The state between the rounds of one call.
 #[derive(Default)]
-pub struct Rounds {
-    made: usize,
+pub struct InputRounds {
+    count: usize,
     pauses: u32,
     responses: Option<String>,
     state: Option<String>,
 }
 
-/// Why there is no other round.
+/// The reason why there is no further round.
 #[derive(Debug)]
-pub enum Stop {
-    /// It needs input and names neither questions nor a state.
-    AsksNothing,
+pub enum RoundError {
+    /// The server needs input but gives neither questions nor a state.
+    NothingAsked,
     /// More than [`MAX_QUESTIONS`] at once.
-    TooMany,
+    TooManyQuestions,
     /// More than [`MAX_ROUNDS`].
-    TooOften,
-    /// Somebody who was asked gave no answer that it could go on with.
+    TooManyRounds,
+    /// A question was not answered in a way that lets the call continue.
     Unanswered(McpError),
 }
 
-impl Rounds {
-    /// What this round brings beside the call's own parameters, as JSON.
+impl InputRounds {
+    /// Returns the parameters that this round adds to the call's own, as JSON.
     #[must_use]
-    pub fn brings(&self) -> Vec<(&'static str, &str)> {
+    pub fn extra_params(&self) -> Vec<(&'static str, &str)> {
         let values = [("inputResponses", &self.responses), ("requestState", &self.state)];
         values.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?))).collect()
     }
 
-    /// Has `ask` find the answers to what a result needs, one for each question and in their order; waits a little where
-    /// nothing is asked.
+    /// Prepares the next round. `ask` returns one answer for each question, in order; without questions, this waits a
+    /// little.
     ///
     /// # Errors
-    /// See [`Stop`].
+    /// See [`RoundError`].
     pub async fn next<'r>(
         &mut self,
         result: &'r str,
         ask: impl AsyncFnOnce(&[Member<'r>]) -> Result<Vec<Box<RawValue>>, McpError>,
-    ) -> Result<(), Stop> {
-        self.made += 1;
-        if self.made >= MAX_ROUNDS {
-            return Err(Stop::TooOften);
+    ) -> Result<(), RoundError> {
+        self.count += 1;
+        if self.count >= MAX_ROUNDS {
+            return Err(RoundError::TooManyRounds);
         }
         let requests = member(result, "inputRequests").filter(|requests| requests.starts_with('{'));
         let requests: Vec<_> = requests.into_iter().flat_map(members).collect();
         self.state = member(result, "requestState").map(ToOwned::to_owned);
         self.responses = None;
         if requests.len() > MAX_QUESTIONS {
-            return Err(Stop::TooMany);
+            return Err(RoundError::TooManyQuestions);
         }
         if requests.is_empty() {
             if self.state.is_none() {
-                return Err(Stop::AsksNothing);
+                return Err(RoundError::NothingAsked);
             }
             tokio::time::sleep(BACKOFF.step(self.pauses)).await;
             self.pauses += 1;
             return Ok(());
         }
-        let answers = ask(&requests).await.map_err(Stop::Unanswered)?;
+        let answers = ask(&requests).await.map_err(RoundError::Unanswered)?;
         let answers = requests.iter().zip(answers);
         let answers = answers.map(|(request, answer)| format!("{}:{}", quoted(&request.key), answer.get()));
         self.responses = Some(format!("{{{}}}", answers.collect::<Vec<_>>().join(",")));
@@ -104,35 +104,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_round_brings_every_answer_and_the_state_as_it_came() {
-        let mut rounds = Rounds::default();
-        assert!(rounds.brings().is_empty());
+        let mut rounds = InputRounds::default();
+        assert!(rounds.extra_params().is_empty());
         let asks = r#"{"resultType":"input_required","requestState":"a\u0041","inputRequests":{"x":{"method":"elicitation/create","params":{}},"y\"":{"method":"roots/list"}}}"#;
         rounds.next(asks, answered).await.unwrap();
         let responses = r#"{"x":{"of":"x"},"y\"":{"of":"y\""}}"#;
-        assert_eq!(rounds.brings(), [("inputResponses", responses), ("requestState", r#""a\u0041""#)]);
+        assert_eq!(rounds.extra_params(), [("inputResponses", responses), ("requestState", r#""a\u0041""#)]);
         rounds.next(r#"{"resultType":"input_required","requestState":"b"}"#, answered).await.unwrap();
-        assert_eq!(rounds.brings(), [("requestState", r#""b""#)], "its last words count");
+        assert_eq!(rounds.extra_params(), [("requestState", r#""b""#)], "its last words count");
         let bare = r#"{"resultType":"input_required","inputRequests":{"x":{"method":"roots/list"}}}"#;
         rounds.next(bare, answered).await.unwrap();
-        assert_eq!(rounds.brings(), [("inputResponses", r#"{"x":{"of":"x"}}"#)]);
+        assert_eq!(rounds.extra_params(), [("inputResponses", r#"{"x":{"of":"x"}}"#)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_cannot_be_answered_ends_the_call() {
         let model = r#"{"inputRequests":{"x":{"method":"sampling/createMessage"}}}"#;
-        let Err(Stop::Unanswered(error)) = Rounds::default().next(model, answered).await else { panic!() };
+        let Err(RoundError::Unanswered(error)) = InputRounds::default().next(model, answered).await else { panic!() };
         assert_eq!(error.kind, ErrorKind::InputRequired);
         for nothing in [r#"{"resultType":"input_required"}"#, r#"{"inputRequests":{}}"#, r#"{"inputRequests":[7]}"#] {
-            assert!(matches!(Rounds::default().next(nothing, answered).await, Err(Stop::AsksNothing)), "{nothing}");
+            assert!(
+                matches!(InputRounds::default().next(nothing, answered).await, Err(RoundError::NothingAsked)),
+                "{nothing}"
+            );
         }
         let many = (0..=MAX_QUESTIONS).map(|n| format!(r#""{n}":{{"method":"roots/list"}}"#)).collect::<Vec<_>>();
         let many = format!(r#"{{"inputRequests":{{{}}}}}"#, many.join(","));
-        assert!(matches!(Rounds::default().next(&many, answered).await, Err(Stop::TooMany)));
-        let mut rounds = Rounds::default();
+        assert!(matches!(InputRounds::default().next(&many, answered).await, Err(RoundError::TooManyQuestions)));
+        let mut rounds = InputRounds::default();
         let again = r#"{"requestState":"b"}"#;
         for _ in 1..MAX_ROUNDS {
             rounds.next(again, answered).await.unwrap();
         }
-        assert!(matches!(rounds.next(again, answered).await, Err(Stop::TooOften)));
+        assert!(matches!(rounds.next(again, answered).await, Err(RoundError::TooManyRounds)));
     }
 }

@@ -1,8 +1,8 @@
-//! Definitions of an upstream's tools, prompts and resources: what the gateway must know of them, read from the
-//! upstream's own text, which goes along under the names that clients use.
+//! Parses definitions of an upstream's tools, prompts and resources. The members that the gateway needs are read from
+//! the upstream's text, which is passed on under the names that clients use.
 //!
-//! A definition that breaks its schema is left out, with a reason: strict clients refuse a whole list for one such
-//! entry, and then it would spoil the others.
+//! A definition that violates its schema is omitted with a reason, because strict clients reject a whole list for one
+//! such entry.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use serde_json::{Value, value::RawValue};
 use super::names::Names;
 use countersign_protocol::{
     annotations::ToolAnnotations,
-    json::{Fate, add_members, edit_members, member, replace_strings, string},
+    json::{MemberAction, add_members, edit_members, member, replace_strings, string},
 };
 use countersign_provider::{PromptArgumentDef, PromptDef, ResourceDef, ResourceTemplateDef, ToolDef};
 
-/// Why a definition is left out, for the log and the dashboard.
+/// The reason why a definition is omitted, for the log and the dashboard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {name:?} is left out: {reason}")]
 pub struct DefinitionError {
-    /// `the tool` and the like.
+    /// The kind of definition, such as `the tool`.
     pub what: &'static str,
-    /// As the upstream calls it, as far as that can be read.
+    /// The upstream's own name of the definition, if it could be read.
     pub name: String,
     pub reason: String,
 }
@@ -38,7 +38,7 @@ struct Tool {
     annotations: Option<Annotations>,
 }
 
-/// Of a tool. What is absent has the default that the schema names (schema/2025-11-25, `ToolAnnotations`).
+/// Annotations of a tool. Absent hints have the defaults of the schema (schema/2025-11-25, `ToolAnnotations`).
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Annotations {
@@ -86,20 +86,20 @@ struct Template {
 }
 
 impl Names {
-    /// A tool under the name that clients use.
+    /// Parses a tool and gives it the name that clients use.
     ///
     /// # Errors
-    /// Why strict clients would not read it.
+    /// Fails if strict clients would reject the definition.
     pub fn tool(&self, raw: &Arc<RawValue>) -> Result<ToolDef, DefinitionError> {
-        let tool: Tool = read("the tool", "name", raw)?;
-        let fault = |reason: &str| left_out("the tool", &tool.name, reason);
+        let tool: Tool = parse_definition("the tool", "name", raw)?;
+        let fault = |reason: &str| definition_error("the tool", &tool.name, reason);
         let Some(schema) = tool.input_schema.as_object() else { return Err(fault("its inputSchema is not an object")) };
         let mut raw = raw.clone();
         match schema.get("type") {
             Some(kind) if kind == "object" => {}
             Some(_) => return Err(fault("the type of its inputSchema is not `object`")),
-            // Arguments are an object anyway, and clients want to read that.
-            None => raw = typed(&raw),
+            // Arguments are always an object, and clients require the type to be stated.
+            None => raw = with_object_type(&raw),
         }
         if tool.output_schema.as_ref().is_some_and(|schema| !schema.is_object()) {
             return Err(fault("its outputSchema is not an object"));
@@ -117,20 +117,20 @@ impl Names {
                 open_world_hint: hints.open_world_hint.unwrap_or(true),
             },
             self_service: false,
-            // Nobody knows: its time-out is the server's.
+            // Unknown for an upstream's tool; the server's timeout applies.
             long_running: true,
-            reads_when: None,
-            raw: Some(self.renamed(&raw, "name")),
+            read_only_when: None,
+            raw: Some(self.with_exposed_name(&raw, "name")),
             name: self.expose(&tool.name).into_owned(),
         })
     }
 
-    /// A prompt under the name that clients use.
+    /// Parses a prompt and gives it the name that clients use.
     ///
     /// # Errors
-    /// Why strict clients would not read it.
+    /// Fails if strict clients would reject the definition.
     pub fn prompt(&self, raw: &Arc<RawValue>) -> Result<PromptDef, DefinitionError> {
-        let prompt: Prompt = read("the prompt", "name", raw)?;
+        let prompt: Prompt = parse_definition("the prompt", "name", raw)?;
         let arguments = prompt.arguments.unwrap_or_default().into_iter().map(|a| PromptArgumentDef {
             title: a.title.unwrap_or_else(|| a.name.clone()),
             name: a.name,
@@ -141,81 +141,82 @@ impl Names {
             title: prompt.title.unwrap_or_else(|| prompt.name.clone()),
             description: prompt.description.unwrap_or_default(),
             arguments: arguments.collect(),
-            raw: Some(self.renamed(raw, "name")),
+            raw: Some(self.with_exposed_name(raw, "name")),
             name: self.expose(&prompt.name).into_owned(),
         })
     }
 
-    /// A resource under the URI that clients use.
+    /// Parses a resource and gives it the URI that clients use.
     ///
     /// # Errors
-    /// Why strict clients would not read it.
+    /// Fails if strict clients would reject the definition.
     pub fn resource(&self, raw: &Arc<RawValue>) -> Result<ResourceDef, DefinitionError> {
-        let resource: Resource = read("the resource", "uri", raw)?;
+        let resource: Resource = parse_definition("the resource", "uri", raw)?;
         Ok(ResourceDef {
             uri: self.expose_uri(&resource.uri).into_owned(),
             title: resource.title.unwrap_or_else(|| resource.name.clone()),
             name: resource.name,
             description: resource.description.unwrap_or_default(),
             mime_type: resource.mime_type.unwrap_or_default(),
-            raw: Some(self.renamed(raw, "uri")),
+            raw: Some(self.with_exposed_name(raw, "uri")),
         })
     }
 
-    /// A resource template under the URI template that clients use.
+    /// Parses a resource template and gives it the URI template that clients use.
     ///
     /// # Errors
-    /// Why strict clients would not read it.
+    /// Fails if strict clients would reject the definition.
     pub fn template(&self, raw: &Arc<RawValue>) -> Result<ResourceTemplateDef, DefinitionError> {
-        let template: Template = read("the resource template", "uriTemplate", raw)?;
+        let template: Template = parse_definition("the resource template", "uriTemplate", raw)?;
         Ok(ResourceTemplateDef {
             uri_template: self.expose_uri(&template.uri_template).into_owned(),
             title: template.title.unwrap_or_else(|| template.name.clone()),
             name: template.name,
             description: template.description.unwrap_or_default(),
             mime_type: template.mime_type.unwrap_or_default(),
-            raw: Some(self.renamed(raw, "uriTemplate")),
+            raw: Some(self.with_exposed_name(raw, "uriTemplate")),
         })
     }
 
-    /// The definition with its name, URI or URI template as clients use it; the same text where they are the same.
-    fn renamed(&self, raw: &Arc<RawValue>, key: &str) -> Arc<RawValue> {
+    /// Returns the definition with the name, URI or URI template that clients use, or the unchanged text if both are
+    /// equal.
+    fn with_exposed_name(&self, raw: &Arc<RawValue>, key: &str) -> Arc<RawValue> {
         if self.is_identity() {
             return raw.clone();
         }
         let renamed = replace_strings(raw.get(), &[key], |_, own| {
             Some(if key == "name" { self.expose(own) } else { self.expose_uri(own) }.into_owned())
         });
-        arc(renamed).unwrap_or_else(|| raw.clone())
+        to_raw(renamed).unwrap_or_else(|| raw.clone())
     }
 }
 
-fn read<'a, T: Deserialize<'a>>(
+fn parse_definition<'a, T: Deserialize<'a>>(
     what: &'static str,
     key: &'static str,
     raw: &'a RawValue,
 ) -> Result<T, DefinitionError> {
     serde_json::from_str(raw.get()).map_err(|error| {
         let name = member(raw.get(), key).and_then(string).unwrap_or_default();
-        left_out(what, &name, &error.to_string())
+        definition_error(what, &name, &error.to_string())
     })
 }
 
-fn left_out(what: &'static str, name: &str, reason: &str) -> DefinitionError {
+fn definition_error(what: &'static str, name: &str, reason: &str) -> DefinitionError {
     let short = |text: &str| text.chars().take(200).collect();
     DefinitionError { what, name: short(name), reason: short(reason) }
 }
 
-/// The tool with `"type": "object"` in its input schema.
-fn typed(raw: &Arc<RawValue>) -> Arc<RawValue> {
+/// Returns the tool with `"type": "object"` in its input schema.
+fn with_object_type(raw: &Arc<RawValue>) -> Arc<RawValue> {
     let text = edit_members(raw.get(), |key, value| match key {
-        "inputSchema" => Fate::Set(add_members(value, &[("type", r#""object""#)])),
-        _ => Fate::Keep,
+        "inputSchema" => MemberAction::Set(add_members(value, &[("type", r#""object""#)])),
+        _ => MemberAction::Keep,
     });
-    arc(text).unwrap_or_else(|| raw.clone())
+    to_raw(text).unwrap_or_else(|| raw.clone())
 }
 
-fn arc(text: Option<String>) -> Option<Arc<RawValue>> {
+fn to_raw(text: Option<String>) -> Option<Arc<RawValue>> {
     text.and_then(|text| RawValue::from_string(text).ok()).map(Arc::from)
 }
 

@@ -1,8 +1,8 @@
-//! What an upstream offers: its lists, as it wrote them and as the gateway gives them on.
+//! The lists of an upstream, in its own words and as the gateway offers them.
 
 pub mod defs;
 pub mod names;
-pub(crate) mod offered;
+pub(crate) mod usable_definitions;
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use serde_json::value::RawValue;
 use crate::link::Negotiated;
 
 pub use names::Names;
-pub use offered::is_let_through;
+pub use usable_definitions::is_tool_allowed;
 
-/// What an upstream offers, as it wrote it, in its order; all pages of each list.
+/// The complete lists of an upstream in its own words and order.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     pub tools: Vec<Arc<RawValue>>,
     pub prompts: Vec<Arc<RawValue>>,
     pub resources: Vec<Arc<RawValue>>,
     pub templates: Vec<Arc<RawValue>>,
-    /// Lists of which only a part was read, and why.
-    pub cut: Vec<(&'static str, String)>,
+    /// Lists that were read only in part, and the reason.
+    pub truncated: Vec<(&'static str, String)>,
 }
 
 bitflags::bitflags! {
@@ -38,7 +38,7 @@ bitflags::bitflags! {
 impl ListKinds {
     /// Returns the list that a notification says has changed.
     #[must_use]
-    pub fn of_notification(method: &str) -> Option<Self> {
+    pub fn from_notification(method: &str) -> Option<Self> {
         match method {
             "notifications/tools/list_changed" => Some(Self::TOOLS),
             "notifications/prompts/list_changed" => Some(Self::PROMPTS),
@@ -48,9 +48,9 @@ impl ListKinds {
     }
 }
 
-/// What a server's capabilities say.
+/// The features that a server declares in its capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offers {
+pub struct ServerFeatures {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
@@ -61,9 +61,9 @@ pub struct Offers {
     pub resources_changed: bool,
 }
 
-impl Offers {
+impl ServerFeatures {
     #[must_use]
-    pub fn of(negotiated: &Negotiated) -> Self {
+    pub fn from_negotiated(negotiated: &Negotiated) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         struct Flags {
@@ -94,16 +94,17 @@ impl Offers {
         }
     }
 
-    /// Nothing that has a list: some servers forget to declare what they have, so they are asked for all of it.
+    /// Returns `true` if no list is declared. Some servers forget to declare their lists, so all of them are requested
+    /// then.
     #[must_use]
-    pub const fn says_nothing(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         !(self.tools || self.prompts || self.resources)
     }
 }
 
 impl Catalog {
-    /// Bytes of all lists but that one.
-    pub(crate) fn bytes_beside(&self, member: &str) -> usize {
+    /// Returns the size of all lists except this one, in bytes.
+    pub(crate) fn bytes_of_other_lists(&self, member: &str) -> usize {
         let lists = [
             ("tools", &self.tools),
             ("prompts", &self.prompts),
@@ -115,9 +116,9 @@ impl Catalog {
     }
 }
 
-/// Whether two lists are the same text.
+/// Returns `true` if both lists consist of the same text.
 #[must_use]
-pub fn same(a: &[Arc<RawValue>], b: &[Arc<RawValue>]) -> bool {
+pub fn is_same_text(a: &[Arc<RawValue>], b: &[Arc<RawValue>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.get() == b.get())
 }
 
@@ -127,8 +128,8 @@ mod tests {
 
     #[test]
     fn capabilities_are_read_leniently() {
-        let offers = |text: &str| {
-            Offers::of(&Negotiated {
+        let features = |text: &str| {
+            ServerFeatures::from_negotiated(&Negotiated {
                 revision: countersign_protocol::Revision::V2025_11_25,
                 capabilities: Arc::from(RawValue::from_string(text.to_owned()).unwrap()),
                 server_info: None,
@@ -136,11 +137,11 @@ mod tests {
                 ttl_ms: None,
             })
         };
-        let all = offers(r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"x":1}"#);
+        let all = features(r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"x":1}"#);
         assert!(all.tools && all.tools_changed && all.resources && all.subscribe && all.logging);
         assert!(!all.prompts && !all.resources_changed);
-        assert!(offers("{}").says_nothing());
-        assert!(offers("7").says_nothing());
-        assert!(offers(r#"{"tools":7}"#).says_nothing());
+        assert!(features("{}").is_empty());
+        assert!(features("7").is_empty());
+        assert!(features(r#"{"tools":7}"#).is_empty());
     }
 }

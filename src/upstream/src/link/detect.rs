@@ -21,7 +21,7 @@ pub const PROBE: Duration = Duration::from_secs(5);
 /// Over HTTP servers always answer, if only with an error; one that is slow may be starting.
 pub const PROBE_HTTP: Duration = Duration::from_secs(15);
 
-/// How long `server/discover` may be answered after `initialize`, where both were asked.
+/// How long `server/discover` may be answered after `handshake_revision`, where both were asked.
 const TURN: Duration = Duration::from_millis(500);
 
 /// What was found out.
@@ -37,7 +37,7 @@ pub struct Detected {
 enum Verdict {
     Modern(Negotiated),
     Legacy,
-    /// It has not answered in time; what it says to `initialize` tells.
+    /// It has not answered in time; what it says to `handshake_revision` tells.
     Unclear(LinkError),
 }
 
@@ -147,7 +147,7 @@ async fn probe(link: &dyn Link, apart: bool, limit: Duration) -> Result<Verdict,
 /// What a server says of itself, in the stateless era.
 ///
 /// # Errors
-/// As [`Link::request`]; [`LinkError::Protocol`] if it is not a server of this era after all.
+/// As [`Link::parse_request`]; [`LinkError::Protocol`] if it is not a server of this era after all.
 pub async fn discover(link: &dyn Link) -> Result<Negotiated, LinkError> {
     match ask(link).await? {
         Asked::Modern(negotiated) => Ok(negotiated),

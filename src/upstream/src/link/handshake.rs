@@ -9,14 +9,14 @@ use super::{Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response
 use countersign_protocol::{Era, Revision, capabilities::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 
-/// The id of `initialize` and of `server/discover`; [`crate::server::Upstream::mint`] starts at 1.
+/// The id of `handshake_revision` and of `server/discover`; [`crate::server::Upstream::mint`] starts at 1.
 pub const FIRST_ID: u64 = 0;
 
 /// The id of [`second_question`]: its answer may come late, on a link that is kept because the first question was
 /// answered after all, so none of the ids that calls get may be it. The greatest that every server can hold.
 pub(crate) const SECOND_ID: u64 = i32::MAX as u64;
 
-/// How long a server may take to answer `initialize`: it may install itself first.
+/// How long a server may take to answer `handshake_revision`: it may install itself first.
 pub const OPENING: Duration = Duration::from_secs(60);
 
 /// How the gateway names itself to upstreams: an `Implementation`, as JSON.
@@ -25,11 +25,11 @@ pub fn client_info() -> &'static str {
     concat!(r#"{"name":"countersign","title":"Countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
 }
 
-/// Connects and shakes hands: `initialize` and `notifications/initialized` in the handshake era, nothing in the
+/// Connects and shakes hands: `handshake_revision` and `notifications/initialized` in the handshake era, nothing in the
 /// stateless one, where `known` is what discovery said.
 ///
 /// # Errors
-/// As [`Connector::connect`] and [`Link::request`]; [`LinkError::Protocol`] if the server answers `initialize` with an
+/// As [`Connector::connect`] and [`Link::parse_request`]; [`LinkError::Protocol`] if the server answers `handshake_revision` with an
 /// error, with a revision that the gateway does not have, or not within [`OPENING`].
 pub async fn open(
     connector: &dyn Connector,
@@ -85,7 +85,7 @@ enum Shaken {
     Wants(Revision),
 }
 
-/// `initialize` on a link on which `server/discover` was not answered in time. The link is thrown away where this one is
+/// `handshake_revision` on a link on which `server/discover` was not answered in time. The link is thrown away where this one is
 /// answered first.
 pub(crate) fn second_question() -> Outgoing {
     let params = params(Revision::NEWEST_LEGACY, &ClientCapabilities::default());

@@ -74,7 +74,7 @@ impl Outgoing {
     /// # Errors
     /// [`LinkError::Withheld`]
     pub(crate) fn check(permit: Option<&Permit>) -> Result<(), LinkError> {
-        if permit.is_none_or(Permit::holds) { Ok(()) } else { Err(LinkError::Withheld) }
+        if permit.is_none_or(Permit::is_valid) { Ok(()) } else { Err(LinkError::Withheld) }
     }
 }
 

@@ -121,7 +121,7 @@ impl Mux {
             let listen = &*outgoing.method == LISTEN;
             state.flights.insert(outgoing.id, Flight { listener, answer, listen });
         }
-        // `initialize` must not be cancelled (2025-11-25/basic/utilities/cancellation).
+        // `handshake_revision` must not be cancelled (2025-11-25/basic/utilities/cancellation).
         let _cancel = Cancel { mux: self, id: outgoing.id, tell: &*outgoing.method != "initialize" };
         answered.await.unwrap_or_else(|_| Err(LinkError::Lost("another request took its id".to_owned())))
     }

@@ -156,7 +156,7 @@ impl Queue {
                         break;
                     }
                     let (cost, id) = (entry.cost(), entry.id);
-                    let permitted = entry.permit.as_ref().is_none_or(Permit::holds);
+                    let permitted = entry.permit.as_ref().is_none_or(Permit::is_valid);
                     if permitted {
                         out.reserve(entry.line.len() + 1);
                         out.put_slice(&entry.line);

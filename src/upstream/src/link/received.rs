@@ -9,7 +9,7 @@ use super::{Response, UpstreamNotification};
 use countersign_protocol::{
     RequestId,
     envelope::{self, Incoming, Limits, Message},
-    redact::redacted,
+    redact::redact,
     rpc_error::RpcError,
 };
 
@@ -123,7 +123,7 @@ pub fn shown(bytes: &[u8]) -> String {
 /// As [`shown`], of fewer bytes. Secrets go before the cut, which could leave the beginning of one.
 pub fn beginning(bytes: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(READ)]);
-    let text = redacted(&text);
+    let text = redact(&text);
     let text = &text[..text.floor_char_boundary(max)];
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn what_is_shown_ends_within_no_secret() {
         const SECRET: &str = "shown-secret-0123456789";
-        countersign_protocol::redact::keep_secret([SECRET.to_owned()]);
+        countersign_protocol::redact::register_secrets([SECRET.to_owned()]);
         for before in 1024 - SECRET.len()..=1024 {
             let shown = shown(format!("{}{SECRET} and more", "x".repeat(before)).as_bytes());
             assert!(!shown.contains("xs") && shown.len() <= 1024, "{before}: {shown}");

@@ -24,12 +24,12 @@ pub struct Breaker {
     /// A copy of what `inner` says, so that a call to a healthy server takes no lock.
     state: AtomicU8,
     /// Calls that ended well since the oldest failure that still counts.
-    well: AtomicU32,
-    inner: Mutex<Inner>,
+    successes: AtomicU32,
+    inner: Mutex<BreakerState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct BreakerState {
     failures: std::collections::VecDeque<Instant>,
     /// Since when it is open.
     opened: Option<Instant>,
@@ -40,7 +40,7 @@ struct Inner {
 impl Breaker {
     #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
-        Self { config, state: AtomicU8::new(CLOSED), well: AtomicU32::new(0), inner: Mutex::default() }
+        Self { config, state: AtomicU8::new(CLOSED), successes: AtomicU32::new(0), inner: Mutex::default() }
     }
 
     #[must_use]
@@ -56,12 +56,12 @@ impl Breaker {
     ///
     /// # Errors
     /// How long to wait before asking again.
-    pub fn admit(&self) -> Result<Pass<'_>, Duration> {
+    pub fn admit(&self) -> Result<CallPass<'_>, Duration> {
         if self.state.load(Ordering::Relaxed) == CLOSED {
-            return Ok(Pass { breaker: self, trial: false, told: false });
+            return Ok(CallPass { breaker: self, trial: false, reported: false });
         }
         let mut inner = self.inner.lock();
-        let Some(opened) = inner.opened else { return Ok(Pass { breaker: self, trial: false, told: false }) };
+        let Some(opened) = inner.opened else { return Ok(CallPass { breaker: self, trial: false, reported: false }) };
         let open = opened.elapsed();
         if open < self.config.cooldown {
             return Err(self.config.cooldown.saturating_sub(open));
@@ -71,11 +71,11 @@ impl Breaker {
         }
         inner.trial = true;
         self.state.store(State::HalfOpen as u8, Ordering::Relaxed);
-        Ok(Pass { breaker: self, trial: true, told: false })
+        Ok(CallPass { breaker: self, trial: true, reported: false })
     }
 
     /// Whether a call would be refused now.
-    pub fn refuses(&self) -> bool {
+    pub fn is_refusing(&self) -> bool {
         if self.state.load(Ordering::Relaxed) == CLOSED {
             return false;
         }
@@ -85,7 +85,7 @@ impl Breaker {
 
     /// Somebody else was refused or not answered: the next call is tried alone, and its end decides. What is open already
     /// stays so.
-    pub fn doubt(&self) {
+    pub fn require_trial(&self) {
         let mut inner = self.inner.lock();
         // A machine that was started less than a cooldown ago has no such moment; its own calls find out.
         if self.config.threshold > 0
@@ -103,9 +103,9 @@ impl Breaker {
         self.close(&mut self.inner.lock());
     }
 
-    fn close(&self, inner: &mut Inner) {
-        *inner = Inner::default();
-        self.well.store(0, Ordering::Relaxed);
+    fn close(&self, inner: &mut BreakerState) {
+        *inner = BreakerState::default();
+        self.successes.store(0, Ordering::Relaxed);
         self.state.store(CLOSED, Ordering::Relaxed);
     }
 
@@ -129,11 +129,11 @@ impl Breaker {
             inner.failures.pop_front();
         }
         if inner.failures.is_empty() {
-            self.well.store(0, Ordering::Relaxed);
+            self.successes.store(0, Ordering::Relaxed);
         }
         inner.failures.push_back(now);
         let failed = u32::try_from(inner.failures.len()).unwrap_or(u32::MAX);
-        if failed >= self.config.threshold && failed >= self.well.load(Ordering::Relaxed) {
+        if failed >= self.config.threshold && failed >= self.successes.load(Ordering::Relaxed) {
             inner.failures.clear();
             inner.opened = Some(now);
             self.state.store(State::Open as u8, Ordering::Relaxed);
@@ -144,13 +144,13 @@ impl Breaker {
 /// Lets one call through. Dropped without a word (a call that its client cancelled), it counts for nothing.
 #[derive(Debug)]
 #[must_use]
-pub struct Pass<'a> {
+pub struct CallPass<'a> {
     breaker: &'a Breaker,
     trial: bool,
-    told: bool,
+    reported: bool,
 }
 
-impl Pass<'_> {
+impl CallPass<'_> {
     /// The one call whose end decides.
     #[must_use]
     pub fn is_trial(&self) -> bool {
@@ -158,25 +158,25 @@ impl Pass<'_> {
     }
 
     /// The server answered, with whatever.
-    pub fn well(mut self) {
-        self.told = true;
+    pub fn record_success(mut self) {
+        self.reported = true;
         if self.trial {
             self.breaker.close(&mut self.breaker.inner.lock());
         } else {
-            self.breaker.well.fetch_add(1, Ordering::Relaxed);
+            self.breaker.successes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// No answer, or none that the protocol knows.
-    pub fn failed(mut self) {
-        self.told = true;
+    pub fn record_failure(mut self) {
+        self.reported = true;
         self.breaker.fail(self.trial);
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for CallPass<'_> {
     fn drop(&mut self) {
-        if self.trial && !self.told {
+        if self.trial && !self.reported {
             let mut inner = self.breaker.inner.lock();
             inner.trial = false;
             if inner.opened.is_some() {
@@ -196,7 +196,7 @@ mod tests {
 
     fn fail(breaker: &Breaker, times: u32) {
         for _ in 0..times {
-            breaker.admit().unwrap().failed();
+            breaker.admit().unwrap().record_failure();
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
         let trial = breaker.admit().unwrap();
         assert_eq!(breaker.state(), State::HalfOpen);
         assert!(breaker.admit().is_err(), "only one call is tried");
-        trial.well();
+        trial.record_success();
         assert_eq!(breaker.state(), State::Closed);
         fail(&breaker, 2);
         assert_eq!(breaker.state(), State::Closed, "it starts anew");
@@ -225,12 +225,12 @@ mod tests {
         let breaker = breaker();
         fail(&breaker, 3);
         tokio::time::advance(Duration::from_secs(10)).await;
-        breaker.admit().unwrap().failed();
+        breaker.admit().unwrap().record_failure();
         assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(10));
         tokio::time::advance(Duration::from_secs(10)).await;
         drop(breaker.admit().unwrap());
         assert_eq!(breaker.state(), State::Open);
-        breaker.admit().unwrap().well();
+        breaker.admit().unwrap().record_success();
         assert_eq!(breaker.state(), State::Closed);
     }
 
@@ -242,7 +242,7 @@ mod tests {
         fail(&breaker, 2);
         assert_eq!(breaker.state(), State::Closed, "the first two are too old");
         for _ in 0..100 {
-            breaker.admit().unwrap().well();
+            breaker.admit().unwrap().record_success();
         }
         fail(&breaker, 10);
         assert_eq!(breaker.state(), State::Closed, "most calls go well");
@@ -252,17 +252,17 @@ mod tests {
     async fn in_doubt_one_call_is_tried_and_decides() {
         let breaker = breaker();
         tokio::time::advance(Duration::from_secs(60)).await;
-        breaker.doubt();
+        breaker.require_trial();
         assert_eq!(breaker.state(), State::HalfOpen);
         let trial = breaker.admit().unwrap();
         assert!(trial.is_trial() && breaker.admit().is_err(), "only one call is tried");
-        breaker.doubt();
-        trial.well();
+        breaker.require_trial();
+        trial.record_success();
         assert_eq!(breaker.state(), State::Closed);
-        breaker.doubt();
-        breaker.admit().unwrap().failed();
+        breaker.require_trial();
+        breaker.admit().unwrap().record_failure();
         assert_eq!(breaker.state(), State::Open);
-        breaker.doubt();
+        breaker.require_trial();
         assert!(breaker.admit().is_err(), "what is open stays so");
     }
 

@@ -1,4 +1,4 @@
-//! One place where an upstream can be reached: its only one, or one of its replicas.
+//! An endpoint of an upstream: its only one, or one of its replicas.
 
 use std::sync::{
     Arc,
@@ -7,18 +7,18 @@ use std::sync::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::{breaker::Breaker, held::Held, pool::Pool};
+use super::{breaker::Breaker, connection::UpstreamConnection, pool::Pool};
 use crate::link::{Connector, LinkKind};
 use countersign_config::BreakerConfig;
 
-/// See the module's page.
+/// One endpoint with its connections.
 pub struct Endpoint {
-    /// Era detection may find that another transport is spoken here.
+    /// The connector, which era detection may replace if the server speaks another transport.
     connector: ArcSwap<Arc<dyn Connector>>,
     pub breaker: Breaker,
     pub pool: Pool,
-    /// The link without capabilities that everybody shares who needs none of its own.
-    pub plain: ArcSwapOption<Held>,
+    /// The link without capabilities, shared by all callers that need none.
+    pub plain: ArcSwapOption<UpstreamConnection>,
     in_flight: AtomicUsize,
 }
 
@@ -49,10 +49,10 @@ impl Endpoint {
         self.connector.load().kind()
     }
 
-    /// The plain link, if it can be used.
+    /// Returns the plain link if it can be used.
     #[must_use]
-    pub fn plain(&self) -> Option<Arc<Held>> {
-        self.plain.load_full().filter(|held| held.usable())
+    pub fn plain(&self) -> Option<Arc<UpstreamConnection>> {
+        self.plain.load_full().filter(|connection| connection.is_usable())
     }
 
     #[must_use]
@@ -61,7 +61,7 @@ impl Endpoint {
     }
 
     /// Counts a call until the guard is dropped.
-    pub fn enter(&self) -> InFlight<'_> {
+    pub fn count_call(&self) -> InFlight<'_> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(&self.in_flight)
     }
@@ -74,7 +74,7 @@ impl Endpoint {
     }
 }
 
-/// See [`Endpoint::enter`].
+/// Uncounts a call when dropped (see [`Endpoint::count_call`]).
 pub struct InFlight<'a>(&'a AtomicUsize);
 
 impl Drop for InFlight<'_> {
@@ -83,10 +83,10 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The endpoint for the next call: of two chosen by chance, the one with fewer calls in flight. `ready` says which can
-/// be called at all.
+/// Chooses the endpoint of the next call: of two random ones, that with fewer calls in flight. `ready` tells which
+/// endpoints can be called.
 #[must_use]
-pub fn choose(endpoints: &[Endpoint], ready: impl Fn(usize) -> bool) -> Option<usize> {
+pub fn choose_endpoint(endpoints: &[Endpoint], ready: impl Fn(usize) -> bool) -> Option<usize> {
     if endpoints.len() == 1 {
         return ready(0).then_some(0);
     }
@@ -96,7 +96,7 @@ pub fn choose(endpoints: &[Endpoint], ready: impl Fn(usize) -> bool) -> Option<u
         1 => return all.first().copied(),
         count => {
             let first = random_below(count);
-            // Another one, each as likely.
+            // Any other endpoint, all with equal probability.
             let second = (first + 1 + random_below(count - 1)) % count;
             [first, second].map(|at| all.get(at).copied().unwrap_or_default())
         }
@@ -105,7 +105,7 @@ pub fn choose(endpoints: &[Endpoint], ready: impl Fn(usize) -> bool) -> Option<u
     Some(if load(two) < load(one) { two } else { one })
 }
 
-/// Evenly enough for a choice among few.
+/// Returns a random number below `bound`, uniform enough for small bounds.
 pub fn random_below(bound: usize) -> usize {
     let random = getrandom::u32().map_or(0, |r| r as usize);
     random.checked_rem(bound).unwrap_or(0)

@@ -1,18 +1,18 @@
-//! One upstream server, as the rest of the gateway sees it.
+//! One upstream server as seen by the rest of the gateway.
 
 pub(crate) mod breaker;
 pub mod cache;
+pub(crate) mod call_slots;
 pub mod caller;
+pub(crate) mod connection;
 pub(crate) mod endpoint;
-pub(crate) mod held;
+pub(crate) mod link_choice;
 pub(crate) mod own_requests;
-pub(crate) mod pinned;
-pub(crate) mod places;
 pub(crate) mod pool;
-pub(crate) mod silence;
+pub(crate) mod resource_watches;
 pub mod status;
+pub(crate) mod timeout_streak;
 pub(crate) mod timeouts;
-pub(crate) mod watched;
 
 use std::{
     sync::{
@@ -30,151 +30,155 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     cache::Cache,
+    call_slots::CallSlots,
     endpoint::Endpoint,
-    places::Places,
-    status::Meters,
-    timeouts::Timeouts,
-    watched::{Elsewhere, TOGETHER, Watched},
+    resource_watches::{DUPLICATE_WINDOW, ResourceWatches, UpdateAction},
+    status::UpstreamMetrics,
+    timeouts::CallTimeouts,
 };
 use crate::{
-    catalog::{Catalog, ListKinds, names::Names, offered::Offered},
+    catalog::{Catalog, ListKinds, names::Names, usable_definitions::UsableDefinitions},
     link::{Connector, LinkError, LinkKind, Negotiated, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
 use countersign_provider::ProviderEvent;
 
 pub use caller::Caller;
-pub use pinned::Pinned;
+pub use link_choice::LinkChoice;
 pub use status::UpstreamStatus;
 
-/// Events held for a receiver that is slow; beyond that it re-reads.
-const EVENTS: usize = 256;
+/// Events buffered for a slow receiver, which reads the lists again after more.
+const EVENT_BUFFER: usize = 256;
 
-/// Whether the server is there.
+/// The state of the connection.
 #[derive(Clone, Debug)]
 pub enum Phase {
-    /// On the way, for the first time or again.
+    /// Connecting for the first time or again.
     Connecting,
     Up,
-    /// The last try failed; there will be others.
+    /// The last attempt failed; others will follow.
     Down(LinkError),
 }
 
-/// Does what takes time of an upstream, on the upstreams' thread. What it does is in `calls` and `upkeep`.
+/// Performs an upstream's long-running work on the upstreams' thread. Its messages are in `calls` and `upkeep`.
 pub struct UpstreamActor(pub Arc<Upstream>);
 
-/// See the module's page. Cheap to read from any thread; what takes time happens in its actor.
+/// An upstream server. Reading it is cheap on any thread; long-running work happens in its actor.
 pub struct Upstream {
     pub config: Arc<UpstreamConfig>,
-    /// The fingerprint of its command or addresses.
+    /// The fingerprint of the command or addresses.
     pub target: String,
     pub names: Names,
-    pub(super) me: Weak<Self>,
-    pub(super) last: AtomicU64,
+    pub(super) weak_self: Weak<Self>,
+    pub(super) last_request_id: AtomicU64,
     pub(super) negotiated: ArcSwapOption<Negotiated>,
     pub(super) catalog: ArcSwap<Catalog>,
-    pub(super) offered: ArcSwap<Offered>,
+    pub(super) definitions: ArcSwap<UsableDefinitions>,
     pub(super) endpoints: Box<[Endpoint]>,
-    pub(super) places: Places,
-    pub(super) timeouts: Timeouts,
+    pub(super) call_slots: CallSlots,
+    pub(super) timeouts: CallTimeouts,
     pub(super) phase: watch::Sender<Phase>,
-    /// It was reached, or a try has failed, for the first time.
-    pub(super) settled: AtomicBool,
-    /// It was reached and its lists were read; never undone.
+    /// The first attempt to connect has succeeded or failed.
+    pub(super) first_attempt_done: AtomicBool,
+    /// The upstream was reached and its lists were read; never reset.
     reached: AtomicBool,
-    /// The lists that must be read again, and who does it.
-    pub(super) dirty: AtomicU8,
-    pub(super) wake: Notify,
-    /// A call came while it is away.
-    pub(super) nudge: Notify,
-    /// It says that it is not of the era that it was found to be.
-    pub(super) doubt: Notify,
-    /// The endpoint whose lists are shown.
-    pub(super) home: AtomicUsize,
-    /// Milliseconds since the actor's start when the lists go stale; `u64::MAX` while nothing is known.
+    /// The lists to read again, as bits of [`ListKinds`].
+    /// Notified when lists have become stale.
+    pub(super) stale_lists: AtomicU8,
+    pub(super) lists_stale: Notify,
+    /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
+    pub(super) reconnect: Notify,
+    /// Notified when the server's answers contradict the detected era.
+    pub(super) era_doubted: Notify,
+    /// The index of the endpoint whose lists are offered.
+    pub(super) current_endpoint: AtomicUsize,
+    /// The time at which the lists become stale, in milliseconds since the upstream was configured; `u64::MAX` if
+    /// unknown.
     pub(super) stale_at: AtomicU64,
-    pub(super) watched: Watched,
-    /// Where the configuration wants answers kept.
+    pub(super) resource_watches: ResourceWatches,
+    /// `None` unless the configuration enables the cache.
     cache: Option<Cache>,
     pub(super) events: broadcast::Sender<ProviderEvent>,
     pub(super) actor: OnceLock<Addr<UpstreamActor>>,
-    pub(super) meters: Meters,
+    pub(super) metrics: UpstreamMetrics,
     pub(super) stop: CancellationToken,
 }
 
 impl Upstream {
-    /// An upstream that nobody has tried to reach yet. A connector for each of its URLs, or for its command.
+    /// Creates an upstream that was never connected. There is one connector for each of its URLs, or one for its
+    /// command.
     #[must_use]
     pub fn new(config: Arc<UpstreamConfig>, connectors: Vec<Arc<dyn Connector>>) -> Arc<Self> {
         let breaker = config.breaker;
         Arc::new_cyclic(|me| Self {
             target: config.target.fingerprint(),
             names: Names::new(&config),
-            me: Weak::clone(me),
-            last: AtomicU64::new(0),
+            weak_self: Weak::clone(me),
+            last_request_id: AtomicU64::new(0),
             negotiated: ArcSwapOption::empty(),
             catalog: ArcSwap::default(),
-            offered: ArcSwap::default(),
+            definitions: ArcSwap::default(),
             endpoints: connectors.into_iter().map(|connector| Endpoint::new(connector, breaker)).collect(),
-            places: Places::new(config.max_in_flight, config.max_queue),
-            timeouts: Timeouts::new(&config),
+            call_slots: CallSlots::new(config.max_in_flight, config.max_queue),
+            timeouts: CallTimeouts::new(&config),
             phase: watch::Sender::new(Phase::Connecting),
-            settled: AtomicBool::new(false),
+            first_attempt_done: AtomicBool::new(false),
             reached: AtomicBool::new(false),
-            dirty: AtomicU8::new(0),
-            wake: Notify::new(),
-            nudge: Notify::new(),
-            doubt: Notify::new(),
-            home: AtomicUsize::new(0),
+            stale_lists: AtomicU8::new(0),
+            lists_stale: Notify::new(),
+            reconnect: Notify::new(),
+            era_doubted: Notify::new(),
+            current_endpoint: AtomicUsize::new(0),
             stale_at: AtomicU64::new(u64::MAX),
-            watched: Watched::default(),
+            resource_watches: ResourceWatches::default(),
             cache: config.cache.then(Cache::default),
-            events: broadcast::channel(EVENTS).0,
+            events: broadcast::channel(EVENT_BUFFER).0,
             actor: OnceLock::new(),
-            meters: Meters::new(&config.name),
+            metrics: UpstreamMetrics::new(&config.name),
             stop: CancellationToken::new(),
             config,
         })
     }
 
-    /// The id of the next request; never the same twice, whatever the link.
-    pub fn mint(&self) -> u64 {
-        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    /// Returns the id of the next request, which is unique across all links.
+    pub fn next_request_id(&self) -> u64 {
+        self.last_request_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Its era, revision and capabilities, since it was reached for the first time; kept while it is away.
+    /// Returns the era, revision and capabilities, which stay available while the upstream is disconnected.
     #[must_use]
     pub fn negotiated(&self) -> Option<Arc<Negotiated>> {
         self.negotiated.load_full()
     }
 
-    /// One ordered stream carries everything on its links, so that a call that is to be asked back has one to itself.
+    /// Returns `true` if links have one ordered stream for everything, so that a call with questions needs a link of
+    /// its own.
     #[must_use]
-    pub fn has_narrow_links(&self) -> bool {
+    pub fn needs_exclusive_links(&self) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Shared)
     }
 
-    /// What it offers. Empty until it was reached; kept while it is away.
+    /// Returns the lists, which are empty until the upstream was reached and stay available while it is disconnected.
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
     }
 
-    /// Answers that are still fresh, where the configuration wants them kept.
+    /// Returns the cache of results, if the configuration enables it.
     #[must_use]
     pub fn cache(&self) -> Option<&Cache> {
         self.cache.as_ref()
     }
 
-    /// No answer from before holds any more.
-    pub(super) fn forget_answers(&self) {
+    /// Invalidates all cached results.
+    pub(super) fn invalidate_cache(&self) {
         if let Some(cache) = &self.cache {
-            cache.forget_all();
+            cache.invalidate_all();
         }
     }
 
-    pub(super) fn home(&self) -> usize {
-        self.home.load(Ordering::Relaxed)
+    pub(super) fn current_endpoint(&self) -> usize {
+        self.current_endpoint.load(Ordering::Relaxed)
     }
 
     #[must_use]
@@ -182,72 +186,73 @@ impl Upstream {
         self.phase.borrow().clone()
     }
 
-    /// Resolves when it was reached, or a try to has failed, for the first time.
-    pub async fn settled(&self) {
+    /// Waits until the first attempt to connect has succeeded or failed.
+    pub async fn wait_until_settled(&self) {
         let mut phase = self.phase.subscribe();
-        while !self.settled.load(Ordering::Acquire) {
+        while !self.first_attempt_done.load(Ordering::Acquire) {
             if phase.changed().await.is_err() {
                 return;
             }
         }
     }
 
+    /// Publishes the state of the connection.
     /// Has it reached at its first turn, if it is waiting for one.
     pub(super) fn set_phase(&self, phase: Phase) {
         if !matches!(phase, Phase::Connecting) {
-            self.settled.store(true, Ordering::Release);
+            self.first_attempt_done.store(true, Ordering::Release);
         }
-        self.meters.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
-        self.meters.moved(&phase);
+        self.metrics.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
+        self.metrics.record_phase(&phase);
         self.phase.send_replace(phase);
     }
 
-    /// Its lists were read. Whether that was for the first time.
-    pub(super) fn was_read(&self) -> bool {
+    /// Records that the lists were read. Returns `true` the first time.
+    pub(super) fn mark_reached(&self) -> bool {
         !self.reached.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it was ever reached, and its lists read.
+    /// Returns `true` if the upstream was ever reached and its lists were read.
     #[must_use]
     pub fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Acquire)
     }
 
-    /// How long ago it was configured.
+    /// Returns the time since the upstream was configured.
     #[must_use]
     pub fn age(&self) -> Duration {
-        Duration::from_millis(self.meters.millis())
+        Duration::from_millis(self.metrics.millis())
     }
 
-    /// The lists are to be read again: soon, and once however often this is said meanwhile.
-    pub(super) fn stain(&self, what: ListKinds) {
-        self.dirty.fetch_or(what.bits(), Ordering::AcqRel);
-        self.wake.notify_one();
+    /// Marks lists to be read again soon. Repeated calls until then cause only one reading.
+    pub(super) fn mark_stale(&self, what: ListKinds) {
+        self.stale_lists.fetch_or(what.bits(), Ordering::AcqRel);
+        self.lists_stale.notify_one();
     }
 
-    /// Somebody uses what this server offers: lists whose time has run out are read again in the background
-    /// (2026-07-28/server/utilities/caching). Costs an atomic read where they are fresh.
+    /// Starts to read lists again in the background if their time to live is over
+    /// (2026-07-28/server/utilities/caching). Costs one atomic read if they are fresh.
     pub fn refresh_if_stale(&self) {
         let stale_at = self.stale_at.load(Ordering::Relaxed);
         if stale_at != u64::MAX
-            && self.meters.millis() >= stale_at
+            && self.metrics.millis() >= stale_at
             && self.stale_at.compare_exchange(stale_at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            self.stain(ListKinds::all());
+            self.mark_stale(ListKinds::all());
         }
     }
 
     pub(super) fn emit(&self, event: ProviderEvent) {
-        // Nobody listening is no failure.
+        // It is no failure if nobody receives the event.
         let _ = self.events.send(event);
     }
 
-    /// Takes a notification that is for the gateway itself, wherever it arrived; `false` for all others. `subscribed`: it
-    /// came by the gateway's own subscription.
-    pub(super) fn heard(&self, notification: &UpstreamNotification, subscribed: bool) -> bool {
-        if let Some(what) = ListKinds::of_notification(&notification.method) {
-            self.forget_answers();
-            self.stain(what);
+    /// Handles a notification for the gateway itself; returns `false` for others. `subscribed` tells whether it came by
+    /// the gateway's own subscription.
+    pub(super) fn handle_notification(&self, notification: &UpstreamNotification, subscribed: bool) -> bool {
+        if let Some(what) = ListKinds::from_notification(&notification.method) {
+            self.invalidate_cache();
+            self.mark_stale(what);
             return true;
         }
         if notification.method != "notifications/resources/updated" {
@@ -261,66 +266,66 @@ impl Upstream {
         match updated {
             Some(Updated { uri }) => {
                 if let Some(cache) = &self.cache {
-                    cache.forget(&uri);
+                    cache.invalidate(&uri);
                 }
-                self.resource_moved(uri, subscribed);
+                self.resource_updated(uri, subscribed);
             }
             None => tracing::debug!(upstream = %self.config.name, "an update of a resource without its URI"),
         }
         true
     }
 
-    fn resource_moved(&self, uri: String, subscribed: bool) {
+    fn resource_updated(&self, uri: String, subscribed: bool) {
         if subscribed {
-            self.watched.told(&uri);
-            return self.emit_moved(&uri);
+            self.resource_watches.record_update(&uri);
+            return self.emit_resource_updated(&uri);
         }
-        match self.watched.told_elsewhere(&uri) {
-            Elsewhere::News => self.emit_moved(&uri),
-            Elsewhere::Known => {}
-            Elsewhere::Wait => {
-                let me = Weak::clone(&self.me);
+        match self.resource_watches.classify_other_update(&uri) {
+            UpdateAction::Forward => self.emit_resource_updated(&uri),
+            UpdateAction::Ignore => {}
+            UpdateAction::Delay => {
+                let me = Weak::clone(&self.weak_self);
                 tokio::spawn(async move {
-                    tokio::time::sleep(TOGETHER).await;
+                    tokio::time::sleep(DUPLICATE_WINDOW).await;
                     if let Some(upstream) = me.upgrade()
-                        && upstream.watched.still_news(&uri)
+                        && upstream.resource_watches.take_delayed_update(&uri)
                     {
-                        upstream.emit_moved(&uri);
+                        upstream.emit_resource_updated(&uri);
                     }
                 });
             }
         }
     }
 
-    fn emit_moved(&self, uri: &str) {
+    fn emit_resource_updated(&self, uri: &str) {
         self.emit(ProviderEvent::ResourcesUpdated(vec![self.names.expose_uri(uri).into_owned()]));
     }
 
-    /// Something arrived that belongs to no call, or to nobody knows which.
-    pub(super) fn unattributed(&self, method: &str) {
-        self.meters.unattributed.increment(1);
+    /// Counts a message that cannot be attributed to a call.
+    pub(super) fn count_unattributed(&self, method: &str) {
+        self.metrics.unattributed.increment(1);
         let method: String = method.chars().take(64).collect();
         tracing::debug!(upstream = %self.config.name, method, "a message that belongs to no one call is dropped");
     }
 
-    /// A client's session has ended: the links that were its own are closed.
+    /// Closes the links of a client session that has ended.
     pub fn session_ended(&self, session: &str) {
         for endpoint in &self.endpoints {
             endpoint.pool.session_ended(session);
         }
     }
 
-    /// Begins with what another one knew of the same server.
-    pub(super) fn inherit(&self, before: &Self) {
+    /// Takes over the lists of a previous upstream for the same server.
+    pub(super) fn inherit_lists(&self, before: &Self) {
         self.reached.store(before.was_reached(), Ordering::Release);
         self.negotiated.store(before.negotiated());
         let catalog = before.catalog();
-        let offered = Offered::build(&self.config, &self.names, &catalog);
-        self.offered.store(Arc::new(offered));
+        let definitions = UsableDefinitions::build(&self.config, &self.names, &catalog);
+        self.definitions.store(Arc::new(definitions));
         self.catalog.store(catalog);
     }
 
-    /// No more calls: connections are closed.
+    /// Closes all connections and accepts no more calls.
     pub(super) fn close(&self) {
         self.stop.cancel();
         for endpoint in &self.endpoints {

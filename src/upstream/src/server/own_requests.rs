@@ -1,22 +1,22 @@
-//! Requests of the gateway's own, which no client waits for: lists, subscriptions, signs of life.
+//! The gateway's own requests, such as lists, subscriptions and probes, for which no client waits.
 
 use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use super::{Upstream, held::Held};
+use super::{Upstream, connection::UpstreamConnection};
 use crate::link::{LinkError, Listener, Outgoing, Response, handshake::client_info};
 use countersign_protocol::{
     Era, Revision,
     capabilities::ClientCapabilities,
-    json::{Op, merge_meta},
+    json::{MemberEdit, merge_meta},
     params::keys,
     rpc_error::RpcError,
 };
 
-/// Why something that the gateway itself asked for was not answered.
+/// The reason why a request of the gateway itself failed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum AskError {
+pub enum OwnRequestError {
     #[error("{0}")]
     Link(#[from] LinkError),
     #[error("answered {}: {}", .0.code, .0.message)]
@@ -24,58 +24,63 @@ pub enum AskError {
     #[error("did not answer in time")]
     Timeout,
     #[error("{0}")]
-    Garbage(String),
+    Malformed(String),
 }
 
 impl Upstream {
-    /// A request of the gateway's own: neither the breaker nor the bounds of calls are for it.
-    pub(crate) async fn ask(&self, held: &Held, method: &str, params: &str) -> Result<Box<RawValue>, AskError> {
-        let answer = self.ask_within(held, method, params, self.config.timeout).await;
-        if matches!(answer, Ok(_) | Err(AskError::Rpc(_))) {
-            held.silence.broken();
+    /// Sends a request of the gateway itself, to which neither the circuit breaker nor the limit of calls applies.
+    pub(crate) async fn ask(
+        &self,
+        connection: &UpstreamConnection,
+        method: &str,
+        params: &str,
+    ) -> Result<Box<RawValue>, OwnRequestError> {
+        let answer = self.ask_with_timeout(connection, method, params, self.config.timeout).await;
+        if matches!(answer, Ok(_) | Err(OwnRequestError::Rpc(_))) {
+            connection.timeout_streak.record_answer();
         }
         answer
     }
 
-    /// As [`Self::ask`], within another time.
-    pub(crate) async fn ask_within(
+    /// As [`Self::ask`], with another time limit.
+    pub(crate) async fn ask_with_timeout(
         &self,
-        held: &Held,
+        connection: &UpstreamConnection,
         method: &str,
         params: &str,
         limit: Duration,
-    ) -> Result<Box<RawValue>, AskError> {
-        let params = match held.era {
-            Era::Modern => stamped(params),
+    ) -> Result<Box<RawValue>, OwnRequestError> {
+        let params = match connection.era {
+            Era::Modern => with_gateway_meta(params),
             Era::Legacy => params.to_owned(),
         };
-        let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.mint(), method, Some(&params)) };
-        let listener: Arc<dyn Listener> = Arc::clone(&held.traffic) as _;
-        match tokio::time::timeout(limit, held.link.request(&outgoing, listener)).await {
-            Err(_) => Err(AskError::Timeout),
+        let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.next_request_id(), method, Some(&params)) };
+        let listener: Arc<dyn Listener> = Arc::clone(&connection.traffic) as _;
+        match tokio::time::timeout(limit, connection.link.request(&outgoing, listener)).await {
+            Err(_) => Err(OwnRequestError::Timeout),
             Ok(Err(error)) => Err(error.into()),
-            Ok(Ok(Response::Error(error))) => Err(AskError::Rpc(error)),
+            Ok(Ok(Response::Error(error))) => Err(OwnRequestError::Rpc(error)),
             Ok(Ok(Response::Result(result))) => Ok(result),
         }
     }
 }
 
-/// The parameters of a request of the gateway's own, which has no client that could be asked
+/// Adds `_meta` for a request of the gateway itself, which has no client that could be asked
 /// (2026-07-28/basic/index#meta).
-pub(crate) fn stamped(params: &str) -> String {
-    stamped_for(params, &ClientCapabilities::default())
+pub(crate) fn with_gateway_meta(params: &str) -> String {
+    with_meta_for(params, &ClientCapabilities::default())
 }
 
-/// As [`stamped`], for a client that can be asked that much.
-pub(crate) fn stamped_for(params: &str, capabilities: &ClientCapabilities) -> String {
+/// As [`with_gateway_meta`], for a client with these capabilities.
+pub(crate) fn with_meta_for(params: &str, capabilities: &ClientCapabilities) -> String {
     let version = format!("\"{}\"", Revision::MODERN.as_str());
     let capabilities = capabilities.to_json(Revision::MODERN).to_string();
     merge_meta(
         params,
         &[
-            (keys::PROTOCOL_VERSION, Op::Set(&version)),
-            (keys::CLIENT_INFO, Op::Set(client_info())),
-            (keys::CLIENT_CAPABILITIES, Op::Set(&capabilities)),
+            (keys::PROTOCOL_VERSION, MemberEdit::Set(&version)),
+            (keys::CLIENT_INFO, MemberEdit::Set(client_info())),
+            (keys::CLIENT_CAPABILITIES, MemberEdit::Set(&capabilities)),
         ],
     )
 }

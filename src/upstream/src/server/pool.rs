@@ -1,7 +1,7 @@
-//! The links of one endpoint beside its plain one: who gets which, how many there are, and when they are closed.
+//! The pool of links to one endpoint, besides the plain one that all callers share.
 //!
-//! A link that is one caller's at a time is how questions of a server over a shared stream are attributed: they belong
-//! to the only call on it.
+//! A link that serves one caller at a time makes it possible to attribute questions of a server on a shared stream:
+//! they belong to the only call on the link.
 
 use std::{cell::LazyCell, collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,34 +11,34 @@ use tokio::{
     time::Instant,
 };
 
-use super::{caller::Caller, held::Held};
+use super::{caller::Caller, connection::UpstreamConnection};
 use crate::link::{LinkError, LinkKind};
 use countersign_config::Isolation;
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
 
-/// How long a new link waits for the caller that had it opened.
-const CLAIM: Duration = Duration::from_secs(5);
-/// A link that nobody uses is closed after so long.
-const IDLE: Duration = Duration::from_secs(120);
+/// How long a new link is kept for the caller that requested it.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an unused link stays open.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Which links are alike.
+/// Links with equal keys are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
-    /// Without capabilities, for everybody.
+pub enum PoolKey {
+    /// A link without capabilities, shared by all callers.
     Plain,
-    /// Nobody on it can be asked anything, but extensions are declared.
+    /// A link whose clients cannot be asked anything, but which declares extensions.
     Common(ClientCapabilities),
-    /// A principal's with these capabilities.
+    /// A link of one principal with these capabilities.
     Own(Arc<str>, ClientCapabilities),
-    /// A client session's.
+    /// A link of one client session.
     Session(Arc<str>),
 }
 
-impl Key {
-    /// Which link a caller may use.
+impl PoolKey {
+    /// Returns the key of the links that the caller may use.
     #[must_use]
-    pub fn of(caller: &Caller, kind: LinkKind, era: Era, isolation: Option<Isolation>) -> Self {
-        // Stateless requests carry their capabilities, and nobody is asked anything outside of an answer.
+    pub fn for_caller(caller: &Caller, kind: LinkKind, era: Era, isolation: Option<Isolation>) -> Self {
+        // Stateless requests carry their capabilities, and servers only ask within an answer.
         if era == Era::Modern {
             return Self::Plain;
         }
@@ -50,24 +50,25 @@ impl Key {
         match (isolation, &caller.session) {
             (Isolation::Session, Some(session)) => Self::Session(Arc::clone(session)),
             (Isolation::Session, None) => own(),
-            (Isolation::Shared, _) if !caller.capabilities.asks_nothing() => own(),
+            (Isolation::Shared, _) if !caller.capabilities.accepts_no_requests() => own(),
             (Isolation::Shared, _) if caller.capabilities == ClientCapabilities::default() => Self::Plain,
             (Isolation::Shared, _) => Self::Common(caller.capabilities.clone()),
         }
     }
 }
 
-/// How many at most links.
+/// Maximum numbers of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct PoolLimits {
     pub per_principal: usize,
     pub per_server: usize,
 }
 
-impl Bounds {
-    /// A child is a process; a session over HTTP is little more than its id.
+impl PoolLimits {
+    /// Returns the limits for a kind of link. A child is a process, while a session over HTTP costs little more than
+    /// its id.
     #[must_use]
-    pub const fn of(kind: LinkKind) -> Self {
+    pub const fn for_kind(kind: LinkKind) -> Self {
         match kind {
             LinkKind::Shared => Self { per_principal: 4, per_server: 32 },
             LinkKind::Streams | LinkKind::Stateless => Self { per_principal: 256, per_server: 4096 },
@@ -75,22 +76,22 @@ impl Bounds {
     }
 }
 
-/// How an opening ended; `None` while it is under way.
-pub type Opening = watch::Receiver<Option<Result<(), LinkError>>>;
-/// The other end, for whoever opens.
-pub type Opened = watch::Sender<Option<Result<(), LinkError>>>;
+/// Receives the result of opening a link; `None` while it is in progress.
+pub type OpeningReceiver = watch::Receiver<Option<Result<(), LinkError>>>;
+/// Sends the result of opening a link.
+pub type OpeningSender = watch::Sender<Option<Result<(), LinkError>>>;
 
-/// See the module's page.
+/// The pooled links of one endpoint.
 pub struct Pool {
-    bounds: Bounds,
-    inner: Mutex<Inner>,
+    limits: PoolLimits,
+    state: Mutex<PoolState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Inner {
-    last: u64,
-    entries: HashMap<Key, Vec<PooledLink>>,
+struct PoolState {
+    last_id: u64,
+    entries: HashMap<PoolKey, Vec<PooledLink>>,
     by_principal: HashMap<Arc<str>, usize>,
     total: usize,
 }
@@ -98,18 +99,19 @@ struct Inner {
 struct PooledLink {
     id: u64,
     principal: Arc<str>,
-    /// `None` while it is being opened.
-    held: Option<Arc<Held>>,
-    opening: Opening,
+    /// `None` while the link is being opened.
+    connection: Option<Arc<UpstreamConnection>>,
+    opening: OpeningReceiver,
     users: usize,
     idle_since: Instant,
-    /// Just opened for a caller that has yet to take it.
+    /// The time until which a new link is kept for the caller that requested it.
     claimed_until: Option<Instant>,
-    /// The client session that used it last.
+    /// The client session that used the link last.
     session: Option<Arc<str>>,
-    /// Whoever uses it has it alone.
-    alone: bool,
-    /// A call of that session was given up on it: what the server still asks for it would look like another's.
+    /// The current user has the link exclusively.
+    exclusive: bool,
+    /// A call of that session was abandoned on the link, so late questions of the server could be attributed to another
+    /// caller.
     tainted: bool,
 }
 
@@ -119,219 +121,237 @@ impl PooledLink {
     }
 }
 
-/// What a caller gets.
-pub enum Take<'a> {
-    Took(Lease<'a>),
-    /// It is being opened; look again then.
-    Wait(Opening),
-    /// The caller has to have it opened, then looks again.
-    Open {
+/// The result of asking for a link.
+pub enum TakeOutcome<'a> {
+    Leased(Lease<'a>),
+    /// The link is being opened; try again after that.
+    AlreadyOpening(OpeningReceiver),
+    /// The caller must have the link opened, and then try again.
+    MustOpen {
         id: u64,
-        opened: Opened,
-        opening: Opening,
+        opened: OpeningSender,
+        opening: OpeningReceiver,
     },
-    /// No more may be opened, and all are busy; look again when something changes.
+    /// The limits are reached and all links are busy; try again after a change.
     Full(Notified<'a>),
 }
 
-/// As [`Take`], of one link and no other.
-pub enum Again<'a> {
-    Took(Lease<'a>),
-    Wait(Notified<'a>),
-    /// It has ended.
-    Gone,
+/// The result of asking for one particular link.
+pub enum RetakeOutcome<'a> {
+    Leased(Lease<'a>),
+    Busy(Notified<'a>),
+    /// The link has ended.
+    Ended,
 }
 
 impl Pool {
     #[must_use]
     pub fn new(kind: LinkKind) -> Self {
-        Self { bounds: Bounds::of(kind), inner: Mutex::default(), changed: Notify::new() }
+        Self { limits: PoolLimits::for_kind(kind), state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Takes a link, if there is one for this caller. `alone`: nobody else may use it at the same time. `mine`: the one
-    /// that it has had opened.
-    pub fn take(&self, key: &Key, caller: &Caller, alone: bool, mine: Option<u64>) -> Take<'_> {
-        // From before the look, so that no change is missed.
+    /// Leases a link if one is available for the caller. `exclusive` excludes other users meanwhile, and `opened_id` is
+    /// the link that was opened for this caller.
+    pub fn lease(&self, key: &PoolKey, caller: &Caller, exclusive: bool, opened_id: Option<u64>) -> TakeOutcome<'_> {
+        // Registered before the check, so that no change is missed.
         let changed = self.changed.notified();
-        let mut inner = self.inner.lock();
-        inner.sweep_dead(key);
-        if let Some(entries) = inner.entries.get_mut(key) {
-            if let Some(entry) = choose(entries, caller, alone, mine) {
+        let mut state = self.state.lock();
+        state.remove_ended(key);
+        if let Some(entries) = state.entries.get_mut(key) {
+            if let Some(entry) = choose_entry(entries, caller, exclusive, opened_id) {
                 entry.users += 1;
                 entry.claimed_until = None;
-                entry.alone = alone;
+                entry.exclusive = exclusive;
                 entry.session.clone_from(&caller.session);
-                if let Some(held) = entry.held.clone() {
-                    return Take::Took(Lease { of: Some((self, key.clone(), entry.id)), alone, held });
+                if let Some(connection) = entry.connection.clone() {
+                    return TakeOutcome::Leased(Lease {
+                        pool_entry: Some((self, key.clone(), entry.id)),
+                        exclusive,
+                        connection,
+                    });
                 }
             }
-            if !alone && let Some(entry) = entries.iter().find(|entry| entry.held.is_none()) {
-                return Take::Wait(entry.opening.clone());
+            if !exclusive && let Some(entry) = entries.iter().find(|entry| entry.connection.is_none()) {
+                return TakeOutcome::AlreadyOpening(entry.opening.clone());
             }
         }
         let principal: Arc<str> = caller.principal.name.as_str().into();
-        if !inner.make_room(self.bounds, &principal) {
-            return Take::Full(changed);
+        if !state.make_room(self.limits, &principal) {
+            return TakeOutcome::Full(changed);
         }
         let (opened, opening) = watch::channel(None);
-        inner.last += 1;
-        let id = inner.last;
-        inner.total += 1;
-        *inner.by_principal.entry(Arc::clone(&principal)).or_default() += 1;
-        inner.entries.entry(key.clone()).or_default().push(PooledLink {
+        state.last_id += 1;
+        let id = state.last_id;
+        state.total += 1;
+        *state.by_principal.entry(Arc::clone(&principal)).or_default() += 1;
+        state.entries.entry(key.clone()).or_default().push(PooledLink {
             id,
             principal,
-            held: None,
+            connection: None,
             opening: opening.clone(),
             users: 0,
             idle_since: Instant::now(),
             claimed_until: None,
             session: caller.session.clone(),
-            alone: false,
+            exclusive: false,
             tainted: false,
         });
-        Take::Open { id, opened, opening }
+        TakeOutcome::MustOpen { id, opened, opening }
     }
 
-    /// The very link that something was begun on, also while it is in use. `late`: once nobody has it alone.
-    pub fn again(&self, held: &Arc<Held>, late: bool) -> Again<'_> {
+    /// Leases the link on which earlier work was begun, even if it is in use. With `wait_if_exclusive`, waits until its
+    /// exclusive user releases it.
+    pub fn retake(&self, connection: &Arc<UpstreamConnection>, wait_if_exclusive: bool) -> RetakeOutcome<'_> {
         let changed = self.changed.notified();
-        let mut inner = self.inner.lock();
-        let is = |entry: &&mut PooledLink| entry.held.as_ref().is_some_and(|of| Arc::ptr_eq(of, held));
-        let found = inner.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(is)?)));
-        let Some((key, entry)) = found.filter(|_| held.usable()) else { return Again::Gone };
-        if late && entry.alone && entry.users > 0 {
-            return Again::Wait(changed);
+        let mut state = self.state.lock();
+        let is = |entry: &&mut PooledLink| entry.connection.as_ref().is_some_and(|of| Arc::ptr_eq(of, connection));
+        let found = state.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(is)?)));
+        let Some((key, entry)) = found.filter(|_| connection.is_usable()) else { return RetakeOutcome::Ended };
+        if wait_if_exclusive && entry.exclusive && entry.users > 0 {
+            return RetakeOutcome::Busy(changed);
         }
         if entry.users == 0 {
-            entry.alone = false;
+            entry.exclusive = false;
         }
         entry.users += 1;
         entry.claimed_until = None;
-        Again::Took(Lease { of: Some((self, key.clone(), entry.id)), alone: false, held: Arc::clone(held) })
+        RetakeOutcome::Leased(Lease {
+            pool_entry: Some((self, key.clone(), entry.id)),
+            exclusive: false,
+            connection: Arc::clone(connection),
+        })
     }
 
-    /// The opening that was begun by [`Take::Open`] has ended.
-    pub fn opened(&self, key: &Key, id: u64, result: Result<Arc<Held>, LinkError>, opened: &Opened) {
-        let said = match result {
-            Ok(held) => {
-                let mut inner = self.inner.lock();
-                match inner.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.id == id)) {
+    /// Ends the opening that [`TakeOutcome::MustOpen`] began.
+    pub fn finish_opening(
+        &self,
+        key: &PoolKey,
+        id: u64,
+        result: Result<Arc<UpstreamConnection>, LinkError>,
+        opened: &OpeningSender,
+    ) {
+        let outcome = match result {
+            Ok(connection) => {
+                let mut state = self.state.lock();
+                match state.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.id == id)) {
                     Some(entry) => {
                         entry.idle_since = Instant::now();
-                        entry.claimed_until = Some(entry.idle_since + CLAIM);
-                        entry.held = Some(held);
+                        entry.claimed_until = Some(entry.idle_since + CLAIM_TIMEOUT);
+                        entry.connection = Some(connection);
                         Ok(())
                     }
                     None => {
-                        // Its session has ended meanwhile.
-                        held.close();
+                        // The session has ended meanwhile.
+                        connection.close();
                         Err(LinkError::Unreachable("its client's session has ended".into()))
                     }
                 }
             }
             Err(error) => {
-                self.inner.lock().sweep(|_, entry| entry.id == id);
+                self.state.lock().remove_where(|_, entry| entry.id == id);
                 Err(error)
             }
         };
-        opened.send_replace(Some(said));
+        opened.send_replace(Some(outcome));
         self.changed.notify_waiters();
     }
 
-    /// Closes what nobody has used for long.
+    /// Closes links that have been idle for long.
     pub fn close_idle(&self) {
         let now = Instant::now();
-        self.inner.lock().sweep(|key, entry| {
-            let over = entry.users == 0 && now.duration_since(entry.idle_since) >= IDLE;
-            // Sessions say when they end.
-            entry.held.as_ref().is_some_and(|held| !held.usable() || (over && !matches!(key, Key::Session(_))))
+        self.state.lock().remove_where(|key, entry| {
+            let over = entry.users == 0 && now.duration_since(entry.idle_since) >= IDLE_TIMEOUT;
+            // Sessions announce their end themselves.
+            entry
+                .connection
+                .as_ref()
+                .is_some_and(|connection| !connection.is_usable() || (over && !matches!(key, PoolKey::Session(_))))
         });
         self.changed.notify_waiters();
     }
 
-    /// A client's session has ended, and its links with it.
+    /// Closes the links of a client session that has ended.
     pub fn session_ended(&self, session: &str) {
-        self.inner.lock().sweep(|key, _| matches!(key, Key::Session(of) if &**of == session));
+        self.state.lock().remove_where(|key, _| matches!(key, PoolKey::Session(of) if &**of == session));
         self.changed.notify_waiters();
     }
 
     pub fn close_all(&self) {
-        self.inner.lock().sweep(|_, _| true);
+        self.state.lock().remove_where(|_, _| true);
         self.changed.notify_waiters();
     }
 
-    /// Links open or being opened.
+    /// Returns the number of links that are open or being opened.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.inner.lock().total
+        self.state.lock().total
     }
 
-    /// Whether there is a link of that client session.
+    /// Returns `true` if the session has a link.
     #[must_use]
-    pub fn has(&self, key: &Key) -> bool {
-        self.inner.lock().entries.contains_key(key)
+    pub fn contains(&self, key: &PoolKey) -> bool {
+        self.state.lock().entries.contains_key(key)
     }
 
-    fn give_back(&self, key: &Key, id: u64, abandoned: bool) {
-        let mut inner = self.inner.lock();
-        let mut over = false;
-        if let Some(entry) = inner.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.id == id)) {
+    fn release(&self, key: &PoolKey, id: u64, abandoned: bool) {
+        let mut state = self.state.lock();
+        let mut is_obsolete = false;
+        if let Some(entry) = state.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.id == id)) {
             entry.users -= 1;
             entry.idle_since = Instant::now();
             entry.tainted |= abandoned;
-            // No session can be told from another among stateless clients.
-            over = entry.tainted && entry.session.is_none() && entry.users == 0;
+            // Stateless clients have no session by which later questions could be attributed.
+            is_obsolete = entry.tainted && entry.session.is_none() && entry.users == 0;
         }
-        if over {
-            inner.sweep(|_, entry| entry.id == id);
+        if is_obsolete {
+            state.remove_where(|_, entry| entry.id == id);
         }
-        drop(inner);
+        drop(state);
         self.changed.notify_waiters();
     }
 }
 
-/// The link for this caller among those that are alike: rather one that its own session used last.
-fn choose<'a>(
+/// Chooses a link for the caller, preferably the one that its own session used last.
+fn choose_entry<'a>(
     entries: &'a mut [PooledLink],
     caller: &Caller,
-    alone: bool,
-    mine: Option<u64>,
+    exclusive: bool,
+    opened_id: Option<u64>,
 ) -> Option<&'a mut PooledLink> {
     let now = LazyCell::new(Instant::now);
     if let Some(at) =
-        entries.iter().position(|entry| Some(entry.id) == mine && entry.held.is_some() && entry.users == 0)
+        entries.iter().position(|entry| Some(entry.id) == opened_id && entry.connection.is_some() && entry.users == 0)
     {
         return entries.get_mut(at);
     }
     let same = |entry: &PooledLink| entry.session.is_some() && entry.session == caller.session;
     let fits = |entry: &PooledLink| {
-        entry.held.is_some()
-            && (!alone || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || same(entry))))
+        entry.connection.is_some()
+            && (!exclusive || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || same(entry))))
     };
     let at = entries.iter().position(|entry| fits(entry) && same(entry)).or_else(|| entries.iter().position(fits))?;
     entries.get_mut(at)
 }
 
-impl Inner {
-    /// Removes what has ended among links of this key.
-    fn sweep_dead(&mut self, key: &Key) {
-        let dead = |entry: &PooledLink| entry.held.as_ref().is_some_and(|held| !held.usable());
+impl PoolState {
+    /// Removes links of this key that have ended.
+    fn remove_ended(&mut self, key: &PoolKey) {
+        let dead = |entry: &PooledLink| entry.connection.as_ref().is_some_and(|connection| !connection.is_usable());
         if self.entries.get(key).is_some_and(|entries| entries.iter().any(dead)) {
-            self.sweep(|of, entry| of == key && dead(entry));
+            self.remove_where(|of, entry| of == key && dead(entry));
         }
     }
 
-    /// Removes and closes all that `which` says.
-    fn sweep(&mut self, which: impl Fn(&Key, &PooledLink) -> bool) {
+    /// Removes and closes the links that `which` selects.
+    fn remove_where(&mut self, which: impl Fn(&PoolKey, &PooledLink) -> bool) {
         let (by_principal, total) = (&mut self.by_principal, &mut self.total);
         self.entries.retain(|key, entries| {
             entries.retain(|entry| {
                 if !which(key, entry) {
                     return true;
                 }
-                if let Some(held) = &entry.held {
-                    held.close();
+                if let Some(connection) = &entry.connection {
+                    connection.close();
                 }
                 *total -= 1;
                 if let Some(count) = by_principal.get_mut(&entry.principal) {
@@ -346,61 +366,61 @@ impl Inner {
         });
     }
 
-    /// Whether one more may be opened; closes the one that was idle longest if that helps.
-    fn make_room(&mut self, bounds: Bounds, principal: &Arc<str>) -> bool {
-        let own_full = self.by_principal.get(principal).copied().unwrap_or(0) >= bounds.per_principal;
-        if !own_full && self.total < bounds.per_server {
+    /// Returns `true` if another link may be opened. Closes the longest idle link if that makes room.
+    fn make_room(&mut self, limits: PoolLimits, principal: &Arc<str>) -> bool {
+        let own_full = self.by_principal.get(principal).copied().unwrap_or(0) >= limits.per_principal;
+        if !own_full && self.total < limits.per_server {
             return true;
         }
         let now = Instant::now();
         let idle = self
             .entries
             .iter()
-            .filter(|(key, _)| !matches!(key, Key::Session(_)))
+            .filter(|(key, _)| !matches!(key, PoolKey::Session(_)))
             .flat_map(|(_, entries)| entries)
-            .filter(|entry| entry.users == 0 && entry.held.is_some() && !entry.is_claimed(now))
+            .filter(|entry| entry.users == 0 && entry.connection.is_some() && !entry.is_claimed(now))
             .filter(|entry| !own_full || entry.principal == *principal)
             .min_by_key(|entry| entry.idle_since)
             .map(|entry| entry.id);
         let Some(id) = idle else { return false };
-        self.sweep(|_, entry| entry.id == id);
+        self.remove_where(|_, entry| entry.id == id);
         true
     }
 }
 
-/// A link in use.
+/// A link in use, which is returned to the pool on release or drop.
 pub struct Lease<'a> {
-    of: Option<(&'a Pool, Key, u64)>,
-    alone: bool,
-    pub held: Arc<Held>,
+    pool_entry: Option<(&'a Pool, PoolKey, u64)>,
+    exclusive: bool,
+    pub connection: Arc<UpstreamConnection>,
 }
 
 impl<'a> Lease<'a> {
-    /// Of a link that the pool does not count: the plain one.
+    /// Wraps a link that the pool does not count, such as the plain one.
     #[must_use]
-    pub fn plain(held: Arc<Held>) -> Self {
-        Self { of: None, alone: false, held }
+    pub fn unpooled(connection: Arc<UpstreamConnection>) -> Self {
+        Self { pool_entry: None, exclusive: false, connection }
     }
 
-    /// Whether others of the same kind exist, or may.
+    /// Returns `true` if the link belongs to a pool of interchangeable links.
     #[must_use]
-    pub fn is_one_of_many(&self) -> bool {
-        self.of.is_some()
+    pub fn is_pooled(&self) -> bool {
+        self.pool_entry.is_some()
     }
 
-    /// Gives it back. `abandoned`: the call on it was given up before its answer.
-    pub fn give_back(mut self, abandoned: bool) {
-        if let Some((pool, key, id)) = self.of.take() {
-            pool.give_back(&key, id, abandoned && self.alone);
+    /// Returns the link to the pool. Set `abandoned` if its call was given up before the answer.
+    pub fn release(mut self, abandoned: bool) {
+        if let Some((pool, key, id)) = self.pool_entry.take() {
+            pool.release(&key, id, abandoned && self.exclusive);
         }
     }
 }
 
 impl Drop for Lease<'_> {
-    /// The call was dropped: nobody waits for its answer.
+    /// The call was dropped, so its answer may still arrive.
     fn drop(&mut self) {
-        if let Some((pool, key, id)) = self.of.take() {
-            pool.give_back(&key, id, self.alone);
+        if let Some((pool, key, id)) = self.pool_entry.take() {
+            pool.release(&key, id, self.exclusive);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured of an upstream, and how it stands.
+//! Metrics and status of an upstream.
 
 use std::{collections::HashSet, sync::OnceLock};
 
@@ -14,61 +14,62 @@ use crate::{
     link::{LinkError, LinkKind},
 };
 use countersign_config::{UpstreamTarget, UrlTransport};
-use countersign_protocol::{Era, redact::redacted};
+use countersign_protocol::{Era, redact::redact};
 use countersign_telemetry::metrics::{
     Breaker, ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS,
     UPSTREAM_UNATTRIBUTED, UPSTREAM_UP,
 };
 
-/// Upstreams that have metrics of their own; the rest share the label `other`.
-const LABELS: usize = 256;
+/// Maximum number of upstreams with their own metrics; the others share the label `other`.
+const MAX_LABELED_UPSTREAMS: usize = 256;
 
-/// How a call ended, for the count.
+/// The outcome of a call in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CallOutcome {
     Ok = 0,
     /// The server answered with an error.
     Error = 1,
     Unreachable = 2,
     Lost = 3,
     Timeout = 4,
-    /// Not tried: the circuit is open, or there are too many.
+    /// Not tried because the circuit is open or there are too many calls.
     Refused = 5,
     Cancelled = 6,
 }
 
-const ENDS: [&str; 7] = ["ok", "error", "unreachable", "lost", "timeout", "refused", "cancelled"];
+const OUTCOME_LABELS: [&str; 7] = ["ok", "error", "unreachable", "lost", "timeout", "refused", "cancelled"];
 
-/// Handles of one upstream's metrics: looking them up costs more than counting.
-pub struct Meters {
+/// Metric handles of one upstream, because looking them up costs more than counting.
+pub struct UpstreamMetrics {
     pub up: Gauge,
     pub in_flight: Gauge,
     pub links: Gauge,
     pub restarts: Counter,
     pub unattributed: Counter,
-    ended: [Counter; 7],
-    began: Instant,
-    story: Mutex<Story>,
-    /// Where it has metrics of its own.
+    outcomes: [Counter; 7],
+    created_at: Instant,
+    history: Mutex<ConnectionHistory>,
+    /// Set if the upstream has its own metrics.
     name: Option<ConfiguredName>,
 }
 
-/// What has become of the connection.
+/// The history of the connection.
 #[derive(Debug)]
-struct Story {
+struct ConnectionHistory {
     since: Timestamp,
     restarts: u64,
     error: Option<String>,
-    /// What was left out of its lists, and lists that it did not answer.
+    /// Omitted definitions, and lists that could not be read.
     faults: Vec<String>,
 }
 
-impl Meters {
+impl UpstreamMetrics {
     #[must_use]
     pub fn new(upstream: &str) -> Self {
         static KNOWN: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
         let mut known = KNOWN.get_or_init(Mutex::default).lock();
-        let own = known.contains(upstream) || (known.len() < LABELS && known.insert(upstream.to_owned()));
+        let own =
+            known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
         let label = if own { upstream } else { "other" }.to_owned();
         Self {
             up: gauge!(UPSTREAM_UP, "upstream" => label.clone()),
@@ -76,68 +77,74 @@ impl Meters {
             links: gauge!(UPSTREAM_LINKS, "upstream" => label.clone()),
             restarts: counter!(UPSTREAM_RESTARTS, "upstream" => label.clone()),
             unattributed: counter!(UPSTREAM_UNATTRIBUTED, "upstream" => label.clone()),
-            ended: ENDS.map(|end| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => end)),
-            began: Instant::now(),
-            story: Mutex::new(Story { since: Timestamp::now(), restarts: 0, error: None, faults: Vec::new() }),
+            outcomes: OUTCOME_LABELS.map(|end| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => end)),
+            created_at: Instant::now(),
+            history: Mutex::new(ConnectionHistory {
+                since: Timestamp::now(),
+                restarts: 0,
+                error: None,
+                faults: Vec::new(),
+            }),
             name: own.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
         }
     }
 
-    /// The configuration has no such server any more.
-    pub(crate) fn removed(&self) {
+    /// Removes the metrics of a server that is no longer configured.
+    pub(crate) fn remove(&self) {
         if let Some(name) = &self.name {
             name.remove();
         }
     }
 
-    pub fn ended(&self, how: Ended) {
-        if let Some(counter) = self.ended.get(how as usize) {
+    pub fn record_outcome(&self, outcome: CallOutcome) {
+        if let Some(counter) = self.outcomes.get(outcome as usize) {
             counter.increment(1);
         }
     }
 
-    /// Milliseconds since the upstream was configured.
+    /// Returns the milliseconds since the upstream was configured.
     #[must_use]
     pub fn millis(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn moved(&self, phase: &Phase) {
-        let mut story = self.story.lock();
-        story.since = Timestamp::now();
+    pub(crate) fn record_phase(&self, phase: &Phase) {
+        let mut history = self.history.lock();
+        history.since = Timestamp::now();
         match phase {
-            Phase::Down(error) => story.error = Some(shown(error)),
-            Phase::Up => story.error = None,
+            Phase::Down(error) => history.error = Some(error_text(error)),
+            Phase::Up => history.error = None,
             Phase::Connecting => {}
         }
     }
 
-    pub(crate) fn restarted(&self) {
+    pub(crate) fn record_restart(&self) {
         self.restarts.increment(1);
-        self.story.lock().restarts += 1;
+        self.history.lock().restarts += 1;
     }
 
-    pub(crate) fn faults(&self, faults: Vec<String>) {
-        self.story.lock().faults = faults;
+    pub(crate) fn set_faults(&self, faults: Vec<String>) {
+        self.history.lock().faults = faults;
     }
 }
 
-fn shown(error: &LinkError) -> String {
-    redacted(&error.to_string()).chars().take(500).collect()
+fn error_text(error: &LinkError) -> String {
+    redact(&error.to_string()).chars().take(500).collect()
 }
 
-/// How an upstream stands, for people.
+/// The status of an upstream for operators.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
-    /// `up`, `connecting` or `down`. This and the numbers of what it offers stand beside these members already.
+    /// `up`, `connecting` or `down`. Skipped, like the counts below, because the response already contains these
+    /// members.
     #[serde(skip)]
     pub status: &'static str,
-    /// `stdio`, `streamable-http`, `sse` or `websocket`: as configured, until it was reached.
+    /// `stdio`, `streamable-http`, `sse` or `websocket`; the configured transport until the server was reached.
     pub transport: &'static str,
-    /// A command with its arguments or a URL, without secrets.
+    /// The command with its arguments, or the URL, without secrets.
     pub target: String,
-    /// `stateless` or `handshake`, once it was reached.
+    /// `stateless` or `handshake`, after the server was reached.
     pub era: Option<&'static str>,
     pub revision: Option<&'static str>,
     pub required: bool,
@@ -145,7 +152,7 @@ pub struct UpstreamStatus {
     pub breaker: &'static str,
     pub in_flight: usize,
     pub waiting: usize,
-    /// Connections beside the one that all share.
+    /// Number of connections in addition to the shared one.
     pub links: usize,
     #[serde(skip)]
     pub tools: usize,
@@ -154,36 +161,36 @@ pub struct UpstreamStatus {
     #[serde(skip)]
     pub resources: usize,
     pub last_error: Option<String>,
-    /// The first line of its latest trouble on stderr that looks like an error.
+    /// The first line of the latest output on stderr that looks like an error.
     pub stderr_error: Option<String>,
-    /// The last line that it wrote to stderr, whenever that was.
+    /// The last line on stderr, regardless of its age.
     pub last_stderr: Option<String>,
-    /// What it offers and the gateway leaves out, and lists that it did not answer.
+    /// Omitted definitions, and lists that could not be read.
     pub left_out: Vec<String>,
-    /// How calls of its tools are previewed.
+    /// The recipes for previews of its tools.
     pub previews: PreviewsStatus,
-    /// Since when it stands so.
+    /// The time of the last change of the status.
     pub since: Timestamp,
-    /// How often it was lost and connected to again, and how often its program was started again after it had failed.
+    /// How often the connection was lost and opened again, and how often the program was restarted after a failure.
     pub restarts: u64,
 }
 
 /// The recipes for previews of a server's tools (`previews`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PreviewsStatus {
-    /// The shipped sets in use.
+    /// Names of the built-in recipe sets in use.
     pub sets: Vec<&'static str>,
-    /// Tools that have a recipe, by the server's own names.
+    /// The server's own names of tools that have a recipe.
     pub tools: Vec<String>,
 }
 
 impl Upstream {
-    /// How it stands right now.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> UpstreamStatus {
         let negotiated = self.negotiated();
-        let offered = self.offered.load();
-        let story = self.meters.story.lock();
+        let definitions = self.definitions.load();
+        let history = self.metrics.history.lock();
         let kind = self.endpoints.first().map(|endpoint| endpoint.kind());
         let stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
         UpstreamStatus {
@@ -214,57 +221,56 @@ impl Upstream {
                 Breaker::HalfOpen => "half-open",
                 Breaker::Open => "open",
             },
-            in_flight: self.places.taken(),
-            waiting: self.places.waiting(),
+            in_flight: self.call_slots.in_use(),
+            waiting: self.call_slots.queued(),
             links: self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum(),
-            tools: offered.tools.len(),
-            prompts: offered.prompts.len(),
-            resources: offered.resources.len(),
-            last_error: story.error.clone(),
+            tools: definitions.tools.len(),
+            prompts: definitions.prompts.len(),
+            resources: definitions.resources.len(),
+            last_error: history.error.clone(),
             stderr_error: stderr.error,
             last_stderr: stderr.last,
-            left_out: story.faults.clone(),
+            left_out: history.faults.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),
                 tools: self.config.previews.by_tool.keys().cloned().collect(),
             },
-            since: story.since,
-            restarts: story.restarts,
+            since: history.since,
+            restarts: history.restarts,
         }
     }
 
-    /// Sets the gauges that are read rather than counted.
+    /// Updates the gauges whose values are read rather than counted.
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; calls and links are far below 2^52")]
-    pub(crate) fn measure(&self) {
-        self.meters.in_flight.set(self.places.taken() as f64);
-        self.meters.links.set(self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum::<usize>() as f64);
+    pub(crate) fn update_gauges(&self) {
+        self.metrics.in_flight.set(self.call_slots.in_use() as f64);
+        self.metrics.links.set(self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum::<usize>() as f64);
     }
 
-    /// The breaker of its only endpoint; of replicas, the best.
+    /// Returns the state of the circuit breaker; the best one if there are replicas.
     #[must_use]
     pub fn breaker_state(&self) -> Breaker {
         let states = self.endpoints.iter().map(|endpoint| endpoint.breaker.state());
         states.min_by_key(|state| *state as u8).unwrap_or(Breaker::Closed)
     }
 
-    /// Whether calls are not even tried now: the circuit is open at every endpoint.
+    /// Returns `true` if calls are refused, because the circuit is open at every endpoint.
     #[must_use]
     pub fn is_refusing(&self) -> bool {
-        !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.refuses())
+        !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.is_refusing())
     }
 
-    /// Of which of its addresses the circuit is open.
+    /// Returns the indices of the endpoints whose circuit is open.
     #[must_use]
     pub fn open_breakers(&self) -> Vec<usize> {
         let open = self.endpoints.iter().enumerate().filter(|(_, one)| one.breaker.state() == Breaker::Open);
         open.map(|(at, _)| at).collect()
     }
 
-    /// Another gateway does not reach that address: here, too, one call is tried before others are. A program is each
-    /// gateway's own.
-    pub fn doubt(&self, address: usize) {
+    /// Requires a trial call for an address that another gateway cannot reach. Programs are local to each gateway.
+    pub fn require_trial_call(&self, address: usize) {
         if let (UpstreamTarget::Url { .. }, Some(endpoint)) = (&self.config.target, self.endpoints.get(address)) {
-            endpoint.breaker.doubt();
+            endpoint.breaker.require_trial();
             self.report_breaker();
         }
     }
@@ -272,9 +278,9 @@ impl Upstream {
     pub(crate) fn report_breaker(&self) {
         let state = self.breaker_state();
         countersign_telemetry::metrics::breaker(&self.config.name, state);
-        // No connection tells that a server over stateless HTTP is away: the actor finds out when it reads the lists.
+        // Stateless HTTP has no connection whose loss could be noticed, so the actor reads the lists to find out.
         if state == Breaker::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
-            self.stain(ListKinds::all());
+            self.mark_stale(ListKinds::all());
         }
     }
 }

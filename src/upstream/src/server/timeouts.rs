@@ -1,4 +1,4 @@
-//! How long a call may take, by its tool.
+//! Time limits of calls by tool.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use globset::{Glob, GlobMatcher};
 
 use countersign_config::UpstreamConfig;
 
-/// See the module's page.
+/// The configured time limits of an upstream.
 #[derive(Debug)]
-pub struct Timeouts {
-    all: Duration,
+pub struct CallTimeouts {
+    default_timeout: Duration,
     tools: Vec<(GlobMatcher, Duration)>,
 }
 
-impl Timeouts {
+impl CallTimeouts {
     /// The configuration has proved its globs.
     #[must_use]
     pub fn new(config: &UpstreamConfig) -> Self {
         let tools = config.tool_timeouts.iter();
         let tools = tools.filter_map(|(glob, time)| Some((Glob::new(glob).ok()?.compile_matcher(), *time)));
-        Self { all: config.timeout, tools: tools.collect() }
+        Self { default_timeout: config.timeout, tools: tools.collect() }
     }
 
-    /// `tool` is the upstream's own name of it.
+    /// Returns the time limit of a call. `tool` is the upstream's own name of the tool.
     #[must_use]
-    pub fn of(&self, method: &str, tool: Option<&str>) -> Duration {
+    pub fn for_call(&self, method: &str, tool: Option<&str>) -> Duration {
         if self.tools.is_empty() || method != "tools/call" {
-            return self.all;
+            return self.default_timeout;
         }
         let own = tool.and_then(|tool| self.tools.iter().find(|(glob, _)| glob.is_match(tool)));
-        own.map_or(self.all, |(_, time)| *time)
+        own.map_or(self.default_timeout, |(_, time)| *time)
     }
 }
 
@@ -46,10 +46,10 @@ mod tests {
         let seconds = Duration::from_secs;
         config.timeout = seconds(60);
         config.tool_timeouts = vec![("slow_*".into(), seconds(600)), ("*".into(), seconds(5))];
-        let timeouts = Timeouts::new(&config);
-        assert_eq!(timeouts.of("tools/call", Some("slow_one")), seconds(600));
-        assert_eq!(timeouts.of("tools/call", Some("other")), seconds(5));
-        assert_eq!(timeouts.of("tools/call", None), seconds(60));
-        assert_eq!(timeouts.of("prompts/get", Some("slow_one")), seconds(60));
+        let timeouts = CallTimeouts::new(&config);
+        assert_eq!(timeouts.for_call("tools/call", Some("slow_one")), seconds(600));
+        assert_eq!(timeouts.for_call("tools/call", Some("other")), seconds(5));
+        assert_eq!(timeouts.for_call("tools/call", None), seconds(60));
+        assert_eq!(timeouts.for_call("prompts/get", Some("slow_one")), seconds(60));
     }
 }

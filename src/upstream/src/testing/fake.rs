@@ -21,10 +21,10 @@ use countersign_provider::request::UpstreamRequest;
 
 /// What a request is answered with.
 pub type FakeReply = LocalBoxFuture<'static, Result<Response, LinkError>>;
-type Answers = Box<dyn Fn(Asked) -> FakeReply + Send + Sync>;
+type Answers = Box<dyn Fn(ReceivedRequest) -> FakeReply + Send + Sync>;
 
 /// A request as the server sees it.
-pub struct Asked {
+pub struct ReceivedRequest {
     pub method: String,
     pub params: Value,
     /// What goes beside it over HTTP.
@@ -35,13 +35,13 @@ pub struct Asked {
 }
 
 /// See the module's page.
-pub struct Fake {
+pub struct FakeServer {
     kind: LinkKind,
     era: Era,
     pub capabilities: Mutex<Value>,
     pub lists: Mutex<HashMap<&'static str, Value>>,
     /// Its tools for a client that can be asked for something.
-    pub tools_for_asked: Mutex<Option<Value>>,
+    pub tools_for_askable_clients: Mutex<Option<Value>>,
     /// Everything but the handshake and the lists.
     answers: Mutex<Answers>,
     pub links: Mutex<Vec<Arc<FakeLink>>>,
@@ -50,33 +50,33 @@ pub struct Fake {
     /// Requests whose futures were dropped before their answer.
     pub dropped: AtomicUsize,
     /// Nothing can be reached.
-    pub down: Mutex<bool>,
-    me: std::sync::Weak<Fake>,
+    pub unreachable: Mutex<bool>,
+    weak_self: std::sync::Weak<FakeServer>,
 }
 
-impl Fake {
+impl FakeServer {
     pub fn new(era: Era, kind: LinkKind) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             kind,
             era,
             capabilities: Mutex::new(json!({ "tools": { "listChanged": true } })),
             lists: Mutex::new(HashMap::from([("tools/list", tools(&["echo"]))])),
-            tools_for_asked: Mutex::default(),
+            tools_for_askable_clients: Mutex::default(),
             answers: Mutex::new(Box::new(|_| Box::pin(std::future::ready(ok(json!({ "content": [] })))))),
             links: Mutex::default(),
             log: Mutex::default(),
             dropped: AtomicUsize::new(0),
-            down: Mutex::new(false),
-            me: me.clone(),
+            unreachable: Mutex::new(false),
+            weak_self: me.clone(),
         })
     }
 
-    pub fn answers(&self, answers: impl Fn(Asked) -> FakeReply + Send + Sync + 'static) {
+    pub fn answers(&self, answers: impl Fn(ReceivedRequest) -> FakeReply + Send + Sync + 'static) {
         *self.answers.lock() = Box::new(answers);
     }
 
     /// Links ever made.
-    pub fn made(&self) -> usize {
+    pub fn link_count(&self) -> usize {
         self.links.lock().len()
     }
 
@@ -90,23 +90,23 @@ impl Fake {
         self.links.lock().iter().filter(|link| !link.closed.is_cancelled()).cloned().collect()
     }
 
-    pub fn asked(&self, method: &str) -> usize {
+    pub fn request_count(&self, method: &str) -> usize {
         self.log.lock().iter().filter(|m| *m == method).count()
     }
 
-    pub fn set_down(&self, down: bool) {
-        *self.down.lock() = down;
+    pub fn set_unreachable(&self, unreachable: bool) {
+        *self.unreachable.lock() = unreachable;
     }
 }
 
 /// One connection to it.
 pub struct FakeLink {
-    server: Arc<Fake>,
+    server: Arc<FakeServer>,
     pub closed: CancellationToken,
     pub unsolicited: Arc<dyn Listener>,
     /// Why it was given up.
-    why: Mutex<Option<LinkError>>,
-    /// What `initialize` declared.
+    abandon_reason: Mutex<Option<LinkError>>,
+    /// What `handshake_revision` declared.
     pub declared: Mutex<Value>,
     pub in_flight: AtomicUsize,
     /// The most at a time.
@@ -115,29 +115,29 @@ pub struct FakeLink {
 
 impl FakeLink {
     /// A notification that belongs to no request.
-    pub fn tell(&self, method: &str, params: Value) {
+    pub fn send_notification(&self, method: &str, params: Value) {
         self.unsolicited.notification(notification(method, params));
     }
 }
 
-impl Connector for Fake {
+impl Connector for FakeServer {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
-            if *self.down.lock() {
+            if *self.unreachable.lock() {
                 return Err(LinkError::Unreachable("refused".into()));
             }
             let mut links = self.links.lock();
             let link = Arc::new(FakeLink {
-                server: self.me.upgrade().unwrap(),
+                server: self.weak_self.upgrade().unwrap(),
                 closed: CancellationToken::new(),
                 unsolicited,
-                why: Mutex::default(),
+                abandon_reason: Mutex::default(),
                 declared: Mutex::default(),
                 in_flight: AtomicUsize::new(0),
                 peak: AtomicUsize::new(0),
             });
             links.push(Arc::clone(&link));
-            Ok(Arc::new(Held(link)) as Arc<dyn Link>)
+            Ok(Arc::new(FakeLinkHandle(link)) as Arc<dyn Link>)
         })
     }
 
@@ -159,24 +159,24 @@ impl Connector for Fake {
     }
 }
 
-struct Held(Arc<FakeLink>);
+struct FakeLinkHandle(Arc<FakeLink>);
 
 /// Counts a request until its future is gone.
 struct InFlight {
     link: Arc<FakeLink>,
-    answered: bool,
+    is_answered: bool,
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.link.in_flight.fetch_sub(1, Ordering::SeqCst);
-        if !self.answered {
+        if !self.is_answered {
             self.link.server.dropped.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
 
-impl Link for Held {
+impl Link for FakeLinkHandle {
     fn kind(&self) -> LinkKind {
         self.0.server.kind
     }
@@ -209,7 +209,7 @@ impl Link for Held {
             }
             _ => {}
         }
-        if *server.down.lock() {
+        if *server.unreachable.lock() {
             return Box::pin(std::future::ready(Err(LinkError::Unreachable("refused".into()))));
         }
         server.log.lock().push(method.clone());
@@ -218,7 +218,7 @@ impl Link for Held {
             .find(|key| *key == method)
         {
             let page = params["cursor"].as_str().map_or(0, |cursor| cursor.parse::<usize>().unwrap());
-            let more = server.tools_for_asked.lock().clone().filter(|_| *link.declared.lock() != json!({}));
+            let more = server.tools_for_askable_clients.lock().clone().filter(|_| *link.declared.lock() != json!({}));
             if let Some(tools) = more.filter(|_| key == "tools/list") {
                 return Box::pin(std::future::ready(ok(tools)));
             }
@@ -231,8 +231,8 @@ impl Link for Held {
         }
         let peak = link.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         link.peak.fetch_max(peak, Ordering::SeqCst);
-        let in_flight = InFlight { link: Arc::clone(&link), answered: false };
-        let answer = (server.answers.lock())(Asked {
+        let in_flight = InFlight { link: Arc::clone(&link), is_answered: false };
+        let answer = (server.answers.lock())(ReceivedRequest {
             method,
             params,
             headers: outgoing.headers.clone(),
@@ -246,10 +246,10 @@ impl Link for Held {
                 biased;
                 answer = answer => answer,
                 () = link.closed.cancelled() => {
-                    Err(link.why.lock().clone().unwrap_or(LinkError::Lost("closed".into())))
+                    Err(link.abandon_reason.lock().clone().unwrap_or(LinkError::Lost("closed".into())))
                 }
             };
-            in_flight.answered = true;
+            in_flight.is_answered = true;
             answer
         })
     }
@@ -271,8 +271,8 @@ impl Link for Held {
         self.0.closed.cancel();
     }
 
-    fn give_up(&self, why: LinkError) {
-        *self.0.why.lock() = Some(why);
+    fn give_up(&self, abandon_reason: LinkError) {
+        *self.0.abandon_reason.lock() = Some(abandon_reason);
         self.close();
     }
 }

@@ -3,10 +3,10 @@
 use serde_json::{json, value::RawValue};
 
 use super::*;
-use crate::server::cache::Asked;
+use crate::server::cache::CacheRequest;
 
-fn question(upstream: &Upstream, uri: &str) -> crate::server::cache::Question {
-    upstream.cache().unwrap().question(Asked {
+fn prepare(upstream: &Upstream, uri: &str) -> crate::server::cache::CacheLookup {
+    upstream.cache().unwrap().prepare(CacheRequest {
         method: "resources/read",
         subject: uri,
         digest: String::new(),
@@ -15,47 +15,47 @@ fn question(upstream: &Upstream, uri: &str) -> crate::server::cache::Question {
     })
 }
 
-fn keep(upstream: &Upstream) {
+fn insert(upstream: &Upstream) {
     for uri in ["x:/a", "x:/b"] {
         let answer = RawValue::from_string("{}".into()).unwrap();
-        upstream.cache().unwrap().keep(&question(upstream, uri), &answer, 3_600_000, false);
+        upstream.cache().unwrap().insert(&prepare(upstream, uri), &answer, 3_600_000, false);
     }
 }
 
 fn kept(upstream: &Upstream) -> usize {
     let cache = upstream.cache().unwrap();
-    ["x:/a", "x:/b"].iter().filter(|uri| cache.answer(&question(upstream, uri)).is_some()).count()
+    ["x:/a", "x:/b"].iter().filter(|uri| cache.get(&prepare(upstream, uri)).is_some()).count()
 }
 
 #[actix::test]
 async fn changes_that_a_server_tells_of_and_those_it_is_told_to_make() {
     let fake = modern();
     let upstream = start_with(UpstreamConfig { cache: true, ..config("fake") }, &[&fake]);
-    upstream.settled().await;
-    keep(&upstream);
+    upstream.wait_until_settled().await;
+    insert(&upstream);
     assert_eq!(kept(&upstream), 2);
-    fake.open()[0].tell("notifications/resources/updated", json!({ "uri": "x:/a" }));
+    fake.open()[0].send_notification("notifications/resources/updated", json!({ "uri": "x:/a" }));
     assert_eq!(kept(&upstream), 1);
     for list in ["tools", "resources"] {
-        keep(&upstream);
-        fake.open()[0].tell(&format!("notifications/{list}/list_changed"), json!({}));
+        insert(&upstream);
+        fake.open()[0].send_notification(&format!("notifications/{list}/list_changed"), json!({}));
         assert_eq!(kept(&upstream), 0, "{list}");
     }
-    keep(&upstream);
+    insert(&upstream);
     let read = Outgoing { repeatable: true, ..request(&upstream, "tools/call") };
     for harmless in [read, request(&upstream, "prompts/get"), request(&upstream, "completion/complete")] {
-        upstream.call(&agent("a"), &harmless, Arc::new(Heard::default())).await.unwrap();
+        upstream.call(&agent("a"), &harmless, Arc::new(RecordingListener::default())).await.unwrap();
     }
     assert_eq!(kept(&upstream), 2);
     for method in ["tools/call", "vendor/do", "tasks/update"] {
-        keep(&upstream);
-        upstream.call(&agent("a"), &request(&upstream, method), Arc::new(Heard::default())).await.unwrap();
+        insert(&upstream);
+        upstream.call(&agent("a"), &request(&upstream, method), Arc::new(RecordingListener::default())).await.unwrap();
         assert_eq!(kept(&upstream), 0, "{method}");
     }
-    keep(&upstream);
+    insert(&upstream);
     fake.open()[0].closed.cancel();
     seconds(5).await;
-    assert!(fake.made() > 1);
+    assert!(fake.link_count() > 1);
     assert_eq!(kept(&upstream), 0, "it was reached anew");
 }
 

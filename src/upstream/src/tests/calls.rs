@@ -17,7 +17,7 @@ use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider};
 
 /// Fails so many times with this, then answers.
-fn failing(fake: &Fake, times: usize, error: LinkError) {
+fn failing(fake: &FakeServer, times: usize, error: LinkError) {
     let left = AtomicUsize::new(times);
     fake.answers(move |_| {
         let fails = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
@@ -45,8 +45,8 @@ async fn what_was_not_sent_is_sent_again_and_what_may_have_been_is_not() {
         let upstream = start(&fake).await;
         failing(&fake, times, error.clone());
         let outgoing = Outgoing { repeatable: reads, ..request(&upstream, "tools/call") };
-        let result = upstream.call(&agent("a"), &outgoing, Arc::new(Heard::default())).await;
-        let calls = fake.asked("tools/call");
+        let result = upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await;
+        let calls = fake.request_count("tools/call");
         match sends {
             Ok(sends) => assert_eq!((result.is_ok(), calls), (true, sends), "{error}"),
             Err(outcome) => {
@@ -61,13 +61,13 @@ async fn what_was_not_sent_is_sent_again_and_what_may_have_been_is_not() {
 
 #[actix::test]
 async fn a_session_that_ended_is_opened_anew() {
-    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     failing(&fake, 1, LinkError::SessionGone);
     let caller = in_session(agent("a"), "s");
     call(&upstream, &caller).await.unwrap();
     // The gateway's own, the one that had ended, the one after it.
-    assert_eq!((fake.made(), fake.open().len()), (3, 2));
+    assert_eq!((fake.link_count(), fake.open().len()), (3, 2));
 }
 
 #[actix::test]
@@ -98,8 +98,8 @@ async fn time_stands_still_while_the_server_waits_for_an_answer() {
             fake::ok(json!({ "content": [] }))
         })
     });
-    let heard = Arc::new(Heard::default());
-    let caller = asked("a");
+    let heard = Arc::new(RecordingListener::default());
+    let caller = askable("a");
     let (result, ()) = tokio::join!(heard_call(&upstream, &caller, heard.clone()), async {
         seconds(250).await;
         heard.take_request().reply.answer(Ok(Box::<RawValue>::default()));
@@ -115,11 +115,11 @@ async fn a_server_that_fails_is_left_alone_for_a_while() {
     for _ in 0..5 {
         assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::UpstreamUnavailable);
     }
-    let sent = fake.asked("tools/call");
+    let sent = fake.request_count("tools/call");
     let error = call(&upstream, &agent("a")).await.unwrap_err();
     assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::CircuitOpen, &"not_applied".into()));
     assert!((1..=11).contains(&error.data["retryAfter"].as_u64().unwrap()));
-    assert_eq!(fake.asked("tools/call"), sent);
+    assert_eq!(fake.request_count("tools/call"), sent);
     assert_eq!(upstream.status().breaker, "open");
     // It answers what the gateway itself asks, so it is there: only time closes the circuit.
     seconds(5).await;
@@ -134,14 +134,14 @@ async fn a_server_that_fails_is_left_alone_for_a_while() {
 async fn a_stateless_server_that_is_away_shows_and_is_back_as_soon_as_it_answers() {
     let fake = modern();
     let upstream = start(&fake).await;
-    fake.set_down(true);
+    fake.set_unreachable(true);
     for _ in 0..5 {
         assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::UpstreamUnavailable);
     }
     assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::CircuitOpen);
     seconds(2).await;
     assert_ne!(upstream.status().status, "up");
-    fake.set_down(false);
+    fake.set_unreachable(false);
     seconds(5).await;
     assert_eq!((upstream.status().status, upstream.status().breaker), ("up", "closed"));
     call(&upstream, &agent("a")).await.unwrap();
@@ -152,20 +152,21 @@ async fn a_configured_text_answers_while_the_circuit_is_open_but_no_approved_cha
     let fake = modern();
     let upstream =
         start_with(UpstreamConfig { fallback_text: Some("try \"later\"".into()), ..config("fake") }, &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     failing(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
     for _ in 0..5 {
         let _ = call(&upstream, &agent("a")).await;
     }
     assert_eq!(call(&upstream, &agent("a")).await.unwrap()["content"][0]["text"], "try \"later\"");
-    let prompt = upstream.call(&agent("a"), &request(&upstream, "prompts/get"), Arc::new(Heard::default())).await;
+    let prompt =
+        upstream.call(&agent("a"), &request(&upstream, "prompts/get"), Arc::new(RecordingListener::default())).await;
     assert_eq!(prompt.unwrap_err().kind, ErrorKind::CircuitOpen);
     assert_eq!(approved(&upstream).await.unwrap_err().kind, ErrorKind::CircuitOpen);
 }
 
 #[actix::test]
 async fn an_approved_change_finds_out_that_its_session_ended_before_it_is_sent() {
-    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let gone = AtomicUsize::new(1);
     fake.answers(move |asked| {
@@ -173,7 +174,7 @@ async fn an_approved_change_finds_out_that_its_session_ended_before_it_is_sent()
         Box::pin(ready(if first { Err(LinkError::SessionGone) } else { fake::ok(json!({ "content": [] })) }))
     });
     approved(&upstream).await.unwrap();
-    assert_eq!(fake.asked("tools/call"), 1);
+    assert_eq!(fake.request_count("tools/call"), 1);
 }
 
 #[actix::test]
@@ -193,7 +194,7 @@ async fn calls_at_a_time_and_in_the_queue_are_bounded() {
     // No stream beside the calls.
     *fake.capabilities.lock() = json!({ "tools": {} });
     let upstream = start_with(UpstreamConfig { max_in_flight: 2, max_queue: 3, ..config("fake") }, &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     fake.answers(|_| {
         Box::pin(async {
             seconds(1).await;
@@ -274,11 +275,11 @@ async fn an_approved_change_is_sent_once_with_its_own_bytes() {
         (LinkError::Lost("x".into()), "unknown", 1),
         (LinkError::Unreachable("x".into()), "not_applied", 3),
     ] {
-        let before = fake.asked("tools/call");
+        let before = fake.request_count("tools/call");
         failing(&fake, 1000, error.clone());
         let failed = approved(&upstream).await.unwrap_err();
         assert_eq!(failed.data["outcome"], outcome, "{error}");
-        assert_eq!(fake.asked("tools/call") - before, sends, "{error}");
+        assert_eq!(fake.request_count("tools/call") - before, sends, "{error}");
         upstream.endpoints[0].breaker.reset();
     }
 }
@@ -300,15 +301,15 @@ async fn whether_a_call_may_go_out_is_looked_at_after_everything_that_is_waited_
     let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
     let permit = Some(Permit(Arc::new(move || holds.load(Ordering::SeqCst))));
     let outgoing = Outgoing { permit, ..request(&upstream, "tools/call") };
-    let failed = upstream.call(&caller, &outgoing, Arc::new(Heard::default())).await.unwrap_err();
-    assert_eq!((fake.asked("logging/setLevel"), fake.asked("tools/call")), (1, 0));
+    let failed = upstream.call(&caller, &outgoing, Arc::new(RecordingListener::default())).await.unwrap_err();
+    assert_eq!((fake.request_count("logging/setLevel"), fake.request_count("tools/call")), (1, 0));
     assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
     // Neither is the server to blame, nor is it tried again.
     for _ in 0..20 {
         let outgoing = Outgoing { permit: outgoing.permit.clone(), ..request(&upstream, "tools/call") };
-        assert!(upstream.call(&agent("a"), &outgoing, Arc::new(Heard::default())).await.is_err());
+        assert!(upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await.is_err());
     }
-    assert_eq!((fake.asked("tools/call"), upstream.status().breaker), (0, "closed"));
+    assert_eq!((fake.request_count("tools/call"), upstream.status().breaker), (0, "closed"));
 }
 
 #[actix::test]
@@ -338,7 +339,7 @@ async fn an_approved_change_that_is_given_up_is_cancelled_at_the_server() {
 }
 
 /// Calls are never answered, other requests as `alive` says.
-fn hanging(fake: &Fake, alive: bool) {
+fn hanging(fake: &FakeServer, alive: bool) {
     fake.answers(move |asked| {
         if asked.method == "tools/call" || !alive { Box::pin(pending()) } else { Box::pin(ready(fake::ok(json!({})))) }
     });
@@ -355,7 +356,7 @@ async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
         ..config("fake")
     };
     let upstream = start_with(config, &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     let timed_out = |count: usize| {
         let upstream = Arc::clone(&upstream);
         async move {
@@ -371,23 +372,23 @@ async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
     call(&upstream, &agent("a")).await.unwrap();
     hanging(&fake, true);
     timed_out(2).await;
-    assert_eq!(fake.asked("ping"), 0);
+    assert_eq!(fake.request_count("ping"), 0);
     timed_out(1).await;
     seconds(60).await;
-    assert_eq!((fake.asked("ping"), fake.made()), (1, 1));
+    assert_eq!((fake.request_count("ping"), fake.link_count()), (1, 1));
     timed_out(3).await;
     seconds(60).await;
-    assert_eq!((fake.asked("ping"), fake.made()), (2, 1), "again after as many");
+    assert_eq!((fake.request_count("ping"), fake.link_count()), (2, 1), "again after as many");
 
     hanging(&fake, false);
     let long = Outgoing { name: Some("long".into()), ..request(&upstream, "tools/call") };
     let patient = agent("b");
-    let waits = upstream.call(&patient, &long, Arc::new(Heard::default()));
+    let waits = upstream.call(&patient, &long, Arc::new(RecordingListener::default()));
     let (error, ()) = tokio::join!(waits, timed_out(3));
     let error = error.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));
     assert!(error.message.contains("no longer answered"), "{}", error.message);
     fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &agent("a")).await.unwrap();
-    assert_eq!((fake.made(), fake.open().len()), (2, 1));
+    assert_eq!((fake.link_count(), fake.open().len()), (2, 1));
 }

@@ -33,12 +33,12 @@ async fn all_pages_of_what_it_offers_are_read_and_what_it_lacks_spoils_nothing()
     fake.lists.lock().insert("resources/list", json!({ "resources": [{ "uri": "file:///a", "name": "a" }] }));
     let upstream = start_with(config("fake"), &[&fake]);
     let mut heard = upstream.events.subscribe();
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     assert_eq!(names(&upstream), ["fake__a", "fake__b", "fake__c"]);
     assert_eq!(events(&mut heard), ["ToolListChanged", "ResourceListChanged"]);
-    assert_eq!(fake.asked("prompts/list"), 0);
+    assert_eq!(fake.request_count("prompts/list"), 0);
     // Asked for, and not there.
-    assert_eq!(fake.asked("resources/templates/list"), 1);
+    assert_eq!(fake.request_count("resources/templates/list"), 1);
     let status = upstream.status();
     assert_eq!((status.status, status.tools, status.resources), ("up", 3, 1));
     assert_eq!((status.era, status.revision), (Some("handshake"), Some("2025-11-25")));
@@ -53,10 +53,10 @@ async fn a_list_without_an_end_is_cut_and_one_that_fails_stays_as_it_was() {
     fake.lists.lock().insert("tools/list", page);
     let upstream = start(&fake).await;
     // The second page is the first one: so it would go on for ever.
-    assert_eq!(fake.asked("tools/list"), 2);
+    assert_eq!(fake.request_count("tools/list"), 2);
     assert_eq!(names(&upstream), ["fake__a"]);
     fake.lists.lock().insert("tools/list", json!({ "garbage": true }));
-    fake.open()[0].tell("notifications/tools/list_changed", json!({}));
+    fake.open()[0].send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(names(&upstream), ["fake__a"]);
     assert!(upstream.status().left_out[0].contains("tools/list"), "{:?}", upstream.status().left_out);
@@ -69,12 +69,12 @@ async fn a_burst_of_changes_is_read_once_and_told_only_if_something_changed() {
     let mut heard = upstream.events.subscribe();
     let link = &fake.open()[0];
     for _ in 0..100 {
-        link.tell("notifications/tools/list_changed", json!({}));
+        link.send_notification("notifications/tools/list_changed", json!({}));
     }
     seconds(2).await;
-    assert_eq!((fake.asked("tools/list"), events(&mut heard).len()), (2, 0));
+    assert_eq!((fake.request_count("tools/list"), events(&mut heard).len()), (2, 0));
     fake.lists.lock().insert("tools/list", fake::tools(&["echo", "more"]));
-    link.tell("notifications/tools/list_changed", json!({}));
+    link.send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(events(&mut heard), ["ToolListChanged"]);
     assert_eq!(names(&upstream), ["fake__echo", "fake__more"]);
@@ -90,9 +90,9 @@ async fn lists_whose_time_is_over_are_read_again_when_somebody_uses_the_server()
         call(&upstream, &agent("a")).await.unwrap();
         seconds(1).await;
     }
-    assert_eq!(fake.asked("tools/list"), 1);
+    assert_eq!(fake.request_count("tools/list"), 1);
     seconds(600).await;
-    assert_eq!(fake.asked("tools/list"), 1, "nobody needs it");
+    assert_eq!(fake.request_count("tools/list"), 1, "nobody needs it");
     fake.lists.lock().insert("tools/list", fake::tools(&["new"]));
     call(&upstream, &agent("a")).await.unwrap();
     seconds(1).await;
@@ -102,27 +102,27 @@ async fn lists_whose_time_is_over_are_read_again_when_somebody_uses_the_server()
         call(&upstream, &agent("a")).await.unwrap();
     }
     seconds(1).await;
-    assert_eq!(fake.asked("tools/list"), 2);
+    assert_eq!(fake.request_count("tools/list"), 2);
 }
 
 #[actix::test]
 async fn a_server_that_comes_late_is_found_and_one_that_ends_is_connected_again() {
     let fake = legacy();
-    fake.set_down(true);
+    fake.set_unreachable(true);
     let upstream = start_with(config("fake"), &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     assert!(matches!(upstream.phase(), Phase::Down(_)));
     assert!(upstream.status().last_error.unwrap().contains("refused"));
     let error = call(&upstream, &agent("a")).await.unwrap_err();
     assert_eq!((error.kind.code(), &error.data["outcome"]), ("UPSTREAM_UNAVAILABLE", &"not_applied".into()));
-    fake.set_down(false);
+    fake.set_unreachable(false);
     seconds(120).await;
     call(&upstream, &agent("a")).await.unwrap();
 
     fake.open()[0].closed.cancel();
     // Nobody need know of it: the call waits for the new connection.
     call(&upstream, &agent("a")).await.unwrap();
-    assert_eq!((fake.made(), fake.open().len()), (2, 1));
+    assert_eq!((fake.link_count(), fake.open().len()), (2, 1));
     let status = upstream.status();
     // Once after it had failed to start, and once after it was lost.
     assert_eq!((status.status, status.restarts, status.last_error), ("up", 2, None));
@@ -140,7 +140,7 @@ async fn a_server_that_dies_at_once_is_started_ever_less_often() {
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(120), kill).await;
-    let starts = fake.made();
+    let starts = fake.link_count();
     assert!((4..=12).contains(&starts), "{starts} starts in two minutes");
     // What it offered is still shown.
     assert_eq!(names(&upstream), ["fake__echo"]);
@@ -149,43 +149,43 @@ async fn a_server_that_dies_at_once_is_started_ever_less_often() {
 #[actix::test]
 async fn another_replica_takes_over() {
     let (one, two) = (modern(), modern());
-    one.set_down(true);
+    one.set_unreachable(true);
     let upstream = start_with(config("fake"), &[&one, &two]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     assert_eq!(upstream.status().status, "up");
     for _ in 0..20 {
         call(&upstream, &agent("a")).await.unwrap();
     }
-    assert_eq!(two.asked("tools/call"), 20);
-    one.set_down(false);
+    assert_eq!(two.request_count("tools/call"), 20);
+    one.set_unreachable(false);
     seconds(60).await;
     for _ in 0..200 {
         call(&upstream, &agent("a")).await.unwrap();
     }
-    let shares = (one.asked("tools/call"), two.asked("tools/call") - 20);
+    let shares = (one.request_count("tools/call"), two.request_count("tools/call") - 20);
     assert!(shares.0 > 0 && shares.1 > 0 && shares.0 + shares.1 == 200, "{shares:?}");
 }
 
 #[actix::test]
 async fn tools_for_clients_that_can_be_asked_are_found_and_followed() {
     let fake = legacy();
-    *fake.tools_for_asked.lock() = Some(fake::tools(&["echo", "ask"]));
+    *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     seconds(10).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
     // The plain one, for calls, and the one that declares everything, for the lists.
     assert_eq!(fake.open().len(), 2);
     let declared: Vec<bool> = fake.open().iter().map(|link| link.declared.lock()["elicitation"].is_object()).collect();
     assert_eq!(declared, [false, true]);
-    *fake.tools_for_asked.lock() = Some(fake::tools(&["echo", "ask", "more"]));
-    fake.open()[1].tell("notifications/tools/list_changed", json!({}));
+    *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask", "more"]));
+    fake.open()[1].send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask", "fake__more"]);
     // It ends, and another one takes its place.
     fake.open()[1].closed.cancel();
     seconds(30).await;
-    assert_eq!((fake.open().len(), fake.made()), (2, 3));
+    assert_eq!((fake.open().len(), fake.link_count()), (2, 3));
     assert_eq!(names(&upstream).len(), 3);
 }
 
@@ -193,8 +193,8 @@ async fn tools_for_clients_that_can_be_asked_are_found_and_followed() {
 async fn a_server_that_offers_the_same_to_all_keeps_one_connection() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     seconds(10).await;
-    assert_eq!((fake.open().len(), fake.made()), (1, 2));
+    assert_eq!((fake.open().len(), fake.link_count()), (1, 2));
     assert_eq!(names(&upstream), ["fake__echo"]);
 }

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{
     link::{Connector, LinkKind, Listener, Outgoing, Response},
-    server::{Upstream, caller::Caller, pinned::Pinned},
+    server::{Upstream, caller::Caller, link_choice::LinkChoice},
     testing::{
-        Heard,
-        fake::{self, Fake},
+        RecordingListener,
+        fake::{self, FakeServer},
     },
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
@@ -29,7 +29,7 @@ fn config(name: &str) -> UpstreamConfig {
     UpstreamConfig { elicitation: false, sampling: false, ..UpstreamConfig::new(name, target) }
 }
 
-fn start_with(config: UpstreamConfig, fakes: &[&Arc<Fake>]) -> Arc<Upstream> {
+fn start_with(config: UpstreamConfig, fakes: &[&Arc<FakeServer>]) -> Arc<Upstream> {
     tokio::time::pause();
     let connectors = fakes.iter().map(|fake| Arc::clone(fake) as Arc<dyn Connector>).collect();
     let upstream = Upstream::new(Arc::new(config), connectors);
@@ -38,18 +38,18 @@ fn start_with(config: UpstreamConfig, fakes: &[&Arc<Fake>]) -> Arc<Upstream> {
 }
 
 /// Connected, its lists read.
-async fn start(fake: &Arc<Fake>) -> Arc<Upstream> {
+async fn start(fake: &Arc<FakeServer>) -> Arc<Upstream> {
     let upstream = start_with(config("fake"), &[fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     upstream
 }
 
-fn legacy() -> Arc<Fake> {
-    Fake::new(Era::Legacy, LinkKind::Shared)
+fn legacy() -> Arc<FakeServer> {
+    FakeServer::new(Era::Legacy, LinkKind::Shared)
 }
 
-fn modern() -> Arc<Fake> {
-    Fake::new(Era::Modern, LinkKind::Stateless)
+fn modern() -> Arc<FakeServer> {
+    FakeServer::new(Era::Modern, LinkKind::Stateless)
 }
 
 /// Nobody who could be asked.
@@ -60,12 +60,12 @@ fn agent(name: &str) -> Caller {
         capabilities: ClientCapabilities::default(),
         stateless: true,
         log_level: None,
-        pinned: Pinned::default(),
+        link_choice: LinkChoice::default(),
     }
 }
 
 /// Can be asked for forms.
-fn asked(name: &str) -> Caller {
+fn askable(name: &str) -> Caller {
     Caller { capabilities: ClientCapabilities { elicitation_form: true, ..Default::default() }, ..agent(name) }
 }
 
@@ -76,12 +76,16 @@ fn in_session(caller: Caller, session: &str) -> Caller {
 fn request(upstream: &Upstream, method: &str) -> Outgoing {
     Outgoing {
         name: Some("echo".into()),
-        ..Outgoing::new(upstream.mint(), method, Some(&json!({ "name": "echo", "arguments": {} }).to_string()))
+        ..Outgoing::new(
+            upstream.next_request_id(),
+            method,
+            Some(&json!({ "name": "echo", "arguments": {} }).to_string()),
+        )
     }
 }
 
 async fn call(upstream: &Upstream, caller: &Caller) -> Result<Value, McpError> {
-    heard_call(upstream, caller, Arc::new(Heard::default())).await
+    heard_call(upstream, caller, Arc::new(RecordingListener::default())).await
 }
 
 async fn heard_call(upstream: &Upstream, caller: &Caller, listener: Arc<dyn Listener>) -> Result<Value, McpError> {

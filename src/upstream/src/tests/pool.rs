@@ -8,7 +8,7 @@ use super::*;
 use countersign_protocol::ErrorKind;
 
 /// Calls take a second.
-fn slow(fake: &Fake) {
+fn slow(fake: &FakeServer) {
     fake.answers(|_| {
         Box::pin(async {
             seconds(1).await;
@@ -29,7 +29,7 @@ async fn who_can_be_asked_nothing_shares_one_child() {
     slow(&fake);
     let callers: Vec<_> = (0..20).map(|n| in_session(agent(&format!("agent {n}")), &format!("s{n}"))).collect();
     assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
-    assert_eq!(fake.made(), 1);
+    assert_eq!(fake.link_count(), 1);
     assert_eq!(fake.open()[0].peak.load(Ordering::SeqCst), 20);
     assert_eq!(*fake.open()[0].declared.lock(), json!({}));
 }
@@ -39,17 +39,17 @@ async fn who_can_be_asked_has_a_child_of_its_own_with_one_call_at_a_time() {
     let fake = legacy();
     let upstream = start(&fake).await;
     slow(&fake);
-    let callers: Vec<_> = (0..10).map(|_| asked("a")).chain([asked("b")]).collect();
+    let callers: Vec<_> = (0..10).map(|_| askable("a")).chain([askable("b")]).collect();
     assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
     // The common one, four of the first principal, one of the other.
-    assert_eq!(fake.made(), 6);
+    assert_eq!(fake.link_count(), 6);
     for link in &fake.open()[1..] {
         assert_eq!(link.peak.load(Ordering::SeqCst), 1);
         assert_eq!(*link.declared.lock(), json!({ "elicitation": { "form": {} } }));
     }
     // Later calls use what is there.
     assert!(together(&upstream, &callers[..4]).await.iter().all(Result::is_ok));
-    assert_eq!(fake.made(), 6);
+    assert_eq!(fake.link_count(), 6);
 }
 
 #[actix::test]
@@ -57,20 +57,20 @@ async fn other_capabilities_take_the_place_of_an_idle_child() {
     let fake = legacy();
     let upstream = start(&fake).await;
     slow(&fake);
-    together(&upstream, &vec![asked("a"); 4]).await;
+    together(&upstream, &vec![askable("a"); 4]).await;
     let other =
         Caller { capabilities: ClientCapabilities { sampling: true, ..ClientCapabilities::default() }, ..agent("a") };
     call(&upstream, &other).await.unwrap();
-    assert_eq!((fake.made(), fake.open().len()), (6, 5));
+    assert_eq!((fake.link_count(), fake.open().len()), (6, 5));
 }
 
 #[actix::test]
 async fn a_server_has_at_most_so_many_children_and_waiting_is_bounded() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { max_queue: 5, ..config("fake") }, &[&fake]);
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     slow(&fake);
-    let callers: Vec<_> = (0..40).map(|n| asked(&format!("agent {n}"))).collect();
+    let callers: Vec<_> = (0..40).map(|n| askable(&format!("agent {n}"))).collect();
     let results = together(&upstream, &callers).await;
     assert_eq!(fake.peak(), 1);
     let refused: Vec<_> = results.into_iter().filter_map(Result::err).collect();
@@ -83,10 +83,10 @@ async fn a_server_has_at_most_so_many_children_and_waiting_is_bounded() {
 async fn idle_children_are_closed() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    together(&upstream, &[asked("a"), asked("b")]).await;
+    together(&upstream, &[askable("a"), askable("b")]).await;
     assert_eq!(fake.open().len(), 3);
     seconds(100).await;
-    call(&upstream, &asked("b")).await.unwrap();
+    call(&upstream, &askable("b")).await.unwrap();
     seconds(50).await;
     assert_eq!(fake.open().len(), 2);
     seconds(150).await;
@@ -102,20 +102,20 @@ async fn a_child_that_a_call_was_given_up_on_serves_nobody_else() {
         assert!(tokio::time::timeout(Duration::from_secs(5), call(&upstream, &caller)).await.is_err());
     };
     // A stateless client's cannot be told from another's: its child is gone with it.
-    give_up(asked("a")).await;
+    give_up(askable("a")).await;
     assert_eq!(fake.open().len(), 1);
     // A session's own next call may have it.
-    give_up(in_session(asked("a"), "s")).await;
+    give_up(in_session(askable("a"), "s")).await;
     fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({ "content": [] })))));
-    call(&upstream, &in_session(asked("a"), "s")).await.unwrap();
-    assert_eq!(fake.made(), 3);
-    call(&upstream, &in_session(asked("a"), "t")).await.unwrap();
-    assert_eq!(fake.made(), 4);
+    call(&upstream, &in_session(askable("a"), "s")).await.unwrap();
+    assert_eq!(fake.link_count(), 3);
+    call(&upstream, &in_session(askable("a"), "t")).await.unwrap();
+    assert_eq!(fake.link_count(), 4);
 }
 
 #[actix::test]
 async fn sessions_have_connections_of_their_own_over_http_and_leave_none_behind() {
-    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     slow(&fake);
     let callers: Vec<_> = (0..100).map(|n| in_session(agent("a"), &format!("s{n}"))).collect();
@@ -133,7 +133,7 @@ async fn sessions_have_connections_of_their_own_over_http_and_leave_none_behind(
 
 #[actix::test]
 async fn a_session_that_ends_while_its_child_starts_leaves_none_behind() {
-    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let caller = in_session(agent("a"), "s");
     let (result, ()) = tokio::join!(call(&upstream, &caller), async { upstream.session_ended("s") });
@@ -146,10 +146,10 @@ async fn a_session_that_ends_while_its_child_starts_leaves_none_behind() {
 #[actix::test]
 async fn a_stateless_server_needs_one_connection_for_all() {
     for kind in [LinkKind::Stateless, LinkKind::Shared] {
-        let fake = Fake::new(Era::Modern, kind);
+        let fake = FakeServer::new(Era::Modern, kind);
         let upstream = start(&fake).await;
         slow(&fake);
-        let callers: Vec<_> = (0..10).map(|n| in_session(asked("a"), &format!("s{n}"))).collect();
+        let callers: Vec<_> = (0..10).map(|n| in_session(askable("a"), &format!("s{n}"))).collect();
         assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
         assert_eq!(fake.open().len(), 1, "{kind:?}");
         tokio::time::resume();
@@ -158,18 +158,18 @@ async fn a_stateless_server_needs_one_connection_for_all() {
 
 #[actix::test]
 async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
-    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start_with(
         UpstreamConfig { isolation: Some(countersign_config::Isolation::Shared), ..config("fake") },
         &[&fake],
     );
-    upstream.settled().await;
+    upstream.wait_until_settled().await;
     slow(&fake);
-    let say = || fake.open()[0].tell("notifications/message", json!({ "level": "error", "data": "x" }));
+    let say = || fake.open()[0].send_notification("notifications/message", json!({ "level": "error", "data": "x" }));
     let half = || tokio::time::sleep(Duration::from_millis(500));
 
     // The only call under way.
-    let (one, two) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
+    let (one, two) = (Arc::new(RecordingListener::default()), Arc::new(RecordingListener::default()));
     let first = agent("a");
     let _ = tokio::join!(heard_call(&upstream, &first, one.clone()), async {
         half().await;
@@ -208,7 +208,7 @@ async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
 async fn what_is_for_the_gateway_is_taken_out_of_a_call() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(RecordingListener::default());
     fake.answers(|asked| {
         // On one stream, with one call under way, it looks like a part of it.
         asked.listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
@@ -218,7 +218,7 @@ async fn what_is_for_the_gateway_is_taken_out_of_a_call() {
     heard_call(&upstream, &agent("a"), heard.clone()).await.unwrap();
     seconds(1).await;
     assert_eq!(heard.methods(), ["notifications/progress"]);
-    assert_eq!(fake.asked("tools/list"), 2);
+    assert_eq!(fake.request_count("tools/list"), 2);
 }
 
 #[actix::test]
@@ -237,20 +237,20 @@ async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
     });
     let send = |caller: Caller, method: &'static str| {
         let upstream = Arc::clone(&upstream);
-        async move { upstream.call(&caller, &request(&upstream, method), Arc::new(Heard::default())).await }
+        async move { upstream.call(&caller, &request(&upstream, method), Arc::new(RecordingListener::default())).await }
     };
     // Three children of one principal, and the call is made on some one of them.
-    together(&upstream, &vec![asked("a"); 3]).await;
+    together(&upstream, &vec![askable("a"); 3]).await;
     seen.lock().clear();
-    let maker = Caller { pinned: Pinned::noted(), ..asked("a") };
-    let others = vec![asked("a"); 2];
+    let maker = Caller { link_choice: LinkChoice::recording(), ..askable("a") };
+    let others = vec![askable("a"); 2];
     let (made, _) = tokio::join!(send(maker.clone(), "tools/call"), together(&upstream, &others));
     made.unwrap();
     let child = seen.lock()[0].1;
-    let follower = Caller { pinned: maker.pinned.settled(), ..asked("a") };
+    let follower = Caller { link_choice: maker.link_choice.for_follow_up(), ..askable("a") };
     seen.lock().clear();
     // Others are busy on every child meanwhile: a cancellation does not wait, a result waits for its place.
-    let others = vec![asked("a"); 3];
+    let others = vec![askable("a"); 3];
     let busy = together(&upstream, &others);
     let follow = async {
         seconds(0).await;

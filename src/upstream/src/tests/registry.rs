@@ -9,7 +9,7 @@ use super::*;
 use crate::registry::Upstreams;
 
 /// A server for each name, one after another as it is configured anew.
-type Servers = Arc<Mutex<HashMap<String, Vec<Arc<Fake>>>>>;
+type Servers = Arc<Mutex<HashMap<String, Vec<Arc<FakeServer>>>>>;
 
 fn upstreams() -> (Upstreams, Servers) {
     let servers = Servers::default();
@@ -19,7 +19,7 @@ fn upstreams() -> (Upstreams, Servers) {
         known.lock().unwrap().entry(config.name.clone()).or_default().push(Arc::clone(&fake));
         vec![fake as Arc<dyn Connector>]
     });
-    (Upstreams::with(connectors), servers)
+    (Upstreams::with_connectors(connectors), servers)
 }
 
 fn names(providers: &[Arc<Upstream>]) -> Vec<String> {
@@ -27,7 +27,7 @@ fn names(providers: &[Arc<Upstream>]) -> Vec<String> {
 }
 
 async fn settle(upstreams: &Upstreams) {
-    upstreams.settled(Duration::from_secs(10)).await;
+    upstreams.wait_until_settled(Duration::from_secs(10)).await;
 }
 
 /// Waits for what another thread does.
@@ -91,13 +91,13 @@ async fn required_ones_that_are_away_are_named() {
     let required = |name: &str| UpstreamConfig { required: true, ..config(name) };
     upstreams.apply(&[required("a"), config("b")]);
     settle(&upstreams).await;
-    assert!(upstreams.missing(|_| true).is_empty());
-    assert_eq!(upstreams.missing(|_| false), ["a"], "its tools are in no route table");
+    assert!(upstreams.missing_required(|_| true).is_empty());
+    assert_eq!(upstreams.missing_required(|_| false), ["a"], "its tools are in no route table");
     for server in ["a", "b"] {
         let fake = Arc::clone(&servers.lock().unwrap()[server][0]);
-        fake.set_down(true);
+        fake.set_unreachable(true);
         fake.open()[0].closed.cancel();
     }
-    until(|| upstreams.missing(|_| true) == ["a"]).await;
+    until(|| upstreams.missing_required(|_| true) == ["a"]).await;
     upstreams.stop().await;
 }

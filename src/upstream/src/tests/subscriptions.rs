@@ -18,8 +18,8 @@ async fn subscriptions_are_counted_and_come_back_with_the_connection() {
     upstream.watch_resource("file:///a").await.unwrap();
     upstream.watch_resource("file:///a").await.unwrap();
     upstream.watch_resource("file:///b").await.unwrap();
-    assert_eq!((fake.asked("resources/subscribe"), fake.asked("resources/unsubscribe")), (2, 0));
-    fake.open()[0].tell("notifications/resources/updated", json!({ "uri": "file:///a" }));
+    assert_eq!((fake.request_count("resources/subscribe"), fake.request_count("resources/unsubscribe")), (2, 0));
+    fake.open()[0].send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }));
     assert!(
         matches!(heard.try_recv(), Ok(ProviderEvent::ResourcesUpdated(uris)) if uris == ["fake+file:///a"]),
         "under the URI that clients use"
@@ -27,14 +27,14 @@ async fn subscriptions_are_counted_and_come_back_with_the_connection() {
     upstream.unwatch_resource("file:///a");
     upstream.unwatch_resource("file:///b");
     seconds(1).await;
-    assert_eq!(fake.asked("resources/unsubscribe"), 1);
+    assert_eq!(fake.request_count("resources/unsubscribe"), 1);
 
     fake.open()[0].closed.cancel();
     seconds(5).await;
-    assert_eq!(fake.asked("resources/subscribe"), 3, "only what is still watched");
+    assert_eq!(fake.request_count("resources/subscribe"), 3, "only what is still watched");
     upstream.unwatch_resource("file:///a");
     seconds(1).await;
-    assert_eq!(fake.asked("resources/unsubscribe"), 2);
+    assert_eq!(fake.request_count("resources/unsubscribe"), 2);
 }
 
 /// Moves the time by so much, and says how many words of `file:///a` were passed on.
@@ -55,38 +55,40 @@ async fn a_change_that_is_told_on_several_connections_is_passed_on_once_and_none
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
     upstream.watch_resource("file:///a").await.unwrap();
-    call(&upstream, &asked("a")).await.unwrap();
+    call(&upstream, &askable("a")).await.unwrap();
     let own = fake.open().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
     let plain = fake.open().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
     let mut heard = upstream.events.subscribe();
-    let tell = |link: &fake::FakeLink| link.tell("notifications/resources/updated", json!({ "uri": "file:///a" }));
+    let notify = |link: &fake::FakeLink| {
+        link.send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }))
+    };
     let (at_once, soon, long) = (Duration::ZERO, Duration::from_millis(100), Duration::from_secs(1));
     // In either order.
-    tell(&plain);
+    notify(&plain);
     assert_eq!(words(&mut heard, at_once).await, 1);
-    tell(&own);
-    tell(&own);
+    notify(&own);
+    notify(&own);
     assert_eq!(words(&mut heard, long).await, 0);
-    tell(&own);
+    notify(&own);
     assert_eq!(words(&mut heard, soon).await, 0);
-    tell(&plain);
+    notify(&plain);
     assert_eq!(words(&mut heard, at_once).await, 1);
     assert_eq!(words(&mut heard, long).await, 0);
     // Each change that the gateway's own subscription tells of counts.
-    tell(&plain);
-    tell(&plain);
+    notify(&plain);
+    notify(&plain);
     assert_eq!(words(&mut heard, long).await, 2);
     // What is told in the client's session only comes after all that was told there.
-    tell(&own);
+    notify(&own);
     assert_eq!(words(&mut heard, soon).await, 0);
-    tell(&own);
+    notify(&own);
     assert_eq!(words(&mut heard, long).await, 1);
-    tell(&own);
+    notify(&own);
     assert_eq!(words(&mut heard, long).await, 1);
     // Nobody watches it here: it goes to whoever may.
     upstream.unwatch_resource("file:///a");
     seconds(1).await;
-    tell(&own);
+    notify(&own);
     assert_eq!(words(&mut heard, at_once).await, 1);
 }
 
@@ -96,7 +98,7 @@ async fn a_server_without_subscriptions_says_so() {
     let upstream = start(&fake).await;
     assert!(upstream.watch_resource("file:///a").await.is_err());
     seconds(1).await;
-    assert_eq!(fake.asked("resources/subscribe"), 0);
+    assert_eq!(fake.request_count("resources/subscribe"), 0);
 }
 
 /// Streams of a stateless server: their filters and listeners, and whether they are open.
@@ -111,7 +113,7 @@ struct Stream {
 }
 
 impl Streams {
-    fn serve(&self, fake: &Fake) {
+    fn serve(&self, fake: &FakeServer) {
         let streams = self.clone();
         fake.answers(move |asked| {
             assert_eq!(asked.method, "subscriptions/listen");
@@ -165,10 +167,10 @@ async fn one_stream_tells_of_everything_and_the_new_one_is_there_before_the_old_
     let listener = Arc::clone(&streams.0.lock()[1].listener);
     listener.notification(fake::notification("notifications/resources/updated", json!({ "uri": "file:///a" })));
     assert!(matches!(heard.try_recv(), Ok(ProviderEvent::ResourcesUpdated(_))));
-    let read = fake.asked("tools/list");
+    let read = fake.request_count("tools/list");
     listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
     seconds(1).await;
-    assert_eq!(fake.asked("tools/list"), read + 1);
+    assert_eq!(fake.request_count("tools/list"), read + 1);
 
     upstream.unwatch_resource("file:///a");
     seconds(3).await;
@@ -183,12 +185,12 @@ async fn a_stream_that_ends_is_opened_again_and_what_changed_meanwhile_is_read()
     streams.serve(&fake);
     let upstream = start(&fake).await;
     seconds(5).await;
-    let read = fake.asked("tools/list");
+    let read = fake.request_count("tools/list");
     fake.lists.lock().insert("tools/list", fake::tools(&["new"]));
     streams.0.lock()[0].end.cancel();
     seconds(10).await;
     assert_eq!(streams.open(), [false, true]);
-    assert!(fake.asked("tools/list") > read);
+    assert!(fake.request_count("tools/list") > read);
     assert_eq!(upstream.status().tools, 1);
     assert!(upstream.catalog().tools[0].get().contains("new"));
 }
@@ -204,6 +206,6 @@ async fn a_server_that_refuses_the_stream_is_not_asked_again() {
     });
     let upstream = start(&fake).await;
     seconds(600).await;
-    assert_eq!(fake.asked("subscriptions/listen"), 1);
+    assert_eq!(fake.request_count("subscriptions/listen"), 1);
     assert_eq!(upstream.status().status, "up");
 }

@@ -1,4 +1,4 @@
-//! Keeps an upstream connected and its lists fresh, for as long as it is configured. Runs on the upstreams' thread.
+//! Keeps a configured upstream connected and its lists fresh. Runs on the upstreams' thread.
 
 mod lists;
 mod subscriptions;
@@ -19,7 +19,7 @@ use crate::{
     link::{LinkError, LinkKind, Listener, detect, handshake},
     server::{
         Phase, Upstream, UpstreamActor,
-        held::{Held, Traffic},
+        connection::{Traffic, UpstreamConnection},
     },
 };
 use countersign_config::UpstreamTarget;
@@ -27,36 +27,36 @@ use countersign_net::Backoff;
 use countersign_protocol::Era;
 use countersign_provider::ProviderEvent;
 
-/// A connection that lived so long was a good one: the next try comes at once.
-const GOOD: Duration = Duration::from_secs(10);
-/// A call may hurry the next try, but not more often than this.
-const HURRY: Duration = Duration::from_secs(1);
-/// After the first word of a change: what else comes meanwhile is read with it.
-const SETTLE: Duration = Duration::from_millis(100);
-/// A server that goes on and on about changes is believed, but every new list costs all clients a route table: after
-/// so many words of it in a row the pause doubles with each, up to 32 times.
-const PATIENT: u32 = 5;
-/// Without a word for so long, the row has ended.
-const QUIET: Duration = Duration::from_secs(5);
-/// How often idle links are looked for.
-const LOOK: Duration = Duration::from_secs(15);
-/// How long connecting may take before another replica is tried; servers may install themselves first.
-const CONNECT: Duration = Duration::from_secs(120);
+/// A connection that lasted this long counts as stable, so that the next attempt comes at once.
+const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(10);
+/// Minimum interval of attempts that a waiting call may bring forward.
+const MIN_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after the first announcement of a change, so that further ones are read together.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Announcements without a pause before reading slows down. Every new list costs all clients a route table, so the
+/// delay then doubles with each announcement, up to 32 times.
+const CHANGES_BEFORE_SLOWDOWN: u32 = 5;
+/// A pause this long ends the row of announcements.
+const QUIET_TIME: Duration = Duration::from_secs(5);
+/// Interval at which idle links are closed.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// How long connecting may take before another replica is tried; some servers install themselves first.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Messages that wait; each is work that somebody awaits, and bounded where it comes from.
-const MAILBOX: usize = 1024;
+/// Capacity of the mailbox. Each message is work that somebody waits for, and its sender limits it.
+const MAILBOX_CAPACITY: usize = 1024;
 
 impl Actor for UpstreamActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX);
+        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
         actix::spawn(run(Arc::clone(&self.0)));
     }
 }
 
 impl Upstream {
-    /// Starts the actor on this thread; tests do. [`crate::Upstreams`] starts it on the one for all upstreams.
+    /// Starts the actor on this thread, for tests. [`crate::Upstreams`] starts it on the thread for all upstreams.
     pub fn start(self: &Arc<Self>) {
         let _ = self.actor.set(UpstreamActor(Arc::clone(self)).start());
     }
@@ -76,20 +76,20 @@ async fn run(upstream: Arc<Upstream>) {
             connected = connect(&upstream, &mut era) => connected,
             () = upstream.stop.cancelled() => break,
         };
-        let lost = connected.is_ok();
+        let was_connected = connected.is_ok();
         let error = match connected {
-            Ok((held, surveyor)) => {
+            Ok((connection, surveyor)) => {
                 let up = Instant::now();
-                let error = serve(&upstream, &held, surveyor).await;
+                let error = serve(&upstream, &connection, surveyor).await;
                 if upstream.stop.is_cancelled() {
                     break;
                 }
                 if matches!(error, LinkError::Protocol(_)) {
                     era = None;
                 }
-                upstream.meters.restarted();
+                upstream.metrics.record_restart();
                 tracing::warn!(upstream = %upstream.config.name, %error, "the connection to it has ended");
-                if up.elapsed() >= GOOD {
+                if up.elapsed() >= STABLE_CONNECTION_TIME {
                     failures = 0;
                     continue;
                 }
@@ -97,68 +97,69 @@ async fn run(upstream: Arc<Upstream>) {
             }
             Err(error) => {
                 if matches!(upstream.config.target, UpstreamTarget::Command { .. }) {
-                    upstream.meters.restarted();
+                    upstream.metrics.record_restart();
                 }
-                // Once is told loudly, the rest is repetition.
+                // Only the first failure is a warning.
                 if failures == 0 {
                     tracing::warn!(upstream = %upstream.config.name, %error, "it cannot be reached; trying again");
                 } else {
                     tracing::debug!(upstream = %upstream.config.name, %error, failures, "it cannot be reached");
                 }
                 if !matches!(error, LinkError::Unreachable(_)) {
-                    // Perhaps it is another kind of server than it was.
+                    // The server may have been replaced by one of another era.
                     era = None;
                 }
                 error
             }
         };
-        // Calls wait for the try that comes at once after a loss, and are told of the later ones that they would wait long.
-        if failures > 0 || !lost {
+        // Calls wait for the attempt that follows a loss at once; during later attempts they fail instead of waiting
+        // long.
+        if failures > 0 || !was_connected {
             upstream.set_phase(Phase::Down(error));
         } else {
             upstream.set_phase(Phase::Connecting);
         }
-        pause(&upstream, began, BACKOFF.pause(failures)).await;
+        wait_for_retry(&upstream, began, BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
     }
     upstream.close();
 }
 
-/// Waits, but less long if a call comes.
-async fn pause(upstream: &Upstream, began: Instant, wait: Duration) {
-    let hurried = async {
-        tokio::time::sleep_until(began + HURRY).await;
-        upstream.nudge.notified().await;
+/// Waits before the next attempt, shorter if a call needs the upstream.
+async fn wait_for_retry(upstream: &Upstream, began: Instant, wait: Duration) {
+    let requested = async {
+        tokio::time::sleep_until(began + MIN_RECONNECT_INTERVAL).await;
+        upstream.reconnect.notified().await;
     };
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
-        () = hurried => {}
+        () = requested => {}
         () = upstream.stop.cancelled() => {}
     }
 }
 
-/// The plain connection, and the one that the lists were read on, if that is another.
-type Connected = (Arc<Held>, Option<Arc<Held>>);
+/// The plain connection, and the one on which the lists were read if that is another.
+type Connected = (Arc<UpstreamConnection>, Option<Arc<UpstreamConnection>>);
 
-/// Connects to the first endpoint that answers, beginning with the one that did last, and reads the lists.
+/// Connects to the first endpoint that answers, beginning with the last one used, and reads the lists.
 async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Connected, LinkError> {
     let count = upstream.endpoints.len();
     let mut first_error = None;
-    for at in (0..count).map(|step| (upstream.home() + step) % count.max(1)) {
-        let opened = tokio::time::timeout(CONNECT, open(upstream, at, *era)).await;
+    for at in (0..count).map(|step| (upstream.current_endpoint() + step) % count.max(1)) {
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(upstream, at, *era)).await;
         let opened = opened.unwrap_or_else(|_| Err(LinkError::Lost("it took too long to open".into())));
         let error = match opened {
-            Ok(held) => {
-                upstream.home.store(at, Ordering::Relaxed);
-                let surveyor = survey::open(upstream, &held).await;
-                match first_lists(upstream, at, surveyor.as_ref().unwrap_or(&held)).await {
+            Ok(connection) => {
+                upstream.current_endpoint.store(at, Ordering::Relaxed);
+                let surveyor = survey::open(upstream, &connection).await;
+                match first_lists(upstream, at, surveyor.as_ref().unwrap_or(&connection)).await {
                     Ok(()) => {
-                        *era = Some(held.era);
-                        return Ok((held, surveyor));
+                        *era = Some(connection.era);
+                        return Ok((connection, surveyor));
                     }
                     Err(error) => {
-                        held.close();
-                        surveyor.inspect(|held| held.close());
+                        connection.close();
+                        surveyor.inspect(|connection| connection.close());
                         error
                     }
                 }
@@ -170,13 +171,13 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Conn
     Err(first_error.unwrap_or_else(|| LinkError::Unreachable("it has no address".into())))
 }
 
-/// Opens the plain link of one endpoint. The era is asked for anew wherever that costs no child.
-async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<Arc<Held>, LinkError> {
+/// Opens the plain link of one endpoint. The era is detected again if that does not cost a child process.
+async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<Arc<UpstreamConnection>, LinkError> {
     let Some(endpoint) = upstream.endpoints.get(at) else {
         return Err(LinkError::Unreachable("it has no address".into()));
     };
     let connector = endpoint.connector();
-    let traffic = Traffic::new(upstream.me.clone(), false);
+    let traffic = Traffic::new(upstream.weak_self.clone(), false);
     let listener = || Arc::clone(&traffic) as Arc<dyn Listener>;
     let known = upstream.negotiated();
     let (link, negotiated) = match (era, &known) {
@@ -199,97 +200,101 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
             }
         }
     };
-    let held = Arc::new(Held::new(link, traffic, &negotiated));
+    let connection = Arc::new(UpstreamConnection::new(link, traffic, &negotiated));
     let instructions = negotiated.instructions.clone();
     let before = upstream.negotiated.swap(Some(Arc::new(negotiated)));
     if before.and_then(|before| before.instructions.clone()) != instructions {
-        // They stand in the route table, which is built anew; no list has changed by this alone.
+        // The instructions are part of the route table, which is rebuilt although no list has changed.
         upstream.emit(ProviderEvent::ToolListChanged);
     }
-    upstream.forget_answers();
-    if let Some(old) = endpoint.plain.swap(Some(Arc::clone(&held))) {
+    upstream.invalidate_cache();
+    if let Some(old) = endpoint.plain.swap(Some(Arc::clone(&connection))) {
         old.close();
     }
-    Ok(held)
+    Ok(connection)
 }
 
-async fn first_lists(upstream: &Upstream, at: usize, held: &Held) -> Result<(), LinkError> {
-    refresh(upstream, held, ListKinds::all()).await?;
+async fn first_lists(upstream: &Upstream, at: usize, connection: &UpstreamConnection) -> Result<(), LinkError> {
+    refresh(upstream, connection, ListKinds::all()).await?;
     if let Some(endpoint) = upstream.endpoints.get(at) {
         endpoint.breaker.reset();
         upstream.report_breaker();
     }
-    let offered = upstream.offered.load();
+    let definitions = upstream.definitions.load();
     tracing::info!(
         upstream = %upstream.config.name,
         revision = upstream.negotiated().map_or("", |n| n.revision.as_str()),
-        tools = offered.tools.len(), prompts = offered.prompts.len(), resources = offered.resources.len(),
+        tools = definitions.tools.len(), prompts = definitions.prompts.len(), resources = definitions.resources.len(),
         "connected"
     );
     upstream.set_phase(Phase::Up);
     Ok(())
 }
 
-/// Looks after a connection until it ends, and says why it did.
-async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<Held>>) -> LinkError {
-    let over = CancellationToken::new();
-    let _over = over.clone().drop_guard();
-    let survey = Arc::new(Survey::of(surveyor));
-    if held.era == Era::Legacy {
-        actix::spawn(survey::run(Arc::clone(upstream), Arc::clone(held), Arc::clone(&survey), over.clone()));
+/// Maintains a connection until it ends, and returns the reason.
+async fn serve(
+    upstream: &Arc<Upstream>,
+    connection: &Arc<UpstreamConnection>,
+    surveyor: Option<Arc<UpstreamConnection>>,
+) -> LinkError {
+    let cancelled = CancellationToken::new();
+    let _cancel_on_drop = cancelled.clone().drop_guard();
+    let survey = Arc::new(Survey::new(surveyor));
+    if connection.era == Era::Legacy {
+        actix::spawn(survey::run(Arc::clone(upstream), Arc::clone(connection), Arc::clone(&survey), cancelled.clone()));
     }
-    actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(held), over));
+    actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(connection), cancelled));
     let began = Instant::now();
-    let mut look = tokio::time::interval(LOOK);
-    let (mut row, mut last) = (0_u32, began);
+    let mut idle_check = tokio::time::interval(IDLE_CHECK_INTERVAL);
+    let (mut changes_in_row, mut last_change) = (0_u32, began);
     loop {
         tokio::select! {
-            () = held.ended() => return LinkError::Lost("its connection was closed".into()),
+            () = connection.wait_until_unusable() => return LinkError::Lost("its connection was closed".into()),
             () = upstream.stop.cancelled() => return LinkError::Lost("the gateway closes it".into()),
-            () = upstream.doubt.notified() => {
-                // Not again and again, for whatever it dislikes.
-                if began.elapsed() >= GOOD {
-                    held.retire();
+            () = upstream.era_doubted.notified() => {
+                // Not repeated within a short time, whatever the server rejects.
+                if began.elapsed() >= STABLE_CONNECTION_TIME {
+                    connection.retire();
                     return LinkError::Protocol("it speaks another revision now".into());
                 }
             }
-            () = upstream.wake.notified() => {
-                row = if last.elapsed() < QUIET { row.saturating_add(1) } else { 0 };
+            () = upstream.lists_stale.notified() => {
+                changes_in_row = if last_change.elapsed() < QUIET_TIME { changes_in_row.saturating_add(1) } else { 0 };
                 tokio::select! {
-                    () = tokio::time::sleep(settle(row)) => {}
-                    () = held.ended() => continue,
+                    () = tokio::time::sleep(settle_time(changes_in_row)) => {}
+                    () = connection.wait_until_unusable() => continue,
                     () = upstream.stop.cancelled() => continue,
                 }
-                last = Instant::now();
-                let what = ListKinds::from_bits_truncate(upstream.dirty.swap(0, Ordering::AcqRel));
+                last_change = Instant::now();
+                let what = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
                 let surveyor = survey.surveyor();
-                let reader = surveyor.as_ref().unwrap_or(held);
+                let reader = surveyor.as_ref().unwrap_or(connection);
                 if let Err(error) = refresh(upstream, reader, what).await {
-                    upstream.stain(what);
+                    upstream.mark_stale(what);
                     if surveyor.is_some() {
-                        survey.lost();
-                        tokio::time::sleep(SETTLE * 10).await;
+                        survey.discard();
+                        tokio::time::sleep(SETTLE_TIME * 10).await;
                         continue;
                     }
-                    if held.link.kind() == LinkKind::Stateless || matches!(error, LinkError::SessionGone) {
-                        held.retire();
+                    if connection.link.kind() == LinkKind::Stateless || matches!(error, LinkError::SessionGone) {
+                        connection.retire();
                         return error;
                     }
-                    // A broken connection says so itself; until then, not at once again.
+                    // A broken connection reports itself; until then, the next attempt is delayed.
                     tokio::select! {
-                        () = held.ended() => return error,
-                        () = tokio::time::sleep(SETTLE * 10) => {}
+                        () = connection.wait_until_unusable() => return error,
+                        () = tokio::time::sleep(SETTLE_TIME * 10) => {}
                     }
                 }
             }
-            _ = look.tick() => upstream.endpoints.iter().for_each(|endpoint| endpoint.pool.close_idle()),
+            _ = idle_check.tick() => upstream.endpoints.iter().for_each(|endpoint| endpoint.pool.close_idle()),
         }
     }
 }
 
-/// How long to wait after that many words of changes in a row.
-fn settle(row: u32) -> Duration {
-    SETTLE * 2_u32.pow(row.saturating_sub(PATIENT).min(5))
+/// Returns the delay after this many announcements in a row.
+fn settle_time(changes_in_row: u32) -> Duration {
+    SETTLE_TIME * 2_u32.pow(changes_in_row.saturating_sub(CHANGES_BEFORE_SLOWDOWN).min(5))
 }
 
 #[cfg(test)]
@@ -298,7 +303,8 @@ mod tests {
 
     #[test]
     fn who_tells_of_changes_without_end_is_heard_less_often() {
-        let pauses = [0, 5, 6, 8, 10, 1000].map(|row| settle(row).as_millis() / SETTLE.as_millis());
+        let pauses = [0, 5, 6, 8, 10, 1000]
+            .map(|changes_in_row| settle_time(changes_in_row).as_millis() / SETTLE_TIME.as_millis());
         assert_eq!(pauses, [1, 1, 2, 8, 32, 32]);
     }
 }

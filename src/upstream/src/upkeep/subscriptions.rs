@@ -1,7 +1,7 @@
-//! What the gateway wants to be told by one upstream: changes of its lists, and of the resources that clients watch.
+//! The gateway's subscriptions at one upstream: changes of its lists, and of the resources that clients watch.
 //!
-//! Handshake-era servers tell of lists by themselves and are asked for each resource; stateless ones tell on the stream
-//! of one `subscriptions/listen`, which is opened anew when the resources are others
+//! Handshake-era servers announce list changes unasked and need a subscription for each resource. Stateless ones send
+//! everything on the stream of one `subscriptions/listen`, which is replaced when the set of resources changes
 //! (2026-07-28/basic/patterns/subscriptions).
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{ListKinds, Offers},
+    catalog::{ListKinds, ServerFeatures},
     link::{LinkError, Listener, Outgoing, Response, UpstreamNotification},
     server::{
         Upstream,
-        held::Held,
-        own_requests::{AskError, stamped},
+        connection::UpstreamConnection,
+        own_requests::{OwnRequestError, with_gateway_meta},
     },
 };
 use countersign_net::Backoff;
@@ -27,115 +27,115 @@ use countersign_provider::request::UpstreamRequest;
 /// The pauses before it listens again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// How long a server may take to acknowledge a new stream before the old one is closed.
-const ACKNOWLEDGED: Duration = Duration::from_secs(10);
+const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Upstream {
-    /// One more client watches the resource (the upstream's own URI). Counted at once; the future resolves when the
-    /// upstream tells of its changes, or cannot be asked to just now: then it is asked when it is back.
+    /// Adds a watch of the resource (the upstream's own URI). It is counted at once; the future resolves when the
+    /// upstream has confirmed it, or cannot be asked now and will be asked after reconnecting.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` where the server has no subscriptions. It is counted all the same.
+    /// `INVALID_REQUEST` if the server has no subscriptions. The watch is counted all the same.
     pub fn watch_resource(&self, uri: &str) -> impl Future<Output = Result<(), McpError>> + Send + 'static + use<> {
-        self.watched.add(uri);
-        let mut in_force = self.watched.in_force.subscribe();
+        self.resource_watches.add(uri);
+        let mut confirmed = self.resource_watches.confirmed.subscribe();
         let can = self.can_subscribe();
         let uri = uri.to_owned();
-        let limit = self.config.timeout.min(ACKNOWLEDGED);
+        let limit = self.config.timeout.min(ACKNOWLEDGEMENT_TIMEOUT);
         async move {
             if !can {
                 return Err(McpError::new(ErrorKind::InvalidRequest, "this server does not tell of changed resources"));
             }
-            let _ = tokio::time::timeout(limit, in_force.wait_for(|uris| uris.contains(&uri))).await;
+            let _ = tokio::time::timeout(limit, confirmed.wait_for(|uris| uris.contains(&uri))).await;
             Ok(())
         }
     }
 
-    /// One fewer watches it; at none, the upstream is told so.
+    /// Removes a watch; the upstream is told after the last one.
     pub fn unwatch_resource(&self, uri: &str) {
-        self.watched.remove(uri);
+        self.resource_watches.remove(uri);
     }
 
-    /// Whether it tells of changed resources at all; while it was never reached, that is assumed.
+    /// Returns `true` if the server announces changed resources, which is assumed until it was reached.
     #[must_use]
     pub fn can_subscribe(&self) -> bool {
-        self.negotiated().is_none_or(|negotiated| Offers::of(&negotiated).subscribe)
+        self.negotiated().is_none_or(|negotiated| ServerFeatures::from_negotiated(&negotiated).subscribe)
     }
 }
 
-/// Runs for one connection, until `over`.
-pub(crate) async fn run(upstream: Arc<Upstream>, held: Arc<Held>, over: CancellationToken) {
-    held.traffic.subscribes();
+/// Runs for one connection until `cancelled`.
+pub(crate) async fn run(upstream: Arc<Upstream>, connection: Arc<UpstreamConnection>, cancelled: CancellationToken) {
+    connection.traffic.mark_subscribed();
     let work = async {
-        match held.era {
-            Era::Legacy => subscribe(&upstream, &held).await,
-            Era::Modern => listen(&upstream, &held).await,
+        match connection.era {
+            Era::Legacy => subscribe(&upstream, &connection).await,
+            Era::Modern => listen(&upstream, &connection).await,
         }
     };
     tokio::select! {
-        () = work => over.cancelled().await,
-        () = over.cancelled() => {}
+        () = work => cancelled.cancelled().await,
+        () = cancelled.cancelled() => {}
     }
-    upstream.watched.in_force.send_replace(BTreeSet::new());
+    upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
 }
 
-/// `resources/subscribe` and `resources/unsubscribe`, whenever the set has changed.
-async fn subscribe(upstream: &Upstream, held: &Held) {
-    if !held.offers.subscribe {
+/// Sends `resources/subscribe` and `resources/unsubscribe` whenever the set of resources has changed.
+async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
+    if !connection.features.subscribe {
         return;
     }
-    let mut version = upstream.watched.version.subscribe();
-    let mut told = BTreeSet::new();
-    // What it refused is not asked for again on this connection, unless it was given up in between.
+    let mut version = upstream.resource_watches.version.subscribe();
+    let mut subscribed = BTreeSet::new();
+    // A refused resource is not requested again on this connection, unless it was unwatched meanwhile.
     let mut refused = BTreeSet::new();
     loop {
         version.mark_unchanged();
-        let wanted = upstream.watched.uris();
+        let wanted = upstream.resource_watches.uris();
         refused.retain(|uri| wanted.contains(uri));
-        let new: Vec<_> = wanted.difference(&told).filter(|uri| !refused.contains(*uri)).cloned().collect();
-        let old: Vec<_> = told.difference(&wanted).cloned().collect();
+        let new: Vec<_> = wanted.difference(&subscribed).filter(|uri| !refused.contains(*uri)).cloned().collect();
+        let old: Vec<_> = subscribed.difference(&wanted).cloned().collect();
         for (method, uris) in [("resources/subscribe", &new), ("resources/unsubscribe", &old)] {
             for uri in uris {
-                let asked = upstream.ask(held, method, &json!({ "uri": uri }).to_string()).await;
+                let asked = upstream.ask(connection, method, &json!({ "uri": uri }).to_string()).await;
                 if let Err(error) = &asked {
                     tracing::info!(upstream = %upstream.config.name, method, %error, "it does not take a subscription");
                 }
                 match (method, asked) {
-                    ("resources/subscribe", Ok(_)) => drop(told.insert(uri.clone())),
+                    ("resources/subscribe", Ok(_)) => drop(subscribed.insert(uri.clone())),
                     ("resources/subscribe", Err(_)) => drop(refused.insert(uri.clone())),
-                    _ => drop(told.remove(uri)),
+                    _ => drop(subscribed.remove(uri)),
                 }
             }
         }
-        // A refused one is as much in force as it ever will be: nobody need wait for it.
-        upstream.watched.in_force.send_replace(told.union(&refused).cloned().collect());
+        // Refused resources count as confirmed, because nobody needs to wait for them.
+        upstream.resource_watches.confirmed.send_replace(subscribed.union(&refused).cloned().collect());
         if version.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// One stream of `subscriptions/listen` at a time, but for the moment in which a new one takes over.
-async fn listen(upstream: &Arc<Upstream>, held: &Arc<Held>) {
-    let mut version = upstream.watched.version.subscribe();
-    let mut current: Option<LocalBoxFuture<'_, Ended>> = None;
+/// Keeps one stream of `subscriptions/listen` open, and two while a new one replaces it.
+async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) {
+    let mut version = upstream.resource_watches.version.subscribe();
+    let mut current: Option<LocalBoxFuture<'_, StreamEnd>> = None;
     let mut failures = 0_u32;
     loop {
         version.mark_unchanged();
-        let uris = if held.offers.subscribe { upstream.watched.uris() } else { BTreeSet::new() };
-        let Some(filter) = filter(held, &uris) else {
+        let uris = if connection.features.subscribe { upstream.resource_watches.uris() } else { BTreeSet::new() };
+        let Some(filter) = listen_filter(connection, &uris) else {
             current = None;
-            upstream.watched.in_force.send_replace(BTreeSet::new());
+            upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
             if version.changed().await.is_err() {
                 return;
             }
             continue;
         };
         let acknowledged = Arc::new(Notify::new());
-        let mut next: LocalBoxFuture<'_, Ended> =
-            Box::pin(one(Arc::clone(upstream), Arc::clone(held), filter, Arc::clone(&acknowledged)));
-        // The old one goes on until the new one is there.
+        let mut next: LocalBoxFuture<'_, StreamEnd> =
+            Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, Arc::clone(&acknowledged)));
+        // The old stream stays open until the new one is acknowledged.
         let ready = async {
-            let _ = tokio::time::timeout(ACKNOWLEDGED, acknowledged.notified()).await;
+            let _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.notified()).await;
         };
         let mut early = None;
         tokio::select! {
@@ -144,7 +144,7 @@ async fn listen(upstream: &Arc<Upstream>, held: &Arc<Held>) {
             () = ready => {}
         }
         if early.is_none() {
-            upstream.watched.in_force.send_replace(uris);
+            upstream.resource_watches.confirmed.send_replace(uris);
             drop(current.replace(next));
             failures = 0;
         }
@@ -163,54 +163,59 @@ async fn listen(upstream: &Arc<Upstream>, held: &Arc<Held>) {
         };
         let Some(ended) = ended else { continue };
         current = None;
-        upstream.watched.in_force.send_replace(BTreeSet::new());
-        if matches!(ended, Ended::Refused) {
-            // It has none, whatever it declared. Lists are read by their time, then.
+        upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
+        if matches!(ended, StreamEnd::Refused) {
+            // The server has no such stream, regardless of its declaration. Lists are read by their time to live then.
             return;
         }
         tokio::time::sleep(BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
         // Nobody has said what changed meanwhile.
-        upstream.stain(ListKinds::all());
+        upstream.mark_stale(ListKinds::all());
     }
 }
 
-/// How a stream ended.
-enum Ended {
-    /// The server closed it, or it was lost.
-    Over,
-    /// The server does not do that.
+/// The reason why a stream ended.
+enum StreamEnd {
+    /// The server closed the stream, or it was lost.
+    Closed,
+    /// The server does not support the stream.
     Refused,
 }
 
-async fn one(upstream: Arc<Upstream>, held: Arc<Held>, filter: Value, acknowledged: Arc<Notify>) -> Ended {
-    let params = stamped(&json!({ "notifications": filter }).to_string());
-    let outgoing = Outgoing::new(upstream.mint(), "subscriptions/listen", Some(&params));
-    let listener = Arc::new(Stream { upstream: Arc::downgrade(&upstream), acknowledged });
-    match held.link.request(&outgoing, listener).await {
+async fn listen_once(
+    upstream: Arc<Upstream>,
+    connection: Arc<UpstreamConnection>,
+    filter: Value,
+    acknowledged: Arc<Notify>,
+) -> StreamEnd {
+    let params = with_gateway_meta(&json!({ "notifications": filter }).to_string());
+    let outgoing = Outgoing::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
+    let listener = Arc::new(SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledged });
+    match connection.link.request(&outgoing, listener).await {
         Ok(Response::Result(_)) | Err(LinkError::Lost(_) | LinkError::Unreachable(_) | LinkError::SessionGone) => {
-            Ended::Over
+            StreamEnd::Closed
         }
         Ok(Response::Error(error)) => {
-            tracing::info!(upstream = %upstream.config.name, error = %AskError::Rpc(error), "it takes no subscription");
-            Ended::Refused
+            tracing::info!(upstream = %upstream.config.name, error = %OwnRequestError::Rpc(error), "it takes no subscription");
+            StreamEnd::Refused
         }
-        Err(LinkError::Status { status, .. }) if status >= 500 => Ended::Over,
+        Err(LinkError::Status { status, .. }) if status >= 500 => StreamEnd::Closed,
         Err(error) => {
             tracing::info!(upstream = %upstream.config.name, %error, "it takes no subscription");
-            Ended::Refused
+            StreamEnd::Refused
         }
     }
 }
 
-/// What to ask for; `None` where there is nothing.
-fn filter(held: &Held, uris: &BTreeSet<String>) -> Option<Value> {
-    let offers = held.offers;
+/// Returns the filter to subscribe with; `None` if there is nothing to subscribe to.
+fn listen_filter(connection: &UpstreamConnection, uris: &BTreeSet<String>) -> Option<Value> {
+    let features = connection.features;
     let mut filter = serde_json::Map::new();
     for (name, wanted) in [
-        ("toolsListChanged", offers.tools_changed),
-        ("promptsListChanged", offers.prompts_changed),
-        ("resourcesListChanged", offers.resources_changed),
+        ("toolsListChanged", features.tools_changed),
+        ("promptsListChanged", features.prompts_changed),
+        ("resourcesListChanged", features.resources_changed),
     ] {
         if wanted {
             filter.insert(name.into(), true.into());
@@ -222,23 +227,23 @@ fn filter(held: &Held, uris: &BTreeSet<String>) -> Option<Value> {
     (!filter.is_empty()).then_some(Value::Object(filter))
 }
 
-/// Listens to one stream.
-struct Stream {
+/// Receives the notifications of one stream.
+struct SubscriptionListener {
     upstream: std::sync::Weak<Upstream>,
     acknowledged: Arc<Notify>,
 }
 
-impl Listener for Stream {
+impl Listener for SubscriptionListener {
     fn notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/subscriptions/acknowledged" {
             self.acknowledged.notify_one();
         } else if let Some(upstream) = self.upstream.upgrade()
-            && !upstream.heard(&notification, true)
+            && !upstream.handle_notification(&notification, true)
         {
-            upstream.unattributed(&notification.method);
+            upstream.count_unattributed(&notification.method);
         }
     }
 
-    /// Servers of this era send none: dropped, it declines.
+    /// Servers of this era send no requests; dropping one declines it.
     fn request(&self, _: UpstreamRequest) {}
 }

@@ -1,9 +1,9 @@
-//! What a handshake-era server offers to clients that can be asked things.
+//! Finds tools that a handshake-era server only offers to clients that can be asked questions.
 //!
-//! Some servers list a tool only to a client that declared what the tool needs (elicitation, sampling, roots), and say so
-//! some time after the handshake. The plain connection declares nothing, so its lists may lack those. Therefore a second
-//! connection declares everything and reads the lists; what a server asks on it is declined. If it sees no more than the
-//! plain one it is closed again.
+//! Some servers list a tool only if the client has declared what the tool needs (elicitation, sampling, roots),
+//! sometimes a while after the handshake. The plain connection declares nothing, so its lists may lack such tools. A
+//! second connection therefore declares everything and reads the lists; questions on it are declined. It is closed
+//! again if it has the same lists.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,40 +17,40 @@ use crate::{
     link::{Listener, handshake},
     server::{
         Upstream,
-        held::{Held, Traffic},
+        connection::{Traffic, UpstreamConnection},
     },
 };
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
 
-/// How long a server has to say that its lists are others for such a client.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server may take to announce other lists for such a client.
+const CHANGE_NOTICE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The connection that the lists are read on, where that is not the plain one.
+/// The connection on which the lists are read, if it is not the plain one.
 pub(crate) struct Survey {
-    held: ArcSwapOption<Held>,
+    connection: ArcSwapOption<UpstreamConnection>,
     lost: Notify,
 }
 
 impl Survey {
-    pub(crate) fn of(held: Option<Arc<Held>>) -> Self {
-        Self { held: ArcSwapOption::from(held), lost: Notify::new() }
+    pub(crate) fn new(connection: Option<Arc<UpstreamConnection>>) -> Self {
+        Self { connection: ArcSwapOption::from(connection), lost: Notify::new() }
     }
 
-    pub(crate) fn surveyor(&self) -> Option<Arc<Held>> {
-        self.held.load_full().filter(|held| held.usable())
+    pub(crate) fn surveyor(&self) -> Option<Arc<UpstreamConnection>> {
+        self.connection.load_full().filter(|connection| connection.is_usable())
     }
 
-    /// It does not answer: another one is opened.
-    pub(crate) fn lost(&self) {
-        if let Some(held) = self.held.swap(None) {
-            held.close();
+    /// Closes a connection that does not answer, so that another one is opened.
+    pub(crate) fn discard(&self) {
+        if let Some(connection) = self.connection.swap(None) {
+            connection.close();
         }
         self.lost.notify_one();
     }
 }
 
-/// Everything that the gateway can bring to a client.
-fn everything(upstream: &Upstream) -> ClientCapabilities {
+/// Returns all capabilities that the gateway can forward to a client.
+fn all_capabilities(upstream: &Upstream) -> ClientCapabilities {
     let config = &upstream.config;
     ClientCapabilities {
         elicitation_form: config.elicitation,
@@ -64,24 +64,25 @@ fn everything(upstream: &Upstream) -> ClientCapabilities {
     }
 }
 
-/// How long the first lists wait for a server to say that they are others now.
-const FIRST: Duration = Duration::from_millis(500);
+/// How long the first lists wait for a server to announce a change.
+const FIRST_LISTS_DELAY: Duration = Duration::from_millis(500);
 
-/// After the first word of a change: what else comes meanwhile is read with it.
-const SETTLE: Duration = Duration::from_millis(50);
+/// Delay after the first announcement of a change, so that further ones are read together.
+const SETTLE_TIME: Duration = Duration::from_millis(50);
 
-/// The connection to read the first lists on; `None` where there is none but the plain one.
-pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &Held) -> Option<Arc<Held>> {
+/// Opens the connection for the first lists; `None` if only the plain one is needed.
+pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -> Option<Arc<UpstreamConnection>> {
     let config = &upstream.config;
     if plain.era != Era::Legacy || (!config.elicitation && !config.sampling) {
         return None;
     }
-    let endpoint = upstream.endpoints.get(upstream.home())?;
-    let traffic = Traffic::new(upstream.me.clone(), false);
+    let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
+    let traffic = Traffic::new(upstream.weak_self.clone(), false);
     let listener = Arc::clone(&traffic) as Arc<dyn Listener>;
     let known = upstream.negotiated();
     let opened =
-        handshake::open(&*endpoint.connector(), Era::Legacy, known.as_deref(), &everything(upstream), listener).await;
+        handshake::open(&*endpoint.connector(), Era::Legacy, known.as_deref(), &all_capabilities(upstream), listener)
+            .await;
     let (link, negotiated) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -89,39 +90,46 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &Held) -> Option<Arc<H
             return None;
         }
     };
-    let held = Arc::new(Held::new(link, traffic, &negotiated));
-    if held.offers.tools_changed || held.offers.prompts_changed || held.offers.resources_changed {
-        let told = async {
-            upstream.wake.notified().await;
-            tokio::time::sleep(SETTLE).await;
+    let connection = Arc::new(UpstreamConnection::new(link, traffic, &negotiated));
+    if connection.features.tools_changed || connection.features.prompts_changed || connection.features.resources_changed
+    {
+        let changed = async {
+            upstream.lists_stale.notified().await;
+            tokio::time::sleep(SETTLE_TIME).await;
         };
-        let _ = tokio::time::timeout(FIRST, told).await;
+        let _ = tokio::time::timeout(FIRST_LISTS_DELAY, changed).await;
     }
-    Some(held)
+    Some(connection)
 }
 
-/// Runs for one plain connection, until `over`. `survey` has the connection that the first lists were read on.
-pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<Survey>, over: CancellationToken) {
+/// Runs as long as the plain connection, until `cancelled`. `survey` holds the connection on which the first lists were
+/// read.
+pub(crate) async fn run(
+    upstream: Arc<Upstream>,
+    plain: Arc<UpstreamConnection>,
+    survey: Arc<Survey>,
+    cancelled: CancellationToken,
+) {
     let work = async {
         let mut losses = 0;
         loop {
             if survey.surveyor().is_none() {
                 match open(&upstream, &plain).await {
-                    Some(held) => survey.held.store(Some(held)),
+                    Some(connection) => survey.connection.store(Some(connection)),
                     None if !upstream.config.elicitation && !upstream.config.sampling => return,
                     None => {}
                 }
-                upstream.stain(ListKinds::all());
+                upstream.mark_stale(ListKinds::all());
             }
-            if let Some(held) = survey.surveyor() {
-                tokio::time::sleep(PATIENCE).await;
-                if sees_the_same(&upstream, &plain, &held).await {
-                    survey.held.store(None);
-                    held.close();
+            if let Some(connection) = survey.surveyor() {
+                tokio::time::sleep(CHANGE_NOTICE_TIMEOUT).await;
+                if has_same_lists(&upstream, &plain, &connection).await {
+                    survey.connection.store(None);
+                    connection.close();
                     return;
                 }
                 tokio::select! {
-                    () = held.ended() => {}
+                    () = connection.wait_until_unusable() => {}
                     () = survey.lost.notified() => {}
                 }
                 tracing::debug!(upstream = %upstream.config.name, "the connection that its lists are read on has ended");
@@ -132,21 +140,21 @@ pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<S
     };
     tokio::select! {
         () = work => {}
-        () = over.cancelled() => {}
+        () = cancelled.cancelled() => {}
     }
-    if let Some(held) = survey.held.swap(None) {
-        held.close();
+    if let Some(connection) = survey.connection.swap(None) {
+        connection.close();
     }
 }
 
-/// Whether both connections have the same lists; while one does not answer, they count as different.
-async fn sees_the_same(upstream: &Upstream, plain: &Held, held: &Held) -> bool {
+/// Returns `true` if both connections have the same lists. They count as different while one does not answer.
+async fn has_same_lists(upstream: &Upstream, plain: &UpstreamConnection, connection: &UpstreamConnection) -> bool {
     let nothing = Catalog::default();
     let Ok(without) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
-    let Ok(with) = lists::read(upstream, held, ListKinds::all(), &nothing).await else { return false };
+    let Ok(with) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
     let (without, with) = (without.catalog, with.catalog);
-    catalog::same(&without.tools, &with.tools)
-        && catalog::same(&without.prompts, &with.prompts)
-        && catalog::same(&without.resources, &with.resources)
-        && catalog::same(&without.templates, &with.templates)
+    catalog::is_same_text(&without.tools, &with.tools)
+        && catalog::is_same_text(&without.prompts, &with.prompts)
+        && catalog::is_same_text(&without.resources, &with.resources)
+        && catalog::is_same_text(&without.templates, &with.templates)
 }

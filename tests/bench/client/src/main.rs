@@ -1,9 +1,9 @@
-//! What the gateway's own HTTP client costs a request, beside hyper's and awc's: the same MCP request to a plain upstream
-//! on this machine, its answer read whole within a bound.
+//! Compares the cost of a request with the gateway's own HTTP client, hyper and awc: the same MCP request to a plain
+//! upstream on this machine, with its answer read whole within a limit.
 //!
-//! Instructions come from callgrind, as the difference of a long and a short run, so they are those of a request in the
-//! steady state. CPU comes from the scheduler's account of a process that does nothing else, in turn, so that a busy
-//! moment of the machine hits all.
+//! Instructions come from callgrind, as the difference between a long and a short run, so they are those of a request
+//! in the steady state. CPU time comes from the scheduler's account of a process that does nothing else; the clients
+//! run in turn, so that a busy moment of the machine affects all.
 
 use std::{
     cell::RefCell,
@@ -31,33 +31,33 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
 };
 
-// As the gateway's.
+// The gateway's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    /// The gateway's own.
+enum ClientKind {
+    /// The gateway's own client.
     Own,
-    /// `hyper::client::conn::http1`, with a pool of a few lines.
+    /// `hyper::client::conn::http1`, with a minimal pool.
     HyperConn,
     /// `hyper_util::client::legacy::Client`.
     HyperPool,
     Awc,
 }
 
-const WAYS: [Way; 4] = [Way::Own, Way::HyperConn, Way::HyperPool, Way::Awc];
+const CLIENT_KINDS: [ClientKind; 4] = [ClientKind::Own, ClientKind::HyperConn, ClientKind::HyperPool, ClientKind::Awc];
 
 #[derive(Parser)]
 struct Args {
     #[arg(long)]
     quick: bool,
-    /// Be the upstream (used by the program itself).
+    /// Runs as the upstream (used by the program itself).
     #[arg(long, hide = true)]
     serve: bool,
-    /// Be one client: send that many requests to that port (used by the program itself).
+    /// Runs as one client: sends that many requests to that port (used by the program itself).
     #[arg(long, hide = true)]
-    way: Option<Way>,
+    way: Option<ClientKind>,
     #[arg(long, hide = true, default_value_t = 0)]
     port: u16,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -72,24 +72,24 @@ fn main() -> Result<()> {
         return serve();
     }
     let Some(way) = args.way else { return compare(args.quick) };
-    // As a worker of the gateway: one thread, and what is spawned stays on it.
+    // Like a worker of the gateway: one thread that also runs all spawned tasks.
     let used = actix_web::rt::System::new().block_on(run(way, args.port, args.requests, args.at_once))?;
     println!("{}", used.as_nanos());
     Ok(())
 }
 
-// What is measured.
+// The clients.
 
-/// How long a connection may be idle and be used again; as the gateway's.
-const IDLE: Duration = Duration::from_secs(4);
-const CONNECT: Duration = Duration::from_secs(5);
-/// Bytes of an answer at most; as the gateway's.
-const MAX: usize = 64 << 20;
+/// How long a connection may be idle and be used again, as in the gateway.
+const MAX_IDLE: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum bytes of an answer, as in the gateway.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 const METHOD: &str = "tools/call";
 const NAME: &str = "echo";
 
-/// What every request of a link carries.
+/// The headers of every request of a link.
 const HEADERS: [(&str, &str); 4] = [
     ("user-agent", "countersign/0.1.0"),
     ("mcp-protocol-version", "2026-07-28"),
@@ -141,12 +141,12 @@ impl Client for Awc {
                 self.0.extra_headers(extra).send_body(body).await.map_err(|error| anyhow::anyhow!("{error}"))?;
             ensure!(response.status() == 200, "status {}", response.status());
             ensure!(response.headers().get("content-encoding").is_none(), "compressed");
-            Ok(response.body().limit(MAX).await?)
+            Ok(response.body().limit(MAX_RESPONSE_BYTES).await?)
         })
     }
 }
 
-/// The head that hyper's ways send.
+/// Builds the head that the hyper clients send.
 fn hyper_request(uri: &Uri, headers: &HeaderMap, body: Bytes) -> Result<Request<Full<Bytes>>> {
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
@@ -168,8 +168,8 @@ fn hyper_headers(port: u16) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// The whole body; of one chunk, which it nearly always is, nothing is copied.
-async fn whole(response: hyper::Response<Incoming>) -> Result<Bytes> {
+/// Reads the whole body without copying if it is one chunk, as it nearly always is.
+async fn read_body(response: hyper::Response<Incoming>) -> Result<Bytes> {
     ensure!(response.status() == 200, "status {}", response.status());
     ensure!(response.headers().get(header::CONTENT_ENCODING).is_none(), "compressed");
     let mut body = response.into_body();
@@ -181,15 +181,15 @@ async fn whole(response: hyper::Response<Incoming>) -> Result<Bytes> {
             None => rest.insert(BytesMut::from(&*first)).extend_from_slice(&data),
             Some(all) => all.extend_from_slice(&data),
         }
-        ensure!(rest.as_ref().map_or(first.len(), BytesMut::len) <= MAX, "too long");
+        ensure!(rest.as_ref().map_or(first.len(), BytesMut::len) <= MAX_RESPONSE_BYTES, "too long");
     }
     Ok(rest.map_or(first, BytesMut::freeze))
 }
 
 #[derive(Clone)]
-struct Local;
+struct LocalExecutor;
 
-impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {
         actix_web::rt::spawn(async move { drop(future.await) });
     }
@@ -203,7 +203,7 @@ struct HyperPool {
 
 impl Client for HyperPool {
     fn post(&self, body: Bytes) -> LocalBoxFuture<'_, Result<Bytes>> {
-        Box::pin(async move { whole(self.client.request(hyper_request(&self.uri, &self.headers, body)?).await?).await })
+        Box::pin(async move { read_body(self.client.request(hyper_request(&self.uri, &self.headers, body)?).await?).await })
     }
 }
 
@@ -214,21 +214,21 @@ struct HyperConn {
     authority: String,
 }
 
-struct Kept {
+struct IdleConnection {
     sender: http1::SendRequest<Full<Bytes>>,
     used: std::time::Instant,
 }
 
 thread_local! {
-    static IDLING: RefCell<HashMap<String, Vec<Kept>>> = RefCell::default();
+    static IDLING: RefCell<HashMap<String, Vec<IdleConnection>>> = RefCell::default();
 }
 
 impl HyperConn {
-    fn kept(&self) -> Option<http1::SendRequest<Full<Bytes>>> {
+    fn take_idle(&self) -> Option<http1::SendRequest<Full<Bytes>>> {
         IDLING.with_borrow_mut(|idling| {
             let all = idling.get_mut(&self.authority)?;
             while let Some(kept) = all.pop() {
-                if kept.used.elapsed() < IDLE && !kept.sender.is_closed() {
+                if kept.used.elapsed() < MAX_IDLE && !kept.sender.is_closed() {
                     return Some(kept.sender);
                 }
             }
@@ -237,7 +237,7 @@ impl HyperConn {
     }
 
     async fn connect(&self) -> Result<http1::SendRequest<Full<Bytes>>> {
-        let tcp = tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect(("127.0.0.1", self.port))).await??;
+        let tcp = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(("127.0.0.1", self.port))).await??;
         tcp.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(tcp)).await?;
         actix_web::rt::spawn(async move { drop(connection.await) });
@@ -248,14 +248,14 @@ impl HyperConn {
 impl Client for HyperConn {
     fn post(&self, body: Bytes) -> LocalBoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
-            let mut sender = match self.kept() {
+            let mut sender = match self.take_idle() {
                 Some(sender) => sender,
                 None => self.connect().await?,
             };
             sender.ready().await?;
             let response = sender.send_request(hyper_request(&self.uri, &self.headers, body)?).await?;
-            let body = whole(response).await?;
-            let kept = Kept { sender, used: std::time::Instant::now() };
+            let body = read_body(response).await?;
+            let kept = IdleConnection { sender, used: std::time::Instant::now() };
             IDLING.with_borrow_mut(|idling| match idling.get_mut(&self.authority) {
                 Some(all) => all.push(kept),
                 None => _ = idling.insert(self.authority.clone(), vec![kept]),
@@ -265,7 +265,7 @@ impl Client for HyperConn {
     }
 }
 
-fn client(way: Way, port: u16) -> Result<Rc<dyn Client>> {
+fn client(way: ClientKind, port: u16) -> Result<Rc<dyn Client>> {
     let url = format!("http://127.0.0.1:{port}/mcp");
     Ok(match way {
         Way::Own => Rc::new(Own(countersign_upstream::testing::HttpPost::new(&url.parse()?, &HEADERS)?)),
@@ -275,18 +275,18 @@ fn client(way: Way, port: u16) -> Result<Rc<dyn Client>> {
             headers: hyper_headers(port)?,
             authority: format!("127.0.0.1:{port}"),
         }),
-        Way::HyperPool => {
+        ClientKind::HyperPool => {
             let mut connector = HttpConnector::new();
             connector.set_nodelay(true);
-            connector.set_connect_timeout(Some(CONNECT));
-            let client = legacy::Client::builder(Local)
+            connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+            let client = legacy::Client::builder(LocalExecutor)
                 .pool_timer(TokioTimer::new())
-                .pool_idle_timeout(IDLE)
+                .pool_idle_timeout(MAX_IDLE)
                 .retry_canceled_requests(false)
                 .build(connector);
             Rc::new(HyperPool { client, uri: url.parse()?, headers: hyper_headers(port)? })
         }
-        Way::Awc => {
+        ClientKind::Awc => {
             let client = awc::Client::builder().disable_timeout().disable_redirects().finish();
             let mut request = client
                 .post(url)
@@ -300,8 +300,8 @@ fn client(way: Way, port: u16) -> Result<Rc<dyn Client>> {
     })
 }
 
-/// CPU of this process for that many requests.
-async fn run(way: Way, port: u16, requests: usize, at_once: usize) -> Result<Duration> {
+/// Returns the CPU time of this process for that many requests.
+async fn run(way: ClientKind, port: u16, requests: usize, at_once: usize) -> Result<Duration> {
     let client = client(way, port)?;
     let (body, expected) = (request(), answer());
     let each = |requests: usize| {
@@ -320,13 +320,13 @@ async fn run(way: Way, port: u16, requests: usize, at_once: usize) -> Result<Dur
         all.fold(Ok(()), |all, one| std::future::ready(all.and(one)))
     };
     each(200 * at_once).await?;
-    let before = used()?;
+    let before = cpu_time()?;
     each(requests).await?;
-    Ok(used()? - before)
+    Ok(cpu_time()? - before)
 }
 
-/// CPU time of this process, which has one thread.
-fn used() -> Result<Duration> {
+/// Returns the CPU time of this process, which has one thread.
+fn cpu_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanos = stat.split_whitespace().next().context("nothing in schedstat")?;
     Ok(Duration::from_nanos(nanos.parse()?))
@@ -334,7 +334,7 @@ fn used() -> Result<Duration> {
 
 // The upstream.
 
-/// Says its port, then answers every request alike, each connection by a thread of its own, until it is killed.
+/// Prints its port, then answers every request alike, with a thread for each connection, until it is killed.
 fn serve() -> Result<()> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     println!("{}", listener.local_addr()?.port());
@@ -392,7 +392,7 @@ fn compare(quick: bool) -> Result<()> {
         &mut line,
     )?;
     let port = line.trim().to_owned();
-    let arguments = |way: Way, requests: usize, at_once: usize| {
+    let arguments = |way: ClientKind, requests: usize, at_once: usize| {
         let way = way.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let (requests, at_once) = (requests.to_string(), at_once.to_string());
         ["--way", &way, "--port", &port, "--requests", &requests, "--at-once", &at_once].map(str::to_owned)
@@ -403,7 +403,7 @@ fn compare(quick: bool) -> Result<()> {
     println!("µs of CPU in user space and kernel with 16 at once, the middle of {rounds} rounds");
     let mut cpu: HashMap<usize, Vec<f64>> = HashMap::new();
     for _ in 0..rounds {
-        for (number, way) in WAYS.into_iter().enumerate() {
+        for (number, way) in CLIENT_KINDS.into_iter().enumerate() {
             let output = Command::new(&program).args(arguments(way, requests, 16)).output()?;
             ensure!(output.status.success(), "{way:?}: {}", String::from_utf8_lossy(&output.stderr));
             let nanos: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
@@ -411,11 +411,11 @@ fn compare(quick: bool) -> Result<()> {
         }
     }
     let mut own = None;
-    for (number, way) in WAYS.into_iter().enumerate() {
+    for (number, way) in CLIENT_KINDS.into_iter().enumerate() {
         let mut instructions = [0.0; 2];
         for (at_once, instructions) in [1, 16].into_iter().zip(&mut instructions) {
             let [few_cost, many_cost] =
-                [few, many].map(|requests| counted(&program, &arguments(way, requests * 16, at_once)));
+                [few, many].map(|requests| count_instructions(&program, &arguments(way, requests * 16, at_once)));
             *instructions = (many_cost? - few_cost?) / ((many - few) * 16) as f64;
         }
         let mut times = cpu.remove(&number).unwrap_or_default();
@@ -434,8 +434,8 @@ fn compare(quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Instructions of the whole run.
-fn counted(program: &std::path::Path, arguments: &[String]) -> Result<f64> {
+/// Counts the instructions of the whole run.
+fn count_instructions(program: &std::path::Path, arguments: &[String]) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", &format!("--callgrind-out-file={}", folder.path().join("out").display())])

@@ -1,4 +1,4 @@
-//! Two tools that read, on stdio, or with an address over HTTP.
+//! A server with two read-only tools, on stdio, or over HTTP if it is given an address.
 
 use rmcp::{
     ServerHandler, ServiceExt,

@@ -1,4 +1,4 @@
-//! The official Rust SDK against the real gateway: both eras over HTTP and stdio, from the first list to an
+//! Drives the real gateway with the official Rust SDK: both eras over HTTP and stdio, from the first list to an
 //! approved and a rejected change.
 
 mod gateway;
@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 const NAME: &str = "rust-sdk";
 
-/// Passes on which resources were said to have changed.
+/// Forwards the URIs of updated resources.
 struct Handler {
     updated: Mutex<mpsc::UnboundedSender<String>>,
 }
@@ -37,7 +37,7 @@ impl ClientHandler for Handler {
     }
 }
 
-/// A connected client and the updates that it hears of outside a listen stream.
+/// A connected client with the updates that it receives outside of listen streams.
 struct Agent {
     running: RunningService<RoleClient, Handler>,
     updated: mpsc::UnboundedReceiver<String>,
@@ -94,8 +94,8 @@ impl Agent {
         Ok(issues["issues"].as_array().context("no issues")?.iter().any(|issue| issue["title"] == title))
     }
 
-    /// The final state of a change, and the text about it.
-    async fn settled(&self, change: &str) -> Result<(String, String)> {
+    /// Waits for the final state of a change; returns it with the text about it.
+    async fn wait_for_final_state(&self, change: &str) -> Result<(String, String)> {
         for _ in 0..20 {
             let result = self.call("wait_for_change", json!({"changeId": change})).await?;
             let state = result.structured_content.as_ref().context("no structured content")?["status"].clone();
@@ -118,7 +118,7 @@ fn code_of(error: &anyhow::Error) -> Option<i32> {
     }
 }
 
-#[expect(deprecated, reason = "what the handshake revisions have instead of a listen stream")]
+#[expect(deprecated, reason = "the handshake revisions have no listen stream")]
 async fn subscribe_and_hear(agent: &mut Agent, gateway: &Gateway, change: &str, uri: &str) -> Result<()> {
     agent.peer().subscribe(SubscribeRequestParams::new(uri)).await?;
     gateway.decide(change, "approve", "go ahead").await?;
@@ -158,7 +158,7 @@ async fn journey(agent: &mut Agent, gateway: &Gateway, label: &str) -> Result<()
     } else {
         subscribe_and_hear(agent, gateway, &change, &uri).await?;
     }
-    let (state, about) = agent.settled(&change).await?;
+    let (state, about) = agent.wait_for_final_state(&change).await?;
     ensure!(state == "applied", "{about}");
     ensure!(agent.has_issue(&project, &title).await?, "the issue exists");
     let read = agent.peer().read_resource(ReadResourceRequestParams::new(uri)).await?;
@@ -166,7 +166,7 @@ async fn journey(agent: &mut Agent, gateway: &Gateway, label: &str) -> Result<()
 
     let rejected = agent.propose(&project, &format!("Rejected through {label}")).await?;
     gateway.decide(&rejected, "reject", "not like this").await?;
-    let (state, about) = agent.settled(&rejected).await?;
+    let (state, about) = agent.wait_for_final_state(&rejected).await?;
     ensure!(state == "rejected" && about.contains("not like this"), "{about}");
 
     let prompts = agent.peer().list_all_prompts().await?;
@@ -178,7 +178,7 @@ async fn journey(agent: &mut Agent, gateway: &Gateway, label: &str) -> Result<()
     let unknown = agent.call("no_such_tool", json!({})).await.expect_err("an unknown tool must be refused");
     ensure!(code_of(&unknown) == Some(-32602), "{unknown:?}");
 
-    // Dropping the future tells the gateway that nobody waits any more; the connection goes on.
+    // Dropping the future cancels the wait; the connection stays open.
     let abandoned = agent.propose(&project, &format!("Abandoned through {label}")).await?;
     let wait = agent.call("wait_for_change", json!({"changeId": abandoned}));
     ensure!(tokio::time::timeout(Duration::from_millis(300), wait).await.is_err(), "it waits");
@@ -219,7 +219,7 @@ async fn discover_over_stdio() -> Result<()> {
     run(true, modern(), "discover over stdio").await
 }
 
-/// The SDK names its newest revision, 2026-07-28, inside `initialize`; the answer is the newest handshake revision.
+/// The SDK sends its newest revision, 2026-07-28, in `handshake_revision`; the answer has the newest handshake revision.
 #[tokio::test]
 async fn initialize_is_answered_with_a_handshake_revision() -> Result<()> {
     let gateway = Gateway::start().await?;
@@ -232,7 +232,7 @@ async fn initialize_is_answered_with_a_handshake_revision() -> Result<()> {
 
 /// `Auto` probes with `server/discover` and stays in the modern era.
 #[tokio::test]
-async fn auto_finds_the_modern_era() -> Result<()> {
+async fn auto_detects_the_modern_era() -> Result<()> {
     let gateway = Gateway::start().await?;
     let lifecycle = ClientLifecycleMode::Auto {
         preferred_versions: vec![ProtocolVersion::V_2026_07_28],

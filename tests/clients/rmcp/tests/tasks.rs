@@ -1,5 +1,5 @@
-//! Changes as tasks of the extension of 2026-07-28, with the official Rust SDK: proposed, waited for, read, taken back,
-//! and found again on another connection.
+//! Changes as tasks of the 2026-07-28 extension, with the official Rust SDK: proposed, waited for, read, cancelled, and
+//! found again on another connection.
 
 mod gateway;
 
@@ -50,7 +50,7 @@ impl Agent {
         Ok(self.0.peer().call_tool_once(params).await?)
     }
 
-    /// A story as a task: its id.
+    /// Proposes a story as a task; returns its id.
     async fn propose(&self, title: &str) -> Result<String> {
         let CallToolResponse::Complete(listed) = self.call("list_projects", json!({})).await? else {
             bail!("a read is answered at once")
@@ -66,8 +66,8 @@ impl Agent {
         Ok(self.0.peer().get_task(GetTaskParams::new(id)).await?.task)
     }
 
-    /// Polls as often as it is told to, until the task has ended.
-    async fn ended(&self, id: &str) -> Result<DetailedTask> {
+    /// Polls as often as the task asks, until it has ended.
+    async fn wait_for_end(&self, id: &str) -> Result<DetailedTask> {
         for _ in 0..200 {
             let task = self.get(id).await?;
             if task.status().is_terminal() {
@@ -87,24 +87,24 @@ async fn journey(stdio: bool) -> Result<()> {
     let id = agent.propose("Applied").await?;
     ensure!(agent.get(&id).await?.payload == TaskPayload::Working, "it waits for a person");
     gateway.decide(&id, "approve", "go ahead").await?;
-    let task = agent.ended(&id).await?;
+    let task = agent.wait_for_end(&id).await?;
     let TaskPayload::Completed { result } = &task.payload else { bail!("{task:?}") };
     ensure!(result["structuredContent"]["issue"]["title"] == "Applied", "the tool's own result: {result:?}");
     ensure!(task.task.ttl_ms.is_some(), "now it is known how long it is kept");
 
     let rejected = agent.propose("Rejected").await?;
     gateway.decide(&rejected, "reject", "use the other project").await?;
-    let TaskPayload::Completed { result } = agent.ended(&rejected).await?.payload else { bail!("a tool's own error") };
+    let TaskPayload::Completed { result } = agent.wait_for_end(&rejected).await?.payload else { bail!("a tool's own error") };
     ensure!(result["isError"] == true, "{result:?}");
     ensure!(result["content"][0]["text"].as_str().is_some_and(|text| text.contains("use the other project")));
 
     let withdrawn = agent.propose("Withdrawn").await?;
     agent.0.peer().cancel_task(CancelTaskParams::new(withdrawn.as_str())).await?;
-    ensure!(agent.ended(&withdrawn).await?.payload == TaskPayload::Cancelled);
+    ensure!(agent.wait_for_end(&withdrawn).await?.payload == TaskPayload::Cancelled);
     agent.0.peer().cancel_task(CancelTaskParams::new(id.as_str())).await?;
     ensure!(agent.get(&id).await?.status() == TaskStatus::Completed, "what has run stays so");
 
-    // Who comes back on another connection finds it.
+    // Another connection finds it again.
     agent.0.cancel().await?;
     let agent = Agent::connect(&gateway, false).await?;
     ensure!(agent.get(&id).await? == task);

@@ -1,4 +1,4 @@
-//! One change as lines of the screen: what, who, under which terms, the diff, the arguments, what became of it.
+//! One change as lines of the screen: summary, proposer, terms, diff, arguments, decisions and result.
 
 use jiff::Timestamp;
 use ratatui::{
@@ -8,11 +8,11 @@ use ratatui::{
 use serde_json::Value;
 
 use super::{
-    diff::{self, Look},
-    paint::{Paint, words, wrap},
+    diff::{self, DiffLayout},
+    paint::{Theme, wrap, wrap_words},
 };
 use crate::changes::{
-    arguments::{Arguments, is_call, place, told_beside, without_arguments},
+    arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
     render::{span, state_name},
 };
 use countersign_domain::{
@@ -20,11 +20,11 @@ use countersign_domain::{
     text::plural,
 };
 
-/// Lines of one section; the whole is in `countersign changes show`.
+/// Lines of one section; `countersign changes show` prints all of them.
 const MAX_SECTION: usize = 4000;
 
 struct Writer {
-    paint: Paint,
+    paint: Theme,
     width: usize,
     lines: Vec<Line<'static>>,
 }
@@ -35,120 +35,120 @@ impl Writer {
         self.lines.extend(wrap(pieces, self.width, &pad, &pad));
     }
 
-    /// Prose, in whole words.
+    /// Adds prose, wrapped at words.
     fn prose(&mut self, indent: usize, pieces: &[(String, Style)]) {
-        self.lines.extend(words(pieces, self.width, &Span::raw(" ".repeat(indent))));
+        self.lines.extend(wrap_words(pieces, self.width, &Span::raw(" ".repeat(indent))));
     }
 
-    fn say(&mut self, style: Style, text: String) {
+    fn message(&mut self, style: Style, text: String) {
         self.prose(1, &[(text, style)]);
     }
 
-    fn head(&mut self, text: &str) {
+    fn heading(&mut self, text: &str) {
         if self.lines.last().is_some_and(|line| line.width() > 0) {
             self.lines.push(Line::default());
         }
         self.text(1, &[(text.to_owned(), self.paint.bold())]);
     }
 
-    /// Arguments, which are somebody else's lines too.
-    fn rows(&mut self, arguments: &Arguments) {
+    /// Adds arguments, which are foreign text.
+    fn argument_lines(&mut self, arguments: &ArgumentLines) {
         if !arguments.lines.is_empty() {
-            self.body(&arguments.lines.join("\n"));
+            self.foreign_text(&arguments.lines.join("\n"));
         }
-        if let Some(remark) = arguments.remark() {
-            let remark = self.paint.safe(&remark);
+        if let Some(remark) = arguments.diff_note() {
+            let remark = self.paint.visible(&remark);
             self.prose(3, &[(remark, self.paint.dim())]);
         }
     }
 
-    /// Somebody else's lines.
-    fn body(&mut self, text: &str) {
+    /// Adds foreign text, escaped.
+    fn foreign_text(&mut self, text: &str) {
         for (at, line) in text_lines(text).enumerate() {
             if at >= MAX_SECTION {
-                return self.say(self.paint.warn(), "   (more in `countersign changes show`)".to_owned());
+                return self.message(self.paint.warn(), "   (more in `countersign changes show`)".to_owned());
             }
-            let line = self.paint.code(line);
+            let line = self.paint.visible_code(line);
             self.text(3, &[(line, Style::new())]);
         }
     }
 }
 
-/// A change, and what is known beside it.
-pub struct About<'a> {
+/// A change with everything that its screen shows.
+pub struct DetailView<'a> {
     pub change: &'a Change,
     pub timeline: &'a [(Timestamp, String, String)],
-    /// Why whoever looks at it cannot approve it.
-    pub barred: Option<String>,
+    /// Why the current user cannot approve the change.
+    pub approval_barrier: Option<String>,
 }
 
-/// The lines, and how many of them are before the end of the diff.
-pub fn lines(of: &About<'_>, now: Timestamp, look: Look, paint: Paint) -> (Vec<Line<'static>>, usize) {
-    let &About { change, timeline, ref barred } = of;
-    let mut out = Writer { paint, width: look.width, lines: Vec::new() };
-    about(&mut out, change, now);
+/// Renders the lines, and returns how many of them precede the end of the diff.
+pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, paint: Theme) -> (Vec<Line<'static>>, usize) {
+    let &DetailView { change, timeline, approval_barrier: ref barred } = view;
+    let mut out = Writer { paint, width: layout.width, lines: Vec::new() };
+    write_summary(&mut out, change, now);
     if let Some(why) = barred {
-        out.say(paint.info(), paint.safe(why));
+        out.message(paint.info(), paint.visible(why));
     }
-    notes(&mut out, change);
+    write_notes(&mut out, change);
     out.lines.push(Line::default());
-    let call = is_call(change);
+    let call = shows_arguments_only(change);
     if call {
-        // Nothing is compared: the arguments are what there is to see.
-        arguments(&mut out, change);
+        // There is no diff, so the arguments come first.
+        write_arguments(&mut out, change);
         out.lines.push(Line::default());
     }
     match &change.previous_diff {
         Some(previous) if call => {
-            both(&mut out, &without_arguments(previous), &without_arguments(&change.diff), look);
+            write_both_diffs(&mut out, &without_arguments(previous), &without_arguments(&change.diff), layout);
         }
-        Some(previous) => both(&mut out, previous, &change.diff, look),
+        Some(previous) => write_both_diffs(&mut out, previous, &change.diff, layout),
         None if call => {
-            for (label, text) in told_beside(change) {
-                let label = paint.safe(label);
-                out.head(&label);
-                out.body(&text);
+            for (label, text) in tool_notes(change) {
+                let label = paint.visible(label);
+                out.heading(&label);
+                out.foreign_text(&text);
             }
         }
-        None => out.lines.extend(diff::lines(&change.diff, look, paint)),
+        None => out.lines.extend(diff::render(&change.diff, layout, paint)),
     }
     let mut end = out.lines.len();
     if !call {
-        arguments(&mut out, change);
+        write_arguments(&mut out, change);
     }
-    // Where the diff does not show everything, the arguments are what is decided on.
+    // If the diff does not show everything, the decision rests on the arguments.
     if change.diff.truncated || !change.preview.is_live() {
         end = out.lines.len();
     }
-    people(&mut out, change);
-    result(&mut out, change);
+    write_decisions(&mut out, change);
+    write_result(&mut out, change);
     if !timeline.is_empty() {
-        out.head("Timeline");
+        out.heading("Timeline");
         for (at, event, actor) in timeline {
             let at = at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
-            let what = format!("{at}  {:<16} ", paint.safe(event));
-            out.text(3, &[(what, Style::new()), (paint.safe(actor), paint.dim())]);
+            let what = format!("{at}  {:<16} ", paint.visible(event));
+            out.text(3, &[(what, Style::new()), (paint.visible(actor), paint.dim())]);
         }
     }
     (out.lines, end)
 }
 
-fn arguments(out: &mut Writer, change: &Change) {
+fn write_arguments(out: &mut Writer, change: &Change) {
     if let Some(proposed) = &change.proposed_arguments {
-        out.head("Arguments, as edited: these will run");
-        out.rows(&Arguments::beside(change.arguments.get(), None));
-        out.head("Arguments, as the agent proposed them");
-        out.rows(&Arguments::beside(proposed.get(), None));
+        out.heading("Arguments, as edited: these will run");
+        out.argument_lines(&ArgumentLines::new(change.arguments.get(), None));
+        out.heading("Arguments, as the agent proposed them");
+        out.argument_lines(&ArgumentLines::new(proposed.get(), None));
     } else {
-        out.head("Arguments");
-        out.rows(&Arguments::of(change));
+        out.heading("Arguments");
+        out.argument_lines(&ArgumentLines::for_change(change));
     }
 }
 
-fn about(out: &mut Writer, change: &Change, now: Timestamp) {
+fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     let paint = out.paint;
-    out.prose(1, &[(paint.safe(&change.summary), paint.bold())]);
-    let target = format!(" {} {}", paint.safe(&change.target.entity_type), paint.safe(&change.target.label));
+    out.prose(1, &[(paint.visible(&change.summary), paint.bold())]);
+    let target = format!(" {} {}", paint.visible(&change.target.entity_type), paint.visible(&change.target.label));
     out.prose(
         1,
         &[
@@ -165,19 +165,19 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let text = format!(
         "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
-        place(change),
+        call_route(change),
         who.principal,
         who.transport,
         change.id,
         change.version
     );
-    out.say(paint.dim(), paint.safe(&text));
+    out.message(paint.dim(), paint.visible(&text));
     let terms = &change.terms;
     let mut rules = Vec::new();
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        let given = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
+        let approvals = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
         let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
-        rules.push(format!("{given} of {needed}"));
+        rules.push(format!("{approvals} of {needed}"));
         rules.push(format!("expires in {}", span(change.expires_at.duration_since(now))));
     }
     if !terms.reviewers.is_empty() {
@@ -195,71 +195,71 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
         rules.push(format!("an approval can be undone for {}s", terms.undo_for));
     }
     if !rules.is_empty() {
-        out.say(paint.info(), paint.safe(&rules.join("; ")));
+        out.message(paint.info(), paint.visible(&rules.join("; ")));
     }
 }
 
-fn notes(out: &mut Writer, change: &Change) {
+fn write_notes(out: &mut Writer, change: &Change) {
     let paint = out.paint;
     if let Some(why) = &change.review {
         let mark = why.mark.as_deref().map_or_else(String::new, |mark| format!("{mark}: "));
         let style = if why.mark.is_some() { paint.warn() } else { paint.dim() };
-        out.say(style, paint.safe(&format!("{mark}reviewed because {}", why.reason)));
+        out.message(style, paint.visible(&format!("{mark}reviewed because {}", why.reason)));
     }
     if let Some(first) = &change.duplicate_of {
-        out.say(
+        out.message(
             paint.warn(),
-            paint.safe(&format!(
+            paint.visible(&format!(
                 "The same agent had already proposed the same call: {first}. Approving both runs it twice."
             )),
         );
     }
     if let Some(why) = &change.preview.failed {
-        out.say(paint.bad(), paint.safe(&format!("The preview failed, so only the arguments are shown: {why}")));
+        out.message(paint.bad(), paint.visible(&format!("The preview failed, so only the arguments are shown: {why}")));
         if change.terms.preview_required {
-            out.say(paint.bad(), "The rule lets nobody approve it without a preview.".to_owned());
+            out.message(paint.bad(), "The rule lets nobody approve it without a preview.".to_owned());
         }
     }
-    if change.preview.failed.is_none() && is_call(change) {
-        out.say(paint.dim(), "No preview is available for this tool: its arguments are shown.".to_owned());
+    if change.preview.failed.is_none() && shows_arguments_only(change) {
+        out.message(paint.dim(), "No preview is available for this tool: its arguments are shown.".to_owned());
     }
     if let Some(waits) = &change.waits_for {
-        out.say(paint.warn(), paint.safe(&waits.sentence()));
+        out.message(paint.warn(), paint.visible(&waits.sentence()));
     }
     if let Some(fault) = &change.fault {
-        out.say(paint.warn(), paint.safe(&format!("{}: {}", fault.code, fault.message)));
+        out.message(paint.warn(), paint.visible(&format!("{}: {}", fault.code, fault.message)));
     }
     if change.state == ChangeState::Stale {
-        out.say(paint.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
+        out.message(paint.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
     }
 }
 
-/// The diff that was shown before, and the one that holds now.
-fn both(out: &mut Writer, previous: &Diff, now: &Diff, look: Look) {
+/// Adds the previous diff and the current one.
+fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, look: DiffLayout) {
     let (paint, before, after) = (out.paint, "Before the target changed:", "Now:");
     if !look.split {
-        out.say(paint.dim(), before.to_owned());
-        out.lines.extend(diff::lines(previous, look, paint));
-        out.say(paint.warn(), after.to_owned());
-        out.lines.extend(diff::lines(now, look, paint));
+        out.message(paint.dim(), before.to_owned());
+        out.lines.extend(diff::render(previous, look, paint));
+        out.message(paint.warn(), after.to_owned());
+        out.lines.extend(diff::render(now, look, paint));
         return;
     }
     let half = look.width.saturating_sub(3) / 2;
-    let look = Look { width: half, split: false, ..look };
+    let layout = DiffLayout { width: half, split: false, ..look };
     let side = |title: &str, style, diff: &Diff| {
         let mut lines = vec![Line::styled(format!(" {title}"), style)];
-        lines.extend(diff::lines(diff, look, paint));
+        lines.extend(diff::render(diff, layout, paint));
         lines
     };
     let (left, right) = (side(before, paint.dim(), previous), side(after, paint.warn(), now));
     for at in 0..left.len().max(right.len()) {
         let mut row = Line::default();
         if let Some(line) = left.get(at) {
-            // The style of a line is that of its row; here it is half of one.
+            // A line's style covers its whole row, so each half is styled by its spans.
             row.extend(line.spans.iter().map(|span| span.clone().patch_style(line.style)));
         }
         row.push_span(Span::raw(" ".repeat(half.saturating_sub(row.width()))));
-        row.push_span(Span::styled(paint.sign(" ║ ", " # "), paint.dim()));
+        row.push_span(Span::styled(paint.symbol(" ║ ", " # "), paint.dim()));
         if let Some(line) = right.get(at) {
             row.extend(line.spans.iter().map(|span| span.clone().patch_style(line.style)));
         }
@@ -267,10 +267,10 @@ fn both(out: &mut Writer, previous: &Diff, now: &Diff, look: Look) {
     }
 }
 
-fn people(out: &mut Writer, change: &Change) {
+fn write_decisions(out: &mut Writer, change: &Change) {
     let paint = out.paint;
     if !change.decisions.is_empty() {
-        out.head("Decisions");
+        out.heading("Decisions");
     }
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
@@ -279,25 +279,25 @@ fn people(out: &mut Writer, change: &Change) {
         };
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        let text = paint.safe(&format!(" by {} (version {}){comment}", decision.reviewer, decision.version));
+        let text = paint.visible(&format!(" by {} (version {}){comment}", decision.reviewer, decision.version));
         out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {
-        out.head("Edits");
+        out.heading("Edits");
     }
     for edit in &change.edits {
         let comment = edit.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        out.prose(3, &[(paint.safe(&format!("edited by {}{comment}", edit.by)), Style::new())]);
+        out.prose(3, &[(paint.visible(&format!("edited by {}{comment}", edit.by)), Style::new())]);
     }
 }
 
-fn result(out: &mut Writer, change: &Change) {
+fn write_result(out: &mut Writer, change: &Change) {
     let Some(raw) = &change.result else { return };
     let value: Value = serde_json::from_str(raw.get()).unwrap_or_default();
     let failed = value.get("isError").and_then(Value::as_bool).unwrap_or(false);
-    out.head(if failed { "The tool failed" } else { "Result" });
+    out.heading(if failed { "The tool failed" } else { "Result" });
     for block in value.get("content").and_then(Value::as_array).into_iter().flatten() {
         let text = block.get("text").and_then(Value::as_str);
-        out.body(text.unwrap_or("(content that is not text)"));
+        out.foreign_text(text.unwrap_or("(content that is not text)"));
     }
 }

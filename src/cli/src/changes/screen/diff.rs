@@ -1,5 +1,5 @@
-//! A diff as lines of the screen: unified, or side by side where there is room, with changed words marked and
-//! unchanged lines folded.
+//! A diff as lines of the screen: unified, or side by side if there is room, with changed words marked and unchanged
+//! lines folded.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use ratatui::{
     text::{Line, Span},
 };
 
-use super::paint::{Paint, wrap};
+use super::paint::{Theme, wrap};
 use countersign_domain::{
     changes::{
         Diff, DiffLine, FieldDiff, LineOp,
@@ -17,14 +17,14 @@ use countersign_domain::{
     text::plural,
 };
 
-/// Bytes of a line in which changed words are looked for.
-const MAX_WORDS: usize = 4 << 10;
-/// Time for the words of one diff.
-const TIME: Duration = Duration::from_millis(60);
+/// Bytes of a line up to which changed words are marked.
+const MAX_WORD_DIFF_LINE: usize = 4 << 10;
+/// The time limit for finding the changed words of one diff.
+const WORD_DIFF_TIME_LIMIT: Duration = Duration::from_millis(60);
 
-/// How a diff is to be shown.
+/// The layout of a diff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct DiffLayout {
     pub width: usize,
     pub split: bool,
     pub unfolded: bool,
@@ -33,17 +33,23 @@ pub struct Look {
 type Pieces = Vec<(String, Style)>;
 
 struct Writer {
-    paint: Paint,
-    look: Look,
+    paint: Theme,
+    layout: DiffLayout,
     deadline: Instant,
-    /// The texts are not cut.
-    whole: bool,
+    /// Set if the texts of the field were not cut.
+    is_uncut: bool,
     lines: Vec<Line<'static>>,
 }
 
-/// The fields of a diff, one after another.
-pub fn lines(diff: &Diff, look: Look, paint: Paint) -> Vec<Line<'static>> {
-    let mut out = Writer { paint, look, deadline: Instant::now() + TIME, whole: !diff.truncated, lines: Vec::new() };
+/// Renders the fields of a diff, one after another.
+pub fn render(diff: &Diff, layout: DiffLayout, paint: Theme) -> Vec<Line<'static>> {
+    let mut out = Writer {
+        paint,
+        layout,
+        deadline: Instant::now() + WORD_DIFF_TIME_LIMIT,
+        is_uncut: !diff.truncated,
+        lines: Vec::new(),
+    };
     for field in &diff.fields {
         out.field(field);
     }
@@ -52,59 +58,59 @@ pub fn lines(diff: &Diff, look: Look, paint: Paint) -> Vec<Line<'static>> {
     }
     if diff.truncated {
         let text = "  The diff is larger than what is shown here; the arguments are shown whole.";
-        out.lines.extend(wrap(&[(text.into(), paint.warn())], look.width, &Span::raw(""), &Span::raw("  ")));
+        out.lines.extend(wrap(&[(text.into(), paint.warn())], layout.width, &Span::raw(""), &Span::raw("  ")));
     }
     out.lines
 }
 
 impl Writer {
     fn field(&mut self, field: &FieldDiff) {
-        let mut title = vec![(format!("  {}", self.paint.safe(&field.label)), self.paint.bold())];
+        let mut title = vec![(format!("  {}", self.paint.visible(&field.label)), self.paint.bold())];
         if field.restricted {
             title.push(("  (the agent does not see this)".into(), self.paint.dim()));
         }
         let none = Span::raw("");
-        self.lines.extend(wrap(&title, self.look.width, &none, &none));
+        self.lines.extend(wrap(&title, self.layout.width, &none, &none));
         if field.lines.is_empty() {
             let side = |op, text: &Option<String>| -> Vec<DiffLine> {
                 let lines = text.iter().flat_map(|text| text_lines(text));
                 lines.map(|text| DiffLine { op, text: text.to_owned() }).collect()
             };
             let (old, new) = (side(LineOp::Delete, &field.before), side(LineOp::Insert, &field.after));
-            self.block(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
+            self.replaced_lines(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
         } else {
-            self.long(field);
+            self.folded_field(field);
         }
         self.lines.push(Line::default());
     }
 
-    fn long(&mut self, field: &FieldDiff) {
+    fn folded_field(&mut self, field: &FieldDiff) {
         let before: Vec<&str> = text_lines(field.before.as_deref().unwrap_or_default()).collect();
-        // Lines of the text before that are behind us.
+        // Lines of the old text that have been passed.
         let mut at = 0_usize;
         let mut rest = field.lines.as_slice();
         while let Some((line, tail)) = rest.split_first() {
             match line.op {
                 LineOp::Equal => {
-                    self.equal(&line.text);
+                    self.equal_line(&line.text);
                     (at, rest) = (at.saturating_add(1), tail);
                 }
                 LineOp::Note => {
-                    let pieces = vec![(self.paint.code(&line.text), self.paint.dim())];
-                    self.row(' ', self.paint.dim(), &pieces);
+                    let pieces = vec![(self.paint.visible_code(&line.text), self.paint.dim())];
+                    self.unified_row(' ', self.paint.dim(), &pieces);
                     rest = tail;
                 }
                 LineOp::Skip => {
                     let many = line.text.parse::<usize>().unwrap_or(0);
                     let hidden = at.checked_add(many).and_then(|end| before.get(at..end));
                     match hidden {
-                        // Where the text was cut, its last line was, too.
+                        // If the text was cut, so was its last line.
                         Some(hidden)
-                            if self.look.unfolded && (self.whole || at.saturating_add(many) < before.len()) =>
+                            if self.layout.unfolded && (self.is_uncut || at.saturating_add(many) < before.len()) =>
                         {
-                            hidden.iter().for_each(|text| self.equal(text));
+                            hidden.iter().for_each(|text| self.equal_line(text));
                         }
-                        _ => self.skip(&line.text),
+                        _ => self.folded_lines(&line.text),
                     }
                     (at, rest) = (at.saturating_add(many), tail);
                 }
@@ -114,47 +120,47 @@ impl Writer {
                     let of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
                     let (old, new) = (of(LineOp::Delete), of(LineOp::Insert));
                     at = at.saturating_add(old.len());
-                    self.block(&old, &new);
+                    self.replaced_lines(&old, &new);
                     rest = tail;
                 }
             }
         }
     }
 
-    /// Lines that went and the lines that came in their place.
-    fn block(&mut self, old: &[&DiffLine], new: &[&DiffLine]) {
+    /// Renders removed lines with the lines that replace them.
+    fn replaced_lines(&mut self, old: &[&DiffLine], new: &[&DiffLine]) {
         let (red, green) = (self.paint.bad(), self.paint.good());
-        let mut left: Vec<Pieces> = old.iter().map(|l| vec![(self.paint.code(&l.text), red)]).collect();
-        let mut right: Vec<Pieces> = new.iter().map(|l| vec![(self.paint.code(&l.text), green)]).collect();
+        let mut left: Vec<Pieces> = old.iter().map(|l| vec![(self.paint.visible_code(&l.text), red)]).collect();
+        let mut right: Vec<Pieces> = new.iter().map(|l| vec![(self.paint.visible_code(&l.text), green)]).collect();
         if old.len() == new.len() {
             for (at, (a, b)) in old.iter().zip(new).enumerate() {
-                if let Some((a, b)) = self.words(&a.text, &b.text)
+                if let Some((a, b)) = self.changed_words(&a.text, &b.text)
                     && let (Some(l), Some(r)) = (left.get_mut(at), right.get_mut(at))
                 {
                     (*l, *r) = (a, b);
                 }
             }
         }
-        if self.look.split {
+        if self.layout.split {
             for at in 0..left.len().max(right.len()) {
-                self.pair(left.get(at), '-', right.get(at), '+');
+                self.split_row(left.get(at), '-', right.get(at), '+');
             }
         } else {
-            left.iter().for_each(|pieces| self.row('-', red, pieces));
-            right.iter().for_each(|pieces| self.row('+', green, pieces));
+            left.iter().for_each(|pieces| self.unified_row('-', red, pieces));
+            right.iter().for_each(|pieces| self.unified_row('+', green, pieces));
         }
     }
 
-    /// Both lines with the words marked that differ; `None` where that says nothing.
-    fn words(&self, old: &str, new: &str) -> Option<(Pieces, Pieces)> {
-        if old.len().max(new.len()) > MAX_WORDS || Instant::now() > self.deadline {
+    /// Returns both lines with the differing words marked, or `None` if marking would not help.
+    fn changed_words(&self, old: &str, new: &str) -> Option<(Pieces, Pieces)> {
+        if old.len().max(new.len()) > MAX_WORD_DIFF_LINE || Instant::now() > self.deadline {
             return None;
         }
         let compared = compare_words(old, new, self.deadline)?;
         let strong = Modifier::REVERSED.union(Modifier::BOLD);
         let (mut left, mut right) = (Pieces::new(), Pieces::new());
         for (op, word) in compared {
-            let text = self.paint.code(word);
+            let text = self.paint.visible_code(word);
             match op {
                 LineOp::Delete => left.push((text, self.paint.bad().add_modifier(strong))),
                 LineOp::Insert => right.push((text, self.paint.good().add_modifier(strong))),
@@ -167,40 +173,40 @@ impl Writer {
         Some((left, right))
     }
 
-    fn equal(&mut self, text: &str) {
-        let pieces = vec![(self.paint.code(text), Style::new())];
-        if self.look.split {
-            self.pair(Some(&pieces), ' ', Some(&pieces), ' ')
+    fn equal_line(&mut self, text: &str) {
+        let pieces = vec![(self.paint.visible_code(text), Style::new())];
+        if self.layout.split {
+            self.split_row(Some(&pieces), ' ', Some(&pieces), ' ')
         } else {
-            self.row(' ', Style::new(), &pieces)
+            self.unified_row(' ', Style::new(), &pieces)
         }
     }
 
-    fn skip(&mut self, number: &str) {
+    fn folded_lines(&mut self, number: &str) {
         let folded = plural(number.parse().unwrap_or(0_u64), "unchanged line");
-        let text = format!("    {} {folded} (z opens)", self.paint.sign("⋯", "..."));
+        let text = format!("    {} {folded} (z opens)", self.paint.symbol("⋯", "..."));
         self.lines.push(Line::styled(text, self.paint.dim()));
     }
 
-    fn row(&mut self, mark: char, style: Style, pieces: &[(String, Style)]) {
+    fn unified_row(&mut self, mark: char, style: Style, pieces: &[(String, Style)]) {
         let first = Span::styled(format!("  {mark} "), style);
-        let next = Span::styled(format!("  {mark}{}", self.paint.sign("↳", ">")), style);
-        self.lines.extend(wrap(pieces, self.look.width, &first, &next));
+        let next = Span::styled(format!("  {mark}{}", self.paint.symbol("↳", ">")), style);
+        self.lines.extend(wrap(pieces, self.layout.width, &first, &next));
     }
 
-    /// Two columns with a bar between them.
-    fn pair(&mut self, left: Option<&Pieces>, minus: char, right: Option<&Pieces>, plus: char) {
-        let half = self.look.width.saturating_sub(3) / 2;
+    /// Renders two columns with a bar between them.
+    fn split_row(&mut self, left: Option<&Pieces>, minus: char, right: Option<&Pieces>, plus: char) {
+        let half = self.layout.width.saturating_sub(3) / 2;
         let side = |pieces: Option<&Pieces>, mark: char, style: Style| {
             let Some(pieces) = pieces else { return Vec::new() };
             let first = Span::styled(format!("{mark} "), style);
-            let next = Span::styled(format!("{mark}{}", self.paint.sign("↳", ">")), style);
+            let next = Span::styled(format!("{mark}{}", self.paint.symbol("↳", ">")), style);
             wrap(pieces, half, &first, &next)
         };
         let of = |mark, style| if mark == ' ' { Style::new() } else { style };
         let left = side(left, minus, of(minus, self.paint.bad()));
         let right = side(right, plus, of(plus, self.paint.good()));
-        let bar = self.paint.sign(" │ ", " | ");
+        let bar = self.paint.symbol(" │ ", " | ");
         for at in 0..left.len().max(right.len()) {
             let mut row = left.get(at).cloned().unwrap_or_default();
             let gap = half.saturating_sub(row.width());
@@ -217,10 +223,10 @@ mod tests {
     use super::*;
     use countersign_domain::changes::diff::DiffBuilder;
 
-    const PAINT: Paint = Paint { colour: true, unicode: true };
+    const PAINT: Theme = Theme { colour: true, unicode: true };
 
-    fn text(diff: &Diff, look: Look) -> String {
-        let lines = lines(diff, look, PAINT);
+    fn text(diff: &Diff, look: DiffLayout) -> String {
+        let lines = render(diff, look, PAINT);
         lines.iter().map(|l| l.to_string().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
     }
 
@@ -232,8 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn context_is_folded_and_opens() {
-        let look = Look { width: 60, split: false, unfolded: false };
+    fn context_is_folded_until_unfolded() {
+        let look = DiffLayout { width: 60, split: false, unfolded: false };
         let folded = "  Text\\u{1b}
     ⋯ 6 unchanged lines (z opens)
     line 7
@@ -247,7 +253,7 @@ mod tests {
     ⋯ 7 unchanged lines (z opens)
 ";
         assert_eq!(text(&long(), look), folded, "\n{}", text(&long(), look));
-        let open = text(&long(), Look { unfolded: true, ..look });
+        let open = text(&long(), DiffLayout { unfolded: true, ..look });
         assert!(
             open.contains("    line 1\n") && open.contains("    line 6\n    line 7") && open.ends_with("    line 20\n"),
             "{open}"
@@ -255,16 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn side_by_side_in_columns() {
-        let shown = text(&long(), Look { width: 63, split: true, unfolded: false });
+    fn split_diff_is_shown_in_two_columns() {
+        let shown = text(&long(), DiffLayout { width: 63, split: true, unfolded: false });
         assert!(shown.contains("\n- line 10                      │ + line ten\\u{202e}\n"), "{shown}");
         assert!(shown.contains("\n  line 9                       │   line 9\n"), "{shown}");
     }
 
     #[test]
-    fn the_words_that_differ_are_marked() {
+    fn changed_words_are_marked() {
         let diff = DiffBuilder::new().field("t", "T", Some("fix the login page"), Some("fix the logout page")).finish();
-        let lines = lines(&diff, Look { width: 60, split: false, unfolded: false }, PAINT);
+        let lines = render(&diff, DiffLayout { width: 60, split: false, unfolded: false }, PAINT);
         let marked = |line: &Line<'_>| {
             let strong = line.spans.iter().filter(|s| s.style.add_modifier.contains(Modifier::REVERSED));
             strong.map(|s| s.content.to_string()).collect::<String>()
@@ -273,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_number_of_folded_lines_harms_nothing() {
+    fn wrong_number_of_folded_lines_does_no_harm() {
         let mut diff = long();
         for line in &mut diff.fields[0].lines {
             if line.op == LineOp::Skip {
                 line.text = usize::MAX.to_string();
             }
         }
-        let shown = text(&diff, Look { width: 10, split: false, unfolded: true });
+        let shown = text(&diff, DiffLayout { width: 10, split: false, unfolded: true });
         assert!(shown.contains("unchanged"), "{shown}");
     }
 }

@@ -1,4 +1,4 @@
-//! The screen: a head with the counts, the list or a change, a foot with what is asked, said or possible.
+//! Draws the screen: a head line with counts, the list or one change, and a foot line with the prompt, status or hints.
 
 use ratatui::{
     Frame,
@@ -11,8 +11,8 @@ use ratatui::{
 
 use super::{
     keys::HELP,
-    model::{App, Ask, Brief, Grouping, Row, Tone},
-    paint::{Paint, fit, width_of},
+    model::{App, Grouping, ListedChange, Question, Row, Tone},
+    paint::{Theme, truncate, width_of},
 };
 use crate::changes::render::{self, span, state_name};
 use countersign_domain::{
@@ -20,7 +20,7 @@ use countersign_domain::{
     text::plural,
 };
 
-/// Draws everything; [`App::lay_out`] comes before.
+/// Draws the whole screen; call [`App::layout`] first.
 pub fn screen(app: &App, frame: &mut Frame<'_>) {
     let area = frame.area();
     let [head, body, foot] =
@@ -33,25 +33,25 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
                 detail.lines.iter().skip(detail.scroll).take(usize::from(body.height)).cloned().collect();
             Paragraph::new(lines).render(body, buffer);
         }
-        None => list(app, body, buffer),
+        None => draw_list(app, body, buffer),
     }
     if app.help {
         let lines = HELP.iter().map(|(keys, what)| {
             Line::from(vec![Span::styled(format!(" {keys:<6}"), app.paint.bold()), Span::raw(format!(" {what}"))])
         });
-        panel(app, "Keys", lines.collect(), body, buffer);
+        draw_panel(app, "Keys", lines.collect(), body, buffer);
     } else if !app.results.is_empty() {
-        panel(app, "Results", results(app), body, buffer);
+        draw_panel(app, "Results", result_lines(app), body, buffer);
     }
-    let cursor = foot_line(app, foot, buffer);
-    guard(buffer, app.paint);
+    let cursor = draw_foot_line(app, foot, buffer);
+    sanitize(buffer, app.paint);
     if let Some(column) = cursor {
         frame.set_cursor_position((column, foot.y));
     }
 }
 
-/// Whatever went wrong before: no cell holds what a terminal would obey or not show.
-fn guard(buffer: &mut Buffer, paint: Paint) {
+/// Makes sure that no cell holds a character that a terminal would obey or not show, whatever went wrong before.
+fn sanitize(buffer: &mut Buffer, paint: Theme) {
     for cell in &mut buffer.content {
         let bad = |c: char| matches!(c, '\n' | '\t') || (!paint.unicode && !c.is_ascii());
         if has_hidden(cell.symbol()) || cell.symbol().chars().any(bad) {
@@ -63,9 +63,9 @@ fn guard(buffer: &mut Buffer, paint: Paint) {
 fn head_line(app: &App, width: u16) -> Line<'static> {
     let paint = app.paint;
     let (dot, style) = if app.live {
-        (paint.sign("● live", "live"), paint.good())
+        (paint.symbol("● live", "live"), paint.good())
     } else {
-        (paint.sign("○ not connected", "not connected"), paint.bad())
+        (paint.symbol("○ not connected", "not connected"), paint.bad())
     };
     let count = |state| app.counts.get(&state).copied().unwrap_or(0);
     let mut pieces = vec![
@@ -82,25 +82,25 @@ fn head_line(app: &App, width: u16) -> Line<'static> {
         view.push_str(&format!(" {}", app.grouping.name()));
     }
     if !app.search.is_empty() {
-        view.push_str(&format!(" /{}", paint.safe(&app.search)));
+        view.push_str(&format!(" /{}", paint.visible(&app.search)));
     }
     pieces.push((view, paint.info()));
     if app.busy > 0 || app.loading {
-        pieces.push((paint.sign("  …", "  ...").to_owned(), paint.dim()));
+        pieces.push((paint.symbol("  …", "  ...").to_owned(), paint.dim()));
     }
-    let who = format!("  {} ({})", paint.safe(&app.me.name), paint.safe(&app.me.role));
+    let who = format!("  {} ({})", paint.visible(&app.me.name), paint.visible(&app.me.role));
     pieces.push((who, paint.dim()));
     let mut room = usize::from(width);
     let mut spans = Vec::new();
     for (text, style) in pieces {
-        let text = fit(&text, room, paint);
+        let text = truncate(&text, room, paint);
         room = room.saturating_sub(text.chars().map(width_of).sum());
         spans.push(Span::styled(text, style));
     }
     Line::from(spans)
 }
 
-fn list(app: &App, area: Rect, buffer: &mut Buffer) {
+fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
     let paint = app.paint;
     if app.rows.is_empty() {
         let text = match (app.loading, app.search.is_empty()) {
@@ -108,45 +108,48 @@ fn list(app: &App, area: Rect, buffer: &mut Buffer) {
             (_, false) => "Nothing matches the search. Esc clears it.",
             _ => "You're all caught up. What agents propose appears by itself.",
         };
-        return Line::styled(format!(" {}", fit(text, usize::from(area.width).saturating_sub(1), paint)), paint.dim())
-            .render(area, buffer);
+        return Line::styled(
+            format!(" {}", truncate(text, usize::from(area.width).saturating_sub(1), paint)),
+            paint.dim(),
+        )
+        .render(area, buffer);
     }
     for (line, (at, row)) in app.rows.iter().enumerate().skip(app.top).take(usize::from(area.height)).enumerate() {
         let y = area.y + u16::try_from(line).unwrap_or(0);
-        let place = Rect { y, height: 1, ..area };
+        let row_area = Rect { y, height: 1, ..area };
         match row {
             Row::Group(name, number) => {
-                let text = format!(" {} {} ({number})", paint.sign("▾", "-"), paint.safe(name));
-                Line::styled(fit(&text, usize::from(area.width), paint), paint.bold()).render(place, buffer);
+                let text = format!(" {} {} ({number})", paint.symbol("▾", "-"), paint.visible(name));
+                Line::styled(truncate(&text, usize::from(area.width), paint), paint.bold()).render(row_area, buffer);
             }
             Row::Change(index) => {
                 let Some(brief) = app.changes.get(*index) else { continue };
-                change(app, brief, area.width).render(place, buffer);
+                change_row(app, brief, area.width).render(row_area, buffer);
                 if at == app.cursor {
-                    buffer.set_style(place, Style::new().add_modifier(Modifier::REVERSED));
+                    buffer.set_style(row_area, Style::new().add_modifier(Modifier::REVERSED));
                 }
             }
         }
     }
 }
 
-fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
+fn change_row(app: &App, brief: &ListedChange, width: u16) -> Line<'static> {
     let paint = app.paint;
     let wide = width >= 70;
     let selected = if app.selected.contains(&brief.id) { "x" } else { " " };
-    let opened = if app.opened_now(brief) { paint.sign("·", ".") } else { " " };
+    let opened = if app.is_fully_seen(brief) { paint.symbol("·", ".") } else { " " };
     let mut pieces = vec![
         (format!("{selected}{opened}"), paint.info()),
-        (format!("{:<8} ", fit(state_name(brief.state), 8, paint)), paint.state(brief.state)),
+        (format!("{:<8} ", truncate(state_name(brief.state), 8, paint)), paint.state(brief.state)),
         (format!("{:>4} ", span(app.now.duration_since(brief.created_at))), paint.dim()),
     ];
     if wide {
-        let who = fit(&paint.safe(&brief.proposer.principal), 14, paint);
+        let who = truncate(&paint.visible(&brief.proposer.principal), 14, paint);
         let pad = 15_usize.saturating_sub(who.chars().map(width_of).sum());
         pieces.push((format!("{who}{}", " ".repeat(pad)), Style::new()));
     }
     if width >= 140 {
-        let tool = fit(&paint.safe(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
+        let tool = truncate(&paint.visible(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
         let pad = 28_usize.saturating_sub(tool.chars().map(width_of).sum());
         pieces.push((format!("{tool}{}", " ".repeat(pad)), paint.dim()));
     }
@@ -157,32 +160,32 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
         pieces.push(("duplicate ".to_owned(), paint.warn()));
     }
     if let Some(mark) = brief.review.as_ref().and_then(|why| why.mark.as_deref()) {
-        pieces.push((format!("{} ", paint.safe(mark)), paint.warn()));
+        pieces.push((format!("{} ", paint.visible(mark)), paint.warn()));
     }
     let mut room = usize::from(width);
     let mut spans = Vec::new();
     let (verb, rest) = render::title(brief.operation, &brief.summary);
-    pieces.push((format!("{} ", paint.safe(verb)), paint.operation(brief.operation)));
-    pieces.push((paint.safe(rest), Style::new()));
+    pieces.push((format!("{} ", paint.visible(verb)), paint.operation(brief.operation)));
+    pieces.push((paint.visible(rest), Style::new()));
     for (text, style) in pieces {
-        let text = fit(&text, room, paint);
+        let text = truncate(&text, room, paint);
         room = room.saturating_sub(text.chars().map(width_of).sum());
         spans.push(Span::styled(text, style));
     }
     Line::from(spans)
 }
 
-fn results(app: &App) -> Vec<Line<'static>> {
+fn result_lines(app: &App) -> Vec<Line<'static>> {
     let lines = app.results.iter().map(|(name, how, worked)| {
         let style = if *worked { app.paint.good() } else { app.paint.bad() };
-        let how = Span::styled(format!(" {}", app.paint.safe(how)), style);
-        Line::from(vec![how, Span::raw("  "), Span::raw(app.paint.safe(name))])
+        let outcome = Span::styled(format!(" {}", app.paint.visible(how)), style);
+        Line::from(vec![outcome, Span::raw("  "), Span::raw(app.paint.visible(name))])
     });
     lines.collect()
 }
 
-/// Lines over the body, cut to it.
-fn panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: &mut Buffer) {
+/// Draws lines over the body, cut to its height.
+fn draw_panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: &mut Buffer) {
     Clear.render(area, buffer);
     let mut all = vec![Line::styled(format!(" {title} (any key closes)"), app.paint.bold())];
     let room = usize::from(area.height).saturating_sub(2);
@@ -194,17 +197,17 @@ fn panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: 
     Paragraph::new(all).render(area, buffer);
 }
 
-/// The foot; where the cursor is, if something is typed.
-fn foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
+/// Draws the foot line, and returns the cursor's column if a prompt is open.
+fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
     let paint = app.paint;
     let width = usize::from(area.width);
     let (text, style) = match &app.prompt {
         Some(prompt) => {
-            let question = question(app, &prompt.ask);
-            let question = fit(&question, (width * 2 / 3).max(10).min(width), paint);
-            let typed = paint.safe(&prompt.text);
+            let question = question(app, &prompt.question);
+            let question = truncate(&question, (width * 2 / 3).max(10).min(width), paint);
+            let typed = paint.visible(&prompt.text);
             let room = width.saturating_sub(question.chars().map(width_of).sum::<usize>() + 1);
-            // The end of what is typed is what one looks at.
+            // Shows the end of the typed text, where the user looks.
             let mut used = 0;
             let skipped = typed.chars().rev().take_while(|c| {
                 used += width_of(*c);
@@ -222,36 +225,38 @@ fn foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
                 Tone::Good => paint.good(),
                 Tone::Bad => paint.bad(),
             };
-            (format!(" {}", paint.safe(&app.status.0)), style)
+            (format!(" {}", paint.visible(&app.status.0)), style)
         }
         None => (hints(app), paint.dim()),
     };
-    Line::styled(fit(&text, width, paint), style).render(area, buffer);
+    Line::styled(truncate(&text, width, paint), style).render(area, buffer);
     None
 }
 
-fn question(app: &App, ask: &Ask) -> String {
+fn question(app: &App, ask: &Question) -> String {
     let word = |verdict| if verdict == Verdict::Approve { "approval" } else { "rejection" };
     match ask {
-        Ask::Search => " Search: ".to_owned(),
-        Ask::Comment { verdict: Verdict::Reject, many: false } => " Why rejected (the agent reads it): ".to_owned(),
-        Ask::Comment { verdict, many: false } => format!(" Comment for the {}: ", word(*verdict)),
-        Ask::Comment { verdict, many: true } => {
+        Question::Search => " Search: ".to_owned(),
+        Question::Comment { verdict: Verdict::Reject, many: false } => {
+            " Why rejected (the agent reads it): ".to_owned()
+        }
+        Question::Comment { verdict, many: false } => format!(" Comment for the {}: ", word(*verdict)),
+        Question::Comment { verdict, many: true } => {
             format!(" Comment for {} x {}: ", app.selected.len(), word(*verdict))
         }
-        Ask::Unseen => " You have not seen the end of it. Approve? y/N ".to_owned(),
-        Ask::WithoutPreview => " Nobody sees what it would do. Approve without preview? y/N ".to_owned(),
-        Ask::Settle => " How did it really end? a applied, f failed, Esc ".to_owned(),
-        Ask::SettleComment { applied: true } => " It was applied. How do you know? ".to_owned(),
-        Ask::SettleComment { applied: false } => " It failed. How do you know? ".to_owned(),
-        Ask::EditComment { .. } => " Comment for the edit: ".to_owned(),
+        Question::UnreadDiff => " You have not seen the end of it. Approve? y/N ".to_owned(),
+        Question::WithoutPreview => " Nobody sees what it would do. Approve without preview? y/N ".to_owned(),
+        Question::Settle => " How did it really end? a applied, f failed, Esc ".to_owned(),
+        Question::SettleComment { applied: true } => " It was applied. How do you know? ".to_owned(),
+        Question::SettleComment { applied: false } => " It failed. How do you know? ".to_owned(),
+        Question::EditComment { .. } => " Comment for the edit: ".to_owned(),
     }
 }
 
 fn hints(app: &App) -> String {
     let Some(detail) = &app.detail else {
-        let more = if app.more && !app.loading { "There are more; / narrows. " } else { "" };
-        // Whoever has room is told what the keys do.
+        let more = if app.has_more && !app.loading { "There are more; / narrows. " } else { "" };
+        // If there is room, the keys are explained.
         let keys = match (app.size.0, app.me.may_decide) {
             (..100, _) => "j k Enter  x A  / s g  ? help  q quit",
             (_, true) => {
@@ -261,13 +266,14 @@ fn hints(app: &App) -> String {
         };
         return format!(" {more}{keys}");
     };
-    let left = detail.lines.len().saturating_sub(detail.scroll + app.room());
-    let more = if left > 0 { format!(" {} below;", plural(left, "line")) } else { String::new() };
-    if let Some(left) = app.undo_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
+    let rows_below = detail.lines.len().saturating_sub(detail.scroll + app.body_rows());
+    let more = if rows_below > 0 { format!(" {} below;", plural(rows_below, "line")) } else { String::new() };
+    if let Some(left) =
+        app.undo_time_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
     {
         return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);
     }
-    let barred = app.me.barred_now(&detail.change).is_some();
+    let barred = app.me.current_approval_barrier(&detail.change).is_some();
     let keys = match detail.change.state {
         ChangeState::Pending if barred => "r reject  e edit  j k next  q back  ? help",
         ChangeState::Pending if app.me.may_decide && detail.change.preview.failed.is_some() => {

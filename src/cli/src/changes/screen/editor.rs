@@ -1,4 +1,4 @@
-//! The person's own editor, for the arguments of a change.
+//! Runs the user's own editor for the arguments of a change.
 
 use std::{
     ffi::OsString,
@@ -11,16 +11,18 @@ use std::{
 use tokio::process::{Child, Command};
 
 /// Bytes that are read back.
-const MAX: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
-/// A file that only this person reads, gone with the value.
+/// A file that only this user can read, removed on drop.
 pub struct Draft {
     path: PathBuf,
 }
 
 impl Draft {
+    /// Writes the text to a new file.
+    ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn new(text: &str) -> io::Result<Self> {
         let path = std::env::temp_dir().join(format!("countersign-{}.json", nanoid::nanoid!()));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -33,25 +35,25 @@ impl Draft {
     /// Starts `$VISUAL`, `$EDITOR` or `vi`, which may have arguments of its own, as git does.
     ///
     /// # Errors
-    /// There is no shell.
+    /// Fails if there is no shell.
     pub fn edit(&self) -> io::Result<Child> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let mut script = var("VISUAL").or_else(|| var("EDITOR")).unwrap_or_else(|| OsString::from("vi"));
         script.push(" \"$@\"");
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script).arg("sh").arg(&self.path);
-        // The editor needs no key to the gateway.
+        // The editor does not need the gateway's key.
         command.env_remove("COUNTERSIGN_KEY").env_remove("COUNTERSIGN_AGENT_KEY").kill_on_drop(true).spawn()
     }
 
-    /// What is in it now.
+    /// Reads the current content of the file.
     ///
     /// # Errors
-    /// It cannot be read, is too large or no UTF-8.
+    /// Fails if it cannot be read, is too large or is not UTF-8.
     pub fn read(&self) -> io::Result<String> {
         let mut text = String::new();
-        fs::File::open(&self.path)?.take(MAX + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > MAX { Err(io::Error::other("it is too large")) } else { Ok(text) }
+        fs::File::open(&self.path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > MAX_FILE_BYTES { Err(io::Error::other("it is too large")) } else { Ok(text) }
     }
 }
 

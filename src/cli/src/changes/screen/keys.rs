@@ -1,13 +1,13 @@
-//! What each key does: the same keys as in the dashboard, where it has them.
+//! Handles keys. They are the same as in the dashboard where it has them.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::model::{Action, App, Ask, Brief, Prompt, Tone};
+use super::model::{Action, App, ListedChange, Prompt, Question, Tone};
 use crate::output::indented;
 use countersign_domain::changes::{Change, ChangeState, Editing, Verdict};
 
-/// The overview of the keys.
+/// The keys and what they do, for the help panel.
 pub const HELP: &[(&str, &str)] = &[
     ("j k", "next, previous change (in the list and in a change)"),
     ("Enter", "open the change"),
@@ -31,8 +31,8 @@ pub const HELP: &[(&str, &str)] = &[
 ];
 
 impl App {
-    /// A key was pressed.
-    pub fn key(&mut self, key: KeyEvent) -> Option<Action> {
+    /// Handles a key.
+    pub fn handle_key(&mut self, key: KeyEvent) -> Option<Action> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             match key.code {
                 KeyCode::Char('c') => return Some(Action::Quit),
@@ -42,7 +42,7 @@ impl App {
             }
         }
         if self.prompt.is_some() {
-            return self.typed(key);
+            return self.prompt_key(key);
         }
         if self.help || !self.results.is_empty() {
             self.help = false;
@@ -53,11 +53,11 @@ impl App {
             return None;
         }
         self.say(Tone::Plain, "");
-        self.expected = None;
+        self.expected_change = None;
         match key.code {
             KeyCode::Char('?') => self.help = true,
-            KeyCode::Char('j') => return self.neighbour(1),
-            KeyCode::Char('k') => return self.neighbour(-1),
+            KeyCode::Char('j') => return self.go_to_neighbour(1),
+            KeyCode::Char('k') => return self.go_to_neighbour(-1),
             KeyCode::Char('a') => return self.approve(),
             KeyCode::Char('W') => return self.approve_without_preview(),
             KeyCode::Char('r') => return self.reject(),
@@ -65,9 +65,9 @@ impl App {
             KeyCode::Char('u') => return self.undo(),
             KeyCode::Char('f') => return self.refresh(),
             KeyCode::Char('o') => return self.settle(),
-            KeyCode::Char('x') => self.select(),
+            KeyCode::Char('x') => self.toggle_selection(),
             KeyCode::Char('X') => self.selected.clear(),
-            KeyCode::Char('A') => return self.approve_many(),
+            KeyCode::Char('A') => return self.approve_selected(),
             KeyCode::Char('R') => {
                 self.loading = true;
                 return Some(Action::Load);
@@ -76,15 +76,17 @@ impl App {
             KeyCode::Char('z') => self.unfolded = !self.unfolded,
             KeyCode::Char('/') => {
                 self.detail = None;
-                self.prompt = Some(Prompt { ask: Ask::Search, text: self.search.clone() });
+                self.prompt = Some(Prompt { question: Question::Search, text: self.search.clone() });
             }
-            code => return if self.detail.is_some() { self.in_detail(code) } else { self.in_list(code) },
+            code => {
+                return if self.detail.is_some() { self.handle_detail_key(code) } else { self.handle_list_key(code) };
+            }
         }
         None
     }
 
-    fn in_list(&mut self, code: KeyCode) -> Option<Action> {
-        let page = isize::try_from(self.room().saturating_sub(1)).unwrap_or(1).max(1);
+    fn handle_list_key(&mut self, code: KeyCode) -> Option<Action> {
+        let page = isize::try_from(self.body_rows().saturating_sub(1)).unwrap_or(1).max(1);
         match code {
             KeyCode::Down => self.step(1),
             KeyCode::Up => self.step(-1),
@@ -92,8 +94,8 @@ impl App {
             KeyCode::PageUp => self.step(-page),
             KeyCode::Home => self.step(isize::MIN / 2),
             KeyCode::End => self.step(isize::MAX / 2),
-            KeyCode::Enter | KeyCode::Right => return self.open(),
-            KeyCode::Char(' ') => self.select(),
+            KeyCode::Enter | KeyCode::Right => return self.open_at_cursor(),
+            KeyCode::Char(' ') => self.toggle_selection(),
             KeyCode::Char('s') => {
                 self.view = self.view.next();
                 return self.reload();
@@ -113,14 +115,14 @@ impl App {
         None
     }
 
-    fn in_detail(&mut self, code: KeyCode) -> Option<Action> {
-        let room = self.room();
+    fn handle_detail_key(&mut self, code: KeyCode) -> Option<Action> {
+        let room = self.body_rows();
         let detail = self.detail.as_mut()?;
         let end = detail.lines.len().saturating_sub(room);
         match code {
             KeyCode::Down => detail.scroll = (detail.scroll + 1).min(end),
             KeyCode::Up => detail.scroll = detail.scroll.saturating_sub(1),
-            // A line stays, to read on from.
+            // One line of overlap stays visible.
             KeyCode::PageDown | KeyCode::Char(' ') => detail.scroll = (detail.scroll + room.max(2) - 1).min(end),
             KeyCode::PageUp => detail.scroll = detail.scroll.saturating_sub(room.max(2) - 1),
             KeyCode::Home => detail.scroll = 0,
@@ -138,23 +140,23 @@ impl App {
         Some(Action::Load)
     }
 
-    /// The next change; in a change, that one is opened.
-    fn neighbour(&mut self, by: isize) -> Option<Action> {
+    /// Moves to the next change, and opens it if a change is on the screen.
+    fn go_to_neighbour(&mut self, by: isize) -> Option<Action> {
         let shown = self.detail.as_ref().map(|detail| detail.change.id.as_str());
-        // Where the shown one has left the list, the cursor is on the next one already.
+        // If the shown change has left the list, the cursor is on the next one already.
         if by > 0 && shown.is_some() && self.at_cursor().map(|brief| brief.id.as_str()) != shown {
-            return self.open();
+            return self.open_at_cursor();
         }
         let before = self.cursor;
         self.step(by);
-        if self.detail.is_some() && self.cursor != before { self.open() } else { None }
+        if self.detail.is_some() && self.cursor != before { self.open_at_cursor() } else { None }
     }
 
-    fn open(&self) -> Option<Action> {
+    fn open_at_cursor(&self) -> Option<Action> {
         self.at_cursor().map(|brief| Action::Open(brief.id.clone()))
     }
 
-    fn select(&mut self) {
+    fn toggle_selection(&mut self) {
         let id = self.detail.as_ref().map(|d| d.change.id.clone()).or_else(|| self.at_cursor().map(|b| b.id.clone()));
         if let Some(id) = id {
             if !self.selected.remove(&id) {
@@ -166,8 +168,8 @@ impl App {
         }
     }
 
-    /// Whether this person decides at all.
-    fn may_decide(&mut self) -> bool {
+    /// Returns `true` if the current user's role can decide, and reports it otherwise.
+    fn check_may_decide(&mut self) -> bool {
         if !self.me.may_decide {
             let text = format!("A {} cannot decide; use a reviewer's key.", self.me.role);
             self.say(Tone::Bad, text);
@@ -175,16 +177,16 @@ impl App {
         self.me.may_decide
     }
 
-    /// The change on the screen; from the list, it is opened first.
-    pub(super) fn shown(&mut self) -> Result<Change, Option<Action>> {
-        if !self.may_decide() {
+    /// Returns the change on the screen; from the list, returns the action that opens it first.
+    pub(super) fn shown_change(&mut self) -> Result<Change, Option<Action>> {
+        if !self.check_may_decide() {
             return Err(None);
         }
         let Some(detail) = &mut self.detail else {
             self.say(Tone::Plain, "This is what it would do.");
-            return Err(self.open());
+            return Err(self.open_at_cursor());
         };
-        if std::mem::take(&mut detail.moved) {
+        if std::mem::take(&mut detail.changed_while_shown) {
             self.say(Tone::Bad, "It has just changed: look at it again, then decide.");
             return Err(None);
         }
@@ -192,97 +194,98 @@ impl App {
     }
 
     fn approve(&mut self) -> Option<Action> {
-        let change = match self.shown() {
+        let change = match self.shown_change() {
             Ok(change) => change,
             Err(action) => return action,
         };
         match change.state {
             ChangeState::Stale => self.refresh(),
-            ChangeState::Pending if self.is_barred(&change) => None,
+            ChangeState::Pending if self.report_approval_barrier(&change) => None,
             ChangeState::Pending if change.preview.failed.is_some() => {
                 self.say(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
                 None
             }
-            ChangeState::Pending if !self.opened_now(&Brief::of(&change)) => {
-                self.prompt = Some(Prompt { ask: Ask::Unseen, text: String::new() });
+            ChangeState::Pending if !self.is_fully_seen(&ListedChange::from_change(&change)) => {
+                self.prompt = Some(Prompt { question: Question::UnreadDiff, text: String::new() });
                 None
             }
             ChangeState::Pending => self.approve_shown(&change),
-            state => self.nothing_to("approve", state),
+            state => self.report_wrong_state("approve", state),
         }
     }
 
-    /// Returns `true`, and says why, if somebody else has to approve it.
-    fn is_barred(&mut self, change: &Change) -> bool {
-        let why = self.me.barred(&Brief::of(change));
+    /// Returns `true` and reports why if somebody else has to approve the change.
+    fn report_approval_barrier(&mut self, change: &Change) -> bool {
+        let why = self.me.approval_barrier(&ListedChange::from_change(change));
         if let Some(why) = &why {
             self.say(Tone::Bad, why.as_str());
         }
         why.is_some()
     }
 
-    /// By the arguments alone: asked for by a key of its own, and confirmed.
+    /// Approves by the arguments alone, which has its own key and is confirmed.
     fn approve_without_preview(&mut self) -> Option<Action> {
-        let change = match self.shown() {
+        let change = match self.shown_change() {
             Ok(change) => change,
             Err(action) => return action,
         };
         if change.state != ChangeState::Pending {
-            return self.nothing_to("approve", change.state);
+            return self.report_wrong_state("approve", change.state);
         }
-        if self.is_barred(&change) {
+        if self.report_approval_barrier(&change) {
             return None;
         }
         if change.preview.failed.is_none() {
             self.say(Tone::Plain, "Its preview did not fail; a approves it.");
             return None;
         }
-        self.prompt = Some(Prompt { ask: Ask::WithoutPreview, text: String::new() });
+        self.prompt = Some(Prompt { question: Question::WithoutPreview, text: String::new() });
         None
     }
 
     pub(super) fn approve_shown(&mut self, change: &Change) -> Option<Action> {
         if change.terms.require_comment {
-            let ask = Ask::Comment { verdict: Verdict::Approve, many: false };
-            self.prompt = Some(Prompt { ask, text: String::new() });
+            let ask = Question::Comment { verdict: Verdict::Approve, many: false };
+            self.prompt = Some(Prompt { question: ask, text: String::new() });
             return None;
         }
-        self.approved_last = Some(change.id.clone());
-        Some(Self::decision(change, Verdict::Approve, ""))
+        self.last_approved = Some(change.id.clone());
+        Some(Self::decision_request(change, Verdict::Approve, ""))
     }
 
     fn reject(&mut self) -> Option<Action> {
         let many = self.detail.is_none() && !self.selected.is_empty();
         if many {
-            if !self.may_decide() {
+            if !self.check_may_decide() {
                 return None;
             }
         } else {
-            match self.shown() {
+            match self.shown_change() {
                 Ok(change) if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) => {
-                    return self.nothing_to("reject", change.state);
+                    return self.report_wrong_state("reject", change.state);
                 }
                 Ok(_) => {}
                 Err(action) => return action,
             }
         }
-        self.prompt = Some(Prompt { ask: Ask::Comment { verdict: Verdict::Reject, many }, text: String::new() });
+        self.prompt =
+            Some(Prompt { question: Question::Comment { verdict: Verdict::Reject, many }, text: String::new() });
         None
     }
 
-    fn nothing_to(&mut self, word: &str, state: ChangeState) -> Option<Action> {
+    fn report_wrong_state(&mut self, word: &str, state: ChangeState) -> Option<Action> {
         let state = crate::changes::render::state_name(state);
         self.say(Tone::Bad, format!("The change is {state}: there is nothing to {word}."));
         None
     }
 
     fn edit(&mut self) -> Option<Action> {
-        let change = match self.shown() {
+        let change = match self.shown_change() {
             Ok(change) => change,
             Err(action) => return action,
         };
         if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-            return self.nothing_to("edit", change.state);
+            return self.report_wrong_state("edit", change.state);
         }
         if change.terms.edit == Editing::Forbidden {
             self.say(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
@@ -293,89 +296,94 @@ impl App {
     }
 
     fn undo(&mut self) -> Option<Action> {
-        if !self.may_decide() {
+        if !self.check_may_decide() {
             return None;
         }
-        // From the list, what was approved last, unless the cursor is on something that is approved.
+        // From the list, undoes the last approval unless the cursor is on an approved change.
         let shown = self.detail.as_ref().map(|d| (d.change.id.clone(), d.change.state, d.change.version));
-        let here = shown.or_else(|| self.at_cursor().map(|b| (b.id.clone(), b.state, b.version)));
-        let last = self.approved_last.clone();
-        let last =
-            self.changes.iter().find(|b| Some(&b.id) == last.as_ref()).map(|b| (b.id.clone(), b.state, b.version));
-        let found = [here, last].into_iter().flatten().find(|(_, state, _)| *state == ChangeState::Approved);
-        let Some((id, _, version)) = found else {
+        let at_cursor = shown.or_else(|| self.at_cursor().map(|b| (b.id.clone(), b.state, b.version)));
+        let last_approved = self.last_approved.clone();
+        let last = self
+            .changes
+            .iter()
+            .find(|b| Some(&b.id) == last_approved.as_ref())
+            .map(|b| (b.id.clone(), b.state, b.version));
+        let approved = [at_cursor, last].into_iter().flatten().find(|(_, state, _)| *state == ChangeState::Approved);
+        let Some((id, _, version)) = approved else {
             self.say(Tone::Bad, "There is no approval to undo here.");
             return None;
         };
-        Some(Action::on(&id, "undo", &json!({ "version": version }), "The approval was undone"))
+        Some(Action::for_change(&id, "undo", &json!({ "version": version }), "The approval was undone"))
     }
 
     fn refresh(&mut self) -> Option<Action> {
-        let change = match self.shown() {
+        let change = match self.shown_change() {
             Ok(change) => change,
             Err(action) => return action,
         };
         if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-            return self.nothing_to("preview", change.state);
+            return self.report_wrong_state("preview", change.state);
         }
-        let said = "Previewed again; a approves what is shown now";
-        Some(Action::on(&change.id, "refresh", &json!({ "version": change.version }), said))
+        let done_message = "Previewed again; a approves what is shown now";
+        Some(Action::for_change(&change.id, "refresh", &json!({ "version": change.version }), done_message))
     }
 
     fn settle(&mut self) -> Option<Action> {
-        match self.shown() {
+        match self.shown_change() {
             Ok(change) if change.state == ChangeState::OutcomeUnknown => {
-                self.prompt = Some(Prompt { ask: Ask::Settle, text: String::new() });
+                self.prompt = Some(Prompt { question: Question::Settle, text: String::new() });
                 None
             }
-            Ok(change) => self.nothing_to("settle", change.state),
+            Ok(change) => self.report_wrong_state("settle", change.state),
             Err(action) => action,
         }
     }
 
-    /// What is selected, in the list's order.
-    pub(super) fn chosen(&self) -> Vec<&Brief> {
+    /// Returns the selected changes in the order of the list.
+    pub(super) fn selected_changes(&self) -> Vec<&ListedChange> {
         self.changes.iter().filter(|b| self.selected.contains(&b.id)).collect()
     }
 
-    /// Whether just this version of it was on the screen, whole.
-    pub fn opened_now(&self, brief: &Brief) -> bool {
-        self.opened.get(&brief.id).is_some_and(|(version, digest)| (*version, digest) == (brief.version, &brief.digest))
+    /// Returns `true` if exactly this version was shown down to the end of its diff.
+    pub fn is_fully_seen(&self, brief: &ListedChange) -> bool {
+        self.fully_seen
+            .get(&brief.id)
+            .is_some_and(|(version, digest)| (*version, digest) == (brief.version, &brief.digest))
     }
 
-    pub(super) fn approve_many(&mut self) -> Option<Action> {
-        if !self.may_decide() {
+    pub(super) fn approve_selected(&mut self) -> Option<Action> {
+        if !self.check_may_decide() {
             return None;
         }
-        let chosen = self.chosen();
-        if chosen.is_empty() {
+        let selected = self.selected_changes();
+        if selected.is_empty() {
             self.say(Tone::Bad, "Nothing is selected; x selects.");
             return None;
         }
-        let barred = chosen.iter().find_map(|brief| Some((brief.id.clone(), self.me.barred(brief)?)));
+        let barred = selected.iter().find_map(|brief| Some((brief.id.clone(), self.me.approval_barrier(brief)?)));
         if let Some((id, why)) = barred {
             self.arrange(Some(&id));
             self.say(Tone::Bad, format!("{why} x takes it out."));
             return None;
         }
-        if let Some(blind) = chosen.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
+        if let Some(blind) = selected.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
             self.arrange(Some(&blind));
             self.say(Tone::Bad, "The preview of this one failed: W approves it on its own, x takes it out.");
             return Some(Action::Open(blind));
         }
-        let closed: Vec<String> = chosen.iter().filter(|b| !self.opened_now(b)).map(|b| b.id.clone()).collect();
+        let closed: Vec<String> = selected.iter().filter(|b| !self.is_fully_seen(b)).map(|b| b.id.clone()).collect();
         if let Some(first) = closed.first().cloned() {
             let text = format!(
                 "{} of {} selected were not read to the end of their diff yet; this is one.",
                 closed.len(),
-                chosen.len()
+                selected.len()
             );
             self.arrange(Some(&first));
             self.say(Tone::Bad, text);
             return Some(Action::Open(first));
         }
-        let ask = Ask::Comment { verdict: Verdict::Approve, many: true };
-        self.prompt = Some(Prompt { ask, text: String::new() });
+        let ask = Question::Comment { verdict: Verdict::Approve, many: true };
+        self.prompt = Some(Prompt { question: ask, text: String::new() });
         None
     }
 }

@@ -1,9 +1,8 @@
-//! `changes watch` in a terminal: a full-screen inbox to decide in.
+//! `changes watch` on a terminal: a full-screen inbox.
 //!
-//! [`model`], [`keys`] and [`asked`] are a state machine, [`draw`] shows it, [`net`] speaks to the gateway; the loop here is the
-//! only part that touches the terminal ([`terminal`]), the person's editor ([`editor`]) and signals.
+//! [`model`], [`keys`] and [`prompt`] are a state machine, [`draw`] shows it, [`net`] talks to the gateway. Only the
+//! loop here touches the terminal ([`terminal`]), the user's editor ([`editor`]) and signals.
 
-mod asked;
 mod detail;
 mod diff;
 mod draw;
@@ -12,6 +11,7 @@ mod keys;
 mod model;
 mod net;
 mod paint;
+mod prompt;
 mod search;
 mod terminal;
 #[cfg(test)]
@@ -32,27 +32,27 @@ use tokio::{
 };
 
 use self::{
-    model::{Action, App, Me, Tone},
-    net::{Net, News},
-    paint::Paint,
+    model::{Action, App, CurrentUser, Tone},
+    net::{GatewayEvent, Net},
+    paint::Theme,
     terminal::Screen,
 };
-use super::arguments::waits_for;
+use super::arguments::missing_approvals_message;
 use crate::{
     client::Client,
     exit::{Exit, Failure},
 };
 use countersign_domain::changes::Change;
 
-/// Moved changes that are read one by one; more are read as a list.
-const FEW: usize = 10;
-/// News that wait for the loop.
-const NEWS: usize = 64;
-/// What happened meanwhile is read together.
-const TOGETHER: Duration = Duration::from_millis(150);
+/// The number of updated changes that are fetched one by one; if there are more, the list is fetched.
+const MAX_SINGLE_RELOADS: usize = 10;
+/// Gateway events that may wait for the loop.
+const EVENT_QUEUE_LENGTH: usize = 64;
+/// The delay before updates are fetched, so that several are fetched together.
+const RELOAD_DELAY: Duration = Duration::from_millis(150);
 
-/// Whether a full screen is possible: both ends are a terminal that can do more than a typewriter.
-pub fn possible() -> bool {
+/// Returns `true` if both ends are a terminal that supports a full screen.
+pub fn is_possible() -> bool {
     let able = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     able && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
@@ -61,42 +61,42 @@ struct Inbox {
     app: App,
     net: Net,
     screen: Screen,
-    /// Keys; none while they are somebody else's.
+    /// Terminal events; `None` while an editor or the shell has the keyboard.
     keys: Option<EventStream>,
     /// The last request of the list, and its number.
     list: Option<JoinHandle<()>>,
     request: u64,
     moved: BTreeSet<String>,
-    again: bool,
+    reload_list: bool,
 }
 
-/// Runs until the person ends it.
+/// Runs the inbox until the user quits.
 ///
 /// # Errors
-/// The gateway refuses, or the terminal cannot be used.
+/// Fails if the gateway refuses a request or the terminal cannot be used.
 pub async fn run(client: &Rc<Client>) -> Result<Exit, Failure> {
-    // Before the screen is taken: what is wrong with the key or the address is a plain message.
-    let me: Me = client.get(&["me"], &[]).await?.read()?;
-    let (news, mut arriving) = mpsc::channel(NEWS);
-    let net = Net { client: Rc::clone(client), news };
+    // Before the screen is taken over, so that a wrong key or address is reported as plain text.
+    let me: CurrentUser = client.get(&["me"], &[]).await?.read()?;
+    let (news, mut arriving) = mpsc::channel(EVENT_QUEUE_LENGTH);
+    let net = Net { client: Rc::clone(client), events: news };
     let feed = actix_web::rt::spawn(net.clone().follow());
     let mut inbox = Inbox {
-        app: App::new(me, Paint::of_process(), Timestamp::now()),
+        app: App::new(me, Theme::from_env(), Timestamp::now()),
         net,
-        screen: Screen::take()?,
+        screen: Screen::new()?,
         keys: Some(EventStream::new()),
         list: None,
         request: 0,
         moved: BTreeSet::new(),
-        again: false,
+        reload_list: false,
     };
-    let done = inbox.live(&mut arriving).await;
+    let result = inbox.run_until_quit(&mut arriving).await;
     feed.abort();
-    done
+    result
 }
 
 impl Inbox {
-    async fn live(&mut self, arriving: &mut mpsc::Receiver<News>) -> Result<Exit, Failure> {
+    async fn run_until_quit(&mut self, arriving: &mut mpsc::Receiver<GatewayEvent>) -> Result<Exit, Failure> {
         let mut ends = signal(SignalKind::terminate())?;
         let mut hangs_up = signal(SignalKind::hangup())?;
         let mut interrupts = signal(SignalKind::interrupt())?;
@@ -105,27 +105,27 @@ impl Inbox {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.draw()?;
-            let gathered = !self.moved.is_empty() || self.again;
+            let has_reloads = !self.moved.is_empty() || self.reload_list;
             let action = tokio::select! {
                 biased;
                 _ = ends.recv() => return Ok(Exit::Ok),
                 _ = hangs_up.recv() => return Ok(Exit::Ok),
                 _ = interrupts.recv() => return Ok(Exit::Ok),
                 _ = continues.recv() => {
-                    self.screen.back()?;
+                    self.screen.resume()?;
                     None
                 }
-                event = next(&mut self.keys) => match event {
-                    Some(Ok(event)) => self.event(event),
+                event = next_terminal_event(&mut self.keys) => match event {
+                    Some(Ok(event)) => self.handle_terminal_event(event),
                     // The terminal is gone.
                     Some(Err(_)) | None => return Ok(Exit::Ok),
                 },
                 Some(news) = arriving.recv() => {
-                    self.news(news)?;
+                    self.handle_event(news)?;
                     None
                 }
-                () = tokio::time::sleep(TOGETHER), if gathered => {
-                    self.catch_up();
+                () = tokio::time::sleep(RELOAD_DELAY), if has_reloads => {
+                    self.reload_moved();
                     None
                 }
                 _ = ticks.tick() => None,
@@ -133,11 +133,11 @@ impl Inbox {
             match action {
                 None => {}
                 Some(Action::Quit) => return Ok(Exit::Ok),
-                Some(Action::Repaint) => self.screen.anew()?,
+                Some(Action::Repaint) => self.screen.redraw()?,
                 Some(Action::Suspend) => self.suspend()?,
                 Some(Action::Load) => self.load(),
-                Some(Action::Open(id)) => self.net.change(id, true, true),
-                Some(Action::Post { path, body, said }) => {
+                Some(Action::Open(id)) => self.net.load_change(id, true, true),
+                Some(Action::Post { path, body, done_message: said }) => {
                     self.app.busy += 1;
                     self.net.post(path, body, said);
                 }
@@ -156,17 +156,17 @@ impl Inbox {
         let size = self.screen.terminal.size()?;
         self.app.size = (size.width, size.height);
         self.app.now = Timestamp::now();
-        self.app.lay_out();
+        self.app.layout();
         let app = &self.app;
         self.screen.terminal.draw(|frame| draw::screen(app, frame))?;
         Ok(())
     }
 
-    fn event(&mut self, event: Event) -> Option<Action> {
+    fn handle_terminal_event(&mut self, event: Event) -> Option<Action> {
         match event {
-            Event::Key(key) if key.kind != KeyEventKind::Release => self.app.key(key),
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.app.handle_key(key),
             Event::Paste(text) => {
-                self.app.pasted(&text);
+                self.app.paste(&text);
                 None
             }
             _ => None,
@@ -178,91 +178,91 @@ impl Inbox {
             before.abort();
         }
         self.request += 1;
-        (self.again, self.app.loading) = (false, true);
-        self.list = Some(self.net.list(self.request, self.app.query()));
+        (self.reload_list, self.app.loading) = (false, true);
+        self.list = Some(self.net.load_list(self.request, self.app.query()));
     }
 
-    /// Reads again what moved.
-    fn catch_up(&mut self) {
+    /// Fetches the changes that were updated.
+    fn reload_moved(&mut self) {
         let moved = std::mem::take(&mut self.moved);
-        let known = |id: &String| self.app.changes.iter().any(|b| b.id == *id);
+        let is_listed = |id: &String| self.app.changes.iter().any(|b| b.id == *id);
         // With a search, only the gateway knows whether a new change matches.
-        let new = !self.app.search.is_empty() && !moved.iter().all(known);
-        let shown = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
-        if self.again || new || moved.len() > FEW {
-            if let Some(shown) = shown {
-                self.net.change(shown, false, true);
+        let may_match_search = !self.app.search.is_empty() && !moved.iter().all(is_listed);
+        let shown_id = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
+        if self.reload_list || may_match_search || moved.len() > MAX_SINGLE_RELOADS {
+            if let Some(shown) = shown_id {
+                self.net.load_change(shown, false, true);
             }
             return self.load();
         }
         for id in moved {
-            let trail = shown.as_ref() == Some(&id);
-            self.net.change(id, false, trail);
+            let trail = shown_id.as_ref() == Some(&id);
+            self.net.load_change(id, false, trail);
         }
-        self.net.count();
+        self.net.load_counts();
     }
 
-    fn news(&mut self, news: News) -> Result<(), Failure> {
+    fn handle_event(&mut self, event: GatewayEvent) -> Result<(), Failure> {
         let app = &mut self.app;
-        match news {
-            News::Listed { request, first, page, counts, more } if request == self.request => {
-                app.listed(first, page, counts, more);
+        match event {
+            GatewayEvent::Listed { request, first, page, counts, more } if request == self.request => {
+                app.add_page(first, page, counts, more);
             }
-            News::NotListed { request, why } if request == self.request => {
+            GatewayEvent::ListFailed { request, why } if request == self.request => {
                 app.loading = false;
                 app.say(Tone::Bad, why);
             }
-            News::Listed { .. } | News::NotListed { .. } => {}
-            News::Counts(counts) => app.counts = counts,
-            News::Change { change, show } => app.took(*change, show),
-            News::Timeline { id, entries } => app.timeline(&id, entries),
-            News::Done { answer, said, many } => {
+            GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}
+            GatewayEvent::Counts(counts) => app.counts = counts,
+            GatewayEvent::Change { change, show } => app.update_change(*change, show),
+            GatewayEvent::Timeline { id, entries } => app.timeline(&id, entries),
+            GatewayEvent::Done { answer, done_message: said, many } => {
                 app.busy = app.busy.saturating_sub(1);
                 if many {
-                    let ids = app.decided(&answer.read()?);
+                    let ids = app.show_results(&answer.read()?);
                     self.moved.extend(ids);
                 } else {
                     let change: Change = answer.read()?;
                     app.drafts.remove(&change.id);
-                    app.say(Tone::Good, told(said, &change));
-                    // Only what is on the screen already: a late answer must not open it again.
-                    let shown = app.detail.as_ref().is_some_and(|d| d.change.id == change.id);
+                    app.say(Tone::Good, outcome_message(said, &change));
+                    // Only an open change is updated: a late answer must not open it again.
+                    let is_shown = app.detail.as_ref().is_some_and(|d| d.change.id == change.id);
                     self.moved.insert(change.id.clone());
-                    app.took(change, shown);
+                    app.update_change(change, is_shown);
                 }
             }
-            News::Refused { what, id } => {
+            GatewayEvent::Refused { what, id } => {
                 app.busy = app.busy.saturating_sub(usize::from(id.is_some()));
                 app.say(Tone::Bad, what);
-                // It was refused because it is not as it was shown.
-                app.expected.clone_from(&id);
+                // It was refused because it differs from what was shown.
+                app.expected_change.clone_from(&id);
                 self.moved.extend(id);
             }
-            News::Live => {
+            GatewayEvent::Live => {
                 app.live = true;
-                self.again = true;
+                self.reload_list = true;
             }
-            News::Lost => app.live = false,
-            News::Moved(id) => {
+            GatewayEvent::Lost => app.live = false,
+            GatewayEvent::Moved(id) => {
                 self.moved.insert(id);
             }
-            News::Over(failure) => return Err(failure),
+            GatewayEvent::Ended(failure) => return Err(failure),
         }
         Ok(())
     }
 
-    /// Ctrl-Z: stops as any program does, with the terminal given back.
+    /// Handles Ctrl-Z: restores the terminal and stops, like any other program.
     fn suspend(&mut self) -> Result<(), Failure> {
         self.keys = None;
-        self.screen.leave();
+        self.screen.suspend();
         let _ = kill_current_process_group(Signal::TSTP);
-        // Here it goes on after `fg`.
-        self.screen.back()?;
+        // Execution continues here after `fg`.
+        self.screen.resume()?;
         self.keys = Some(EventStream::new());
         Ok(())
     }
 
-    /// Lets the person edit; whether the process is to end.
+    /// Runs the user's editor, and returns `true` if the process is to end.
     async fn edit(
         &mut self,
         id: String,
@@ -272,7 +272,7 @@ impl Inbox {
         hangs_up: &mut tokio::signal::unix::Signal,
     ) -> Result<bool, Failure> {
         self.keys = None;
-        self.screen.leave();
+        self.screen.suspend();
         let edited = async {
             let draft = editor::Draft::new(text)?;
             let mut child = draft.edit()?;
@@ -291,13 +291,13 @@ impl Inbox {
         if matches!(edited, Ok(None)) {
             return Ok(true);
         }
-        self.screen.back()?;
+        self.screen.resume()?;
         self.keys = Some(EventStream::new());
         match edited {
             Ok(after) => {
                 let original = self.app.detail.as_ref().filter(|d| d.change.id == id);
                 let original = original.map_or_else(String::new, |d| crate::output::indented(d.change.arguments.get()));
-                self.app.edited(id, version, &original, after.unwrap_or_default());
+                self.app.submit_edit(id, version, &original, after.unwrap_or_default());
             }
             Err(error) => self.app.say(Tone::Bad, format!("The editor: {error}; nothing was changed.")),
         }
@@ -305,23 +305,23 @@ impl Inbox {
     }
 }
 
-/// The next event of the terminal; never, while its keys are somebody else's.
-async fn next(keys: &mut Option<EventStream>) -> Option<std::io::Result<Event>> {
+/// Returns the next event of the terminal; never resolves while the keyboard is given away.
+async fn next_terminal_event(keys: &mut Option<EventStream>) -> Option<std::io::Result<Event>> {
     match keys {
         Some(keys) => keys.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// What came of it.
-fn told(said: &str, change: &Change) -> String {
+/// Describes the outcome of a request.
+fn outcome_message(done_message: &str, change: &Change) -> String {
     use countersign_domain::changes::ChangeState;
-    match (said, change.state) {
-        ("Approved", ChangeState::Pending) => waits_for(change),
+    match (done_message, change.state) {
+        ("Approved", ChangeState::Pending) => missing_approvals_message(change),
         ("Approved", ChangeState::Stale) => "The target has changed: look at the new diff and decide again.".to_owned(),
         ("Approved", ChangeState::Approved) if change.run_after.is_some() => {
             format!("Approved; u undoes it within {}s.", change.terms.undo_for)
         }
-        _ => format!("{said}; the change is {}.", super::render::state_name(change.state)),
+        _ => format!("{done_message}; the change is {}.", super::render::state_name(change.state)),
     }
 }

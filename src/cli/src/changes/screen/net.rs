@@ -1,4 +1,4 @@
-//! The gateway's side: requests in the background, and the feed, which is taken up again where it broke.
+//! The gateway's side: requests in the background, and the event feed, which resumes where it broke.
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
 
-use super::model::{Brief, MAX_LISTED};
+use super::model::{ListedChange, MAX_LISTED};
 use crate::{
     changes::feed::{Event, Parser},
     client::{Client, FEED_BACKOFF, Refusal, ResponseBody},
@@ -17,21 +17,21 @@ use crate::{
 use countersign_domain::changes::{Change, ChangeState};
 
 /// The gateway sends a comment every few seconds: longer silence is a dead connection.
-const SILENCE: Duration = Duration::from_secs(90);
-const PAGE: &str = "100";
+const MAX_SILENCE: Duration = Duration::from_secs(90);
+const PAGE_SIZE: &str = "100";
 
-/// What comes from the gateway.
-pub enum News {
+/// Events that the gateway's side sends to the loop.
+pub enum GatewayEvent {
     /// A page of the list, of the request with this number.
     Listed {
         request: u64,
         first: bool,
-        page: Vec<Brief>,
+        page: Vec<ListedChange>,
         counts: BTreeMap<ChangeState, u64>,
         more: bool,
     },
     Counts(BTreeMap<ChangeState, u64>),
-    /// A change as it is now; `show` where it was asked to be opened.
+    /// The current state of a change; `show` is set if the user asked to open it.
     Change {
         change: Box<Change>,
         show: bool,
@@ -40,10 +40,10 @@ pub enum News {
         id: String,
         entries: Vec<(Timestamp, String, String)>,
     },
-    /// A request that changed something came back.
+    /// The response to a request that changed something.
     Done {
         answer: ResponseBody,
-        said: &'static str,
+        done_message: &'static str,
         many: bool,
     },
     Refused {
@@ -51,22 +51,22 @@ pub enum News {
         id: Option<String>,
     },
     /// A request of the list failed.
-    NotListed {
+    ListFailed {
         request: u64,
         why: String,
     },
-    /// The feed: connected (everything is to be read again), lost, a change moved.
+    /// The feed connected (everything must be fetched again), was lost, or reported an updated change.
     Live,
     Lost,
     Moved(String),
-    /// The feed cannot be had: no key, or no right.
-    Over(Failure),
+    /// The feed is not available: no key, or no right.
+    Ended(Failure),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Page {
-    changes: Vec<Brief>,
+    changes: Vec<ListedChange>,
     next_cursor: Option<String>,
     #[serde(default)]
     counts: BTreeMap<ChangeState, u64>,
@@ -76,22 +76,22 @@ struct Page {
 #[derive(Clone)]
 pub struct Net {
     pub client: Rc<Client>,
-    pub news: Sender<News>,
+    pub events: Sender<GatewayEvent>,
 }
 
 impl Net {
-    async fn tell(&self, news: News) {
-        let _ = self.news.send(news).await;
+    async fn send(&self, news: GatewayEvent) {
+        let _ = self.events.send(news).await;
     }
 
-    /// The list, page by page; `request` tells answers to an older question.
-    pub fn list(&self, request: u64, query: Vec<(&'static str, String)>) -> actix_web::rt::task::JoinHandle<()> {
+    /// Fetches the list page by page; `parse_request` identifies outdated answers.
+    pub fn load_list(&self, request: u64, query: Vec<(&'static str, String)>) -> actix_web::rt::task::JoinHandle<()> {
         let net = self.clone();
         actix_web::rt::spawn(async move {
-            let (mut cursor, mut many): (Option<String>, usize) = (None, 0);
+            let (mut cursor, mut page_number): (Option<String>, usize) = (None, 0);
             loop {
                 let mut parts: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
-                parts.push(("limit", PAGE));
+                parts.push(("limit", PAGE_SIZE));
                 parts.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
                 let page: Result<Page, Failure> = match net.client.get(&["changes"], &parts).await {
                     Ok(answer) => answer.read(),
@@ -99,13 +99,13 @@ impl Net {
                 };
                 let page = match page {
                     Ok(page) => page,
-                    Err(failure) => return net.tell(News::NotListed { request, why: failure.message }).await,
+                    Err(failure) => return net.send(GatewayEvent::ListFailed { request, why: failure.message }).await,
                 };
-                let (first, empty) = (many == 0, page.changes.is_empty());
-                many += page.changes.len();
+                let (first, empty) = (page_number == 0, page.changes.is_empty());
+                page_number += page.changes.len();
                 let more = page.next_cursor.is_some() && !empty;
-                net.tell(News::Listed { request, first, page: page.changes, counts: page.counts, more }).await;
-                if !more || many >= MAX_LISTED {
+                net.send(GatewayEvent::Listed { request, first, page: page.changes, counts: page.counts, more }).await;
+                if !more || page_number >= MAX_LISTED {
                     return;
                 }
                 cursor = page.next_cursor;
@@ -113,20 +113,20 @@ impl Net {
         })
     }
 
-    /// The numbers of changes in each state.
-    pub fn count(&self) {
+    /// Fetches the number of changes in each state.
+    pub fn load_counts(&self) {
         let net = self.clone();
         actix_web::rt::spawn(async move {
             if let Ok(answer) = net.client.get(&["changes"], &[("limit", "1")]).await
                 && let Ok(page) = answer.read::<Page>()
             {
-                net.tell(News::Counts(page.counts)).await;
+                net.send(GatewayEvent::Counts(page.counts)).await;
             }
         });
     }
 
-    /// One change, to be opened or not; with its timeline where that is looked at.
-    pub fn change(&self, id: String, show: bool, trail: bool) {
+    /// Fetches one change, to be opened or not, and its timeline if that is visible.
+    pub fn load_change(&self, id: String, show: bool, trail: bool) {
         let net = self.clone();
         actix_web::rt::spawn(async move {
             let change = match net.client.get(&["changes", &id], &[]).await {
@@ -134,16 +134,16 @@ impl Net {
                 Err(refusal) => Err(refusal.into()),
             };
             match change {
-                Ok(change) => net.tell(News::Change { change: Box::new(change), show }).await,
-                Err(failure) => return net.tell(News::Refused { what: failure.message, id: None }).await,
+                Ok(change) => net.send(GatewayEvent::Change { change: Box::new(change), show }).await,
+                Err(failure) => return net.send(GatewayEvent::Refused { what: failure.message, id: None }).await,
             }
             if trail {
-                net.timeline(&id).await;
+                net.load_timeline(&id).await;
             }
         });
     }
 
-    async fn timeline(&self, id: &str) {
+    async fn load_timeline(&self, id: &str) {
         #[derive(Deserialize)]
         struct TrailEntry {
             at: Timestamp,
@@ -154,70 +154,70 @@ impl Net {
         struct Trail {
             entries: Vec<TrailEntry>,
         }
-        if let Ok(answer) = self.client.get(&["audit"], &[("change", id), ("limit", PAGE)]).await
+        if let Ok(answer) = self.client.get(&["audit"], &[("change", id), ("limit", PAGE_SIZE)]).await
             && let Ok(trail) = answer.read::<Trail>()
         {
             let mut entries: Vec<_> = trail.entries.into_iter().map(|e| (e.at, e.event, e.actor)).collect();
             entries.reverse();
-            self.tell(News::Timeline { id: id.to_owned(), entries }).await;
+            self.send(GatewayEvent::Timeline { id: id.to_owned(), entries }).await;
         }
     }
 
-    /// Something that changes something.
-    pub fn post(&self, path: Vec<String>, body: String, said: &'static str) {
+    /// Sends a request that changes something.
+    pub fn post(&self, path: Vec<String>, body: String, done_message: &'static str) {
         let net = self.clone();
         actix_web::rt::spawn(async move {
             let parts: Vec<&str> = path.iter().map(String::as_str).collect();
             let many = path.len() == 1;
             let news = match net.client.post_text(&parts, body).await {
-                Ok(answer) => News::Done { answer, said, many },
+                Ok(answer) => GatewayEvent::Done { answer, done_message, many },
                 Err(refusal) => {
                     let id = path.get(1).cloned();
-                    News::Refused { what: Failure::from(refusal).message, id }
+                    GatewayEvent::Refused { what: Failure::from(refusal).message, id }
                 }
             };
-            net.tell(news).await;
+            net.send(news).await;
         });
     }
 
-    /// Follows the feed for good.
+    /// Follows the feed until it ends for good.
     pub async fn follow(self) {
         let (mut seen, mut failures, mut connected) = (None, 0, false);
         loop {
             match self.client.feed(seen).await {
                 Ok(mut stream) => {
                     (connected, failures) = (true, 0);
-                    self.tell(News::Live).await;
+                    self.send(GatewayEvent::Live).await;
                     let mut parser = Parser::default();
-                    while let Ok(Some(Ok(bytes))) = tokio::time::timeout(SILENCE, stream.next()).await {
-                        let Ok(events) = parser.feed(&bytes) else { break };
+                    while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
+                        let Ok(events) = parser.push(&bytes) else { break };
                         for event in events {
-                            self.take(&event, &mut seen).await;
+                            self.handle_event(&event, &mut seen).await;
                         }
                     }
-                    self.tell(News::Lost).await;
+                    self.send(GatewayEvent::Lost).await;
                 }
-                Err(refusal) if may_pass(connected, &refusal) => self.tell(News::Lost).await,
-                Err(refusal) => return self.tell(News::Over(refusal.into())).await,
+                Err(refusal) if is_retryable(connected, &refusal) => self.send(GatewayEvent::Lost).await,
+                Err(refusal) => return self.send(GatewayEvent::Ended(refusal.into())).await,
             }
             tokio::time::sleep(FEED_BACKOFF.step(failures)).await;
             failures += 1;
         }
     }
 
-    async fn take(&self, event: &Event, seen: &mut Option<u64>) {
-        let said: Value = serde_json::from_str(&event.data).unwrap_or_default();
-        *seen = event.id.or_else(|| said.get("seq").and_then(Value::as_u64)).or(*seen);
-        match (event.kind.as_str(), said.pointer("/change/id").and_then(Value::as_str)) {
-            // Events are gone: only the whole list tells what happened.
-            ("reset", _) => self.tell(News::Live).await,
-            (_, Some(id)) => self.tell(News::Moved(id.to_owned())).await,
+    async fn handle_event(&self, event: &Event, seen: &mut Option<u64>) {
+        let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
+        *seen = event.id.or_else(|| data.get("seq").and_then(Value::as_u64)).or(*seen);
+        match (event.kind.as_str(), data.pointer("/change/id").and_then(Value::as_str)) {
+            // Events were lost, so only the whole list tells the current state.
+            ("reset", _) => self.send(GatewayEvent::Live).await,
+            (_, Some(id)) => self.send(GatewayEvent::Moved(id.to_owned())).await,
             _ => {}
         }
     }
 }
 
-/// A first attempt that fails is told; a later one may be a gateway that restarts.
-fn may_pass(connected: bool, refusal: &Refusal) -> bool {
+/// A failed first attempt is reported; a later failure may be a restart of the gateway.
+fn is_retryable(connected: bool, refusal: &Refusal) -> bool {
     connected && refusal.is_temporary()
 }

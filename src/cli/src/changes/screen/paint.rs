@@ -1,5 +1,5 @@
-//! Text and styles of the full-screen inbox. What an agent wrote becomes visible here before it becomes a cell: no
-//! control, bidirectional or zero-width character reaches the terminal, and without UTF-8 nothing but ASCII does.
+//! Text and styles of the full-screen inbox. Agents' text is escaped here before it becomes a cell: no control,
+//! bidirectional or zero-width character reaches the terminal, and without UTF-8 nothing but ASCII does.
 
 use ratatui::{
     style::{Color, Modifier, Style},
@@ -9,35 +9,35 @@ use unicode_width::UnicodeWidthChar;
 
 use countersign_domain::changes::{ChangeState, Operation, visible};
 
-/// What the terminal can show.
+/// The capabilities of the terminal, from which styles and symbols are chosen.
 #[derive(Clone, Copy, Debug)]
-pub struct Paint {
+pub struct Theme {
     pub colour: bool,
     pub unicode: bool,
 }
 
-impl Paint {
-    /// From `NO_COLOR`, `TERM` and the locale (`LC_ALL`, `LC_CTYPE`, `LANG`: the first that is set counts).
-    pub fn of_process() -> Self {
+impl Theme {
+    /// Detects them from `NO_COLOR`, `TERM` and the locale (the first of `LC_ALL`, `LC_CTYPE` and `LANG` that is set).
+    pub fn from_env() -> Self {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(var).unwrap_or_default();
         let locale = locale.to_string_lossy().to_ascii_lowercase();
         Self { colour: var("NO_COLOR").is_none(), unicode: locale.contains("utf-8") || locale.contains("utf8") }
     }
 
-    /// Somebody else's text on one line: what is hidden becomes visible, and so do line breaks.
-    pub fn safe(self, text: &str) -> String {
-        self.shown(text, "\\t")
+    /// Escapes foreign text to one line: hidden characters and line breaks become visible.
+    pub fn visible(self, text: &str) -> String {
+        self.make_visible(text, "\\t")
     }
 
-    /// A line of a file: as [`Paint::safe`], but a tab is as wide as people expect it.
-    pub fn code(self, text: &str) -> String {
-        self.shown(text, if self.unicode { "→   " } else { "\\t  " })
+    /// Escapes a line of a file like [`Theme::escape_hidden`], but keeps a tab as wide as people expect it.
+    pub fn visible_code(self, text: &str) -> String {
+        self.make_visible(text, if self.unicode { "→   " } else { "\\t  " })
     }
 
-    fn shown(self, text: &str, tab: &str) -> String {
+    fn make_visible(self, text: &str, tab: &str) -> String {
         let mut out = String::with_capacity(text.len() + 16);
-        for (c, is_hidden) in visible::marked(text) {
+        for (c, is_hidden) in visible::chars_with_hidden(text) {
             match c {
                 '\n' => out.push_str("\\n"),
                 '\t' => out.push_str(tab),
@@ -48,8 +48,8 @@ impl Paint {
         out
     }
 
-    /// One of ours: the sign itself, or what stands for it without UTF-8.
-    pub const fn sign(self, sign: &'static str, plain: &'static str) -> &'static str {
+    /// Returns one of our own symbols, or its replacement without UTF-8.
+    pub const fn symbol(self, sign: &'static str, plain: &'static str) -> &'static str {
         if self.unicode { sign } else { plain }
     }
 
@@ -95,17 +95,17 @@ impl Paint {
     }
 }
 
-/// The columns that a character takes.
+/// Returns the columns that a character takes.
 pub fn width_of(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Harmless text cut to so many columns.
-pub fn fit(text: &str, columns: usize, paint: Paint) -> String {
+/// Cuts harmless text to so many columns.
+pub fn truncate(text: &str, columns: usize, paint: Theme) -> String {
     if text.chars().map(width_of).sum::<usize>() <= columns {
         return text.to_owned();
     }
-    let (mark, room) = (paint.sign("…", "~"), columns.saturating_sub(1));
+    let (mark, room) = (paint.symbol("…", "~"), columns.saturating_sub(1));
     let mut used = 0;
     let mut out: String = text
         .chars()
@@ -120,7 +120,7 @@ pub fn fit(text: &str, columns: usize, paint: Paint) -> String {
     out
 }
 
-/// Pieces of one line, wrapped to `width` columns; `first` stands before the first row, `next` before the others.
+/// Wraps the pieces of one line at `width` columns; `first` precedes the first row, `next` the others.
 pub fn wrap(
     pieces: &[(String, Style)],
     width: usize,
@@ -150,8 +150,8 @@ pub fn wrap(
     rows
 }
 
-/// Words of pieces in rows of `width` columns behind `pad`; a word that is longer than a row is cut.
-pub fn words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> Vec<Line<'static>> {
+/// Wraps pieces at words to rows of `width` columns after `pad`; a word longer than a row is cut.
+pub fn wrap_words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> Vec<Line<'static>> {
     let room = width.saturating_sub(pad.width()).max(1);
     let all: Vec<(char, Style)> =
         pieces.iter().flat_map(|(text, style)| text.chars().map(move |c| (c, *style))).collect();
@@ -163,7 +163,7 @@ pub fn words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> V
             used += width_of(*c);
             used <= room
         });
-        // Even where nothing fits, something is shown.
+        // Even if nothing fits, something is shown.
         let fits = fits.count().max(1).min(rest.len());
         let whole = fits == rest.len() || rest.get(fits).is_some_and(|(c, _)| *c == ' ');
         let space = rest.get(..fits).and_then(|row| row.iter().rposition(|(c, _)| *c == ' ')).filter(|at| *at > 0);
@@ -186,42 +186,42 @@ pub fn words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> V
 mod tests {
     use super::*;
 
-    const UNICODE: Paint = Paint { colour: false, unicode: true };
-    const ASCII: Paint = Paint { colour: false, unicode: false };
+    const UNICODE: Theme = Theme { colour: false, unicode: true };
+    const ASCII: Theme = Theme { colour: false, unicode: false };
 
     #[test]
-    fn nothing_hidden_passes() {
+    fn hidden_characters_become_visible() {
         let evil = "a\u{202e}b\u{200b}\u{1b}[2J\r\nü\t";
-        assert_eq!(UNICODE.safe(evil), r"a\u{202e}b\u{200b}\u{1b}[2J\u{d}\nü\t");
-        assert_eq!(ASCII.safe("ü漢"), r"\u{fc}\u{6f22}");
-        assert_eq!(UNICODE.code("\tx"), "→   x");
-        assert!(ASCII.code(evil).is_ascii());
+        assert_eq!(UNICODE.visible(evil), r"a\u{202e}b\u{200b}\u{1b}[2J\u{d}\nü\t");
+        assert_eq!(ASCII.visible("ü漢"), r"\u{fc}\u{6f22}");
+        assert_eq!(UNICODE.visible_code("\tx"), "→   x");
+        assert!(ASCII.visible_code(evil).is_ascii());
     }
 
     #[test]
-    fn texts_fit() {
-        assert_eq!(fit("hello", 5, UNICODE), "hello");
-        assert_eq!(fit("hello", 4, UNICODE), "hel…");
-        assert_eq!(fit("漢字漢", 4, ASCII), "漢~");
-        assert_eq!(fit("a", 0, UNICODE), "");
+    fn truncated_text_fits_its_columns() {
+        assert_eq!(truncate("hello", 5, UNICODE), "hello");
+        assert_eq!(truncate("hello", 4, UNICODE), "hel…");
+        assert_eq!(truncate("漢字漢", 4, ASCII), "漢~");
+        assert_eq!(truncate("a", 0, UNICODE), "");
     }
 
     #[test]
-    fn lines_wrap_behind_their_mark() {
+    fn wrapped_rows_repeat_their_prefix() {
         let (first, next) = (Span::raw("+ "), Span::raw("+>"));
         let rows = wrap(&[("abcdef漢".into(), Style::new()), ("gh".into(), Style::new())], 6, &first, &next);
         let rows: Vec<String> = rows.iter().map(ToString::to_string).collect();
         assert_eq!(rows, ["+ abcd", "+>ef漢", "+>gh"]);
         assert_eq!(wrap(&[], 6, &first, &next).len(), 1);
-        // A width of nothing still ends.
+        // Even a width of zero ends.
         assert_eq!(wrap(&[("abc".into(), Style::new())], 0, &first, &next).len(), 3);
     }
 
     #[test]
-    fn words_stay_whole_where_they_can() {
+    fn words_are_cut_only_if_longer_than_a_row() {
         let rows = |text: &str, width| {
             let pieces: Vec<_> = text.split('|').map(|piece| (piece.to_owned(), Style::new())).collect();
-            words(&pieces, width, &Span::raw(" ")).iter().map(ToString::to_string).collect::<Vec<_>>()
+            wrap_words(&pieces, width, &Span::raw(" ")).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(rows("one two three", 8), [" one two", " three"]);
         assert_eq!(rows("one| two", 5), [" one", " two"]);

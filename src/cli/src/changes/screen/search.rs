@@ -1,16 +1,16 @@
-//! The search line: words are looked for in texts, `tool:x server:y by:z state:w since:2h older:1d` narrow it down.
+//! The search line: words search texts, and `tool:x server:y by:z state:w since:2h older:1d` narrow the list down.
 
 use jiff::Timestamp;
 
-use crate::when;
+use crate::moment;
 
-/// Query parameters of `GET /api/changes`.
+/// Returns the query parameters of `GET /api/changes`.
 pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut query: Vec<(&'static str, String)> = Vec::new();
     let mut words = Vec::new();
     for word in line.split_whitespace() {
         let known = word.split_once(':').filter(|(_, value)| !value.is_empty()).and_then(|(name, value)| {
-            let moment = || when::at(value, now).map(|at| at.to_string());
+            let moment = || moment::resolve(value, now).map(|at| at.to_string());
             let text = || Some(value.to_owned());
             match name {
                 "tool" => Some(("tool", text()?)),
@@ -23,7 +23,7 @@ pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
             }
         });
         match known {
-            // Of each kind one parameter, with commas.
+            // Values of the same filter become one parameter, separated by commas.
             Some((name, value)) => match query.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, values)) if !matches!(name, "since" | "until") => {
                     values.push(',');
@@ -59,7 +59,7 @@ mod tests {
             ]
         );
         assert!(query("  ", now).is_empty());
-        // Absurd spans are words.
+        // Absurd durations are searched as words.
         assert_eq!(query("older:9223372036854775807d", now)[0].0, "q");
         assert_eq!(query("older:ü", now)[0].0, "q");
     }

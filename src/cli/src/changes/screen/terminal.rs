@@ -1,4 +1,4 @@
-//! The terminal itself: taken over and given back, whatever happens in between.
+//! Takes over the terminal and restores it, whatever happens in between.
 
 use std::{
     io::{self, Write},
@@ -18,73 +18,75 @@ use ratatui::{
     },
 };
 
-/// Whether the terminal is ours just now.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// Set while this program has taken over the terminal.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Gives the terminal back, once; a terminal that is gone needs nothing.
-fn give_back() {
-    if TAKEN.swap(false, Ordering::SeqCst) {
+/// Restores the terminal, once; a terminal that is gone needs nothing.
+fn restore() {
+    if IS_TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(io::stdout(), DisableBracketedPaste, ResetColor, Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
         let _ = io::stdout().flush();
     }
 }
 
-/// A terminal that is taken over; given back when this is dropped, and by a panic before its message.
+/// A terminal that was taken over, restored on drop and by a panic before its message.
 pub struct Screen {
     pub terminal: Terminal<CrosstermBackend<io::Stdout>>,
 }
 
 impl Screen {
+    /// Takes over the terminal.
+    ///
     /// # Errors
-    /// The terminal cannot be switched.
-    pub fn take() -> io::Result<Self> {
+    /// Fails if the terminal cannot be switched.
+    pub fn new() -> io::Result<Self> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            give_back();
+            restore();
             before(info);
         }));
-        let taken = enter().and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
-        // Half taken over is worse than not at all.
-        taken.inspect_err(|_| give_back()).map(|terminal| Self { terminal })
+        let taken = enter_raw_mode().and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        // A half-switched terminal is worse than none.
+        taken.inspect_err(|_| restore()).map(|terminal| Self { terminal })
     }
 
-    /// Gives it back for a while: for an editor, or while stopped.
-    pub fn leave(&mut self) {
-        give_back();
+    /// Restores the terminal for a while: for an editor, or while stopped.
+    pub fn suspend(&mut self) {
+        restore();
     }
 
-    /// Takes it again, and draws all of it anew.
+    /// Takes over the terminal again, and redraws everything.
     ///
     /// # Errors
-    /// The terminal cannot be switched.
-    pub fn back(&mut self) -> io::Result<()> {
-        give_back();
-        enter()?;
-        self.anew()
+    /// Fails if the terminal cannot be switched.
+    pub fn resume(&mut self) -> io::Result<()> {
+        restore();
+        enter_raw_mode()?;
+        self.redraw()
     }
 
-    /// Draws all of it anew next time, whatever is on the screen.
+    /// Redraws everything next time, whatever is on the screen.
     ///
     /// # Errors
-    /// The terminal cannot be written.
-    pub fn anew(&mut self) -> io::Result<()> {
-        // `Terminal::clear` would ask the terminal where its cursor is, and wait for an answer among the keys.
+    /// Fails if the terminal cannot be written to.
+    pub fn redraw(&mut self) -> io::Result<()> {
+        // `Terminal::clear` would ask the terminal for its cursor position, and wait for the answer among the keys.
         execute!(io::stdout(), ResetColor, Clear(ClearType::All))?;
         self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         Ok(())
     }
 }
 
-fn enter() -> io::Result<()> {
+fn enter_raw_mode() -> io::Result<()> {
     enable_raw_mode()?;
-    TAKEN.store(true, Ordering::SeqCst);
+    IS_TAKEN.store(true, Ordering::SeqCst);
     execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, Hide, Clear(ClearType::All), MoveTo(0, 0))
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
@@ -104,21 +106,21 @@ mod tests {
 
     use super::*;
 
-    const CHILD: &str = "changes::screen::terminal::tests::somebody_panics_on_the_screen";
+    const CHILD: &str = "changes::screen::terminal::tests::child_panics_while_screen_is_taken";
 
-    /// What the test below starts in a terminal of its own.
+    /// Runs as the child of the test below, in a terminal of its own.
     #[test]
     #[ignore = "started by another test, in a terminal"]
-    fn somebody_panics_on_the_screen() {
-        let screen = Screen::take().unwrap();
-        assert!(TAKEN.load(Ordering::SeqCst));
+    fn child_panics_while_screen_is_taken() {
+        let screen = Screen::new().unwrap();
+        assert!(IS_TAKEN.load(Ordering::SeqCst));
         if screen.terminal.size().is_ok() {
             panic!("on purpose");
         }
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_says_anything() {
+    fn panic_restores_terminal_before_its_message() {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -147,9 +149,9 @@ mod tests {
         let modes = tcgetattr(&slave).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "a shell could go on");
         let (said, _master) = reader.join().unwrap();
-        let place = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?} in {said:?}"));
-        assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"));
-        assert!(place("\u{1b}[?1049l") < place("on purpose"), "the message stays on the screen");
+        let position = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?} in {said:?}"));
+        assert!(position("\u{1b}[?1049h") < position("\u{1b}[?1049l"));
+        assert!(position("\u{1b}[?1049l") < position("on purpose"), "the message stays on the screen");
         assert_eq!(said.matches("\u{1b}[?1049l").count(), 1, "once");
     }
 }

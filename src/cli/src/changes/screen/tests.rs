@@ -1,4 +1,4 @@
-//! The screen as text, and what keys do, without a terminal.
+//! Tests of the screen as text and of the keys, without a terminal.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::{
     draw,
-    model::{Action, App, Brief, Me, View},
-    paint::Paint,
+    model::{Action, App, CurrentUser, ListedChange, View},
+    paint::Theme,
 };
 use countersign_domain::changes::{Change, ChangeState};
 
@@ -35,7 +35,7 @@ fn value(id: &str, version: u64, state: &str) -> Value {
     })
 }
 
-fn with(id: &str, version: u64, state: &str, more: &Value) -> Change {
+fn change_with(id: &str, version: u64, state: &str, more: &Value) -> Change {
     let mut value = value(id, version, state);
     for (key, part) in more.as_object().unwrap() {
         value[key] = part.clone();
@@ -44,24 +44,25 @@ fn with(id: &str, version: u64, state: &str, more: &Value) -> Change {
 }
 
 fn change(id: &str, version: u64, state: &str) -> Change {
-    with(id, version, state, &json!({}))
+    change_with(id, version, state, &json!({}))
 }
 
 fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
     let may_decide = role == "reviewer";
     let (owner, key_id) = (Some("alice".into()), Some("key_1".into()));
-    let me = Me { name: "alice".into(), role: role.into(), owner, key_id, groups: vec!["ops".into()], may_decide };
-    let mut app = App::new(me, Paint { colour: false, unicode: true }, now());
+    let me =
+        CurrentUser { name: "alice".into(), role: role.into(), owner, key_id, groups: vec!["ops".into()], may_decide };
+    let mut app = App::new(me, Theme { colour: false, unicode: true }, now());
     app.size = size;
     app.live = true;
     let counts = BTreeMap::from([(ChangeState::Pending, changes.len() as u64)]);
-    app.listed(true, changes.iter().map(Brief::of).collect(), counts, false);
+    app.add_page(true, changes.iter().map(ListedChange::from_change).collect(), counts, false);
     app
 }
 
 fn screen(app: &mut App) -> String {
     let mut terminal = Terminal::new(TestBackend::new(app.size.0, app.size.1)).unwrap();
-    app.lay_out();
+    app.layout();
     terminal.draw(|frame| draw::screen(app, frame)).unwrap();
     let buffer = terminal.backend().buffer();
     let rows = buffer
@@ -72,16 +73,16 @@ fn screen(app: &mut App) -> String {
 }
 
 fn press(app: &mut App, code: KeyCode) -> Option<Action> {
-    let action = app.key(KeyEvent::new(code, KeyModifiers::NONE));
+    let action = app.handle_key(KeyEvent::new(code, KeyModifiers::NONE));
     screen(app);
     action
 }
 
-fn typed(app: &mut App, text: &str) -> Option<Action> {
+fn type_keys(app: &mut App, text: &str) -> Option<Action> {
     text.chars().fold(None, |last, c| press(app, KeyCode::Char(c)).or(last))
 }
 
-/// The body of a request, and its path.
+/// Returns the path and the body of a request.
 fn post(action: Option<Action>) -> (String, Value) {
     match action {
         Some(Action::Post { path, body, .. }) => (path.join("/"), serde_json::from_str(&body).unwrap()),
@@ -91,13 +92,13 @@ fn post(action: Option<Action>) -> (String, Value) {
 
 fn open(app: &mut App, change: Change) {
     assert_eq!(press(app, KeyCode::Enter), Some(Action::Open(change.id.clone())));
-    app.took(change, true);
+    app.update_change(change, true);
     screen(app);
 }
 
 #[test]
-fn the_list() {
-    let quorum = with("chg_2", 1, "pending", &json!({"terms": {"quorum": 2}, "duplicateOf": "chg_1"}));
+fn list_shows_changes_and_counts() {
+    let quorum = change_with("chg_2", 1, "pending", &json!({"terms": {"quorum": 2}, "duplicateOf": "chg_1"}));
     let mut app = app("reviewer", &[change("chg_1", 1, "pending"), quorum], (90, 6));
     app.selected.insert("chg_1".into());
     let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)
@@ -111,7 +112,7 @@ x pending    5m local-agent    Write “a\u{202e}b”\nforged
 }
 
 #[test]
-fn a_change_and_its_diff() {
+fn detail_shows_change_and_diff() {
     let mut app = app("reviewer", &[change("chg_1", 3, "pending")], (64, 22));
     open(&mut app, change("chg_1", 3, "pending"));
     let expected = r#" ● live  pending 1  stale 0  unknown 0  [inbox]  alice (reviewe…
@@ -146,98 +147,98 @@ fn a_change_and_its_diff() {
 }
 
 #[test]
-fn no_screen_is_too_small() {
+fn every_screen_size_is_drawn() {
     for size in [(40, 10), (20, 4), (5, 3), (1, 1), (200, 60)] {
-        let stale = with("chg_1", 2, "stale", &json!({"previousDiff": {"fields": []}}));
+        let stale = change_with("chg_1", 2, "stale", &json!({"previousDiff": {"fields": []}}));
         let mut app = app("reviewer", &[stale.clone(), change("chg_2", 1, "pending")], size);
         screen(&mut app);
         open(&mut app, stale);
-        typed(&mut app, "dz?");
+        type_keys(&mut app, "dz?");
         screen(&mut app);
-        typed(&mut app, "xr");
-        typed(&mut app, "some reason that is longer than the line");
+        type_keys(&mut app, "xr");
+        type_keys(&mut app, "some reason that is longer than the line");
         press(&mut app, KeyCode::Esc);
-        typed(&mut app, "qgs/");
+        type_keys(&mut app, "qgs/");
     }
 }
 
 #[test]
-fn what_is_shown_is_what_is_approved() {
+fn approval_covers_only_the_shown_version() {
     let mut app = app("reviewer", &[change("chg_1", 1, "pending")], (80, 24));
     // From the list it is opened, not approved.
-    assert_eq!(typed(&mut app, "a"), Some(Action::Open("chg_1".into())));
-    app.took(change("chg_1", 1, "pending"), true);
+    assert_eq!(type_keys(&mut app, "a"), Some(Action::Open("chg_1".into())));
+    app.update_change(change("chg_1", 1, "pending"), true);
     screen(&mut app);
-    // It moves while it is looked at: the key that comes then decides nothing.
-    app.took(change("chg_1", 2, "pending"), false);
+    // The change is updated while it is shown: the next key decides nothing.
+    app.update_change(change("chg_1", 2, "pending"), false);
     screen(&mut app);
-    assert_eq!(typed(&mut app, "a"), None);
+    assert_eq!(type_keys(&mut app, "a"), None);
     assert!(app.status.0.contains("just changed"), "{:?}", app.status);
-    let (path, body) = post(typed(&mut app, "a"));
+    let (path, body) = post(type_keys(&mut app, "a"));
     assert_eq!(path, "changes/chg_1/decision");
     assert_eq!(body, json!({"decision": "approve", "comment": null, "version": 2, "digest": "sha256:chg_1-2"}));
-    // It was refused because the target moved: that was said, and one key decides on what is shown now.
-    app.expected = Some("chg_1".into());
-    app.took(change("chg_1", 3, "pending"), false);
+    // The refusal was reported, so one more key decides on what is shown now.
+    app.expected_change = Some("chg_1".into());
+    app.update_change(change("chg_1", 3, "pending"), false);
     screen(&mut app);
-    assert_eq!(post(typed(&mut app, "a")).1["version"], 3);
-    app.took(change("chg_1", 4, "pending"), false);
-    assert_eq!(typed(&mut app, "a"), None, "nobody said anything of this");
-    // An answer that comes late does not take it back.
-    app.took(change("chg_1", 1, "pending"), false);
+    assert_eq!(post(type_keys(&mut app, "a")).1["version"], 3);
+    app.update_change(change("chg_1", 4, "pending"), false);
+    assert_eq!(type_keys(&mut app, "a"), None, "nobody said anything of this");
+    // A late answer does not revert it.
+    app.update_change(change("chg_1", 1, "pending"), false);
     assert_eq!(app.detail.as_ref().unwrap().change.version, 4);
 }
 
 #[test]
-fn a_diff_that_was_not_read_to_its_end_is_asked_about() {
+fn approving_an_unread_diff_asks_first() {
     let text: Vec<String> = (0..50).map(|n| n.to_string()).collect();
     let field = json!({"field": "t", "label": "T", "before": null, "after": text.join("\n")});
-    let long = with("chg_1", 1, "pending", &json!({"diff": {"fields": [field], "truncated": false}}));
+    let long = change_with("chg_1", 1, "pending", &json!({"diff": {"fields": [field], "truncated": false}}));
     let mut app = app("reviewer", std::slice::from_ref(&long), (80, 24));
     open(&mut app, long);
-    assert_eq!(typed(&mut app, "an"), None);
+    assert_eq!(type_keys(&mut app, "an"), None);
     assert!(app.prompt.is_none());
-    // A leap to the end is not reading it.
+    // A jump to the end is not reading it.
     press(&mut app, KeyCode::End);
-    assert_eq!(typed(&mut app, "a"), None);
-    assert_eq!(post(typed(&mut app, "y")).0, "changes/chg_1/decision");
+    assert_eq!(type_keys(&mut app, "a"), None);
+    assert_eq!(post(type_keys(&mut app, "y")).0, "changes/chg_1/decision");
     press(&mut app, KeyCode::Home);
     for _ in 0..4 {
         press(&mut app, KeyCode::PageDown);
     }
-    assert_eq!(post(typed(&mut app, "a")).0, "changes/chg_1/decision");
+    assert_eq!(post(type_keys(&mut app, "a")).0, "changes/chg_1/decision");
 }
 
 #[test]
-fn comments_are_asked_for() {
-    let strict = with("chg_1", 1, "pending", &json!({"terms": {"requireComment": true}}));
+fn required_comment_is_prompted_for() {
+    let strict = change_with("chg_1", 1, "pending", &json!({"terms": {"requireComment": true}}));
     let mut app = app("reviewer", std::slice::from_ref(&strict), (80, 24));
     open(&mut app, strict);
-    typed(&mut app, "a");
+    type_keys(&mut app, "a");
     assert_eq!(press(&mut app, KeyCode::Enter), None);
     assert!(app.status.0.contains("requires a comment"));
-    typed(&mut app, "fin");
+    type_keys(&mut app, "fin");
     press(&mut app, KeyCode::Backspace);
     let (_, body) = post(press(&mut app, KeyCode::Enter));
     assert_eq!((&body["decision"], &body["comment"]), (&json!("approve"), &json!("fi")));
-    typed(&mut app, "rno");
-    app.pasted(" way\n\u{1b}[2J");
+    type_keys(&mut app, "rno");
+    app.paste(" way\n\u{1b}[2J");
     let (_, body) = post(press(&mut app, KeyCode::Enter));
     assert_eq!((&body["decision"], &body["comment"]), (&json!("reject"), &json!("no way [2J")));
 }
 
 #[test]
-fn a_viewer_looks_on() {
+fn viewer_cannot_decide() {
     for key in ["a", "r", "e", "u", "f", "o", "xA"] {
         let mut app = app("viewer", &[change("chg_1", 1, "pending")], (80, 24));
         open(&mut app, change("chg_1", 1, "pending"));
-        assert_eq!(typed(&mut app, key), None, "{key}");
+        assert_eq!(type_keys(&mut app, key), None, "{key}");
         assert!(app.prompt.is_none() && app.status.0.contains("cannot decide"), "{key}");
     }
 }
 
 #[test]
-fn approval_is_not_offered_to_whoever_cannot_give_it() {
+fn approval_is_not_offered_to_barred_reviewers() {
     let own = json!({"proposer": {"principal": "alice", "transport": "stdio"}});
     let owned = json!({"proposer": {"principal": "laptop", "owner": "Alice", "transport": "stdio"}});
     let voted = json!({"terms": {"quorum": 2}, "decisions": [{
@@ -252,52 +253,52 @@ fn approval_is_not_offered_to_whoever_cannot_give_it() {
         (others, "Under this rule only dba can decide, and you are not one of them."),
         (blind, "The rule requires a preview and there is none"),
     ] {
-        let change = with("chg_1", 1, "pending", &more);
+        let change = change_with("chg_1", 1, "pending", &more);
         let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
         open(&mut app, change);
         let shown = screen(&mut app);
         assert!(shown.contains(why) && shown.contains(" r reject") && !shown.contains("a approve"), "{shown}");
         for key in ["a", "W"] {
-            assert_eq!(typed(&mut app, key), None, "{why}");
+            assert_eq!(type_keys(&mut app, key), None, "{why}");
             assert!(app.prompt.is_none() && app.status.0.contains(why), "{:?}", app.status);
         }
-        assert_eq!(typed(&mut app, "qxA"), None);
+        assert_eq!(type_keys(&mut app, "qxA"), None);
         assert!(app.status.0.contains(why) && app.status.0.ends_with("x takes it out."), "{:?}", app.status);
     }
     for terms in [json!({"reviewers": ["ops"]}), json!({"reviewers": ["reviewer"]})] {
-        let change = with("chg_1", 1, "pending", &json!({"terms": terms}));
+        let change = change_with("chg_1", 1, "pending", &json!({"terms": terms}));
         let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
         open(&mut app, change);
         assert!(screen(&mut app).contains("a approve"));
-        assert_eq!(post(typed(&mut app, "a")).0, "changes/chg_1/decision");
+        assert_eq!(post(type_keys(&mut app, "a")).0, "changes/chg_1/decision");
     }
 }
 
 #[test]
-fn many_are_approved_once_all_were_opened() {
+fn selected_are_approved_after_all_were_opened() {
     let all = [change("chg_1", 1, "pending"), change("chg_2", 1, "pending")];
     let mut app = app("reviewer", &all, (80, 24));
-    typed(&mut app, "xx");
+    type_keys(&mut app, "xx");
     assert_eq!(app.selected.len(), 2);
     for change in &all {
-        assert_eq!(typed(&mut app, "A"), Some(Action::Open(change.id.clone())));
-        app.took(change.clone(), true);
+        assert_eq!(type_keys(&mut app, "A"), Some(Action::Open(change.id.clone())));
+        app.update_change(change.clone(), true);
         screen(&mut app);
     }
-    typed(&mut app, "A");
-    // One of them moved meanwhile: back to it.
-    app.took(change("chg_1", 2, "pending"), false);
+    type_keys(&mut app, "A");
+    // One of them was updated in the meantime, so it is shown again.
+    app.update_change(change("chg_1", 2, "pending"), false);
     assert_eq!(press(&mut app, KeyCode::Enter), Some(Action::Open("chg_1".into())));
-    app.took(change("chg_1", 2, "pending"), true);
+    app.update_change(change("chg_1", 2, "pending"), true);
     screen(&mut app);
-    typed(&mut app, "Aok");
+    type_keys(&mut app, "Aok");
     let (path, body) = post(press(&mut app, KeyCode::Enter));
     assert_eq!(path, "decisions");
     let expected = [("chg_1", 2), ("chg_2", 1)]
         .map(|(id, version)| json!({"id": id, "version": version, "digest": format!("sha256:{id}-{version}")}));
     assert_eq!(body, json!({"decision": "approve", "comment": "ok", "changes": expected}));
     let problem = json!({"title": "T", "detail": "no\u{1b}", "code": "SELF_APPROVAL"});
-    app.decided(
+    app.show_results(
         &json!({"results": [{"id": "chg_1", "change": {"state": "approved"}}, {"id": "chg_2", "problem": problem}]}),
     );
     let shown = screen(&mut app);
@@ -306,88 +307,89 @@ fn many_are_approved_once_all_were_opened() {
 }
 
 #[test]
-fn stale_ones_are_previewed_again_beside_what_was() {
+fn stale_change_shows_old_and_new_diff() {
     let before = json!({"fields": [{"field": "text", "label": "Text", "before": "OLD", "after": "new"}]});
-    let stale = with("chg_1", 2, "stale", &json!({"previousDiff": before}));
+    let stale = change_with("chg_1", 2, "stale", &json!({"previousDiff": before}));
     let mut app = app("reviewer", std::slice::from_ref(&stale), (121, 30));
     open(&mut app, stale.clone());
     let shown = screen(&mut app);
     let line = shown.lines().find(|l| l.contains("- OLD")).unwrap();
     assert!(line.contains("║   - old"), "{shown}");
     let expected = ("changes/chg_1/refresh".to_owned(), json!({"version": 2}));
-    assert_eq!(post(typed(&mut app, "f")), expected);
-    assert_eq!(post(typed(&mut app, "a")), expected);
-    // In a narrow one, one after the other.
+    assert_eq!(post(type_keys(&mut app, "f")), expected);
+    assert_eq!(post(type_keys(&mut app, "a")), expected);
+    // On a narrow screen they follow one another.
     app.size = (60, 30);
     let shown = screen(&mut app);
     assert!(shown.find("- OLD").unwrap() < shown.find("- old").unwrap(), "{shown}");
 }
 
 #[test]
-fn arguments_are_corrected() {
+fn edited_arguments_are_sent_with_a_comment() {
     let mut app = app("reviewer", &[change("chg_1", 1, "pending")], (80, 24));
     open(&mut app, change("chg_1", 1, "pending"));
-    let Some(Action::Editor { id, version, text }) = typed(&mut app, "e") else { panic!("no editor") };
-    app.edited(id.clone(), version, &text, format!("{text}\n"));
+    let Some(Action::Editor { id, version, text }) = type_keys(&mut app, "e") else { panic!("no editor") };
+    app.submit_edit(id.clone(), version, &text, format!("{text}\n"));
     assert!(app.prompt.is_none() && app.status.0.contains("not changed"));
-    app.edited(id.clone(), version, &text, "{oops".into());
+    app.submit_edit(id.clone(), version, &text, "{oops".into());
     assert!(app.status.0.contains("opens your text again"), "{:?}", app.status);
-    assert!(matches!(typed(&mut app, "e"), Some(Action::Editor { text, .. }) if text == "{oops"));
-    app.edited(id, version, &text, r#"{"n": 12345678901234567890.10}"#.into());
-    typed(&mut app, "typo");
+    assert!(matches!(type_keys(&mut app, "e"), Some(Action::Editor { text, .. }) if text == "{oops"));
+    app.submit_edit(id, version, &text, r#"{"n": 12345678901234567890.10}"#.into());
+    type_keys(&mut app, "typo");
     let Some(Action::Post { path, body, .. }) = press(&mut app, KeyCode::Enter) else { panic!("no request") };
     assert_eq!(path, ["changes", "chg_1", "edit"]);
     assert_eq!(body, r#"{"arguments":{"n": 12345678901234567890.10},"version":1,"comment":"typo"}"#);
-    let fixed = with("chg_2", 1, "pending", &json!({"terms": {"edit": false}}));
-    app.took(fixed.clone(), false);
+    let fixed = change_with("chg_2", 1, "pending", &json!({"terms": {"edit": false}}));
+    app.update_change(fixed.clone(), false);
     app.detail = None;
     app.arrange(Some("chg_2"));
     open(&mut app, fixed);
-    assert_eq!(typed(&mut app, "e"), None);
+    assert_eq!(type_keys(&mut app, "e"), None);
     assert!(app.status.0.contains("allows no edits"));
 }
 
 #[test]
-fn an_approval_is_undone_within_its_time() {
-    let approved = with("chg_1", 2, "approved", &json!({"runAfter": "2027-01-01T00:05:30Z", "terms": {"undoFor": 60}}));
+fn approval_can_be_undone_within_its_time() {
+    let approved =
+        change_with("chg_1", 2, "approved", &json!({"runAfter": "2027-01-01T00:05:30Z", "terms": {"undoFor": 60}}));
     let mut app = app("reviewer", &[approved.clone(), change("chg_2", 1, "pending")], (80, 24));
     open(&mut app, approved);
     let shown = screen(&mut app);
     assert!(shown.contains("u undoes it, 31s left"), "{shown}");
-    assert_eq!(post(typed(&mut app, "u")), ("changes/chg_1/undo".to_owned(), json!({"version": 2})));
-    typed(&mut app, "qj");
-    // The cursor is elsewhere: the last approval is meant.
-    assert_eq!(typed(&mut app, "u"), None);
-    app.approved_last = Some("chg_1".into());
-    assert_eq!(post(typed(&mut app, "u")).0, "changes/chg_1/undo");
+    assert_eq!(post(type_keys(&mut app, "u")), ("changes/chg_1/undo".to_owned(), json!({"version": 2})));
+    type_keys(&mut app, "qj");
+    // The cursor is elsewhere, so the last approval is undone.
+    assert_eq!(type_keys(&mut app, "u"), None);
+    app.last_approved = Some("chg_1".into());
+    assert_eq!(post(type_keys(&mut app, "u")).0, "changes/chg_1/undo");
 }
 
 #[test]
-fn outcomes_are_settled() {
+fn unknown_outcome_is_settled() {
     let mut app = app("reviewer", &[change("chg_1", 5, "outcome_unknown")], (80, 24));
     open(&mut app, change("chg_1", 5, "outcome_unknown"));
-    typed(&mut app, "ox");
-    typed(&mut app, "fread it");
+    type_keys(&mut app, "ox");
+    type_keys(&mut app, "fread it");
     let expected = json!({"outcome": "failed", "comment": "read it", "version": 5});
     assert_eq!(post(press(&mut app, KeyCode::Enter)), ("changes/chg_1/settle".to_owned(), expected));
 }
 
 #[test]
-fn the_list_follows_what_happens() {
+fn list_follows_feed_events() {
     let mut app = app("reviewer", &[change("chg_2", 1, "pending"), change("chg_3", 1, "pending")], (80, 24));
-    typed(&mut app, "j");
+    type_keys(&mut app, "j");
     assert_eq!(app.at_cursor().unwrap().id, "chg_3");
-    app.took(with("chg_4", 1, "pending", &json!({"createdAt": "2027-01-01T00:04:00Z"})), false);
+    app.update_change(change_with("chg_4", 1, "pending", &json!({"createdAt": "2027-01-01T00:04:00Z"})), false);
     assert_eq!(app.changes[0].id, "chg_4");
     assert_eq!(app.at_cursor().unwrap().id, "chg_3", "the cursor stays where it was");
-    app.took(change("chg_2", 2, "applied"), false);
+    app.update_change(change("chg_2", 2, "applied"), false);
     assert_eq!(app.changes.len(), 2);
-    typed(&mut app, "ssss");
+    type_keys(&mut app, "ssss");
     assert_eq!((app.view, app.query()), (View::History, Vec::new()));
-    typed(&mut app, "gg");
+    type_keys(&mut app, "gg");
     let shown = screen(&mut app);
     assert!(shown.contains("▾ files.write_file (2)") && shown.contains("[all] by tool"), "{shown}");
-    typed(&mut app, "/by:bob fix");
+    type_keys(&mut app, "/by:bob fix");
     assert_eq!(press(&mut app, KeyCode::Enter), Some(Action::Load));
     assert_eq!(app.query(), [("principal", "bob".to_owned()), ("q", "fix".to_owned())]);
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Action::Load));
@@ -395,44 +397,44 @@ fn the_list_follows_what_happens() {
 }
 
 #[test]
-fn the_next_one_is_not_skipped() {
+fn next_change_is_not_skipped() {
     let all = ["chg_1", "chg_2", "chg_3"].map(|id| change(id, 1, "pending"));
     let mut app = app("reviewer", &all, (80, 24));
     open(&mut app, all[0].clone());
     // It is done, and no longer in the list.
-    app.took(change("chg_1", 2, "applied"), true);
-    assert_eq!(typed(&mut app, "j"), Some(Action::Open("chg_2".into())));
-    app.took(all[1].clone(), true);
-    assert_eq!(typed(&mut app, "j"), Some(Action::Open("chg_3".into())));
+    app.update_change(change("chg_1", 2, "applied"), true);
+    assert_eq!(type_keys(&mut app, "j"), Some(Action::Open("chg_2".into())));
+    app.update_change(all[1].clone(), true);
+    assert_eq!(type_keys(&mut app, "j"), Some(Action::Open("chg_3".into())));
 }
 
 #[test]
-fn groups_are_passed_over() {
-    let of = |id: &str, tool: &str| with(id, 1, "pending", &json!({"tool": tool}));
+fn cursor_skips_group_heads() {
+    let of = |id: &str, tool: &str| change_with(id, 1, "pending", &json!({"tool": tool}));
     let mut app = app("reviewer", &[of("a", "x"), of("b", "y"), of("c", "x")], (80, 24));
-    typed(&mut app, "gg");
+    type_keys(&mut app, "gg");
     let mut seen = Vec::new();
     press(&mut app, KeyCode::Home);
     for _ in 0..4 {
         seen.push(app.at_cursor().unwrap().id.clone());
-        typed(&mut app, "j");
+        type_keys(&mut app, "j");
     }
     assert_eq!(seen, ["a", "c", "b", "b"]);
     press(&mut app, KeyCode::End);
     assert_eq!(app.at_cursor().unwrap().id, "b");
-    typed(&mut app, "kk");
+    type_keys(&mut app, "kk");
     assert_eq!(app.at_cursor().unwrap().id, "a");
 }
 
 #[test]
-fn a_failed_preview_is_said_and_approved_by_a_key_of_its_own() {
+fn failed_preview_is_shown_and_approved_by_its_own_key() {
     let failed = json!({
         "preview": {"kind": "arguments", "failed": "read_file answered: no such file"}, "operation": "CALL",
         "diff": {"fields": [
             {"field": "path", "label": "path", "after": "/a"}, {"field": "n", "label": "n", "after": "1"},
             {"field": "$description", "label": "Tool description", "after": "Writes a file."}]},
     });
-    let blind = || with("chg_1", 1, "pending", &failed);
+    let blind = || change_with("chg_1", 1, "pending", &failed);
     let mut app = app("reviewer", &[blind()], (100, 24));
     open(&mut app, blind());
     let shown = screen(&mut app);
@@ -440,18 +442,18 @@ fn a_failed_preview_is_said_and_approved_by_a_key_of_its_own() {
     assert!(shown.contains("W approve without preview") && !shown.contains(" a approve"), "{shown}");
     assert_eq!((shown.matches("/a\"").count(), shown.matches("n: 1").count()), (1, 1), "once: {shown}");
     assert!(shown.contains("Tool description"), "{shown}");
-    assert_eq!(typed(&mut app, "a"), None);
+    assert_eq!(type_keys(&mut app, "a"), None);
     assert!(app.status.0.contains("W approves without preview"), "{:?}", app.status);
-    assert_eq!(typed(&mut app, "Wn"), None);
-    let (path, body) = post(typed(&mut app, "Wy"));
+    assert_eq!(type_keys(&mut app, "Wn"), None);
+    let (path, body) = post(type_keys(&mut app, "Wy"));
     assert_eq!((path.as_str(), &body["decision"]), ("changes/chg_1/decision", &json!("approve")));
-    // Nor is it approved among others.
+    // It is not approved in a bulk decision either.
     press(&mut app, KeyCode::Esc);
-    assert_eq!(typed(&mut app, "xA"), Some(Action::Open("chg_1".into())));
+    assert_eq!(type_keys(&mut app, "xA"), Some(Action::Open("chg_1".into())));
     assert!(app.status.0.contains("The preview of this one failed"), "{:?}", app.status);
-    // Where no recipe is there to fail, nothing is missing.
-    let plain = with("chg_1", 2, "pending", &json!({"preview": {"kind": "arguments"}, "operation": "CALL"}));
-    app.took(plain, true);
+    // Without a recipe, no preview is missing.
+    let plain = change_with("chg_1", 2, "pending", &json!({"preview": {"kind": "arguments"}, "operation": "CALL"}));
+    app.update_change(plain, true);
     app.status.0.clear();
     let shown = screen(&mut app);
     assert!(shown.contains("No preview is available for this tool") && shown.contains("a approve"), "{shown}");

@@ -1,23 +1,23 @@
-//! What the inbox speaks of: a change in the list, a view, a question, what the loop is to do.
+//! The types of the inbox: a listed change, a view, a prompt, an action of the loop.
 
 use jiff::Timestamp;
 use ratatui::text::Line;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::diff::Look;
+use super::diff::DiffLayout;
 use countersign_domain::{
     changes::{
         Change, ChangeState, Decision, Operation, PreviewNote, Proposer, ReviewNote, Target, Terms, Verdict,
-        people::Person,
+        person::Person,
     },
     principal::Role,
 };
 
-/// Who looks.
+/// The current user.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Me {
+pub struct CurrentUser {
     pub name: String,
     pub role: String,
     #[serde(default)]
@@ -29,7 +29,7 @@ pub struct Me {
     pub may_decide: bool,
 }
 
-impl Me {
+impl CurrentUser {
     fn person(&self) -> Person<'_> {
         Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
     }
@@ -44,21 +44,21 @@ impl Me {
         terms.reviewers.is_empty() || terms.reviewers.iter().any(is)
     }
 
-    /// Why this person cannot approve a change that waits for an approval of somebody.
-    pub fn barred_now(&self, change: &Change) -> Option<String> {
+    /// Returns why the current user cannot approve a change that still needs approvals.
+    pub fn current_approval_barrier(&self, change: &Change) -> Option<String> {
         let waits = self.may_decide && change.state == ChangeState::Pending;
-        waits.then(|| self.barred(&Brief::of(change))).flatten()
+        waits.then(|| self.approval_barrier(&ListedChange::from_change(change))).flatten()
     }
 
-    /// Why this person cannot approve a pending change, in the words of the browser; `None` where they can. The gateway
-    /// checks the same.
-    pub fn barred(&self, brief: &Brief) -> Option<String> {
+    /// Returns why the current user cannot approve a pending change, in the words of the dashboard; `None` if they can.
+    /// The gateway checks the same.
+    pub fn approval_barrier(&self, brief: &ListedChange) -> Option<String> {
         let terms = &brief.terms;
         if !self.is_asked(terms) {
             let who = terms.reviewers.join(", ");
             return Some(format!("Under this rule only {who} can decide, and you are not one of them."));
         }
-        if Person::of_proposer(&brief.proposer).is(self.person()) {
+        if Person::from_proposer(&brief.proposer).is_same_as(self.person()) {
             let by = if brief.proposer.principal == self.name {
                 "You proposed this change"
             } else {
@@ -67,7 +67,7 @@ impl Me {
             return Some(format!("{by}, so somebody else has to approve it."));
         }
         let mut votes = brief.decisions.iter().filter(|decision| decision.verdict == Verdict::Approve);
-        if votes.any(|vote| Person::of_decision(vote).is(self.person())) {
+        if votes.any(|vote| Person::from_decision(vote).is_same_as(self.person())) {
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
             let missing = match quorum.saturating_sub(brief.approvals()) {
                 1 => "One more approval is".to_owned(),
@@ -84,7 +84,7 @@ impl Me {
 /// A change as the list shows it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Brief {
+pub struct ListedChange {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
@@ -108,8 +108,8 @@ pub struct Brief {
     pub created_at: Timestamp,
 }
 
-impl Brief {
-    pub fn of(change: &Change) -> Self {
+impl ListedChange {
+    pub fn from_change(change: &Change) -> Self {
         Self {
             id: change.id.clone(),
             version: change.version,
@@ -130,13 +130,13 @@ impl Brief {
         }
     }
 
-    /// Approvals that it has.
+    /// Returns the number of approvals so far.
     pub fn approvals(&self) -> usize {
         self.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count()
     }
 }
 
-/// Which states are listed.
+/// The states that are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     Inbox,
@@ -167,7 +167,7 @@ impl View {
         }
     }
 
-    /// For `status=`; none for all.
+    /// Returns the value of the `status` parameter; `None` for all states.
     pub const fn states(self) -> Option<&'static str> {
         match self {
             Self::Inbox => Some("pending,stale,outcome_unknown,approved,executing"),
@@ -178,7 +178,7 @@ impl View {
         }
     }
 
-    pub(super) const fn holds(self, state: ChangeState) -> bool {
+    pub(super) const fn includes(self, state: ChangeState) -> bool {
         match self {
             Self::Inbox => !state.is_final(),
             Self::Pending => matches!(state, ChangeState::Pending),
@@ -189,7 +189,7 @@ impl View {
     }
 }
 
-/// What belongs together in the list.
+/// The grouping of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
     None,
@@ -217,7 +217,7 @@ impl Grouping {
         }
     }
 
-    pub(super) fn of(self, brief: &Brief) -> Option<String> {
+    pub(super) fn group_label(self, brief: &ListedChange) -> Option<String> {
         match self {
             Self::None => None,
             Self::Target => Some(format!("{}: {}", brief.provider, brief.target.label)),
@@ -235,24 +235,24 @@ pub enum Row {
     Change(usize),
 }
 
-/// What is asked of the person at the bottom of the screen.
+/// A question to the user at the bottom of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum Question {
     Search,
-    /// A comment for a decision on what is shown, or on those that are selected.
+    /// A comment for a decision on the shown change, or on the selected ones.
     Comment {
         verdict: Verdict,
         many: bool,
     },
     /// The end of the diff was not on the screen.
-    Unseen,
-    /// The preview failed: whether the arguments alone are enough.
+    UnreadDiff,
+    /// The preview failed: are the arguments alone enough?
     WithoutPreview,
     Settle,
     SettleComment {
         applied: bool,
     },
-    /// A comment for new arguments.
+    /// A comment for edited arguments.
     EditComment {
         id: String,
         version: u64,
@@ -262,27 +262,27 @@ pub enum Ask {
 
 #[derive(Clone, Debug)]
 pub struct Prompt {
-    pub ask: Ask,
+    pub question: Question,
     pub text: String,
 }
 
-/// What the loop is to do.
+/// A task for the loop.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     Quit,
     Suspend,
     Repaint,
-    /// The list again, from its beginning.
+    /// Fetches the list again from its beginning.
     Load,
-    /// One change, whole.
+    /// Fetches and opens one change.
     Open(String),
-    /// A request that changes something: path below `/api`, body, and what to say once it is done.
+    /// Sends a request that changes something: the path below `/api`, the body, and the message on success.
     Post {
         path: Vec<String>,
         body: String,
-        said: &'static str,
+        done_message: &'static str,
     },
-    /// The person's editor.
+    /// Opens the user's editor.
     Editor {
         id: String,
         version: u64,
@@ -291,9 +291,13 @@ pub enum Action {
 }
 
 impl Action {
-    /// A request about one change.
-    pub(super) fn on(id: &str, endpoint: &str, body: &Value, said: &'static str) -> Self {
-        Self::Post { path: vec!["changes".into(), id.to_owned(), endpoint.to_owned()], body: body.to_string(), said }
+    /// Builds a request about one change.
+    pub(super) fn for_change(id: &str, endpoint: &str, body: &Value, done_message: &'static str) -> Self {
+        Self::Post {
+            path: vec!["changes".into(), id.to_owned(), endpoint.to_owned()],
+            body: body.to_string(),
+            done_message,
+        }
     }
 }
 
@@ -307,11 +311,11 @@ pub struct Detail {
     pub diff_end: usize,
     pub scroll: usize,
     /// Lines that were on the screen.
-    pub seen: usize,
-    /// It became another while it was on the screen: the next decision is not one on this.
-    pub moved: bool,
-    /// How, and in which minute, its lines were made.
-    pub(super) laid_out: Option<(Look, i64)>,
+    pub lines_seen: usize,
+    /// The change was updated while it was shown, so the next key must not decide on it.
+    pub changed_while_shown: bool,
+    /// The layout and the minute for which the lines were rendered.
+    pub(super) layout_key: Option<(DiffLayout, i64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ fn read(path: &str, text: &str) -> Document {
 }
 
 #[test]
-fn a_document_is_what_its_front_matter_says_and_else_what_its_text_says() {
+fn front_matter_wins_over_text() {
     let text = "---\ndoc_type: problem\ntitle: Pool\ndate: 2026-01-02\nsummary: It ran dry\npromotion_level: critical\n---\n\
                 # Another\n\nSee [it](../tools/x.md) and [it](../tools/x.md#a).\n";
     let document = read("problems/pool.md", text);
@@ -39,7 +39,7 @@ fn long(sections: usize, lines: usize) -> String {
 }
 
 #[test]
-fn a_long_document_is_cut_at_its_headings_and_a_short_one_is_not() {
+fn only_long_documents_are_cut_at_headings() {
     assert_eq!(read("a.md", &long(3, 20)).chunks.len(), 1);
     let document = read("a.md", &long(10, 50));
     let paths: Vec<&str> = document.chunks.iter().map(|chunk| chunk.header_path.as_str()).collect();
@@ -49,7 +49,7 @@ fn a_long_document_is_cut_at_its_headings_and_a_short_one_is_not() {
 }
 
 #[test]
-fn a_section_without_end_is_cut_at_paragraphs_and_an_empty_one_left_out() {
+fn long_sections_are_cut_and_empty_ones_dropped() {
     let text = format!("# T\n\n## Empty\n\n## Long\n\n{}", "A line.\nAnother.\n\n".repeat(1500));
     let document = read("a.md", &text);
     assert!(document.chunks.iter().all(|chunk| chunk.header_path != "## Empty"));
@@ -76,10 +76,10 @@ fn hostile_documents_are_read_within_bounds() {
     assert_eq!(read("a.md", &links).links, ["b.md"]);
 }
 
-/// Makes a document of so many parts.
+/// Generates a document of so many parts.
 type Make = fn(usize) -> String;
 
-/// The steps that reading a document takes.
+/// Returns the steps that parsing a document takes.
 fn steps(text: &str) -> u64 {
     let mut budget = Budget::new();
     super::read("a.md", text, &DocTypes::built_in(), &Map::new(), &mut budget).unwrap();
@@ -87,7 +87,7 @@ fn steps(text: &str) -> u64 {
 }
 
 #[test]
-fn reading_takes_twice_the_steps_for_twice_the_text() {
+fn parsing_time_is_linear() {
     let deep: Make = |n| (0..n).map(|at| format!("{}- a\n", " ".repeat(at % 200))).collect();
     let cases: [(&str, Make); 10] = [
         ("headings", |n| "# h\n".repeat(n)),
@@ -109,13 +109,13 @@ fn reading_takes_twice_the_steps_for_twice_the_text() {
 }
 
 #[test]
-fn document_that_takes_too_long_is_refused() {
+fn document_over_the_time_limit_is_refused() {
     let text = "# h\n".repeat(10_000);
-    let mut budget = Budget::until(std::time::Instant::now());
+    let mut budget = Budget::with_deadline(std::time::Instant::now());
     let read = super::read("a.md", &text, &DocTypes::built_in(), &Map::new(), &mut budget);
     assert_eq!(read.unwrap_err(), TooSlow);
     assert!(budget.steps < 10_000, "and it ends soon: {}", budget.steps);
-    // What the parser needs grows with the lines and with the containers around each.
+    // The parser's time grows with the lines and the containers around each.
     let nested: [(&str, Make); 7] = [
         ("lists", |n| format!("{}x\n{}", "+ ".repeat(n), "y\n".repeat(n))),
         ("lists of tabs", |n| format!("{}x\n{}", "-\t".repeat(n), "y\n".repeat(n))),
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn a_level_that_was_set_is_read(lines in proptest::collection::vec(line(), 0..30)) {
+    fn level_round_trips(lines in proptest::collection::vec(line(), 0..30)) {
         let text = lines.join("\n");
         let written = with_level(&text, Level::Important);
         let readable = crate::text::front_matter::fields(&text).is_ok();

@@ -11,7 +11,7 @@ fn faults_of(types: &DocTypes, path: &str, text: &str) -> Vec<(String, String)> 
 }
 
 #[test]
-fn the_five_types_are_there_with_their_folders_and_fields() {
+fn built_in_types_have_folders_and_fields() {
     let types = DocTypes::built_in();
     let all: Vec<(&str, &str)> = types.all().map(|kind| (kind.name.as_str(), kind.folder.as_str())).collect();
     let expected = [
@@ -28,7 +28,7 @@ fn the_five_types_are_there_with_their_folders_and_fields() {
 }
 
 #[test]
-fn a_document_that_fits_passes_and_every_fault_of_one_that_does_not_is_named() {
+fn check_names_every_fault() {
     let types = DocTypes::built_in();
     assert_eq!(types.check("tools/x.md", GOOD).unwrap().document.title, "T");
     assert_eq!(types.check("notes/x.md", "# Anything\n").unwrap().document.doc_type, None);
@@ -55,22 +55,22 @@ fn a_document_that_fits_passes_and_every_fault_of_one_that_does_not_is_named() {
 }
 
 #[test]
-fn value_that_is_not_allowed_is_told_with_all_that_are() {
+fn invalid_value_is_reported_with_all_allowed_ones() {
     let bad = GOOD.replace("integration", "huge").replace("gotcha", "trick");
-    let why = DocTypes::built_in().check("tools/x.md", &bad).unwrap_err().told();
+    let why = DocTypes::built_in().check("tools/x.md", &bad).unwrap_err().summary();
     let all = "\"huge\" is not one of \"architectural\", \"behavioral\", \"performance\", \"correctness\", \"convention\", \
                \"integration\"";
     assert!(why.contains(all) && why.contains("/knowledge_type: \"trick\" is not one of "), "{why}");
     assert!(!why.contains("other candidates"), "{why}");
-    // They come first, however much else is wrong.
+    // They come first, however many other faults there are.
     let bad = "---\ndoc_type: tool\ndate: never\nsummary: 1\nsignificance: huge\n---\n";
     let refusal = DocTypes::built_in().check("tools/x.md", bad).unwrap_err();
-    let why = refusal.told();
+    let why = refusal.summary();
     assert!(why.starts_with("/significance: \"huge\" is not one of ") && why.contains(" more"), "{why}");
 }
 
 #[test]
-fn a_project_adds_types_in_either_form() {
+fn project_types_are_read_in_both_forms() {
     let lists = "name: api-contract\ndescription: Contracts\nfolder: api-contracts\nrequired_fields:\n  - name: endpoint\n    type: string\n  \
                  - name: change_type\n    type: enum\n    values: [new, breaking]\noptional_fields:\n  - {name: since, type: date}\n";
     let schema = r#"{"description": "Runbooks", "folder": "ops/runbooks", "type": "object", "properties": {"service": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["service"]}"#;
@@ -94,9 +94,9 @@ fn a_project_adds_types_in_either_form() {
 }
 
 #[test]
-fn a_type_that_cannot_be_is_left_out_with_the_reason() {
+fn invalid_type_is_skipped_with_its_reason() {
     let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
-    // Each of forty definitions names the next one twice.
+    // Each of forty definitions refers to the next one twice.
     let twice = |n: usize| format!("  a{n}: {{allOf: [{{$ref: '#/$defs/a{0}'}}, {{$ref: '#/$defs/a{0}'}}]}}\n", n + 1);
     let doubling = format!(
         "type: object\nallOf: [{{$ref: '#/allOf/1/$defs/a0'}}]\n$defs:\n{}  a40: {{type: object}}\n",

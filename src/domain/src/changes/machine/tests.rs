@@ -42,10 +42,10 @@ fn change(state: ChangeState) -> Change {
         fingerprint: "sha256:old".into(),
         digest: String::new(),
         expires_at: at(3600),
-        dialogue: Some(crate::changes::Dialogue::of(raw("{}"))),
+        dialogue: Some(crate::changes::Dialogue::new(raw("{}"))),
         ..testing::change("chg_1", "agent", 7, state)
     };
-    change.digest = change.shown_digest();
+    change.digest = change.review_digest();
     change
 }
 
@@ -92,10 +92,10 @@ fn question(key: &str) -> Question {
 }
 
 #[test]
-fn questions_end_once_and_with_the_call_at_the_latest() {
+fn questions_end_once_or_with_the_call() {
     let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, at(3));
     let answer = |change: &Change, key: &str| {
-        let closed = vec![Closed { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
+        let closed = vec![ClosedQuestion { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
         apply(change, ChangeEvent::Answer { by: Some("agent".into()), closed, given_up: false }, at(4))
     };
     let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
@@ -109,7 +109,7 @@ fn questions_end_once_and_with_the_call_at_the_latest() {
     assert_eq!(ask(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "nor after its answer");
     let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(9)).unwrap().after;
     let said = lost.dialogue.unwrap();
-    assert_eq!(said.open().count(), 0);
+    assert_eq!(said.open_questions().count(), 0);
     assert_eq!(
         (said.questions[1].unanswered.as_deref(), said.questions[1].closed_at),
         (Some("the call has ended"), Some(at(9)))
@@ -183,7 +183,7 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
             assert_eq!((step.after.state, step.kind, step.from), (to, kind, Some(state)), "{state:?} {name}");
             assert_eq!(step.after.version, before.version + 1);
             assert_eq!(step.after.updated_at, at(5));
-            assert_eq!(step.after.digest, step.after.shown_digest(), "the digest is of what is shown");
+            assert_eq!(step.after.digest, step.after.review_digest(), "the digest is of what is shown");
             assert_eq!(step.after.run_after, None, "no rule asks for a grace period");
         }
         (Err(IllegalTransition::State { from, .. }), None) => assert_eq!(from, state),
@@ -192,7 +192,7 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
 }
 
 #[test]
-fn every_state_and_every_event() {
+fn events_are_accepted_as_in_table() {
     for state in ChangeState::ALL {
         for (name, event) in events(&change(state)) {
             check(state, name, event);
@@ -201,7 +201,7 @@ fn every_state_and_every_event() {
 }
 
 #[test]
-fn names_are_those_of_the_json() {
+fn state_names_match_json() {
     for state in ChangeState::ALL {
         assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         assert_eq!(ChangeState::parse(state.as_str()), Some(state));
@@ -212,7 +212,7 @@ fn names_are_those_of_the_json() {
 }
 
 #[test]
-fn a_vote_short_of_the_quorum_leaves_it_pending() {
+fn vote_below_quorum_keeps_change_pending() {
     let mut one = change(ChangeState::Pending);
     one.terms.quorum = 2;
     let voted = apply(&one, decision("alice", Verdict::Approve, 7), at(1)).unwrap();
@@ -228,7 +228,7 @@ fn a_vote_short_of_the_quorum_leaves_it_pending() {
 }
 
 #[test]
-fn an_approval_taken_back_no_longer_counts() {
+fn withdrawn_approval_no_longer_counts() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.undo_for = 10;
     pending.terms.quorum = 2;
@@ -258,7 +258,7 @@ fn an_approval_taken_back_no_longer_counts() {
 }
 
 #[test]
-fn a_grace_period_ends_before_the_change_expires() {
+fn grace_period_ends_before_expiry() {
     let mut pending = change(ChangeState::Pending);
     pending.terms.undo_for = u64::MAX;
     let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), at(now)).unwrap().after.run_after;
@@ -267,7 +267,7 @@ fn a_grace_period_ends_before_the_change_expires() {
 }
 
 #[test]
-fn who_edited_does_not_approve_where_somebody_else_has_to() {
+fn editor_cannot_approve_if_other_required() {
     let approve = |change: &Change, who: &str, owner| {
         apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(2))
             .map(|t| t.after.state)
@@ -299,7 +299,7 @@ fn who_edited_does_not_approve_where_somebody_else_has_to() {
 }
 
 #[test]
-fn one_person_is_one_vote_and_no_vote_on_their_own() {
+fn person_has_one_vote_and_none_on_own_change() {
     let mut pending = change(ChangeState::Pending);
     pending.proposer.owner = Some("carol".into());
     pending.terms.quorum = 3;
@@ -317,12 +317,12 @@ fn one_person_is_one_vote_and_no_vote_on_their_own() {
 }
 
 #[test]
-fn an_edit_keeps_what_was_proposed_and_shows_what_will_run() {
+fn edit_keeps_original_arguments() {
     let pending = change(ChangeState::Pending);
     let once = apply(&pending, edited("alice", None, r#"{"a":1}"#), at(1)).unwrap();
     assert_eq!((once.actor.as_str(), once.comment.as_deref()), ("alice", Some("corrected")));
     let twice = apply(&once.after, edited("bob", None, r#"{"a":2}"#), at(2)).unwrap().after;
-    assert_eq!((twice.asked_for().get(), twice.arguments.get()), ("{}", r#"{"a":2}"#));
+    assert_eq!((twice.original_arguments().get(), twice.arguments.get()), ("{}", r#"{"a":2}"#));
     assert_eq!(twice.proposed_arguments.as_ref().unwrap().get(), "{}");
     assert_eq!((twice.edits[0].by.as_str(), twice.edits[1].by.as_str()), ("alice", "bob"));
     assert_eq!(twice.edits[0].to, twice.edits[1].from);
@@ -339,7 +339,7 @@ fn an_edit_keeps_what_was_proposed_and_shows_what_will_run() {
 }
 
 #[test]
-fn a_rule_may_take_silence_for_a_no() {
+fn expiry_can_count_as_rejection() {
     let expire = |state| {
         let mut change = change(state);
         change.terms.on_expiry = OnExpiry::Reject;
@@ -354,7 +354,7 @@ fn a_rule_may_take_silence_for_a_no() {
 }
 
 #[test]
-fn a_refreshed_change_shows_the_new_diff_and_keeps_the_old_one() {
+fn refresh_keeps_previous_diff() {
     let stale = apply(&change(ChangeState::Approved), ChangeEvent::MarkStale { fault: fault() }, at(1)).unwrap().after;
     assert_eq!(stale.fault, Some(fault()));
     let fresh = apply(&stale, ChangeEvent::Refresh { preview: preview("new"), served_by: ServedBy::default() }, at(2))
@@ -367,7 +367,7 @@ fn a_refreshed_change_shows_the_new_diff_and_keeps_the_old_one() {
 }
 
 #[test]
-fn what_may_never_be_is_refused_whoever_asks() {
+fn illegal_events_are_refused() {
     let pending = change(ChangeState::Pending);
     let err = |event| apply(&pending, event, at(1)).unwrap_err();
     assert_eq!(err(decision("agent", Verdict::Approve, 7)), IllegalTransition::SelfApproval);
@@ -376,7 +376,7 @@ fn what_may_never_be_is_refused_whoever_asks() {
 }
 
 #[test]
-fn the_history_of_a_change_never_goes_back_in_time() {
+fn updated_at_never_decreases() {
     let step = apply(
         &change(ChangeState::Approved),
         ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) },
@@ -387,7 +387,7 @@ fn the_history_of_a_change_never_goes_back_in_time() {
 }
 
 #[test]
-fn lost_call_keeps_its_target_until_its_time_or_a_settlement() {
+fn lost_call_blocks_target_until_deadline_or_settlement() {
     let claim = ChangeEvent::Claim { by: None, call_timeout: Duration::from_secs(30) };
     let claimed = apply(&change(ChangeState::Approved), claim, at(1)).unwrap().after;
     let lose = |sent, now| {
@@ -401,7 +401,7 @@ fn lost_call_keeps_its_target_until_its_time_or_a_settlement() {
 }
 
 #[test]
-fn a_settled_failure_keeps_its_fault_and_says_who_looked() {
+fn settled_failure_keeps_fault_and_names_reviewer() {
     let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(1))
         .unwrap()
         .after;
@@ -413,7 +413,7 @@ fn a_settled_failure_keeps_its_fault_and_says_who_looked() {
 
 proptest! {
     #[test]
-    fn every_sequence_keeps_the_rules(
+    fn invariants_hold_for_any_event_sequence(
         quorum in 1_u32..4,
         undo_for in 0_u64..40,
         rejects in any::<bool>(),
@@ -468,7 +468,7 @@ proptest! {
             }
             prop_assert!(after.run_after.is_none() || after.state == ChangeState::Approved);
             prop_assert!(after.run_after.is_none_or(|end| end > after.updated_at && end < after.expires_at));
-            prop_assert_eq!(after.asked_for().get(), "{}", "what was proposed stays known");
+            prop_assert_eq!(after.original_arguments().get(), "{}", "what was proposed stays known");
             prop_assert_eq!(after.edits.last().map(|e| e.to.clone()), after.edits.last().map(|_| arguments_hash(&after.arguments)));
             if step.kind == EventKind::Edited {
                 prop_assert!(who != "agent" && owner != Some("dave") && after.decisions.is_empty());

@@ -14,78 +14,79 @@ use cel::{
 
 /// No expression can name these: `@` begins no name.
 pub(super) const EQUALS: &str = "@equals";
-pub(super) const DIFFERS: &str = "@differs";
-pub(super) const IN: &str = "@is_in";
+pub(super) const NOT_EQUALS: &str = "@differs";
+pub(super) const IS_IN: &str = "@is_in";
 
 /// What stands in for an operator of CEL.
-pub(super) fn stand_in(operator: &str) -> Option<&'static str> {
+pub(super) fn replacement_for(operator: &str) -> Option<&'static str> {
     match operator {
         operators::EQUALS => Some(EQUALS),
-        operators::NOT_EQUALS => Some(DIFFERS),
-        operators::IN => Some(IN),
+        operators::NOT_EQUALS => Some(NOT_EQUALS),
+        operators::IN => Some(IS_IN),
         _ => None,
     }
 }
 
 pub(super) fn equals<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (left, right) = super::two(args)?;
-    same(&*left, &*right).map(truth)
+    let (left, right) = super::two_arguments(args)?;
+    compare_values(&*left, &*right).map(cel_bool)
 }
 
-pub(super) fn differs<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (left, right) = super::two(args)?;
-    same(&*left, &*right).map(|same| truth(!same))
+pub(super) fn not_equals<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let (left, right) = super::two_arguments(args)?;
+    compare_values(&*left, &*right).map(|same| cel_bool(!same))
 }
 
 pub(super) fn is_in<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (needle, holder) = super::two(args)?;
+    let (needle, holder) = super::two_arguments(args)?;
     if let Some(list) = holder.downcast_ref::<CelList<'_>>() {
         let mut unclear = false;
         for element in list.inner() {
-            match same(&*needle, element.as_ref()) {
-                Ok(true) => return Ok(truth(true)),
+            match compare_values(&*needle, element.as_ref()) {
+                Ok(true) => return Ok(cel_bool(true)),
                 Ok(false) => {}
                 Err(_) => unclear = true,
             }
         }
-        return if unclear { Err(misfit()) } else { Ok(truth(false)) };
+        return if unclear { Err(type_mismatch()) } else { Ok(cel_bool(false)) };
     }
     // Keys are never lists or maps.
-    if holds(&*needle) {
-        return Err(misfit());
+    if is_container(&*needle) {
+        return Err(type_mismatch());
     }
-    holder.as_container().ok_or_else(misfit)?.contains(&*needle).map(truth)
+    holder.as_container().ok_or_else(type_mismatch)?.contains(&*needle).map(cel_bool)
 }
 
-pub(super) fn truth<'b, 'v>(is: bool) -> CowVal<'b, 'v> {
+pub(super) fn cel_bool<'b, 'v>(is: bool) -> CowVal<'b, 'v> {
     CowVal::owned(CelBool::from(is))
 }
 
 /// The types do not fit; which they are is nobody's to read in a message.
-pub(super) fn misfit() -> ExecutionError {
+pub(super) fn type_mismatch() -> ExecutionError {
     ExecutionError::UnexpectedType { got: String::new(), want: String::new() }
 }
 
-fn same(left: &dyn Val, right: &dyn Val) -> Result<bool, ExecutionError> {
+fn compare_values(left: &dyn Val, right: &dyn Val) -> Result<bool, ExecutionError> {
     if left.equals(right) {
         return Ok(true);
     }
-    if collide(left, right) { Err(misfit()) } else { Ok(false) }
+    if has_type_conflict(left, right) { Err(type_mismatch()) } else { Ok(false) }
 }
 
 /// Whether text stands beside a list or a map, here or at the same place within.
-fn collide(left: &dyn Val, right: &dyn Val) -> bool {
-    if (is_text(left) && holds(right)) || (holds(left) && is_text(right)) {
+fn has_type_conflict(left: &dyn Val, right: &dyn Val) -> bool {
+    if (is_text(left) && is_container(right)) || (is_container(left) && is_text(right)) {
         return true;
     }
     if let (Some(left), Some(right)) = (left.downcast_ref::<CelList<'_>>(), right.downcast_ref::<CelList<'_>>()) {
         let (left, right) = (left.inner(), right.inner());
-        return left.len() == right.len() && left.iter().zip(right).any(|(a, b)| collide(a.as_ref(), b.as_ref()));
+        return left.len() == right.len()
+            && left.iter().zip(right).any(|(a, b)| has_type_conflict(a.as_ref(), b.as_ref()));
     }
     if let (Some(left), Some(right)) = (left.downcast_ref::<CelMap<'_>>(), right.downcast_ref::<CelMap<'_>>()) {
         let (left, right) = (left.inner(), right.inner());
         return left.len() == right.len()
-            && left.iter().any(|(key, a)| right.get(key).is_some_and(|b| collide(a.as_ref(), b.as_ref())));
+            && left.iter().any(|(key, a)| right.get(key).is_some_and(|b| has_type_conflict(a.as_ref(), b.as_ref())));
     }
     false
 }
@@ -94,7 +95,7 @@ fn is_text(value: &dyn Val) -> bool {
     value.downcast_ref::<CelString<'_>>().is_some()
 }
 
-fn holds(value: &dyn Val) -> bool {
+fn is_container(value: &dyn Val) -> bool {
     value.downcast_ref::<CelList<'_>>().is_some() || value.downcast_ref::<CelMap<'_>>().is_some()
 }
 
@@ -103,7 +104,7 @@ mod tests {
     use crate::policy::condition::tests::{holds, is_unknown};
 
     #[test]
-    fn a_list_where_text_is_compared_has_no_answer() {
+    fn comparing_text_with_list_fails() {
         for condition in [
             r#"arguments.path == "/x""#,
             r#"arguments.path != "/x""#,
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_an_answer_keeps_it() {
+    fn comparisons_of_equal_types_succeed() {
         let arguments = r#"{"path":"/x","n":5,"nothing":null,"tags":["a","b"],"deep":[["a"]],"map":{"k":"v"}}"#;
         for (condition, expected) in [
             (r#"arguments.path == "/x""#, true),

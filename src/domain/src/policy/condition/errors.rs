@@ -5,16 +5,16 @@ use cel::{ParseError, common::ast::SourceInfo};
 use super::{ConditionError, MAX_DEPTH};
 
 /// Characters of a token that is shown.
-const MAX_SHOWN: usize = 40;
+const MAX_TOKEN_CHARS: usize = 40;
 
 /// An error without a place.
-pub(super) fn whole(message: impl Into<String>) -> ConditionError {
+pub(super) fn without_position(message: impl Into<String>) -> ConditionError {
     ConditionError { message: message.into(), line: 0, column: 0 }
 }
 
 /// An error at a node of the parsed expression.
 pub(super) fn at_node(message: String, node: Option<u64>, info: &SourceInfo) -> ConditionError {
-    let Some((start, _)) = node.and_then(|id| info.offset_for(id)) else { return whole(message) };
+    let Some((start, _)) = node.and_then(|id| info.offset_for(id)) else { return without_position(message) };
     // A node begins at a byte, and people count characters.
     let before = usize::try_from(start).ok().and_then(|start| info.source.get(..start)).unwrap_or_default();
     let (mut line, mut column) = (1, 1);
@@ -25,11 +25,11 @@ pub(super) fn at_node(message: String, node: Option<u64>, info: &SourceInfo) -> 
 }
 
 /// The first of what the parser found.
-pub(super) fn of_parser(source: &str, errors: &[ParseError]) -> ConditionError {
-    let Some(error) = errors.first() else { return whole("it is not an expression") };
+pub(super) fn from_parser(source: &str, errors: &[ParseError]) -> ConditionError {
+    let Some(error) = errors.first() else { return without_position("it is not an expression") };
     let place = |n: isize| u64::try_from(n).ok().filter(|n| *n > 0);
     let (Some(line), Some(column)) = (place(error.pos.0), place(error.pos.1)) else {
-        return whole(sentence(source, source, "", &error.msg));
+        return without_position(explain(source, source, "", &error.msg));
     };
     // Line and column count characters from 1.
     let mut rest = source;
@@ -39,10 +39,10 @@ pub(super) fn of_parser(source: &str, errors: &[ParseError]) -> ConditionError {
     let skipped: usize = rest.chars().take(usize::try_from(column - 1).unwrap_or(0)).map(char::len_utf8).sum();
     let rest = rest.get(skipped..).unwrap_or_default();
     let before = source.get(..source.len() - rest.len()).unwrap_or_default();
-    ConditionError { message: sentence(source, rest, before, &error.msg), line, column }
+    ConditionError { message: explain(source, rest, before, &error.msg), line, column }
 }
 
-fn sentence(source: &str, rest: &str, before: &str, said: &str) -> String {
+fn explain(source: &str, rest: &str, before: &str, said: &str) -> String {
     if said.contains("Recursion limit") {
         return format!("it nests deeper than {MAX_DEPTH} levels");
     }
@@ -59,13 +59,13 @@ fn sentence(source: &str, rest: &str, before: &str, said: &str) -> String {
         return "this number cannot be read".to_owned();
     }
     if let Some(word) = said.strip_prefix("reserved identifier: ") {
-        return format!("{} is a reserved word", shown(word));
+        return format!("{} is a reserved word", quote_token(word));
     }
     let rest = rest.trim_start();
     if rest.is_empty() || said.contains("'<EOF>'") && !said.contains("expecting <EOF>") {
-        return match (unclosed(source), before.split_whitespace().last()) {
+        return match (unclosed_bracket(source), before.split_whitespace().last()) {
             (Some(bracket), _) => format!("a `{bracket}` is not closed"),
-            (None, Some(last)) => format!("it ends too early: something is missing after {}", shown(last)),
+            (None, Some(last)) => format!("it ends too early: something is missing after {}", quote_token(last)),
             (None, None) => "it is empty".to_owned(),
         };
     }
@@ -85,10 +85,10 @@ fn sentence(source: &str, rest: &str, before: &str, said: &str) -> String {
             return format!("there is no `{word}`; write `{sign}`");
         }
     }
-    if matches!(token.as_str(), ")" | "]" | "}") && unclosed(before).is_none() {
+    if matches!(token.as_str(), ")" | "]" | "}") && unclosed_bracket(before).is_none() {
         return format!("this `{token}` closes nothing");
     }
-    format!("{} does not belong here", shown(&token))
+    format!("{} does not belong here", quote_token(&token))
 }
 
 /// The word, number or sign that the text begins with.
@@ -103,13 +103,13 @@ fn token(text: &str) -> String {
         .map_or_else(|| text.chars().take(1).collect(), |sign| (*sign).to_owned())
 }
 
-fn shown(token: &str) -> String {
-    let short: String = token.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+fn quote_token(token: &str) -> String {
+    let short: String = token.chars().take(MAX_TOKEN_CHARS).flat_map(char::escape_debug).collect();
     format!("`{short}`")
 }
 
 /// The innermost bracket, or the quote, that nothing closes.
-fn unclosed(text: &str) -> Option<char> {
+fn unclosed_bracket(text: &str) -> Option<char> {
     let mut open = Vec::new();
     let mut quote = None;
     let mut escaped = false;
@@ -135,7 +135,7 @@ mod tests {
     use crate::policy::Condition;
 
     #[test]
-    fn each_error_has_a_sentence_and_a_place() {
+    fn compile_errors_have_message_and_position() {
         for (source, message, place) in [
             ("arguments.", "it ends too early: something is missing after `arguments.`", (1, 11)),
             ("arguments.x == ", "it ends too early: something is missing after `==`", (1, 16)),

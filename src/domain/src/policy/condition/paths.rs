@@ -9,12 +9,12 @@ use cel::{
     },
 };
 
-use super::compare::{misfit, truth};
+use super::compare::{cel_bool, type_mismatch};
 
-pub(super) const WITHIN: &str = "path_within";
+pub(super) const PATH_WITHIN: &str = "path_within";
 
 /// Words in the name of an argument that say that it is a path.
-const WORDS: [&str; 22] = [
+const PATH_WORDS: [&str; 22] = [
     "path",
     "paths",
     "file",
@@ -40,19 +40,19 @@ const WORDS: [&str; 22] = [
 ];
 
 /// Whether the path is the folder or below it: by the names in them alone, so links are not followed.
-pub(super) fn within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (path, folder) = super::two(args)?;
+pub(super) fn path_within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let (path, folder) = super::two_arguments(args)?;
     let text = |value: &CowVal<'b, 'v>| -> Result<String, ExecutionError> {
-        value.downcast_ref::<CelString<'_>>().map(|text| text.inner().to_owned()).ok_or_else(misfit)
+        value.downcast_ref::<CelString<'_>>().map(|text| text.inner().to_owned()).ok_or_else(type_mismatch)
     };
     let (path, folder) = (text(&path)?, text(&folder)?);
-    let unclear = || ExecutionError::FunctionError { function: WITHIN.to_owned(), message: String::new() };
-    let (path, folder) = (parts(&path).ok_or_else(unclear)?, parts(&folder).ok_or_else(unclear)?);
-    Ok(truth(path.starts_with(&folder)))
+    let unclear = || ExecutionError::FunctionError { function: PATH_WITHIN.to_owned(), message: String::new() };
+    let (path, folder) = (path_components(&path).ok_or_else(unclear)?, path_components(&folder).ok_or_else(unclear)?);
+    Ok(cel_bool(path.starts_with(&folder)))
 }
 
 /// The names in an absolute path; `None` where it could lead elsewhere than it reads.
-fn parts(path: &str) -> Option<Vec<&str>> {
+fn path_components(path: &str) -> Option<Vec<&str>> {
     if !path.starts_with('/') || path.contains(['\0', '\\']) {
         return None;
     }
@@ -62,13 +62,13 @@ fn parts(path: &str) -> Option<Vec<&str>> {
 
 /// # Errors
 /// A call that has no answer whatever the arguments are.
-pub(super) fn check(call: &CallExpr) -> Result<(), String> {
+pub(super) fn check_call(call: &CallExpr) -> Result<(), String> {
     const FORM: &str = r#"write path_within(arguments.path, "/notes")"#;
     let (None, [_, folder]) = (&call.target, call.args.as_slice()) else {
         return Err(format!("path_within takes a path and a folder: {FORM}"));
     };
     match &folder.expr {
-        Expr::Literal(LiteralValue::String(text)) if parts(text.inner()).is_some() => Ok(()),
+        Expr::Literal(LiteralValue::String(text)) if path_components(text.inner()).is_some() => Ok(()),
         Expr::Literal(_) => Err(format!(
             "the folder of path_within must be an absolute path without `..`, a NUL or a backslash: {FORM}"
         )),
@@ -78,55 +78,55 @@ pub(super) fn check(call: &CallExpr) -> Result<(), String> {
 
 /// The argument, as it is written, whose beginning a call of `startsWith` compares though its name says that it is a path.
 /// `paths` are the variables of loops over such arguments.
-pub(super) fn compared_as_text(call: &CallExpr, paths: &[String]) -> Option<String> {
+pub(super) fn path_compared_as_text(call: &CallExpr, paths: &[String]) -> Option<String> {
     if call.func_name != "startsWith" {
         return None;
     }
-    path_like(call.target.as_deref()?, paths)
+    path_expression(call.target.as_deref()?, paths)
 }
 
 /// How an operand that holds a path, or a list of paths, is written.
-pub(super) fn path_like(operand: &IdedExpr, paths: &[String]) -> Option<String> {
+pub(super) fn path_expression(operand: &IdedExpr, paths: &[String]) -> Option<String> {
     match &operand.expr {
         Expr::Ident(name) => paths.contains(name).then(|| name.clone()),
-        Expr::Select(select) if of_arguments(&select.operand) => {
-            names_a_path(&select.field).then(|| format!("{}.{}", written(&select.operand), select.field))
+        Expr::Select(select) if is_from_arguments(&select.operand) => {
+            is_path_name(&select.field).then(|| format!("{}.{}", source_text(&select.operand), select.field))
         }
         Expr::Call(call) if call.func_name == operators::INDEX => match call.args.as_slice() {
             [holder, key] => match &key.expr {
-                Expr::Literal(LiteralValue::String(key)) if of_arguments(holder) => {
-                    names_a_path(key.inner()).then(|| format!("{}[{:?}]", written(holder), key.inner()))
+                Expr::Literal(LiteralValue::String(key)) if is_from_arguments(holder) => {
+                    is_path_name(key.inner()).then(|| format!("{}[{:?}]", source_text(holder), key.inner()))
                 }
                 // One of a list of paths.
-                _ => path_like(holder, paths).map(|holder| format!("{holder}[…]")),
+                _ => path_expression(holder, paths).map(|holder| format!("{holder}[…]")),
             },
             _ => None,
         },
         // What is paid for is what was written.
-        Expr::Call(call) if call.func_name.starts_with('@') => path_like(call.args.first()?, paths),
+        Expr::Call(call) if call.func_name.starts_with('@') => path_expression(call.args.first()?, paths),
         _ => None,
     }
 }
 
-fn of_arguments(operand: &IdedExpr) -> bool {
+fn is_from_arguments(operand: &IdedExpr) -> bool {
     match &operand.expr {
         Expr::Ident(name) => name == "arguments",
-        Expr::Select(select) => of_arguments(&select.operand),
-        Expr::Call(call) => call.args.first().is_some_and(of_arguments),
+        Expr::Select(select) => is_from_arguments(&select.operand),
+        Expr::Call(call) => call.args.first().is_some_and(is_from_arguments),
         _ => false,
     }
 }
 
-fn written(operand: &IdedExpr) -> String {
+fn source_text(operand: &IdedExpr) -> String {
     match &operand.expr {
         Expr::Ident(name) => name.clone(),
-        Expr::Select(select) => format!("{}.{}", written(&select.operand), select.field),
+        Expr::Select(select) => format!("{}.{}", source_text(&select.operand), select.field),
         _ => "…".to_owned(),
     }
 }
 
 /// `old_path`, `targetFile` and `file-name` do; `profile` does not.
-fn names_a_path(name: &str) -> bool {
+fn is_path_name(name: &str) -> bool {
     let mut word = String::new();
     let mut words = Vec::new();
     for c in name.chars() {
@@ -138,7 +138,7 @@ fn names_a_path(name: &str) -> bool {
         }
     }
     words.push(word);
-    words.iter().any(|word| WORDS.contains(&word.as_str())) || WORDS.contains(&name.to_lowercase().as_str())
+    words.iter().any(|word| PATH_WORDS.contains(&word.as_str())) || PATH_WORDS.contains(&name.to_lowercase().as_str())
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_within_a_folder_by_whole_names() {
+    fn path_within_compares_whole_components() {
         for (path, folder, expected) in [
             ("/notes/a.md", "/notes", true),
             ("/notes/a.md", "/notes/", true),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_could_lead_elsewhere_has_no_answer() {
+    fn unsafe_path_makes_condition_fail() {
         for path in [
             "",
             "notes/x",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_never_has_an_answer_is_refused() {
+    fn path_within_with_bad_folder_is_refused() {
         for source in [
             "path_within(arguments.path)",
             r#"path_within(arguments.path, "notes")"#,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_compared_as_text_is_told() {
+    fn paths_compared_as_text_are_reported() {
         let told = |source: &str| Condition::compile(source).unwrap().compares_paths_as_text().to_vec();
         for (source, expected) in [
             (r#"arguments.path.startsWith("/notes/")"#, "arguments.path"),

@@ -2,13 +2,13 @@
 
 use serde_json::value::RawValue;
 
-use super::{Condition, ConditionFault, Known};
+use super::{Condition, ConditionFault, ConditionInputs};
 use crate::policy::values;
 
 /// Whether the condition holds for these arguments.
 pub(super) fn holds(condition: &str, arguments: &str) -> Result<bool, ConditionFault> {
     let raw = RawValue::from_string(arguments.to_owned()).unwrap();
-    let known = Known { arguments: Some(values::arguments(&raw).unwrap()), ..Known::default() };
+    let known = ConditionInputs { arguments: Some(values::arguments(&raw).unwrap()), ..ConditionInputs::default() };
     Condition::compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")).holds(&known)
 }
 

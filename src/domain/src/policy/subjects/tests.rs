@@ -20,35 +20,35 @@ fn principal(name: &str) -> Principal {
     Principal { name: name.to_owned(), role: Role::Agent, key_id: None, owner: None }
 }
 
-fn asker(principal: &Principal) -> Asker<'_> {
-    Asker { principal, transport: "http", revision: "2026-07-28", client: Some("c") }
+fn asker(principal: &Principal) -> Requester<'_> {
+    Requester { principal, transport: "http", revision: "2026-07-28", client: Some("c") }
 }
 
-fn word(passage: Passage) -> &'static str {
+fn word(passage: AccessDecision) -> &'static str {
     match passage {
-        Passage::Allowed => "allowed",
-        Passage::Unnamed => "unnamed",
-        Passage::Refused(_) => "refused",
+        AccessDecision::Allowed => "allowed",
+        AccessDecision::NoRule => "unnamed",
+        AccessDecision::Refused(_) => "refused",
     }
 }
 
 #[test]
-fn deny_covers_what_upstreams_have_and_not_what_the_gateway_has() {
+fn default_deny_covers_only_upstreams() {
     let policy = policy(PolicyDefault::Deny, Vec::new());
     let who = principal("a");
     for subject in [Subject::Resource("x:y"), Subject::Prompt("p"), Subject::Method("acme/write")] {
-        assert_eq!(word(policy.passage(subject, Owner::Upstream("u"), &asker(&who))), "refused");
-        assert_eq!(word(policy.passage(subject, Owner::Module("tracker"), &asker(&who))), "unnamed");
+        assert_eq!(word(policy.decide_access(subject, Owner::Upstream("u"), &asker(&who))), "refused");
+        assert_eq!(word(policy.decide_access(subject, Owner::Module("tracker"), &asker(&who))), "unnamed");
     }
     for default in [PolicyDefault::Allow, PolicyDefault::ReviewWrites, PolicyDefault::ReviewAll] {
         let policy = super::tests::policy(default, Vec::new());
-        assert!(!policy.refuses_some());
-        assert_eq!(word(policy.passage(Subject::Resource("x:y"), Owner::Upstream("u"), &asker(&who))), "unnamed");
+        assert!(!policy.can_refuse_access());
+        assert_eq!(word(policy.decide_access(Subject::Resource("x:y"), Owner::Upstream("u"), &asker(&who))), "unnamed");
     }
 }
 
 #[test]
-fn the_first_rule_that_speaks_of_it_decides() {
+fn first_rule_naming_subject_decides() {
     let open = Rule { resources: globs("u+file:///pub/*"), ..rule(Verdict::Allow) };
     let ours = Rule { resources: globs("tracker://secret*"), ..rule(Verdict::Deny) };
     let tools = Rule { tools: globs("*"), ..rule(Verdict::Allow) };
@@ -56,7 +56,7 @@ fn the_first_rule_that_speaks_of_it_decides() {
     let all = Rule { principals: globs("boss"), ..rule(Verdict::Allow) };
     let review = rule(Verdict::Review);
     let policy = policy(PolicyDefault::Deny, vec![tools, reads, review, open, ours, all]);
-    let ask = |who: &str, subject, owner| word(policy.passage(subject, owner, &asker(&principal(who))));
+    let ask = |who: &str, subject, owner| word(policy.decide_access(subject, owner, &asker(&principal(who))));
     let upstream = Owner::Upstream("u");
     assert_eq!(ask("a", Subject::Resource("u+file:///pub/x"), upstream), "allowed");
     assert_eq!(ask("a", Subject::Resource("u+file:///priv/x"), upstream), "refused");
@@ -69,7 +69,7 @@ fn the_first_rule_that_speaks_of_it_decides() {
 }
 
 #[test]
-fn no_way_to_write_a_uri_leads_past_a_rule() {
+fn uri_spelling_cannot_bypass_rules() {
     let deny = policy(PolicyDefault::Allow, vec![Rule { resources: globs("u+file:///etc/*"), ..rule(Verdict::Deny) }]);
     let allow = policy(PolicyDefault::Deny, vec![Rule { resources: globs("u+file:///pub/*"), ..rule(Verdict::Allow) }]);
     let who = principal("a");
@@ -83,20 +83,21 @@ fn no_way_to_write_a_uri_leads_past_a_rule() {
         "u+file:///./etc/x",
     ] {
         let subject = Subject::Resource(uri);
-        assert_eq!(word(deny.passage(subject, Owner::Upstream("u"), &asker(&who))), "refused", "{uri}");
-        assert_eq!(word(allow.passage(subject, Owner::Upstream("u"), &asker(&who))), "refused", "{uri}");
+        assert_eq!(word(deny.decide_access(subject, Owner::Upstream("u"), &asker(&who))), "refused", "{uri}");
+        assert_eq!(word(allow.decide_access(subject, Owner::Upstream("u"), &asker(&who))), "refused", "{uri}");
     }
     let fine = Subject::Resource("u+file:///pub/a%20b");
-    assert_eq!(word(allow.passage(fine, Owner::Upstream("u"), &asker(&who))), "allowed");
+    assert_eq!(word(allow.decide_access(fine, Owner::Upstream("u"), &asker(&who))), "allowed");
 }
 
 #[test]
-fn rule_on_resources_names_a_project_of_a_module() {
+fn resource_rule_can_name_module_project() {
     let allow = Rule { resources: globs("docs://handbook/**"), principals: globs("a"), ..rule(Verdict::Allow) };
     let deny = Rule { resources: globs("docs://**"), ..rule(Verdict::Deny) };
     let policy = policy(PolicyDefault::ReviewWrites, vec![allow, deny]);
-    let ask =
-        |who: &str, uri| word(policy.passage(Subject::Resource(uri), Owner::Module("docs"), &asker(&principal(who))));
+    let ask = |who: &str, uri| {
+        word(policy.decide_access(Subject::Resource(uri), Owner::Module("docs"), &asker(&principal(who))))
+    };
     for uri in ["docs://handbook/a.md", "docs://handbook/problems/a%20b.md", "docs://handbook/"] {
         assert_eq!((ask("a", uri), ask("b", uri)), ("allowed", "refused"), "{uri}");
     }
@@ -106,18 +107,18 @@ fn rule_on_resources_names_a_project_of_a_module() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_evaluated_makes_it_stricter() {
+fn failed_condition_refuses_access() {
     let fails = Condition::compile("principal.name + 1 == session.client").unwrap();
     let denies = policy(PolicyDefault::Allow, vec![Rule { when: Some(fails.clone()), ..rule(Verdict::Deny) }]);
     let allows = policy(PolicyDefault::Deny, vec![Rule { when: Some(fails), ..rule(Verdict::Allow) }]);
     let who = principal("a");
     for policy in [denies, allows] {
-        assert_eq!(word(policy.passage(Subject::Prompt("p"), Owner::Upstream("u"), &asker(&who))), "refused");
+        assert_eq!(word(policy.decide_access(Subject::Prompt("p"), Owner::Upstream("u"), &asker(&who))), "refused");
     }
 }
 
 #[test]
-fn a_method_passes_where_all_is_free_or_a_rule_names_it() {
+fn extension_method_needs_free_server_or_rule() {
     let who = principal("a");
     let named = Rule { methods: globs("acme/*"), ..rule(Verdict::Allow) };
     let not = Rule { methods: globs("acme/*"), ..rule(Verdict::Deny) };
@@ -132,6 +133,6 @@ fn a_method_passes_where_all_is_free_or_a_rule_names_it() {
         (PolicyDefault::Allow, vec![general], false, false),
     ] {
         let policy = policy(default, rules);
-        assert_eq!(policy.passes("u", "acme/write", &asker(&who), || gated), passes, "{default:?} {gated}");
+        assert_eq!(policy.allows_method("u", "acme/write", &asker(&who), || gated), passes, "{default:?} {gated}");
     }
 }

@@ -3,20 +3,20 @@
 use super::*;
 use crate::{
     changes::Terms,
-    policy::{Everybody, PolicyMode, Says, StandingRule, StandingSource, standing_rules::Uses},
+    policy::{AnyReviewer, PolicyMode, StandingRule, StandingSource, StandingVerdict, standing_rules::UseCounter},
 };
 use countersign_protocol::arguments::canonical_text_hash;
 
 struct Given(Vec<StandingRule>);
 
 impl StandingSource for Given {
-    fn of_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
+    fn rules_for_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
         self.0.iter().cloned().map(Arc::new).collect()
     }
 }
 
 /// By alice, for every call of the tool, for an hour.
-fn given(says: Says) -> StandingRule {
+fn given(says: StandingVerdict) -> StandingRule {
     let now = jiff::Timestamp::now();
     StandingRule {
         id: "srl_1".into(),
@@ -41,13 +41,13 @@ fn given(says: Says) -> StandingRule {
         revoked_by: None,
         expired_at: None,
         orphaned_at: None,
-        uses: Uses::default(),
+        uses: UseCounter::default(),
         deadline: None,
     }
 }
 
 fn with(config: PolicyConfig, rules: Vec<StandingRule>) -> Policy {
-    Policy::new(&config).with_standing_rules(Arc::new(Given(rules)), Arc::new(Everybody))
+    Policy::new(&config).with_standing_rules(Arc::new(Given(rules)), Arc::new(AnyReviewer))
 }
 
 fn verdict(config: PolicyConfig, rule: StandingRule, tool: &ToolFacts, arguments: &str) -> Verdict {
@@ -55,12 +55,12 @@ fn verdict(config: PolicyConfig, rule: StandingRule, tool: &ToolFacts, arguments
 }
 
 #[test]
-fn a_rule_that_allows_stands_in_for_one_approval_and_no_more() {
+fn standing_allow_rule_replaces_one_approval() {
     use Verdict::{Allow, Deny, Review};
     let review = || PolicyConfig::from(PolicyDefault::ReviewAll);
     let asks = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..review() };
     let says = |config, rule| verdict(config, rule, &tool(false), "{}");
-    let allow = || given(Says::Allow);
+    let allow = || given(StandingVerdict::Allow);
     assert_eq!(says(review(), allow()), Allow);
     assert_eq!(says(PolicyDefault::Deny.into(), allow()), Deny, "never over a denial");
     assert_eq!(says(asks(Terms { quorum: 2, ..Terms::default() }), allow()), Review);
@@ -81,7 +81,7 @@ fn a_rule_that_allows_stands_in_for_one_approval_and_no_more() {
     for rule in another {
         assert_eq!(says(review(), rule.clone()), Review, "{rule:?}");
     }
-    for standing in [Standing::New, Standing::Changed] {
+    for standing in [DefinitionStatus::New, DefinitionStatus::Changed] {
         let marked = ToolFacts { standing, ..tool(false) };
         assert_eq!(verdict(review(), allow(), &marked, "{}"), Review, "{standing:?}");
     }
@@ -91,10 +91,11 @@ fn a_rule_that_allows_stands_in_for_one_approval_and_no_more() {
 }
 
 #[test]
-fn exact_arguments_are_the_same_whatever_their_order_and_nothing_else_is() {
+fn standing_rule_matches_arguments_in_any_order() {
     let exact =
         |says| StandingRule { arguments_hash: Some(canonical_text_hash(r#"{"a":1,"b":{"c":1.10}}"#)), ..given(says) };
-    let says = |arguments| verdict(PolicyDefault::ReviewAll.into(), exact(Says::Allow), &tool(false), arguments);
+    let says =
+        |arguments| verdict(PolicyDefault::ReviewAll.into(), exact(StandingVerdict::Allow), &tool(false), arguments);
     assert_eq!(says(r#"{ "b": {"c":1.10}, "a": 1 }"#), Verdict::Allow);
     for other in
         ["{}", r#"{"a":2,"b":{"c":1.10}}"#, r#"{"a":1,"b":{"c":1.10},"x":1}"#, r#"{"a":1,"a":1,"b":{"c":1.10}}"#]
@@ -104,25 +105,25 @@ fn exact_arguments_are_the_same_whatever_their_order_and_nothing_else_is() {
 }
 
 #[test]
-fn a_rule_that_denies_counts_always() {
-    let deny = || given(Says::Deny);
+fn standing_deny_rule_always_applies() {
+    let deny = || given(StandingVerdict::Deny);
     for default in [PolicyDefault::Allow, PolicyDefault::ReviewAll, PolicyDefault::Deny] {
         assert_eq!(verdict(default.into(), deny(), &tool(true), "{}"), Verdict::Deny);
     }
     // Another description does not shake it off, and no permission outweighs it.
     let other = StandingRule { tool_hash: "sha256:other".into(), id: "srl_2".into(), ..deny() };
-    let policy = with(PolicyDefault::ReviewAll.into(), vec![given(Says::Allow), other]);
+    let policy = with(PolicyDefault::ReviewAll.into(), vec![given(StandingVerdict::Allow), other]);
     let decision = ask(&policy, &tool(false), "{}");
     assert_eq!((decision.verdict, decision.rule.as_deref()), (Verdict::Deny, Some("standing rule srl_2")));
     let ruling = policy.ruling(&tool(false));
-    assert!(!ruling.lists_to(&principal(Role::Agent)), "what is always denied is not listed");
-    assert!(ruling.fixed().is_none() && !ruling.always_allows());
+    assert!(!ruling.is_listed_to(&principal(Role::Agent)), "what is always denied is not listed");
+    assert!(ruling.fixed_decision().is_none() && !ruling.always_allows());
     let one = StandingRule { principal: Some("somebody".into()), ..deny() };
     assert_eq!(verdict(PolicyDefault::Allow.into(), one, &tool(false), "{}"), Verdict::Allow);
 }
 
 #[test]
-fn a_simulated_policy_lets_all_through_and_says_what_it_means() {
+fn simulated_policy_allows_and_reports_verdict() {
     let simulate = |config: PolicyConfig| PolicyConfig { mode: PolicyMode::Simulate, ..config };
     let conditional = vec![Rule { when: when("arguments.x"), ..Rule::new("r", Verdict::Deny) }];
     for (config, meant) in [
@@ -135,15 +136,16 @@ fn a_simulated_policy_lets_all_through_and_says_what_it_means() {
         let decision = ask(&policy, &tool(false), r#"{"x":true}"#);
         assert_eq!((decision.verdict, decision.simulated), (Verdict::Allow, meant));
         let ruling = policy.ruling(&tool(false));
-        assert!(ruling.lists_to(&principal(Role::Agent)) && !ruling.may_review());
+        assert!(ruling.is_listed_to(&principal(Role::Agent)) && !ruling.may_review());
         assert_eq!(ruling.always_allows(), meant.is_none(), "what would not pass is still looked at");
     }
-    let decision = ask(&with(simulate(PolicyDefault::Allow.into()), vec![given(Says::Deny)]), &tool(false), "{}");
-    assert_eq!((decision.verdict, decision.meant()), (Verdict::Allow, Verdict::Deny));
+    let decision =
+        ask(&with(simulate(PolicyDefault::Allow.into()), vec![given(StandingVerdict::Deny)]), &tool(false), "{}");
+    assert_eq!((decision.verdict, decision.intended_verdict()), (Verdict::Allow, Verdict::Deny));
 }
 
 #[test]
-fn what_is_asked_of_a_review_comes_from_the_rule_or_the_whole() {
+fn review_terms_come_from_rule_or_policy() {
     let quorum = |quorum| Arc::new(Terms { quorum, ..Terms::default() });
     let config = PolicyConfig {
         review: quorum(2),

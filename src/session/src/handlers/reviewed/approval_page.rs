@@ -27,7 +27,7 @@ const TELL_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Whether the client can be asked to open a URL.
 fn shows_urls(exchange: &Handling) -> bool {
     exchange.revision() >= Revision::V2025_11_25
-        && ClientCapabilities::declared(&exchange.facts.capabilities).elicitation_url
+        && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_url
 }
 
 /// Whether the client can be asked with a request of ours while its own one is open.

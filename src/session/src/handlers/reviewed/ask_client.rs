@@ -15,7 +15,7 @@ use crate::Handling;
 use countersign_bridge::{questions, result::input_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
-    questions::{ELICITATION, for_client, is_url, may_ask},
+    questions::{ELICITATION, adapt_params, check_capabilities, is_url_elicitation},
 };
 use countersign_exchange::{
     ask::{AskError, ask},
@@ -30,7 +30,7 @@ use countersign_routing::ToolRoute;
 pub fn client(exchange: &Handling, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
     let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
     let (can, _) = questions::capabilities(exchange, &upstream.config);
-    if can.asks_nothing() {
+    if can.accepts_no_requests() {
         return None;
     }
     // Extensions concern two sides that know of each other.
@@ -42,7 +42,7 @@ pub fn client(exchange: &Handling, route: &ToolRoute, terms: &Terms, follows: bo
 #[must_use]
 pub fn is_asking(change: &Change) -> bool {
     change.state == ChangeState::Executing
-        && change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open().next().is_some())
+        && change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open_questions().next().is_some())
 }
 
 /// What is asked now and this client can answer.
@@ -51,9 +51,9 @@ pub fn open<'c>(exchange: &Handling, change: &'c Change) -> Vec<&'c Question> {
     if !is_asking(change) {
         return Vec::new();
     }
-    let can = ClientCapabilities::declared(&exchange.facts.capabilities);
-    let open = change.dialogue.iter().flat_map(|dialogue| dialogue.open());
-    open.filter(|question| may_ask(&can, &question.method, params(question)).is_ok()).collect()
+    let can = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
+    let open = change.dialogue.iter().flat_map(|dialogue| dialogue.open_questions());
+    open.filter(|question| check_capabilities(&can, &question.method, params(question)).is_ok()).collect()
 }
 
 fn params(question: &Question) -> Option<&str> {
@@ -109,8 +109,8 @@ pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> R
 /// belong to. A client that has gone, or does not say anything, leaves them open: it may come back.
 pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
     let asked = open(exchange, change).into_iter().map(|question| async move {
-        let id = is_url(&question.method, params(question)).then(|| nanoid::nanoid!(24));
-        let mut params = for_client(&question.method, params(question), exchange.revision(), id.as_deref());
+        let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
+        let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
             params = Some(task_shape::related(params.as_deref().unwrap_or("{}"), task));
         }

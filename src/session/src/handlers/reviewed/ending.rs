@@ -67,7 +67,7 @@ fn failed(change: &Change) -> Ending {
         let message = fault.map_or_else(|| "the approved call failed".to_owned(), |fault| fault.message.clone());
         let number = said["details"]["upstreamCode"].as_i64();
         let error = match (kind, number) {
-            (ErrorKind::UpstreamError, Some(number)) => McpError::foreign(kind, number, message, None),
+            (ErrorKind::UpstreamError, Some(number)) => McpError::from_upstream(kind, number, message, None),
             _ => McpError::new(kind, message).with("changeId", change.id.as_str()),
         };
         return Ending::Error(error);
@@ -164,6 +164,6 @@ mod tests {
         let own = ToolResult::error(&foreign);
         let failed = over(ChangeState::Failed, Some(&own), Some(ErrorKind::UpstreamError));
         let Some(Ending::Error(error)) = failed else { panic!("an error") };
-        assert_eq!(error.foreign.as_ref().unwrap().code, -4711, "with the server's own code");
+        assert_eq!(error.passthrough.as_ref().unwrap().code, -4711, "with the server's own code");
     }
 }

@@ -90,7 +90,7 @@ async fn follow(
         if left.is_zero() {
             return Ok(Waited::NotYet(change));
         }
-        let wanted = progress.wanted();
+        let wanted = progress.has_listener();
         if wanted {
             let total = limit.map(|limit| limit.as_secs_f64());
             progress.progress(elapsed.as_secs_f64(), total, Some(&gateway_tools::state_message(&change)));

@@ -16,13 +16,13 @@ use crate::{
 use countersign_bridge::result::input_result;
 use countersign_domain::{
     policy::Verdict,
-    questions::{ELICITATION, for_client},
+    questions::{ELICITATION, adapt_params},
 };
 use countersign_exchange::{ask::ask, reply::SERVER_META};
 use countersign_protocol::{
     Revision,
     capabilities::ClientCapabilities,
-    json::{Op, edit, member, members, string},
+    json::{MemberEdit, edit, member, members, string},
 };
 use countersign_routing::ToolRoute;
 
@@ -88,7 +88,7 @@ pub(in crate::handlers) async fn ask_for(
         return fill(raw, &schema, answer).map(Missing::Filled);
     }
     let _slot = exchange.server.long_requests.admit(&exchange.identity.principal).ok()?;
-    let params = for_client(ELICITATION, Some(&params), exchange.revision(), None);
+    let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
         () = exchange.server.long_requests.shutdown.cancelled() => return None,
@@ -98,7 +98,7 @@ pub(in crate::handlers) async fn ask_for(
 
 fn can_fill_in_forms(exchange: &Handling) -> bool {
     exchange.revision() >= Revision::V2025_06_18
-        && ClientCapabilities::declared(&exchange.facts.capabilities).elicitation_form
+        && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_form
 }
 
 /// The schema of a form that asks for every required argument that is not there.
@@ -144,7 +144,8 @@ fn fill(raw: &RawValue, schema: &Value, answer: &str) -> Option<Box<RawValue>> {
     let content = member(answer, "content").filter(|content| content.starts_with('{'))?;
     let asked = schema["properties"].as_object()?;
     let given: Vec<_> = members(content).filter(|given| asked.contains_key(given.key.as_ref())).collect();
-    let edits: Vec<(&str, Op<'_>)> = given.iter().map(|given| (given.key.as_ref(), Op::Default(given.value))).collect();
+    let edits: Vec<(&str, MemberEdit<'_>)> =
+        given.iter().map(|given| (given.key.as_ref(), MemberEdit::Default(given.value))).collect();
     RawValue::from_string(edit(raw.get(), &edits)).ok()
 }
 

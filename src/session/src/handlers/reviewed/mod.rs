@@ -20,14 +20,14 @@ use super::tools::{Call, ToolOutcome};
 use crate::{Handling, policy::Judged};
 use countersign_bridge::tasks;
 use countersign_domain::{
-    changes::{Change, OnReview, arguments::same},
+    changes::{Change, OnReview, arguments::are_equal},
     policy::Decision,
 };
 use countersign_exchange::cancel::Cancel;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
 use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::Proposal;
-use countersign_routing::{Directory, ToolRoute};
+use countersign_routing::{RouteDirectory, ToolRoute};
 use ending::{Ending, ending};
 use long_poll::Waited;
 
@@ -174,7 +174,7 @@ async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str)
             && change.provider == route.provider.name()
             && change.tool == route.def.name
             // A reviewer may have corrected them since.
-            && same(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
+            && are_equal(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
     });
     change.ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
@@ -196,7 +196,7 @@ async fn propose(
     let preview = server
         .limits
         .in_time(previews::preview(
-            &Directory(Arc::clone(&server.routing.routes)),
+            &RouteDirectory(Arc::clone(&server.routing.routes)),
             &route.provider.provider(),
             &route.def.name,
             raw,

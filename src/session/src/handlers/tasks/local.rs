@@ -16,7 +16,7 @@ use countersign_exchange::{cancel::Cancel, related::Related, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
-    json::{Op, edit},
+    json::{MemberEdit, edit},
     outline::Outline,
 };
 
@@ -32,7 +32,7 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
     exchange.server.local_tasks.insert(Arc::clone(&task))?;
     let seed = task.describe();
     let params = request.params.map_or("{}", RawValue::get);
-    let params = RawValue::from_string(edit(params, &[("task", Op::Drop)]))
+    let params = RawValue::from_string(edit(params, &[("task", MemberEdit::Drop)]))
         .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
     let mut exchange = exchange.clone();
     if matches!(exchange.related, Related::Stream(_)) {
@@ -43,7 +43,7 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
         id: request.id.clone(),
         method: request.method.clone(),
         params: Some(&params),
-        outline: Outline::of(params.get()),
+        outline: Outline::new(params.get()),
     });
     let cancel = task.cancel.clone();
     actix::spawn(async move {

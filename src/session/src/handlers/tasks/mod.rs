@@ -26,7 +26,7 @@ use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     ErrorKind, McpError, encode,
     envelope::Request,
-    json::{Op, edit, member},
+    json::{MemberEdit, edit, member},
     method::Method,
     params,
 };
@@ -53,7 +53,7 @@ pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) 
         return list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
-    countersign_protocol::alike::check(&request.object())?;
+    countersign_protocol::alike::check(&request.outlined_params())?;
     let id = foreign::id(params)?;
     if let Some(task) = exchange.server.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &exchange.server.long_requests).await;
@@ -104,7 +104,7 @@ pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = task_shape::typed(&view::seed(exchange, change), "task");
-        let meta = ("_meta", Op::Set(SERVER_META));
+        let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
     tell_of(exchange, change, progress_token);
@@ -271,7 +271,7 @@ async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpEr
     };
     let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
     if let Some(next) = next {
-        out = edit(&out, &[("nextCursor", Op::Set(&json!(next).to_string()))]);
+        out = edit(&out, &[("nextCursor", MemberEdit::Set(&json!(next).to_string()))]);
     }
     Ok(Reply::new(out))
 }

@@ -15,7 +15,7 @@ use countersign_bridge::task_shape::{self, Status};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{
     McpError,
-    json::{Op, edit},
+    json::{MemberEdit, edit},
 };
 use countersign_review::gateway_tools;
 
@@ -108,7 +108,7 @@ pub fn detailed(exchange: &Handling, change: &Change) -> String {
     };
     let task = Value::Object(common(exchange, change, status, MODERN)).to_string();
     match more {
-        Some((key, value)) => edit(&task, &[(key, Op::Set(&value))]),
+        Some((key, value)) => edit(&task, &[(key, MemberEdit::Set(&value))]),
         None => task,
     }
 }

@@ -23,7 +23,7 @@ fn an_empty_prefix_leaves_everything_alone() {
     let names = names("fs", "");
     assert!(names.is_identity());
     assert_eq!(names.expose("read"), "read");
-    assert_eq!(names.own("read"), Some("read"));
+    assert_eq!(names.own_name("read"), Some("read"));
     assert_eq!(names.expose_uri("file:///a"), "file:///a");
     assert_eq!(names.own_uri("file:///a"), Some("file:///a"));
     let result = raw(r#"{"contents":[{"uri":"file:///a","text":""}]}"#);
@@ -49,8 +49,8 @@ fn a_slug_is_a_scheme() {
 #[test]
 fn what_is_another_servers_has_no_own_name() {
     let names = names("fs", "fs__");
-    assert_eq!(names.own("gs__read"), None);
-    assert_eq!(names.own("fs_"), None);
+    assert_eq!(names.own_name("gs__read"), None);
+    assert_eq!(names.own_name("fs_"), None);
     assert_eq!(names.own_uri("gs+file:///a"), None);
     assert_eq!(names.own_uri("file:///a"), None);
     assert_eq!(names.own_uri(""), None);
@@ -127,7 +127,7 @@ fn params_go_in_under_own_names_and_come_out_under_exposed_ones() {
     ] {
         assert_eq!(names.own_params(&raw(outside)).get(), inside);
     }
-    assert_eq!(names.own_params_as(&raw(r#"{"name":"fs.read"}"#), "fs__read").get(), r#"{"name":"read"}"#);
+    assert_eq!(names.own_params_for(&raw(r#"{"name":"fs.read"}"#), "fs__read").get(), r#"{"name":"read"}"#);
     assert_eq!(
         names.expose_params(&raw(r#"{"_meta":{"uri":"x"},"uri":"file:///a"}"#)).get(),
         r#"{"_meta":{"uri":"x"},"uri":"fs+file:///a"}"#
@@ -137,12 +137,12 @@ fn params_go_in_under_own_names_and_come_out_under_exposed_ones() {
 #[test]
 fn names_that_clients_refuse_are_known() {
     for name in ["a", "getUser", "DATA_EXPORT_v2", "admin.tools.list", &"a".repeat(64)] {
-        assert_eq!(refused_by_clients(name), None, "{name}");
+        assert_eq!(client_rejection_reason(name), None, "{name}");
     }
     for name in ["", "a b", "a,b", "é", "a/b", &"a".repeat(65), &"a".repeat(129)] {
-        assert!(refused_by_clients(name).is_some(), "{name}");
+        assert!(client_rejection_reason(name).is_some(), "{name}");
     }
-    assert_ne!(refused_by_clients(&"a".repeat(65)), refused_by_clients(&"a".repeat(129)));
+    assert_ne!(client_rejection_reason(&"a".repeat(65)), client_rejection_reason(&"a".repeat(129)));
 }
 
 fn block() -> impl Strategy<Value = Value> {
@@ -162,7 +162,7 @@ proptest! {
     fn names_and_uris_come_back(name in ".{0,12}", prefix in ".{0,8}", own in ".{0,20}") {
         let names = names(&name, &prefix);
         let (name, uri) = (names.expose(&own), names.expose_uri(&own));
-        prop_assert_eq!(names.own(&name), Some(own.as_str()));
+        prop_assert_eq!(names.own_name(&name), Some(own.as_str()));
         prop_assert_eq!(names.own_uri(&uri), Some(own.as_str()));
     }
 

@@ -19,7 +19,7 @@ use crate::link::{
     mux::{Mux, SharedLink},
 };
 use countersign_child::{Started, guard::Report};
-use countersign_runtime::{lanes::LARGE, reclaim};
+use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 
 /// How long a server may take to end after its stdin is closed (2025-11-25/basic/lifecycle#stdio); then comes the
 /// guard's SIGTERM, and after its grace SIGKILL.
@@ -143,9 +143,9 @@ async fn read(mux: &Arc<Mux>, mut stdout: pipe::Receiver, max: usize, log: &Serv
     let mut frames = Frames::new(max);
     let mut throttle = Throttle::default();
     let mut take = |line: &[u8]| {
-        if line.len() > LARGE {
+        if line.len() > LARGE_MESSAGE_BYTES {
             // Whoever asked for it drops it on another thread.
-            reclaim::after_large();
+            reclaim::collect_after_large();
         }
         if !line.trim_ascii().is_empty()
             && let Err(why) = mux.receive(line)

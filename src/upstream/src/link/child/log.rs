@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 
 use super::frames::{Frames, Line};
 use crate::link::Stderr;
-use countersign_domain::changes::visible::visible;
-use countersign_protocol::redact::{MASK, redacted};
+use countersign_domain::changes::visible::escape_hidden;
+use countersign_protocol::redact::{MASK, redact};
 
 /// What is read of one line; secrets are looked for in all of it.
 const READ: usize = 16 << 10;
@@ -174,7 +174,7 @@ impl ServerLog {
                 text = Cow::Owned(text.replace(secret.as_str(), MASK));
             }
         }
-        let mut text = redacted(&visible(&text)).into_owned();
+        let mut text = redact(&escape_hidden(&text)).into_owned();
         if text.len() > LOGGED {
             text.truncate(text.floor_char_boundary(LOGGED));
             text.push('…');

@@ -1,24 +1,27 @@
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::testing::{Heard, Scripted, error, result};
+use crate::testing::{RecordingListener, ScriptedConnector, error, result};
 
 const MODERN: &str = r#"{"resultType":"complete","supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m","version":"1"}},"ttlMs":5000}"#;
 const INITIALIZED: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{ "x":1.0 }},"serverInfo":{"name":"l","version":"1"},"instructions":"do"}"#;
 
 fn listener() -> Arc<dyn Listener> {
-    Arc::new(Heard::default())
+    Arc::new(RecordingListener::default())
 }
 
-async fn found(scripted: Scripted) -> (Result<Detected, LinkError>, Vec<String>) {
+async fn found(scripted: ScriptedConnector) -> (Result<Detected, LinkError>, Vec<String>) {
     let scripted = Arc::new(scripted);
     let detected = detect(scripted.clone(), &listener).await;
-    (detected, scripted.sent())
+    (detected, scripted.sent_methods())
 }
 
-/// A server that answers discovery as said, and `initialize` as a legacy one.
-fn server(apart: bool, discovery: impl Fn() -> Result<Response, LinkError> + Send + Sync + 'static) -> Scripted {
-    Scripted::new(apart, move |method, _| match method {
+/// A server that answers discovery as said, and `handshake_revision` as a legacy one.
+fn server(
+    separate_probes: bool,
+    discovery: impl Fn() -> Result<Response, LinkError> + Send + Sync + 'static,
+) -> ScriptedConnector {
+    ScriptedConnector::new(separate_probes, move |method, _| match method {
         "server/discover" => discovery(),
         "initialize" => result(INITIALIZED),
         other => panic!("{other}"),
@@ -27,8 +30,8 @@ fn server(apart: bool, discovery: impl Fn() -> Result<Response, LinkError> + Sen
 
 #[tokio::test]
 async fn a_server_of_both_eras_is_spoken_to_in_the_stateless_one() {
-    for apart in [false, true] {
-        let (detected, sent) = found(server(apart, || result(MODERN))).await;
+    for separate_probes in [false, true] {
+        let (detected, sent) = found(server(separate_probes, || result(MODERN))).await;
         let detected = detected.unwrap();
         assert_eq!((detected.era, detected.negotiated.revision), (Era::Modern, Revision::MODERN));
         assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{}}"#);
@@ -53,8 +56,8 @@ async fn what_is_no_discovery_is_a_legacy_server() {
         || Err(LinkError::Protocol("{}".into())),
     ];
     for answer in answers {
-        for apart in [false, true] {
-            let (detected, sent) = found(server(apart, answer)).await;
+        for separate_probes in [false, true] {
+            let (detected, sent) = found(server(separate_probes, answer)).await;
             let detected = detected.unwrap();
             assert_eq!((detected.era, detected.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
             assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{ "x":1.0 }}"#);
@@ -107,7 +110,7 @@ async fn a_child_that_dies_of_the_question_is_a_legacy_server() {
 #[tokio::test]
 async fn what_comes_late_to_the_second_question_answers_no_call() {
     // Discovery is answered after all, once the second question was asked too.
-    struct Late(Scripted, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
+    struct Late(ScriptedConnector, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
     impl Connector for Late {
         fn connect<'a>(
             &'a self,
@@ -170,7 +173,7 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
     let late = Late(server(true, || result(MODERN)), Arc::clone(&ids), Arc::default());
     let detected = detect_within(Duration::ZERO, Arc::new(late), &listener).await.unwrap();
     assert_eq!((detected.era, detected.link.is_some()), (Era::Modern, true));
-    // Calls on this link get the ids from 1 on; the first of them was taken for answered by a refused `initialize`.
+    // Calls on this link get the ids from 1 on; the first of them was taken for answered by a refused `handshake_revision`.
     let ids = ids.lock().unwrap().clone();
     assert_eq!(ids, [FIRST_ID, handshake::SECOND_ID]);
     const { assert!(handshake::SECOND_ID > 1 << 30) };
@@ -178,7 +181,7 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
 
 #[tokio::test]
 async fn silence_is_a_legacy_server_too() {
-    struct Silent(Scripted);
+    struct Silent(ScriptedConnector);
     impl Connector for Silent {
         fn connect<'a>(
             &'a self,
@@ -228,14 +231,14 @@ async fn silence_is_a_legacy_server_too() {
             self.0.close();
         }
     }
-    for apart in [false, true] {
-        let silent = Silent(Scripted::new(apart, |_, _| result(INITIALIZED)));
+    for separate_probes in [false, true] {
+        let silent = Silent(ScriptedConnector::new(separate_probes, |_, _| result(INITIALIZED)));
         assert_eq!(
             detect_within(Duration::ZERO, Arc::new(silent), &listener).await.map(|found| found.era).unwrap(),
             Era::Legacy
         );
         // Nothing to either question.
-        let dead = Silent(Scripted::new(apart, |_, _| Err(LinkError::Lost("x".into()))));
+        let dead = Silent(ScriptedConnector::new(separate_probes, |_, _| Err(LinkError::Lost("x".into()))));
         assert!(detect_within(Duration::ZERO, Arc::new(dead), &listener).await.is_err());
     }
 }
@@ -260,7 +263,7 @@ async fn errors_that_only_stateless_servers_know_are_asked_again() {
         assert_eq!(detected.unwrap().era, Era::Modern, "{code}");
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "opened 2026-07-28"]);
 
-        // It is modern for sure: there is no `initialize`.
+        // It is modern for sure: there is no `handshake_revision`.
         let (detected, sent) = found(server(false, move || error(code, data))).await;
         assert!(matches!(detected, Err(LinkError::Protocol(_))), "{code}");
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "close"]);
@@ -279,26 +282,26 @@ async fn versions_decide_after_an_unsupported_one() {
 #[tokio::test]
 async fn the_older_transport_is_tried_where_post_is_refused() {
     for (status, works) in [(400, true), (404, true), (405, true), (406, false), (422, false)] {
-        let older = Arc::new(Scripted { legacy_only: true, ..server(false, || panic!("not asked")) });
-        let refuses = Scripted::new(false, move |_, _| Err(LinkError::Status { status, body: String::new() }));
-        let (detected, _) = found(Scripted { older: Some(older.clone()), ..refuses }).await;
+        let older = Arc::new(ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) });
+        let refuses = ScriptedConnector::new(false, move |_, _| Err(LinkError::Status { status, body: String::new() }));
+        let (detected, _) = found(ScriptedConnector { fallback: Some(older.clone()), ..refuses }).await;
         assert_eq!(detected.is_ok(), works, "{status}");
-        assert_eq!(!older.sent().is_empty(), works);
+        assert_eq!(!older.sent_methods().is_empty(), works);
     }
     // An error in JSON with such a status counts as well, and the first error is what is told in the end.
-    let refuses = Scripted::new(false, |_, _| {
+    let refuses = ScriptedConnector::new(false, |_, _| {
         let Ok(Response::Error(error)) = error(-32000, None) else { unreachable!() };
         Ok(Response::Error(RpcError { status: Some(400), ..error }))
     });
-    let neither = Arc::new(Scripted::new(false, |_, _| Err(LinkError::Unreachable("nothing here".into()))));
-    let (detected, _) = found(Scripted { older: Some(neither.clone()), ..refuses }).await;
+    let neither = Arc::new(ScriptedConnector::new(false, |_, _| Err(LinkError::Unreachable("nothing here".into()))));
+    let (detected, _) = found(ScriptedConnector { fallback: Some(neither.clone()), ..refuses }).await;
     assert!(matches!(detected, Err(LinkError::Status { status: 400, .. })));
-    assert!(!neither.sent().is_empty());
+    assert!(!neither.sent_methods().is_empty());
 }
 
 #[tokio::test]
 async fn a_transport_of_the_handshake_era_is_not_asked() {
-    let only = Scripted { legacy_only: true, ..server(false, || panic!("not asked")) };
+    let only = ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) };
     assert_eq!(found(only).await.0.unwrap().era, Era::Legacy);
 }
 
@@ -316,7 +319,7 @@ async fn a_server_of_one_revision_alone_is_found_whichever_it_is() {
     for only in Revision::ALL {
         let date = only.as_str();
         let supported = move || error(-32022, Some(&format!(r#"{{"supported":["{date}"]}}"#)));
-        let strict = Scripted::new(false, move |method, outgoing| {
+        let strict = ScriptedConnector::new(false, move |method, outgoing| {
             let asked = std::str::from_utf8(&outgoing.body).unwrap().contains(date);
             match (method, only.era()) {
                 ("server/discover", Era::Legacy) => error(-32601, None),

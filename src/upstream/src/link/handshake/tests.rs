@@ -1,17 +1,17 @@
 use super::*;
-use crate::testing::{Heard, Scripted, error, negotiated, result};
+use crate::testing::{RecordingListener, ScriptedConnector, error, negotiated, result};
 
 fn listener() -> Arc<dyn Listener> {
-    Arc::new(Heard::default())
+    Arc::new(RecordingListener::default())
 }
 
-async fn legacy(scripted: &Scripted, capabilities: &ClientCapabilities) -> Result<Negotiated, LinkError> {
+async fn legacy(scripted: &ScriptedConnector, capabilities: &ClientCapabilities) -> Result<Negotiated, LinkError> {
     open(scripted, Era::Legacy, None, capabilities, listener()).await.map(|(_, negotiated)| negotiated)
 }
 
 #[tokio::test]
 async fn initialize_names_revision_capabilities_and_the_gateway() {
-    let scripted = Scripted::new(true, |method, outgoing| {
+    let scripted = ScriptedConnector::new(true, |method, outgoing| {
         assert_eq!(method, "initialize");
         let body: serde_json::Value = serde_json::from_slice(&outgoing.body).unwrap();
         assert_eq!(body["id"], 0);
@@ -23,7 +23,7 @@ async fn initialize_names_revision_capabilities_and_the_gateway() {
     let capabilities = ClientCapabilities { elicitation_form: true, roots: true, ..ClientCapabilities::default() };
     let found = legacy(&scripted, &capabilities).await.unwrap();
     assert_eq!((found.revision, found.capabilities.get()), (Revision::V2024_11_05, "{}"));
-    assert_eq!(scripted.sent(), ["connect", "initialize", "opened 2024-11-05", "notifications/initialized"]);
+    assert_eq!(scripted.sent_methods(), ["connect", "initialize", "opened 2024-11-05", "notifications/initialized"]);
 }
 
 #[tokio::test]
@@ -35,18 +35,18 @@ async fn an_answer_that_is_none_is_refused_and_the_link_closed() {
         r#"{"protocolVersion":"2099-01-01\u001b","capabilities":{}}"#,
         r#"{"protocolVersion":7}"#,
     ] {
-        let scripted = Scripted::new(true, move |_, _| result(answer));
+        let scripted = ScriptedConnector::new(true, move |_, _| result(answer));
         let refused = legacy(&scripted, &ClientCapabilities::default()).await.unwrap_err();
         assert!(matches!(&refused, LinkError::Protocol(why) if !why.contains('\u{1b}')), "{answer}: {refused}");
-        assert_eq!(scripted.sent(), ["connect", "initialize", "close"]);
+        assert_eq!(scripted.sent_methods(), ["connect", "initialize", "close"]);
     }
-    let scripted = Scripted::new(true, |_, _| error(-32603, None));
+    let scripted = ScriptedConnector::new(true, |_, _| error(-32603, None));
     assert!(matches!(legacy(&scripted, &ClientCapabilities::default()).await, Err(LinkError::Protocol(_))));
 }
 
 #[tokio::test]
 async fn a_server_that_names_its_revisions_in_an_error_gets_one_of_them() {
-    let scripted = Scripted::new(true, |_, outgoing| {
+    let scripted = ScriptedConnector::new(true, |_, outgoing| {
         if outgoing.body.windows(10).any(|w| w == b"2025-03-26") {
             result(r#"{"protocolVersion":"2025-03-26","capabilities":{}}"#)
         } else {
@@ -55,28 +55,30 @@ async fn a_server_that_names_its_revisions_in_an_error_gets_one_of_them() {
     });
     let found = legacy(&scripted, &ClientCapabilities::default()).await.unwrap();
     assert_eq!(found.revision, Revision::V2025_03_26);
-    assert_eq!(scripted.sent()[..5], ["connect", "initialize", "close", "connect", "initialize"]);
+    assert_eq!(scripted.sent_methods()[..5], ["connect", "initialize", "close", "connect", "initialize"]);
 
     // One that refuses what it names is not asked for ever.
-    let scripted = Scripted::new(true, |_, _| error(-32602, Some(r#"{"supported":["2025-11-25","2024-11-05"]}"#)));
+    let scripted =
+        ScriptedConnector::new(true, |_, _| error(-32602, Some(r#"{"supported":["2025-11-25","2024-11-05"]}"#)));
     assert!(legacy(&scripted, &ClientCapabilities::default()).await.is_err());
 }
 
 #[tokio::test]
 async fn the_stateless_era_needs_no_words() {
-    let scripted = Scripted::new(false, |_, _| panic!("nothing is sent"));
+    let scripted = ScriptedConnector::new(false, |_, _| panic!("nothing is sent"));
     let known = negotiated(Revision::MODERN);
     let nothing = ClientCapabilities::default();
     open(&scripted, Era::Modern, Some(&known), &nothing, listener()).await.unwrap();
-    assert_eq!(scripted.sent(), ["connect", "opened 2026-07-28"]);
+    assert_eq!(scripted.sent_methods(), ["connect", "opened 2026-07-28"]);
 
-    let scripted = Scripted::new(false, |_, _| result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#));
+    let scripted =
+        ScriptedConnector::new(false, |_, _| result(r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#));
     open(&scripted, Era::Modern, None, &nothing, listener()).await.unwrap();
-    assert_eq!(scripted.sent(), ["connect", "server/discover", "opened 2026-07-28"]);
+    assert_eq!(scripted.sent_methods(), ["connect", "server/discover", "opened 2026-07-28"]);
 
-    let scripted = Scripted::new(false, |_, _| result("{}"));
+    let scripted = ScriptedConnector::new(false, |_, _| result("{}"));
     assert!(open(&scripted, Era::Modern, None, &nothing, listener()).await.is_err());
-    assert_eq!(scripted.sent(), ["connect", "server/discover", "close"]);
+    assert_eq!(scripted.sent_methods(), ["connect", "server/discover", "close"]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::link::{
     received::{self, MAX_MESSAGE, Received, shown},
     wire::{cancelled_id, is_about_server},
 };
-use countersign_protocol::event_stream::{Event, Events, TooLong};
+use countersign_protocol::event_stream::{Event, EventReader, EventTooLong};
 
 /// How often an interrupted stream is taken up again without anything new on it.
 const RESUMES: u32 = 5;
@@ -144,7 +144,7 @@ impl HttpLink {
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
-        let mut events = Events::new(MAX_MESSAGE);
+        let mut events = EventReader::new(MAX_MESSAGE);
         let mut idle = 0;
         loop {
             let ended = loop {
@@ -154,7 +154,7 @@ impl HttpLink {
                     None => break LinkError::Lost("its stream ended before the answer".to_owned()),
                 };
                 events.push(&chunk);
-                while let Some(event) = events.take().map_err(too_long)? {
+                while let Some(event) = events.next_event().map_err(too_long)? {
                     idle = 0;
                     if let Some(answer) = self.event(&event, mode, id, listener)? {
                         let more = events.has_input();
@@ -196,7 +196,7 @@ impl HttpLink {
     }
 }
 
-pub(crate) fn too_long(_: TooLong) -> LinkError {
+pub(crate) fn too_long(_: EventTooLong) -> LinkError {
     LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"))
 }
 

@@ -179,7 +179,7 @@ impl MessageBody for Permitted {
         if this.body.is_empty() {
             return Poll::Ready(None);
         }
-        if this.permit.as_ref().is_some_and(|permit| !permit.holds()) {
+        if this.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
             this.withheld.set(true);
             return Poll::Ready(Some(Err(std::io::Error::other("it may not go out any more"))));
         }

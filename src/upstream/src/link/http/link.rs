@@ -31,7 +31,7 @@ use crate::link::{
     server_requests::{Asked, Queue},
     wire,
 };
-use countersign_protocol::{Era, Method, Revision, headers::encoded};
+use countersign_protocol::{Era, Method, Revision, headers::encode_value};
 
 static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(super) static METHOD: HeaderName = HeaderName::from_static("mcp-method");
@@ -233,7 +233,7 @@ fn extra(modern: bool, outgoing: &Outgoing) -> Result<Extra, LinkError> {
 }
 
 pub(super) fn value(text: &str) -> Result<HeaderValue, LinkError> {
-    HeaderValue::from_str(&encoded(text)).map_err(|error| LinkError::Unreachable(error.to_string()))
+    HeaderValue::from_str(&encode_value(text)).map_err(|error| LinkError::Unreachable(error.to_string()))
 }
 
 /// Cancels a request of the handshake era whose future is dropped: closing the stream does not
@@ -298,14 +298,14 @@ impl Drop for HttpLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Heard;
+    use crate::testing::RecordingListener;
 
     #[actix::test]
     async fn a_server_that_takes_no_answers_gets_few_connections_and_is_given_up() {
         let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
         let place = Place::new(&url, &[], None);
-        let link = HttpLink::new(&place, Arc::new(Heard::default()), &Arc::default()).unwrap();
+        let link = HttpLink::new(&place, Arc::new(RecordingListener::default()), &Arc::default()).unwrap();
         link.chores.get_or_init(|| chores::start(Arc::clone(&link.shared)));
         let queue = link.queue();
         for _ in 0..chores::WAITING {

@@ -19,7 +19,7 @@ use crate::link::{
     server_requests::Queue,
 };
 use countersign_net::Backoff;
-use countersign_protocol::event_stream::Events;
+use countersign_protocol::event_stream::EventReader;
 
 /// The pauses between two connections if the server names no time.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
@@ -48,8 +48,8 @@ async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, 
 }
 
 /// The time that the server asked for, else one that grows with every failure.
-fn pause(events: &Events, failures: u32) -> Duration {
-    match events.retry() {
+fn pause(events: &EventReader, failures: u32) -> Duration {
+    match events.retry_millis() {
         Some(retry) => Duration::from_millis(retry).clamp(LEAST_RETRY, MAX_RETRY),
         None => BACKOFF.step(failures.saturating_sub(1)),
     }
@@ -61,14 +61,14 @@ fn pause(events: &Events, failures: u32) -> Duration {
 /// What may be better the next time; not [`LinkError::SessionGone`], which is final.
 pub(super) async fn resume(
     shared: &Shared,
-    events: &mut Events,
+    events: &mut EventReader,
     attempt: u32,
 ) -> Result<Option<HttpAnswer>, LinkError> {
     let Some(last) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
     tokio::time::sleep(pause(events, attempt)).await;
     match get(shared, Some(&last)).await {
         Ok(response) => {
-            events.restart();
+            events.reset_for_reconnect();
             Ok(response)
         }
         Err(LinkError::SessionGone) => Ok(None),
@@ -86,7 +86,7 @@ pub(super) async fn run(shared: Arc<Shared>, queue: Queue) {
 }
 
 async fn listen(shared: &Shared, queue: &Queue) {
-    let mut events = Events::new(MAX_MESSAGE);
+    let mut events = EventReader::new(MAX_MESSAGE);
     let mut failures = 0;
     loop {
         let last = events.last_id().map(ToOwned::to_owned);
@@ -94,7 +94,7 @@ async fn listen(shared: &Shared, queue: &Queue) {
         shared.listens.cancel();
         match stream {
             Ok(Some(response)) => {
-                events.restart();
+                events.reset_for_reconnect();
                 if read(shared, queue, response, &mut events).await {
                     failures = 0;
                 } else {
@@ -112,12 +112,12 @@ async fn listen(shared: &Shared, queue: &Queue) {
 }
 
 /// Whether there was anything on it.
-async fn read(shared: &Shared, queue: &Queue, mut response: HttpAnswer, events: &mut Events) -> bool {
+async fn read(shared: &Shared, queue: &Queue, mut response: HttpAnswer, events: &mut EventReader) -> bool {
     let mut any = false;
     while let Some(Ok(chunk)) = response.next().await {
         events.push(&chunk);
         loop {
-            let event = match events.take() {
+            let event = match events.next_event() {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(_) => {
@@ -160,14 +160,14 @@ mod tests {
     #[test]
     fn a_server_says_when_to_come_again_within_bounds() {
         let told = |retry: &str| {
-            let mut events = Events::new(1024);
+            let mut events = EventReader::new(1024);
             events.push(format!("retry: {retry}\n\n").as_bytes());
-            assert_eq!(events.take(), Ok(None));
+            assert_eq!(events.next_event(), Ok(None));
             pause(&events, 1)
         };
         assert_eq!(told("500"), Duration::from_millis(500));
         assert_eq!(told("0"), LEAST_RETRY);
         assert_eq!(told("99999999999999"), MAX_RETRY);
-        assert_eq!(pause(&Events::new(1), 1), BACKOFF.first);
+        assert_eq!(pause(&EventReader::new(1), 1), BACKOFF.first);
     }
 }

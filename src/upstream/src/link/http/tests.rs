@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::*;
 use crate::{
     link::{Outgoing, Response},
-    testing::{Heard, negotiated},
+    testing::{RecordingListener, negotiated},
 };
 use countersign_config::Authorities;
 use countersign_protocol::Revision;
@@ -101,12 +101,12 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
 
         let open = async |trust: &Arc<trust::Trust>| {
             let connector = HttpConnector::new(Place { trust: Arc::clone(trust), ..Place::new(&url, &[], None) }, true);
-            let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
+            let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.opened(&negotiated(Revision::MODERN));
             link
         };
         let public = open(&trust::Trust::new(None)).await;
-        let refused = public.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await;
+        let refused = public.request(&Outgoing::new(1, "json", None), Arc::new(RecordingListener::default())).await;
         assert!(matches!(&refused, Err(LinkError::Unreachable(_))), "{refused:?}");
 
         let mut trust = trust::Trust::new(Some(&authorities));
@@ -116,7 +116,7 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         }
         let link = open(&trust).await;
         for (id, method) in [(2, "json"), (3, "stream"), (4, "json")] {
-            let answer = link.request(&Outgoing::new(id, method, None), Arc::new(Heard::default())).await;
+            let answer = link.request(&Outgoing::new(id, method, None), Arc::new(RecordingListener::default())).await;
             let Ok(Response::Result(result)) = answer else { panic!("{answer:?}") };
             let result: Value = serde_json::from_str(result.get()).unwrap();
             assert_eq!(
@@ -126,13 +126,13 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         }
         // The connection stands, and yet it does not go out.
         let withheld = Outgoing { permit: Some(Permit(Arc::new(|| false))), ..Outgoing::new(7, "withheld", None) };
-        let refused = link.request(&withheld, Arc::new(Heard::default())).await;
+        let refused = link.request(&withheld, Arc::new(RecordingListener::default())).await;
         assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
         let permitted = Outgoing { permit: Some(Permit(Arc::new(|| true))), ..Outgoing::new(8, "json", None) };
-        assert!(link.request(&permitted, Arc::new(Heard::default())).await.is_ok());
+        assert!(link.request(&permitted, Arc::new(RecordingListener::default())).await.is_ok());
         assert!(has_ended.try_recv().is_err());
         // Dropping a request closes its stream, and only that.
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(RecordingListener::default());
         {
             let outgoing = Outgoing::new(5, "endless", None);
             let mut endless = link.request(&outgoing, heard.clone());
@@ -142,7 +142,7 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
             assert!(has_ended.try_recv().is_err());
         }
         tokio::time::timeout(Duration::from_secs(20), has_ended.recv()).await.unwrap();
-        assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
+        assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(RecordingListener::default())).await.is_ok());
         // So that no connection is opened for nothing.
         assert_eq!(trust.is_http2.load(Ordering::Relaxed), http2);
         handle.stop(false).await;
@@ -155,7 +155,9 @@ async fn whether_a_call_may_go_out_is_looked_at_once_its_connection_stands() {
     server.set_nonblocking(true).unwrap();
     let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto };
-    let link = connector(&url, &Arc::new(UpstreamConfig::new("s", target))).connect(Arc::new(Heard::default())).await;
+    let link = connector(&url, &Arc::new(UpstreamConfig::new("s", target)))
+        .connect(Arc::new(RecordingListener::default()))
+        .await;
     let link = link.unwrap();
     link.opened(&negotiated(Revision::MODERN));
     // It may, until the connection is there.
@@ -167,7 +169,7 @@ async fn whether_a_call_may_go_out_is_looked_at_once_its_connection_stands() {
         false
     }));
     let outgoing = Outgoing { permit: Some(permit), ..Outgoing::new(1, "tools/call", None) };
-    let refused = link.request(&outgoing, Arc::new(Heard::default()));
+    let refused = link.request(&outgoing, Arc::new(RecordingListener::default()));
     let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.unwrap();
     assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
     let mut stream = dialled.lock().unwrap().take().unwrap();
@@ -204,9 +206,9 @@ async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transp
     let post = |trusted: bool| {
         let connector = at("https", "mcp", UrlTransport::StreamableHttp, trusted);
         async move {
-            let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
+            let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.opened(&negotiated(Revision::MODERN));
-            link.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await
+            link.request(&Outgoing::new(1, "json", None), Arc::new(RecordingListener::default())).await
         }
     };
     assert!(matches!(post(true).await, Ok(Response::Result(_))));
@@ -218,7 +220,7 @@ async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transp
     {
         let open = |trusted| {
             let connector = at(scheme, path, transport, trusted);
-            async move { connector.connect(Arc::new(Heard::default())).await.map(drop) }
+            async move { connector.connect(Arc::new(RecordingListener::default())).await.map(drop) }
         };
         let refused = open(false).await;
         assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{scheme}: {refused:?}");

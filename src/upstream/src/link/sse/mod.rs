@@ -27,7 +27,7 @@ use super::{
     received::{self, MAX_MESSAGE, shown},
 };
 use countersign_protocol::Era;
-use countersign_protocol::event_stream::Events;
+use countersign_protocol::event_stream::EventReader;
 use countersign_provider::Permit;
 
 /// How long a server may take to open the stream and to name its endpoint.
@@ -78,7 +78,7 @@ impl Connector for SseConnector {
 }
 
 /// Opens the stream and reads it up to the endpoint.
-async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
+async fn open(place: &Place) -> Result<(HttpAnswer, EventReader, Uri), LinkError> {
     let uri = place.uri()?;
     let mut headers = place.headers.clone();
     headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -96,9 +96,9 @@ async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
             _ => LinkError::Status { status: status.as_u16(), body: shown(&body) },
         });
     }
-    let mut events = Events::new(MAX_MESSAGE);
+    let mut events = EventReader::new(MAX_MESSAGE);
     loop {
-        while let Some(event) = events.take().map_err(too_long)? {
+        while let Some(event) = events.next_event().map_err(too_long)? {
             if event.name == "endpoint" {
                 let endpoint = endpoint(&uri, &event.data)?;
                 return Ok((response, events, endpoint));
@@ -138,11 +138,11 @@ fn post_head(place: &Place, endpoint: Uri) -> Arc<Head> {
     Head::new(endpoint, headers, &place.trust)
 }
 
-async fn read(mux: Arc<Mux>, stop: CancellationToken, mut response: HttpAnswer, mut events: Events) {
+async fn read(mux: Arc<Mux>, stop: CancellationToken, mut response: HttpAnswer, mut events: EventReader) {
     let reading = async {
         loop {
             loop {
-                match events.take() {
+                match events.next_event() {
                     Ok(Some(event)) if event.is_message() => mux.receive_or_log(&event.data),
                     Ok(Some(_)) => {}
                     Ok(None) => break,

@@ -1,6 +1,7 @@
-//! Starts `countersign serve` with fresh data; decides over REST; ends it by pid when dropped.
+//! Starts `countersign serve` with fresh data, decides over REST, and ends it by pid on drop.
 //!
-//! `COUNTERSIGN_TEST_NODES=3` has every gateway be three on one PostgreSQL behind nginx (`tests/clients/cluster.mjs`).
+//! With `COUNTERSIGN_TEST_NODES=3`, every gateway is three on one PostgreSQL behind nginx
+//! (`tests/clients/cluster.mjs`).
 
 use std::{
     path::{Path, PathBuf},
@@ -16,13 +17,13 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// The program under test: `COUNTERSIGN_BIN`, counted from the repository, or its debug build.
+/// Returns the program under test: `COUNTERSIGN_BIN`, relative to the repository, or its debug build.
 pub(crate) fn binary() -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     repository.join(std::env::var_os("COUNTERSIGN_BIN").unwrap_or_else(|| "target/debug/countersign".into()))
 }
 
-/// Nothing of the developer's own configuration reaches the program.
+/// Returns an environment without the developer's own configuration.
 pub(crate) fn environment() -> Vec<(String, String)> {
     let kept = ["PATH", "HOME", "TMPDIR"].into_iter();
     let mut all: Vec<_> = kept.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect();
@@ -34,9 +35,9 @@ pub(crate) struct Gateway {
     data: PathBuf,
     port: u16,
     key: String,
-    /// Killed when dropped; several end with the standard input of what started them.
+    /// Killed on drop; several end with the stdin of the process that started them.
     _child: Child,
-    /// Removed when dropped.
+    /// Removed on drop.
     _folder: tempfile::TempDir,
 }
 
@@ -114,7 +115,7 @@ impl Gateway {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Approves or rejects the change as it stands.
+    /// Approves or rejects the current version of the change.
     pub(crate) async fn decide(&self, change: &str, decision: &str, comment: &str) -> Result<()> {
         let (_, seen) = self.request("GET", &format!("/api/changes/{change}"), None).await?;
         let body = json!({
@@ -125,7 +126,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a separate connection.
     async fn request(&self, method: &str, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         let body = body.map(|body| body.to_string()).unwrap_or_default();
@@ -157,7 +158,7 @@ fn write_config(folder: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The port of the gateway that is this process, as it says itself in its data directory: it takes whichever is free.
+/// Returns the port that this process has published in its data directory.
 fn published(data: &Path, pid: Option<u32>) -> Option<u16> {
     let file: Value = serde_json::from_slice(&std::fs::read(data.join("gateway.json")).ok()?).ok()?;
     let own = file["pid"].as_u64()? == u64::from(pid?);

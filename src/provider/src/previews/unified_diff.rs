@@ -1,17 +1,17 @@
-//! Unified diffs, as tools answer with them, line by line.
+//! Parses unified diffs in tools' answers into lines.
 //!
-//! Within a hunk the numbers of its header count, so that a file whose lines look like headers forges none.
+//! Inside a hunk, the line counts of its header decide, so that a file whose lines look like headers cannot forge one.
 
 use std::borrow::Cow;
 
 use countersign_domain::changes::LineOp;
 
-/// The lines of the text, with what is left out between hunks; text around the hunks is a note.
+/// Returns the lines of the diff, with the number of lines skipped between hunks. Text outside of hunks becomes notes.
 #[must_use]
-pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
+pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
     let mut out: Vec<(LineOp, Cow<'_, str>)> = Vec::new();
     let (mut old, mut new) = (0_u64, 0_u64);
-    // The line of the old file that comes next, within one file.
+    // The next line of the old version of the current file.
     let mut next = 1_u64;
     for line in unfenced(text).split('\n') {
         if (old, new) == (0, 0) {
@@ -19,9 +19,9 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
                 if hunk.old_start > next {
                     out.push((LineOp::Skip, (hunk.old_start - next).to_string().into()));
                 }
-                (old, new, next) = (hunk.old, hunk.new, hunk.old_start.saturating_add(hunk.old));
-                // What a function's name or the like stands behind.
-                if !hunk.rest.is_empty() {
+                (old, new, next) = (hunk.old_lines, hunk.new_lines, hunk.old_start.saturating_add(hunk.old_lines));
+                // The hunk's section, usually the name of a function.
+                if !hunk.section.is_empty() {
                     out.push((LineOp::Note, line.into()));
                 }
                 continue;
@@ -36,15 +36,15 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
             Some(b'+') => (LineOp::Insert, line.get(1..).unwrap_or_default()),
             Some(b'-') => (LineOp::Delete, line.get(1..).unwrap_or_default()),
             Some(b' ') => (LineOp::Equal, line.get(1..).unwrap_or_default()),
-            // "\ No newline at end of file" counts for neither side.
+            // "\ No newline at end of file" belongs to neither version.
             Some(b'\\') => {
                 out.push((LineOp::Note, line.into()));
                 continue;
             }
-            // Some programs strip the blank of an empty line.
+            // Some programs strip the space of an empty line.
             None => (LineOp::Equal, line),
             Some(_) => {
-                // No diff after all: the rest is told as it is.
+                // Not a diff after all, so the rest is shown as it is.
                 (old, new) = (0, 0);
                 out.push((LineOp::Note, line.into()));
                 continue;
@@ -60,7 +60,7 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
     out
 }
 
-/// The text without the Markdown fence around it.
+/// Returns the text without the Markdown fence around it.
 fn unfenced(text: &str) -> &str {
     let ticks = text.len() - text.trim_start_matches('`').len();
     if ticks < 3 {
@@ -72,23 +72,24 @@ fn unfenced(text: &str) -> &str {
     body.strip_suffix(fence).unwrap_or(body)
 }
 
+/// The header of a hunk (`@@ -1,3 +1,2 @@ section`).
 struct Hunk<'a> {
     old_start: u64,
-    old: u64,
-    new: u64,
-    rest: &'a str,
+    old_lines: u64,
+    new_lines: u64,
+    section: &'a str,
 }
 
 impl<'a> Hunk<'a> {
     fn parse(line: &'a str) -> Option<Self> {
-        let (ranges, rest) = line.strip_prefix("@@ -")?.split_once(" @@")?;
-        let (old, new) = ranges.split_once(" +")?;
+        let (ranges, section) = line.strip_prefix("@@ -")?.split_once(" @@")?;
+        let (old_lines, new_lines) = ranges.split_once(" +")?;
         let range = |text: &str| -> Option<(u64, u64)> {
             let (start, count) = text.split_once(',').unwrap_or((text, "1"));
             Some((start.parse().ok()?, count.parse().ok()?))
         };
-        let ((old_start, old), (_, new)) = (range(old)?, range(new)?);
-        Some(Self { old_start, old, new, rest: rest.trim() })
+        let ((old_start, old_lines), (_, new_lines)) = (range(old_lines)?, range(new_lines)?);
+        Some(Self { old_start, old_lines, new_lines, section: section.trim() })
     }
 }
 
@@ -96,7 +97,7 @@ impl<'a> Hunk<'a> {
 mod tests {
     use super::*;
 
-    fn shown(text: &str) -> Vec<String> {
+    fn marked_lines(text: &str) -> Vec<String> {
         let mark = |op| match op {
             LineOp::Equal => ' ',
             LineOp::Insert => '+',
@@ -104,14 +105,14 @@ mod tests {
             LineOp::Skip => '@',
             LineOp::Note => '#',
         };
-        lines(text).into_iter().map(|(op, line)| format!("{}{line}", mark(op))).collect()
+        parse_lines(text).into_iter().map(|(op, line)| format!("{}{line}", mark(op))).collect()
     }
 
     #[test]
-    fn a_diff_is_told_line_by_line() {
+    fn parse_lines_classifies_each_line() {
         let text = "Staged changes:\ndiff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -3,2 +3,2 @@ fn x\n keep\n-old\n+new\n\\ No newline at end of file\n@@ -9 +9 @@\n-x\n+y\n";
         assert_eq!(
-            shown(text),
+            marked_lines(text),
             [
                 "#Staged changes:",
                 "#diff --git a/a b/a",
@@ -131,17 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_look_like_headers_are_content_within_a_hunk() {
+    fn header_like_lines_inside_hunk_are_content() {
         let text = "@@ -1,3 +1,2 @@\n--- a/other\n-@@ -1 +1 @@\n kept\n+++ new\n";
-        assert_eq!(shown(text), ["--- a/other", "-@@ -1 +1 @@", " kept", "+++ new"]);
+        assert_eq!(marked_lines(text), ["--- a/other", "-@@ -1 +1 @@", " kept", "+++ new"]);
     }
 
     #[test]
-    fn a_fence_goes_and_what_is_no_diff_stays() {
-        assert_eq!(shown("````diff\n@@ -1 +1 @@\n-```\n+b\n````\n\n"), ["-```", "+b"]);
-        assert_eq!(shown("nothing to commit"), ["#nothing to commit"]);
-        assert_eq!(shown(""), Vec::<String>::new());
-        assert_eq!(shown("@@ -1,9999999999999999999999 +1 @@\n-x"), ["#@@ -1,9999999999999999999999 +1 @@", "#-x"]);
-        assert_eq!(shown("@@ -1,5 +1,5 @@\nrubbish\n-x"), ["#rubbish", "#-x"]);
+    fn markdown_fence_is_removed_and_other_text_kept() {
+        assert_eq!(marked_lines("````diff\n@@ -1 +1 @@\n-```\n+b\n````\n\n"), ["-```", "+b"]);
+        assert_eq!(marked_lines("nothing to commit"), ["#nothing to commit"]);
+        assert_eq!(marked_lines(""), Vec::<String>::new());
+        assert_eq!(
+            marked_lines("@@ -1,9999999999999999999999 +1 @@\n-x"),
+            ["#@@ -1,9999999999999999999999 +1 @@", "#-x"]
+        );
+        assert_eq!(marked_lines("@@ -1,5 +1,5 @@\nrubbish\n-x"), ["#rubbish", "#-x"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Keys and codes of the gateway's data directory, as the endpoints use them.
+//! The keys, codes and sign-ins of the gateway's store.
 
 use std::{path::Path, sync::Arc};
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     codes::CodeStore,
     dashboard::SignInStore,
-    keyring::{Held, HeldKeys},
+    keyring::{ValidKeySource, ValidKeys},
     keys::{KeyStore, StoredKey},
 };
 use countersign_domain::principal::SecretHash;
@@ -17,34 +17,36 @@ use countersign_store::{
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
 };
 
-/// Two connections to the database: looking a key up must not wait behind a write.
-pub struct Stored {
+/// Credentials of the store, with separate connections so that a look-up never waits for a write.
+pub struct StoredCredentials {
     reads: Arc<dyn Credentials>,
     writes: Arc<dyn Credentials>,
 }
 
-impl Stored {
+impl StoredCredentials {
+    /// Opens the credentials of a store.
+    ///
     /// # Errors
-    /// Those of opening the database.
+    /// Errors of opening the database.
     pub fn open(place: &Place) -> Result<Self, StoreError> {
         Ok(Self { reads: place.credentials()?, writes: place.credentials()? })
     }
 
-    /// Those of the embedded database in a directory.
+    /// Opens the credentials of the embedded database in a directory.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as [`Self::open`].
     pub fn in_directory(dir: &Path) -> Result<Self, StoreError> {
         Self::open(&Place::directory(dir))
     }
 
-    /// For listings, and for writes off the hot path.
+    /// Returns the credentials for listings, and for writes off the hot path.
     #[must_use]
     pub fn keys(&self) -> &dyn Credentials {
         &*self.writes
     }
 
-    /// Notes in the background that a key is in use, at most once a minute: it is a durable write.
+    /// Records in the background that a key was used, at most once a minute, because it is a durable write.
     fn note_use(&self, key: &ApiKey) {
         let now = Timestamp::now();
         if !is_worth_noting(key, now) {
@@ -60,14 +62,14 @@ impl Stored {
     }
 }
 
-fn unavailable(error: &StoreError) -> McpError {
+fn report_unavailable(error: &StoreError) -> McpError {
     tracing::error!(%error, "cannot read keys");
     error.to_mcp()
 }
 
-impl KeyStore for Stored {
+impl KeyStore for StoredCredentials {
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-        let found = self.reads.find(hash).map_err(|error| unavailable(&error))?;
+        let found = self.reads.find(hash).map_err(|error| report_unavailable(&error))?;
         if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none()) {
             self.note_use(key);
         }
@@ -75,36 +77,36 @@ impl KeyStore for Stored {
     }
 }
 
-impl HeldKeys for Stored {
-    fn held(&self) -> Result<Held, StoreError> {
+impl ValidKeySource for StoredCredentials {
+    fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
         self.reads.held()
     }
 }
 
-impl CodeStore for Stored {
-    fn knows_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
-        self.reads.knows_code(hash).map_err(|error| unavailable(&error))
+impl CodeStore for StoredCredentials {
+    fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
+        self.reads.knows_code(hash).map_err(|error| report_unavailable(&error))
     }
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
-        self.writes.take_code(hash, now).map_err(|error| unavailable(&error))
+        self.writes.take_code(hash, now).map_err(|error| report_unavailable(&error))
     }
 }
 
-impl SignInStore for Stored {
-    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), McpError> {
-        self.writes.put_sign_in(sign_in, gone).map_err(|error| unavailable(&error))
+impl SignInStore for StoredCredentials {
+    fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
+        self.writes.put_sign_in(sign_in, removed).map_err(|error| report_unavailable(&error))
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
-        self.reads.sign_in(id).map_err(|error| unavailable(&error))
+        self.reads.sign_in(id).map_err(|error| report_unavailable(&error))
     }
 
     fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
-        self.reads.sign_ins().map_err(|error| unavailable(&error))
+        self.reads.sign_ins().map_err(|error| report_unavailable(&error))
     }
 
-    fn note_sign_in(&self, id: SecretHash, at: Timestamp) {
+    fn record_use(&self, id: SecretHash, at: Timestamp) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let writes = Arc::clone(&self.writes);
         runtime.spawn_blocking(move || {
@@ -114,8 +116,8 @@ impl SignInStore for Stored {
         });
     }
 
-    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), McpError> {
-        self.writes.forget_sign_ins(gone).map_err(|error| unavailable(&error))
+    fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
+        self.writes.forget_sign_ins(removed).map_err(|error| report_unavailable(&error))
     }
 }
 
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn keys_and_codes_of_another_process_work_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = Arc::new(Stored::open(&Place::directory(dir.path())).unwrap());
+        let stored = Arc::new(StoredCredentials::open(&Place::directory(dir.path())).unwrap());
         let auth = Authenticator::new(&Config::default(), Arc::clone(&stored) as Arc<dyn KeyStore>);
         let other = Place::directory(dir.path()).credentials().unwrap();
         let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
@@ -150,13 +152,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn use_is_noted() {
+    async fn key_use_is_recorded() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = Stored::open(&Place::directory(dir.path())).unwrap();
+        let stored = StoredCredentials::open(&Place::directory(dir.path())).unwrap();
         let new = keys::create("ci", Role::Agent, Timestamp::now()).unwrap();
         stored.keys().insert(&new.key, &new.hash).unwrap();
         stored.find_key(&new.hash).unwrap().unwrap();
-        // The background write takes its turn on the same mutex; ask until it has.
+        // The background write waits for the same mutex, so poll until it is done.
         while stored.keys().list().unwrap()[0].last_used_at.is_none() {
             tokio::task::yield_now().await;
         }

@@ -1,58 +1,62 @@
-//! Recipes for servers that many people use, which come with the program (`config/previews`).
+//! Recipes for widely used servers that are shipped with the program (`config/previews`).
 //!
 //! To add a recipe:
-//! 1. Write it into the file of its server in `config/previews`, by the tool's own name; `docs/previews.md` and
-//!    `config/countersign.yaml` explain the keys. It may call only tools that read. `every_shipped_recipe_can_be_read`
-//!    reads it.
-//! 2. For a server without a file, make one and add it to [`SHIPPED`], with what its packages and programs are called:
-//!    `every_file_of_recipes_is_shipped_and_its_server_is_known`.
+//! 1. Write it into the file of its server in `config/previews`, under the tool's own name. `docs/previews.md` and
+//!    `config/countersign.yaml` explain the keys. It may call only read-only tools. `every_shipped_recipe_can_be_read`
+//!    compiles it.
+//! 2. For a server without a file, make one and add it to [`SHIPPED_RECIPE_SETS`], with what its packages and programs are called:
+//!    `every_recipe_file_is_shipped_with_server_aliases`.
 //! 3. Call its tool on the real server in `tests/clients/previews.test.mjs`:
 //!    `every_shipped_recipe_is_tried_with_its_server`, in `src/config/src/servers/previews.rs`, misses it otherwise.
 
 use std::path::Path;
 
-/// A set: its name, its file, and what its server is called where it is started.
-pub struct Shipped {
+/// A set of recipes with the names by which a command identifies its server.
+pub struct RecipeSet {
     pub name: &'static str,
     pub yaml: &'static str,
-    /// Names of packages, modules, programs and images.
-    called: &'static [&'static str],
+    /// Names of the server's packages, modules, programs and images.
+    aliases: &'static [&'static str],
 }
 
-pub const SHIPPED: [Shipped; 3] = [
-    Shipped {
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 3] = [
+    RecipeSet {
         name: "filesystem",
         yaml: include_str!("../../../../config/previews/filesystem.yaml"),
-        called: &["@modelcontextprotocol/server-filesystem", "mcp-server-filesystem", "mcp/filesystem"],
+        aliases: &["@modelcontextprotocol/server-filesystem", "mcp-server-filesystem", "mcp/filesystem"],
     },
-    Shipped {
+    RecipeSet {
         name: "git",
         yaml: include_str!("../../../../config/previews/git.yaml"),
-        called: &["mcp-server-git", "mcp_server_git", "mcp/git"],
+        aliases: &["mcp-server-git", "mcp_server_git", "mcp/git"],
     },
-    Shipped {
+    RecipeSet {
         name: "memory",
         yaml: include_str!("../../../../config/previews/memory.yaml"),
-        called: &["@modelcontextprotocol/server-memory", "mcp-server-memory", "mcp/memory"],
+        aliases: &["@modelcontextprotocol/server-memory", "mcp-server-memory", "mcp/memory"],
     },
 ];
 
 #[must_use]
-pub fn named(name: &str) -> Option<&'static Shipped> {
-    SHIPPED.iter().find(|set| set.name == name)
+pub fn find_by_name(name: &str) -> Option<&'static RecipeSet> {
+    SHIPPED_RECIPE_SETS.iter().find(|set| set.name == name)
 }
 
-/// The set for the server that this command starts, by the first of its words that names one.
+/// Returns the set of the server that a command starts: that of the first word which names a known server.
 #[must_use]
-pub fn recognised(command: &str, args: &[String]) -> Option<&'static Shipped> {
+pub fn find_by_command(command: &str, args: &[String]) -> Option<&'static RecipeSet> {
     let program = Path::new(command).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let words = std::iter::once(program).chain(args.iter().map(String::as_str));
-    words.flat_map(|word| SHIPPED.iter().filter(move |set| set.called.iter().any(|name| is(word, name)))).next()
+    words
+        .flat_map(|word| {
+            SHIPPED_RECIPE_SETS.iter().filter(move |set| set.aliases.iter().any(|name| is_name_of_server(word, name)))
+        })
+        .next()
 }
 
-/// Whether the word is that name, with a version or without, or a file of the package of that name. A folder that has
-/// the name of a server is none.
-fn is(word: &str, name: &str) -> bool {
+/// Returns `true` if the word is this name with an optional version, or a file of the package of this name. A folder
+/// with the same name does not count.
+fn is_name_of_server(word: &str, name: &str) -> bool {
     let rest = match word.rsplit_once("node_modules/") {
         Some((_, package)) => package.strip_prefix(name).filter(|rest| rest.starts_with('/')),
         None => {
@@ -68,11 +72,11 @@ mod tests {
 
     fn set(command: &str, args: &[&str]) -> Option<&'static str> {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        recognised(command, &args).map(|set| set.name)
+        find_by_command(command, &args).map(|set| set.name)
     }
 
     #[test]
-    fn public_servers_are_known_by_their_packages() {
+    fn public_servers_are_recognised_by_package() {
         assert_eq!(set("npx", &["-y", "@modelcontextprotocol/server-filesystem", "/srv"]), Some("filesystem"));
         assert_eq!(
             set("npx", &["-y", "@modelcontextprotocol/server-filesystem@2026.8.31", "/srv"]),
@@ -86,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_recipes_is_shipped_and_its_server_is_known() {
+    fn every_recipe_file_is_shipped_with_server_aliases() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/previews");
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
             let path = entry.unwrap().path();
@@ -94,17 +98,17 @@ mod tests {
         };
         let mut files: Vec<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
         files.sort_unstable();
-        assert_eq!(files, SHIPPED.each_ref().map(|set| set.name));
-        for shipped in &SHIPPED {
-            assert!(!shipped.called.is_empty(), "{}", shipped.name);
-            for word in shipped.called {
+        assert_eq!(files, SHIPPED_RECIPE_SETS.each_ref().map(|set| set.name));
+        for shipped in &SHIPPED_RECIPE_SETS {
+            assert!(!shipped.aliases.is_empty(), "{}", shipped.name);
+            for word in shipped.aliases {
                 assert_eq!(set("npx", &[word]), Some(shipped.name), "{word}");
             }
         }
     }
 
     #[test]
-    fn what_only_looks_like_one_is_none() {
+    fn similar_names_are_not_recognised() {
         assert_eq!(set("npx", &["@modelcontextprotocol/server-everything"]), None);
         assert_eq!(set("npx", &["@evil/server-filesystem"]), None);
         assert_eq!(set("npx", &["@modelcontextprotocol/server-filesystem-evil"]), None);

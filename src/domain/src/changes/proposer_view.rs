@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use super::{Change, ChangeFault, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation};
 
 /// What stands in place of the preview.
-const PREVIEW: &str =
+const WITHHELD_PREVIEW_TEXT: &str =
     "You may not read the present state yourself, so what this would alter in it is shown to reviewers only.";
 /// What stands in place of the reason why a diff does not hold any more.
-const STALE: &str =
+const WITHHELD_STALE_TEXT: &str =
     "What this was previewed against is not as it was, or cannot be looked at; a person must look again.";
 
 /// See the module's page.
@@ -59,7 +59,9 @@ impl Change {
             (false, _) => (Operation::Update, (&*self.target.label).into(), (&*self.summary).into()),
         };
         let fault = fault.map(|fault| match self.state {
-            ChangeState::Stale => Cow::Owned(ChangeFault { code: "CHANGE_STALE".into(), message: STALE.into() }),
+            ChangeState::Stale => {
+                Cow::Owned(ChangeFault { code: "CHANGE_STALE".into(), message: WITHHELD_STALE_TEXT.into() })
+            }
             _ => Cow::Borrowed(fault),
         });
         let entity_type = if named_by_state { "tool" } else { &self.target.entity_type };
@@ -84,7 +86,7 @@ impl Diff {
             label: "Preview".into(),
             before: None,
             after: None,
-            lines: vec![DiffLine { op: LineOp::Note, text: PREVIEW.into() }],
+            lines: vec![DiffLine { op: LineOp::Note, text: WITHHELD_PREVIEW_TEXT.into() }],
             restricted: false,
         };
         Self { fields: vec![field], truncated: false }
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_it_sees_it_as_it_is() {
+    fn unrestricted_proposer_sees_whole_preview() {
         let change = change();
         let seen = change.for_proposer();
         assert_eq!((seen.operation, seen.entity_id), (Operation::Create, Some("7")));
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_sees_the_same_whatever_is_there() {
+    fn restricted_view_does_not_depend_on_state() {
         let hidden = |with: &dyn Fn(&mut Change)| {
             let mut change = change();
             change.preview.restricted = true;

@@ -1,23 +1,23 @@
-//! A transition as it is read from the feed: what another node wrote, or what a write of this one was after all.
+//! A transition read from the feed: one that another node wrote, or one of this node whose outcome was unknown.
 
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Approved, order::Which};
+use super::{ApprovedChange, order::TransitionId};
 use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind};
 use countersign_feed::{FeedChange, FeedEvent};
 use countersign_store::{Followed, StoreError};
 
-/// What an event tells of its change that others keep account of.
+/// The fields of an event's change that other nodes keep account of.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Told {
+pub(crate) struct ChangeSummary {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
     pub provider: String,
     pub target: Target,
-    pub proposer: Who,
+    pub proposer: ProposerRef,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
@@ -27,28 +27,28 @@ pub(crate) struct Told {
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Who {
+pub(crate) struct ProposerRef {
     pub principal: String,
 }
 
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct RemoteTransition {
     pub seq: u64,
     pub event: FeedEvent,
-    pub change: Told,
+    pub change: ChangeSummary,
     pub is_new: bool,
-    /// See [`Followed`].
+    /// See [`RemoteEvent`].
     pub bytes: u64,
     pub call_hash: Option<String>,
 }
 
-impl Other {
+impl RemoteTransition {
     /// # Errors
     /// [`StoreError::BadRecord`] of an event that does not read as what was written.
-    pub(crate) fn read(followed: Followed) -> Result<Self, StoreError> {
+    pub(crate) fn parse(followed: Followed) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Outer {
-            change: Told,
+            change: ChangeSummary,
         }
         let Followed { event, bytes, call_hash } = followed;
         let seq = event.seq;
@@ -64,15 +64,16 @@ impl Other {
         Ok(Self { seq, event: FeedEvent::from_stored(event, about), change, is_new, bytes, call_hash })
     }
 
-    pub(crate) fn which(&self) -> Which {
+    pub(crate) fn transition_id(&self) -> TransitionId {
         (self.change.id.clone(), self.change.version)
     }
 
-    /// For the Executor: whoever approved it runs it, unless that one is gone by the time that this one looks. It can be
-    /// undone for as long as that one's clock said, counted from now: this one's may be ahead of it.
-    pub(crate) fn approved(&self) -> Approved {
-        let Told { id, version, provider, target, terms, run_after, updated_at, .. } = &self.change;
-        Approved::at((id, *version), (provider, target), (*run_after, terms), *updated_at).left_by_others(true)
+    /// Returns the change for this node's Executor, which runs it only if the approving node does not. The grace period is
+    /// the one that the approving node computed, counted from now, because the clocks may differ.
+    pub(crate) fn to_approved(&self) -> ApprovedChange {
+        let ChangeSummary { id, version, provider, target, terms, run_after, updated_at, .. } = &self.change;
+        ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), *updated_at)
+            .after_handover(true)
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
     use countersign_store::StoredEvent;
 
     #[test]
-    fn an_approval_elsewhere_can_be_undone_for_as_long_as_was_said_whatever_the_time_is_here() {
+    fn remote_approval_keeps_its_grace_period_despite_clock_skew() {
         let told = json!({
             "type": "change.approved",
             "seq": 7,
@@ -105,7 +106,7 @@ mod tests {
             },
         });
         let event = StoredEvent { seq: 7, kind: "change.approved".into(), data: told.to_string() };
-        let other = Other::read(Followed { event, bytes: 0, call_hash: None }).unwrap();
-        assert_eq!(other.approved().grace, Some(Duration::from_secs(90) + Approved::HANDOVER));
+        let other = RemoteTransition::parse(Followed { event, bytes: 0, call_hash: None }).unwrap();
+        assert_eq!(other.to_approved().grace, Some(Duration::from_secs(90) + ApprovedChange::HANDOVER_DELAY));
     }
 }

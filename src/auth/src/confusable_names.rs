@@ -1,27 +1,26 @@
-//! Refuses names that look like another one in use: people read off a screen whose key decided.
+//! Rejects names that look like an existing one, because people identify reviewers by name on a screen.
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 use unicode_security::skeleton;
 
 use super::keys::RESERVED_NAMES;
-use countersign_domain::changes::people::folded;
+use countersign_domain::changes::person::fold_name;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Refuses a name or an owner that is another than one that is known and looks like it: in another script, with accents,
-/// with invisible characters, with digits for letters (UTS 39, "Confusable Detection"). One that differs in case or width
-/// alone is no other, and one that is in use passes. One that only counts as the same person (`alıce` and `alice`) is
-/// refused: people read the one for the other.
+/// Rejects a name or an owner that differs from a known one but looks like it: through another script, accents, invisible
+/// characters, or digits for letters (UTS 39, "Confusable Detection"). Names in use pass, also in another case or width.
+/// Names that count as the same person without being spelled alike (`alıce` and `alice`) are rejected.
 ///
 /// # Errors
-/// `INVALID_PARAMS` that names both.
-pub fn check<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
+/// `INVALID_PARAMS` with both names.
+pub fn check_name<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
     let known: Vec<&str> = known.into_iter().collect();
     if known.iter().any(|known| is_same_spelling(new, known)) {
         return Ok(());
     }
-    let looks = looks(new);
-    let taken = |known: &&str| looks.iter().zip(self::looks(known)).any(|(a, b)| *a == b);
-    let Some(other) = known.into_iter().chain(RESERVED_NAMES).find(taken) else { return Ok(()) };
+    let new_skeletons = skeletons(new);
+    let is_confusable = |known: &&str| new_skeletons.iter().zip(skeletons(known)).any(|(a, b)| *a == b);
+    let Some(other) = known.into_iter().chain(RESERVED_NAMES).find(is_confusable) else { return Ok(()) };
     let message = format!(
         "{new:?} looks like {other:?}, a name that is in use already; choose one that cannot be mistaken for it, or write \
          exactly {other:?} for the same person"
@@ -34,14 +33,14 @@ fn is_same_spelling(a: &str, b: &str) -> bool {
     lower(a) == lower(b)
 }
 
-/// As it is written, and without regard to case: `I` looks like `l`, and `i` does not. Both without accents. What they
-/// look like is compared in lower case: UTS 39 has `O` for `0`.
-fn looks(name: &str) -> [String; 2] {
+/// Returns the UTS 39 skeletons of the name as written and of its case-folded form, since `I` looks like `l` and `i` does
+/// not. Accents are removed, and the skeletons are in lower case, because UTS 39 maps `0` to `O`.
+fn skeletons(name: &str) -> [String; 2] {
     let plain = |name: &str| -> String {
         let bare: String = name.nfd().filter(|c| !is_combining_mark(*c)).collect();
         skeleton(&bare).collect::<String>().to_lowercase()
     };
-    [plain(name), plain(&folded(name))]
+    [plain(name), plain(&fold_name(name))]
 }
 
 #[cfg(test)]
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_look_like_known_ones_are_refused_and_the_same_ones_are_not() {
+    fn confusable_name_is_refused_but_same_name_passes() {
         for (new, known) in [
             ("p\u{430}ul", "paul"),
             ("P\u{410}UL", "paul"),
@@ -69,7 +68,7 @@ mod tests {
             ("alice", "\u{e1}lice"),
             ("op\u{e9}rator", "ops"),
         ] {
-            let error = check(new, ["x", known]).unwrap_err();
+            let error = check_name(new, ["x", known]).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidParams);
             let other = if known == "ops" { error.data["known"].as_str().unwrap() } else { known };
             assert!(error.message.contains(other), "{}", error.message);
@@ -83,9 +82,9 @@ mod tests {
             ("Ärmel", "ärmel"),
             ("a", "b"),
         ] {
-            check(new, ["x", known]).unwrap_or_else(|error| panic!("{new}: {}", error.message));
+            check_name(new, ["x", known]).unwrap_or_else(|error| panic!("{new}: {}", error.message));
         }
-        // Both are in use: nobody is locked out.
-        check("jose", ["jos\u{e9}", "jose"]).unwrap();
+        // Both names are in use, so neither is locked out.
+        check_name("jose", ["jos\u{e9}", "jose"]).unwrap();
     }
 }

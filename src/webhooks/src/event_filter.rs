@@ -1,16 +1,16 @@
-//! Which events a webhook wants.
+//! Selects the events of a webhook.
 
 use globset::GlobSet;
 
 use countersign_config::WebhookConfig;
 use countersign_domain::{
     changes::ChangeState,
-    webhooks::event::{Facts, KINDS, globs},
+    webhooks::event::{EVENT_TYPES, EventFacts, glob_set},
 };
 
-/// What a webhook wants, as its configuration says.
+/// The filter of one webhook's configuration.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct EventFilter {
     name: String,
     kinds: GlobSet,
     tools: Option<GlobSet>,
@@ -18,33 +18,35 @@ pub struct Wanted {
     states: Vec<ChangeState>,
 }
 
-impl Wanted {
+impl EventFilter {
     #[must_use]
     pub fn new(config: &WebhookConfig) -> Self {
-        let some = |patterns: &[String]| (!patterns.is_empty()).then(|| globs(patterns));
+        let some = |patterns: &[String]| (!patterns.is_empty()).then(|| glob_set(patterns));
         Self {
             name: config.name.clone(),
-            kinds: globs(&config.events),
+            kinds: glob_set(&config.events),
             tools: some(&config.tools),
             servers: some(&config.servers),
             states: config.states.clone(),
         }
     }
 
-    /// Whether an event of this type can be among them.
+    /// Returns `true` if events of this type can match.
     #[must_use]
-    pub fn is_kind(&self, kind: &str) -> bool {
-        KINDS.contains(&kind) && self.kinds.is_match(kind)
+    pub fn accepts_kind(&self, kind: &str) -> bool {
+        EVENT_TYPES.contains(&kind) && self.kinds.is_match(kind)
     }
 
-    /// Whether it is one of them: what it has no server, tool or state for is judged by its type alone. Nobody is told
-    /// of itself.
+    /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without one. A webhook
+    /// never gets events about itself.
     #[must_use]
-    pub fn wants(&self, kind: &str, facts: &Facts) -> bool {
-        let one_of = |globs: &Option<GlobSet>, names: &[String]| {
-            globs.as_ref().is_none_or(|globs| names.is_empty() || names.iter().any(|name| globs.is_match(name)))
+    pub fn accepts(&self, kind: &str, facts: &EventFacts) -> bool {
+        let one_of = |glob_set: &Option<GlobSet>, names: &[String]| {
+            glob_set
+                .as_ref()
+                .is_none_or(|glob_set| names.is_empty() || names.iter().any(|name| glob_set.is_match(name)))
         };
-        self.is_kind(kind)
+        self.accepts_kind(kind)
             && one_of(&self.servers, facts.server.as_slice())
             && one_of(&self.tools, &facts.tools)
             && facts.state.is_none_or(|state| self.states.is_empty() || self.states.contains(&state))
@@ -58,14 +60,14 @@ mod tests {
 
     use super::*;
 
-    fn wanted(f: impl FnOnce(&mut WebhookConfig)) -> Wanted {
+    fn wanted(f: impl FnOnce(&mut WebhookConfig)) -> EventFilter {
         let mut config = WebhookConfig::sample("hook");
         f(&mut config);
-        Wanted::new(&config)
+        EventFilter::new(&config)
     }
 
-    fn facts(event: &Value) -> Facts {
-        Facts::of(event.to_string().as_bytes())
+    fn facts(event: &Value) -> EventFacts {
+        EventFacts::from_json(event.to_string().as_bytes())
     }
 
     fn texts(all: &[&str]) -> Vec<String> {
@@ -73,15 +75,15 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_for_what_has_such_a_thing() {
+    fn filters_apply_only_to_events_with_that_field() {
         let change = facts(&json!({
             "change": { "id": "chg_1", "provider": "files", "tool": "write_file", "state": "failed", "more": 1 },
         }));
         assert_eq!((change.subject.as_str(), change.state), ("chg_1", Some(ChangeState::Failed)));
         let down = facts(&json!({ "provider": "files", "error": "gone" }));
         let all = wanted(|_| {});
-        assert!(all.wants("change.failed", &change) && !all.wants("provider.down", &down), "changes by default");
-        assert!(!all.wants("change.unheard_of", &change) && !all.wants("session.opened", &Facts::default()));
+        assert!(all.accepts("change.failed", &change) && !all.accepts("provider.down", &down), "changes by default");
+        assert!(!all.accepts("change.unheard_of", &change) && !all.accepts("session.opened", &EventFacts::default()));
         for (more, wants_change, wants_down) in [
             (("servers", texts(&["file*"])), true, true),
             (("servers", texts(&["git"])), false, false),
@@ -98,12 +100,12 @@ mod tests {
                     (_, values) => config.states = values.iter().filter_map(|v| ChangeState::parse(v)).collect(),
                 }
             });
-            assert_eq!(wanted.wants("change.failed", &change), wants_change, "{more:?}");
-            assert_eq!(wanted.wants("provider.down", &down), wants_down, "{more:?}");
-            assert!(wanted.wants("config.refused", &facts(&json!({ "problems": [] }))));
+            assert_eq!(wanted.accepts("change.failed", &change), wants_change, "{more:?}");
+            assert_eq!(wanted.accepts("provider.down", &down), wants_down, "{more:?}");
+            assert!(wanted.accepts("config.refused", &facts(&json!({ "problems": [] }))));
         }
         let all = wanted(|config| config.events = texts(&["*"]));
-        assert!(!all.wants("webhook.failing", &facts(&json!({ "webhook": "hook" }))), "nobody is told of itself");
-        assert!(all.wants("webhook.failing", &facts(&json!({ "webhook": "other" }))));
+        assert!(!all.accepts("webhook.failing", &facts(&json!({ "webhook": "hook" }))), "nobody is told of itself");
+        assert!(all.accepts("webhook.failing", &facts(&json!({ "webhook": "other" }))));
     }
 }

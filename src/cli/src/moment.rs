@@ -1,42 +1,42 @@
-//! Moments on the command line: `--since` and `--until` mean the same in every command.
+//! Moments on the command line: `--since` and `--until` accept the same forms in every command.
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 
 use countersign_config::units::parse_duration;
 
-/// How a moment is written, for help texts.
-pub const HOW: &str = "a time, like 2026-07-28T12:00:00Z or 2026-07-28, or how long ago, like 90s, 2h or 3d";
+/// The accepted forms of a moment, for help texts.
+pub const MOMENT_SYNTAX: &str = "a time, like 2026-07-28T12:00:00Z or 2026-07-28, or how long ago, like 90s, 2h or 3d";
 
-/// Where to begin in the feed.
+/// The position in the feed from which to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     Moment(Timestamp),
-    /// After the event of this number: what `--since` meant before `--after` was there.
+    /// After the event of this number: the meaning of `--since` before `--after` existed.
     Event(u64),
 }
 
-/// A moment: a time, a day (its beginning here), or how long ago it was.
+/// Parses a moment: a time, a day (its beginning in local time), or how long ago it was.
 ///
 /// # Errors
-/// Says how a moment is written.
-pub fn moment(text: &str) -> Result<Timestamp, String> {
-    at(text, Timestamp::now()).ok_or_else(|| format!("write {HOW}"))
+/// Returns a message that names the accepted forms.
+pub fn parse_moment(text: &str) -> Result<Timestamp, String> {
+    resolve(text, Timestamp::now()).ok_or_else(|| format!("write {MOMENT_SYNTAX}"))
 }
 
-/// The same, or the number of an event.
+/// Parses a moment or the number of an event.
 ///
 /// # Errors
-/// As [`moment`].
-pub fn since(text: &str) -> Result<Since, String> {
-    // No moment is written without a unit or a dash.
+/// Fails as [`parse_moment`] does.
+pub fn parse_since(text: &str) -> Result<Since, String> {
+    // A bare number is no moment: each form has a unit or a dash.
     match text.parse() {
         Ok(event) => Ok(Since::Event(event)),
-        Err(_) => moment(text).map(Since::Moment),
+        Err(_) => parse_moment(text).map(Since::Moment),
     }
 }
 
-/// What a text means at some time.
-pub fn at(text: &str, now: Timestamp) -> Option<Timestamp> {
+/// Resolves a text to a moment, relative to `people.current_principal`.
+pub fn resolve(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_moment_is_a_time_a_day_or_how_long_ago() {
         let now: Timestamp = "2027-01-10T00:00:00Z".parse().unwrap();
-        let at = |text: &str| super::at(text, now).map(|at| at.to_string());
+        let at = |text: &str| super::resolve(text, now).map(|at| at.to_string());
         assert_eq!(at("2026-07-28T12:00:00Z").as_deref(), Some("2026-07-28T12:00:00Z"));
         assert_eq!(at("2026-07-28T14:00:00+02:00").as_deref(), Some("2026-07-28T12:00:00Z"));
         assert!(at("2026-07-28").is_some_and(|day| day.starts_with("2026-07-2")));
@@ -72,8 +72,8 @@ mod tests {
         for odd in ["", "7", "2", "yesterday", "-2h", "2 months", "99999999999d", "12:00"] {
             assert_eq!(at(odd), None, "{odd}");
         }
-        assert_eq!(since("42"), Ok(Since::Event(42)));
-        assert!(matches!(since("2h"), Ok(Since::Moment(_))));
-        assert!(since("soon").unwrap_err().contains("2h"));
+        assert_eq!(parse_since("42"), Ok(Since::Event(42)));
+        assert!(matches!(parse_since("2h"), Ok(Since::Moment(_))));
+        assert!(parse_since("soon").unwrap_err().contains("2h"));
     }
 }

@@ -1,7 +1,7 @@
-//! How many bytes of changes one principal proposed within a day: what is withdrawn at once takes room on the disk, too.
+//! Limits the bytes of changes that one principal may propose within a day. A change that is withdrawn at once counts
+//! too, because it takes space on the disk.
 //!
-//! Counted by the hour. Nothing of it is stored for its own sake: of each change it is known when it was made and how large it
-//! was then, whatever became of it since.
+//! Counted by the hour. The counts are not stored: the store knows when each change was made and how large it was.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,37 +11,37 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::Proposed;
 
 const HOUR: i64 = 3600;
-/// Hours that count: the running one, and those before it that are not wholly a day ago.
+/// Hours in the window: the current one, and those before it that began less than a day ago.
 const HOURS: i64 = 24;
 
-/// How far back the store is asked at the start.
+/// Returns the time from which the store's proposals are counted at the start.
 #[must_use]
-pub(crate) fn since(now: Timestamp) -> Timestamp {
+pub(crate) fn window_start(now: Timestamp) -> Timestamp {
     now.checked_sub(SignedDuration::from_hours(HOURS)).unwrap_or(Timestamp::MIN)
 }
 
-/// Per principal; owned by `PendingChanges`.
-pub(crate) struct Daily {
-    /// None where there is no limit.
+/// Bytes proposed by each principal; owned by `PendingChanges`.
+pub(crate) struct DailyVolume {
+    /// `None` means no limit.
     max: Option<u64>,
-    /// Hours of the Unix epoch in which something was proposed, and bytes, in order.
-    of: HashMap<String, VecDeque<(i64, u64)>>,
+    /// Hours of the Unix epoch with proposals, and their bytes, in order.
+    by_principal: HashMap<String, VecDeque<(i64, u64)>>,
 }
 
-impl Daily {
+impl DailyVolume {
     pub(crate) fn new(max: usize) -> Self {
-        Self { max: (max > 0).then_some(max as u64), of: HashMap::new() }
+        Self { max: (max > 0).then_some(max as u64), by_principal: HashMap::new() }
     }
 
-    /// What was proposed before the start.
+    /// Counts proposals from before the start.
     pub(crate) fn restore(&mut self, proposed: &[Proposed]) {
         if self.max.is_none() {
             return;
         }
         for Proposed { principal, bytes, at } in proposed {
-            let hours = self.of.entry(principal.clone()).or_default();
+            let hours = self.by_principal.entry(principal.clone()).or_default();
             let hour = at.as_second().div_euclid(HOUR);
-            // The store gives them in order; a clock that was set back is of no account here.
+            // The store returns them in order; a clock that was set back does not matter here.
             match hours.back_mut() {
                 Some((last, sum)) if *last >= hour => *sum += bytes,
                 _ => hours.push_back((hour, *bytes)),
@@ -56,12 +56,12 @@ impl Daily {
     pub(crate) fn admit(&mut self, principal: &str, bytes: u64, now: Timestamp) -> Result<(), McpError> {
         let Some(max) = self.max else { return Ok(()) };
         let hour = now.as_second().div_euclid(HOUR);
-        let hours = self.of.entry(principal.to_owned()).or_default();
-        // Of a time that is still to come by a clock that was set back, too.
+        let hours = self.by_principal.entry(principal.to_owned()).or_default();
+        // Also drops hours that lie in the future after the clock was set back.
         hours.retain(|(at, _)| (hour - HOURS + 1..=hour).contains(at));
         let used: u64 = hours.iter().map(|(_, bytes)| bytes).sum();
         if used.saturating_add(bytes) > max {
-            // When the hours that are in the way are a day ago.
+            // The wait ends when enough of the counted hours have left the window.
             let mut left = used;
             let free = hours.iter().find(|(_, bytes_then)| {
                 left -= bytes_then;
@@ -69,7 +69,7 @@ impl Daily {
             });
             let until = free.map_or(HOURS, |(at, _)| at + HOURS - hour) * HOUR - now.as_second().rem_euclid(HOUR);
             if hours.is_empty() {
-                self.of.remove(principal);
+                self.by_principal.remove(principal);
             }
             return Err(McpError::new(
                 ErrorKind::RateLimited,
@@ -92,9 +92,9 @@ impl Daily {
         self.restore(&[Proposed { principal: principal.to_owned(), bytes, at }]);
     }
 
-    /// Takes back what was counted for a write that failed.
+    /// Subtracts the bytes of a write that failed.
     pub(crate) fn release(&mut self, principal: &str, bytes: u64) {
-        let Some(hours) = self.of.get_mut(principal) else { return };
+        let Some(hours) = self.by_principal.get_mut(principal) else { return };
         if let Some((_, sum)) = hours.back_mut() {
             *sum = sum.saturating_sub(bytes);
         }
@@ -105,44 +105,44 @@ impl Daily {
 mod tests {
     use super::*;
 
-    fn at(hours: i64, seconds: i64) -> Timestamp {
+    fn time_after(hours: i64, seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 / HOUR * HOUR + hours * HOUR + seconds).unwrap()
     }
 
     #[test]
-    fn a_day_holds_so_many_bytes_of_one_principal() {
-        let mut daily = Daily::new(100);
-        daily.admit("a", 60, at(0, 10)).unwrap();
-        daily.admit("a", 40, at(3, 0)).unwrap();
-        let refused = daily.admit("a", 1, at(4, 600)).unwrap_err();
+    fn daily_bytes_of_a_principal_are_limited() {
+        let mut daily = DailyVolume::new(100);
+        daily.admit("a", 60, time_after(0, 10)).unwrap();
+        daily.admit("a", 40, time_after(3, 0)).unwrap();
+        let refused = daily.admit("a", 1, time_after(4, 600)).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::RateLimited);
         assert_eq!(refused.data["current"], 100);
         // The first hour is a day ago at the beginning of the hour 24.
         assert_eq!(refused.data["retryAfter"], 20 * HOUR - 600);
-        daily.admit("b", 100, at(4, 600)).unwrap();
-        daily.admit("a", 1, at(23, 3599)).unwrap_err();
-        daily.admit("a", 60, at(24, 0)).unwrap();
-        daily.admit("a", 1, at(24, 0)).unwrap_err();
+        daily.admit("b", 100, time_after(4, 600)).unwrap();
+        daily.admit("a", 1, time_after(23, 3599)).unwrap_err();
+        daily.admit("a", 60, time_after(24, 0)).unwrap();
+        daily.admit("a", 1, time_after(24, 0)).unwrap_err();
         daily.release("a", 10);
-        daily.admit("a", 10, at(24, 0)).unwrap();
-        assert!(daily.admit("c", 101, at(0, 0)).is_err(), "it would never fit");
-        assert!(!daily.of.contains_key("c"));
-        assert!(Daily::new(0).admit("a", u64::MAX, at(0, 0)).is_ok(), "no limit");
+        daily.admit("a", 10, time_after(24, 0)).unwrap();
+        assert!(daily.admit("c", 101, time_after(0, 0)).is_err(), "it would never fit");
+        assert!(!daily.by_principal.contains_key("c"));
+        assert!(DailyVolume::new(0).admit("a", u64::MAX, time_after(0, 0)).is_ok(), "no limit");
     }
 
     #[test]
-    fn what_was_proposed_before_a_restart_counts() {
-        let mut daily = Daily::new(100);
-        let proposed = |hours, bytes| Proposed { principal: "a".into(), bytes, at: at(hours, 1) };
+    fn proposals_before_a_restart_count() {
+        let mut daily = DailyVolume::new(100);
+        let proposed = |hours, bytes| Proposed { principal: "a".into(), bytes, at: time_after(hours, 1) };
         daily.restore(&[proposed(0, 50), proposed(0, 20), proposed(2, 30)]);
-        daily.admit("a", 1, at(3, 0)).unwrap_err();
-        daily.admit("a", 70, at(24, 0)).unwrap();
+        daily.admit("a", 1, time_after(3, 0)).unwrap_err();
+        daily.admit("a", 70, time_after(24, 0)).unwrap();
     }
 
     #[test]
-    fn a_clock_that_is_set_back_locks_nobody_out() {
-        let mut daily = Daily::new(100);
-        daily.admit("a", 100, at(48, 0)).unwrap();
-        daily.admit("a", 100, at(0, 0)).unwrap();
+    fn clock_set_back_locks_nobody_out() {
+        let mut daily = DailyVolume::new(100);
+        daily.admit("a", 100, time_after(48, 0)).unwrap();
+        daily.admit("a", 100, time_after(0, 0)).unwrap();
     }
 }

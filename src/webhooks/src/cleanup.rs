@@ -1,5 +1,5 @@
-//! Forgets webhooks that are in the configuration no more, at the node that leads by now: who led when they were taken out
-//! may have ended before it did.
+//! Deletes webhooks that were removed from the configuration. Runs at each new leader, because the previous one may have
+//! ended before it deleted them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,58 +9,59 @@ use tokio_util::sync::CancellationToken;
 
 use countersign_store::{Nodes, StoreError, nodes::Node, webhooks::Deliveries};
 
-/// How often it is looked whether this node leads by now.
-const LOOK: Duration = Duration::from_secs(1);
-/// For so long a node that is gone may have had the newer configuration.
-const RECENT: SignedDuration = SignedDuration::from_hours(24);
+/// The interval between checks for leadership.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The time during which the configuration of a node that is gone is still taken into account.
+const RECENT_NODE_AGE: SignedDuration = SignedDuration::from_hours(24);
 
-pub(super) struct Forgetful {
+/// The task that deletes removed webhooks.
+pub(super) struct RemovedWebhookCleanup {
     pub store: Arc<dyn Deliveries>,
     pub nodes: Arc<dyn Nodes>,
-    /// One set of webhooks after another.
-    pub turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held while the set of webhooks changes.
+    pub replace_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Forgetful {
-    /// Once each time that this node begins to lead; not while another node has another configuration or version, or had it
-    /// within the last day: that may be the newer one. `names` are those of the webhooks of this one.
+impl RemovedWebhookCleanup {
+    /// Cleans up once after each time that this node becomes the leader. Waits while another node has, or had within the last
+    /// day, another configuration or version, which may be the newer one. `names` returns the configured webhooks.
     pub async fn run(self, names: impl Fn() -> Vec<String>, shutdown: CancellationToken) {
         let mut done = false;
         loop {
             if !self.nodes.leads() {
                 done = false;
             } else if !done {
-                let _turn = self.turn.lock().await;
-                match self.forget(names()).await {
+                let _turn = self.replace_lock.lock().await;
+                match self.clean_up(names()).await {
                     Ok(forgot) => done = forgot,
-                    Err(error) => tracing::warn!(%error, "webhooks that are gone cannot be forgotten; trying again"),
+                    Err(error) => tracing::warn!(%error, "removed webhooks could not be deleted; retrying"),
                 }
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = sleep(LOOK) => {}
+                () = sleep(CHECK_INTERVAL) => {}
             }
         }
     }
 
-    /// Whether it was the time for it.
-    async fn forget(&self, names: Vec<String>) -> Result<bool, StoreError> {
-        // As of before the look: who leads by then is not this one.
+    /// Deletes all other webhooks. Returns `false` if the nodes do not agree yet.
+    async fn clean_up(&self, names: Vec<String>) -> Result<bool, StoreError> {
+        // Taken before the check, so that a leader that takes over in between is not mistaken for this one.
         let by = self.nodes.claimant();
-        if !agree(&self.nodes.list().await?, self.nodes.now()) {
+        if !nodes_agree(&self.nodes.list().await?, self.nodes.now()) {
             return Ok(false);
         }
         let store = by.and_then(|by| self.store.led_by(&by)).unwrap_or_else(|| Arc::clone(&self.store));
-        let kept = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
-        kept.unwrap_or(Err(StoreError::Closed)).map(|()| true)
+        let retained = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
+        retained.unwrap_or(Err(StoreError::Closed)).map(|()| true)
     }
 }
 
-/// Whether all that live, or did a while ago, have said that they are of one configuration and version.
-fn agree(nodes: &[Node], now: Timestamp) -> bool {
+/// Returns `true` if all live and recent nodes report the same configuration and version.
+fn nodes_agree(nodes: &[Node], now: Timestamp) -> bool {
     let mut recent = nodes.iter().filter(|node| {
         let ended = node.lease_until.filter(|_| !node.live);
-        ended.is_none_or(|ended| now.duration_since(ended) < RECENT)
+        ended.is_none_or(|ended| now.duration_since(ended) < RECENT_NODE_AGE)
     });
     let Some(first) = recent.next().map(|node| &node.says) else { return false };
     !first.configuration.is_empty()
@@ -72,7 +73,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::testing::Two;
+    use crate::testing::FakeNodes;
     use countersign_store::{
         Place,
         nodes::{Introduction, Reach},
@@ -97,13 +98,13 @@ mod tests {
         }
     }
 
-    /// Long enough that whatever is looked at in between was looked at.
-    async fn several_looks() {
-        sleep(LOOK * 3).await;
+    /// Waits long enough for several checks.
+    async fn wait_for_several_checks() {
+        sleep(CHECK_INTERVAL * 3).await;
     }
 
     #[actix::test]
-    async fn who_begins_to_lead_forgets_what_is_configured_no_more_once_all_have_one_configuration() {
+    async fn new_leader_drops_removed_webhooks_after_config_converges() {
         let dir = tempfile::tempdir().unwrap();
         let store = Place::directory(dir.path()).deliveries().unwrap();
         for name in ["stays", "goes"] {
@@ -122,25 +123,29 @@ mod tests {
         }
         let waits = |name: &str| store.waiting(name).unwrap().len();
         let own = || node("own", "2", None);
-        let nodes = Arc::new(Two::default());
+        let nodes = Arc::new(FakeNodes::default());
         *nodes.list.lock().unwrap() = vec![own()];
-        let forgetful = Forgetful { store: Arc::clone(&store), nodes: Arc::clone(&nodes) as _, turn: Arc::default() };
+        let forgetful = RemovedWebhookCleanup {
+            store: Arc::clone(&store),
+            nodes: Arc::clone(&nodes) as _,
+            replace_lock: Arc::default(),
+        };
         tokio::time::pause();
         actix::spawn(forgetful.run(|| vec!["stays".to_owned()], CancellationToken::new()));
-        several_looks().await;
+        wait_for_several_checks().await;
         assert_eq!(waits("goes"), 1, "it does not lead");
-        // Another one may be the newer configuration: of who lives, of who led until it crashed, of who has not said yet.
+        // The other configuration may be newer: that of a live node, of a crashed leader, or of a node that reports none yet.
         let others =
             [node("other", "2", None), node("own", "1", None), node("other", "2", Some(23)), node("", "", None)];
         for other in others {
             *nodes.list.lock().unwrap() = vec![own(), other];
             nodes.leads.store(true, Ordering::SeqCst);
-            several_looks().await;
+            wait_for_several_checks().await;
             assert_eq!((waits("stays"), waits("goes")), (1, 1), "{:?}", nodes.list.lock().unwrap());
         }
         *nodes.list.lock().unwrap() = vec![own(), node("own", "2", Some(1)), node("other", "1", Some(25))];
         while waits("goes") > 0 {
-            several_looks().await;
+            wait_for_several_checks().await;
         }
         assert_eq!(waits("stays"), 1);
     }

@@ -1,4 +1,4 @@
-//! An upstream's lists as its provider gives them: made once from what it wrote.
+//! The definitions of an upstream's lists that its provider offers, parsed once from the upstream's text.
 
 use std::collections::HashSet;
 
@@ -8,47 +8,49 @@ use super::{Catalog, defs::DefinitionError, names::Names};
 use countersign_config::UpstreamConfig;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef};
 
-/// See the module's page.
+/// The parsed definitions that can be offered.
 #[derive(Clone, Debug, Default)]
-pub struct Offered {
+pub struct UsableDefinitions {
     pub tools: Vec<ToolDef>,
     pub prompts: Vec<PromptDef>,
     pub resources: Vec<ResourceDef>,
     pub templates: Vec<ResourceTemplateDef>,
-    /// What is not in them and why, for people.
-    pub left_out: Vec<String>,
+    /// Descriptions of the omitted definitions, for operators.
+    pub omitted: Vec<String>,
 }
 
-impl Offered {
-    /// The definitions that can be used and that the configuration lets through. One that cannot be used spoils no
-    /// other.
+impl UsableDefinitions {
+    /// Parses the definitions that are valid and allowed by the configuration. An invalid definition does not affect
+    /// the others.
     #[must_use]
     pub fn build(config: &UpstreamConfig, names: &Names, catalog: &Catalog) -> Self {
         let filter = Filter::new(config);
-        let mut left_out = Vec::new();
-        let tools = sound(&catalog.tools, &mut left_out, |raw| {
+        let mut omitted = Vec::new();
+        let tools = parse_unique(&catalog.tools, &mut omitted, |raw| {
             let def = names.tool(raw)?;
-            let own = names.own(&def.name).unwrap_or(&def.name);
-            if !filter.admits(own) {
+            let own = names.own_name(&def.name).unwrap_or(&def.name);
+            if !filter.allows(own) {
                 return Ok(None);
             }
             Ok(Some((def.name.clone(), def)))
         });
-        let prompts =
-            sound(&catalog.prompts, &mut left_out, |raw| names.prompt(raw).map(|def| Some((def.name.clone(), def))));
-        let resources =
-            sound(&catalog.resources, &mut left_out, |raw| names.resource(raw).map(|def| Some((def.uri.clone(), def))));
-        let templates = sound(&catalog.templates, &mut left_out, |raw| {
+        let prompts = parse_unique(&catalog.prompts, &mut omitted, |raw| {
+            names.prompt(raw).map(|def| Some((def.name.clone(), def)))
+        });
+        let resources = parse_unique(&catalog.resources, &mut omitted, |raw| {
+            names.resource(raw).map(|def| Some((def.uri.clone(), def)))
+        });
+        let templates = parse_unique(&catalog.templates, &mut omitted, |raw| {
             names.template(raw).map(|def| Some((def.uri_template.clone(), def)))
         });
-        Self { tools, prompts, resources, templates, left_out }
+        Self { tools, prompts, resources, templates, omitted }
     }
 }
 
-/// What `read` makes of each, but for a name that was there before.
-fn sound<R, T>(
+/// Parses each definition with `read`, and omits those whose name was listed before.
+fn parse_unique<R, T>(
     raws: &[R],
-    left_out: &mut Vec<String>,
+    omitted: &mut Vec<String>,
     read: impl Fn(&R) -> Result<Option<(String, T)>, DefinitionError>,
 ) -> Vec<T> {
     let mut seen = HashSet::new();
@@ -57,33 +59,33 @@ fn sound<R, T>(
         match read(raw) {
             Ok(Some((name, def))) => {
                 if seen.contains(&name) {
-                    left_out.push(format!("{name:?} is left out: it is listed more than once"));
+                    omitted.push(format!("{name:?} is left out: it is listed more than once"));
                 } else {
                     seen.insert(name);
                     all.push(def);
                 }
             }
             Ok(None) => {}
-            Err(fault) => left_out.push(fault.to_string()),
+            Err(fault) => omitted.push(fault.to_string()),
         }
     }
     all
 }
 
-/// Whether the configuration lets a tool through that the server calls so.
+/// Returns `true` if the configuration allows the tool with this own name at the server.
 #[must_use]
-pub fn is_let_through(config: &UpstreamConfig, own: &str) -> bool {
-    Filter::new(config).admits(own)
+pub fn is_tool_allowed(config: &UpstreamConfig, own: &str) -> bool {
+    Filter::new(config).allows(own)
 }
 
-/// `tools.allow` and `tools.deny`.
+/// The configured `tools.allow` and `tools.deny`.
 struct Filter {
     allow: Option<GlobSet>,
     deny: GlobSet,
 }
 
 impl Filter {
-    /// The configuration has proved its globs.
+    /// Builds the filter. The globs were validated with the configuration.
     fn new(config: &UpstreamConfig) -> Self {
         let set = |globs: &[String]| {
             let mut set = GlobSetBuilder::new();
@@ -96,7 +98,7 @@ impl Filter {
         }
     }
 
-    fn admits(&self, own: &str) -> bool {
+    fn allows(&self, own: &str) -> bool {
         !self.deny.is_match(own) && self.allow.as_ref().is_none_or(|allow| allow.is_match(own))
     }
 }
@@ -114,9 +116,9 @@ mod tests {
         texts.iter().map(|text| Arc::from(RawValue::from_string((*text).to_owned()).unwrap())).collect()
     }
 
-    fn build(config: &UpstreamConfig, tools: &[&str]) -> Offered {
+    fn build(config: &UpstreamConfig, tools: &[&str]) -> UsableDefinitions {
         let catalog = Catalog { tools: raws(tools), ..Catalog::default() };
-        Offered::build(config, &Names::new(config), &catalog)
+        UsableDefinitions::build(config, &Names::new(config), &catalog)
     }
 
     fn config() -> UpstreamConfig {
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_left_out_and_named() {
+    fn what_cannot_be_used_is_omitted_and_named() {
         let offered = build(
             &config(),
             &[
@@ -139,9 +141,9 @@ mod tests {
         );
         let names: Vec<_> = offered.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["fs__good", "fs__last"]);
-        assert_eq!(offered.left_out.len(), 4, "{:?}", offered.left_out);
+        assert_eq!(offered.omitted.len(), 4, "{:?}", offered.omitted);
         for (at, says) in [(1, "\"bad\""), (2, "fs__good")] {
-            assert!(offered.left_out[at].contains(says), "{:?}", offered.left_out);
+            assert!(offered.omitted[at].contains(says), "{:?}", offered.omitted);
         }
     }
 
@@ -155,6 +157,6 @@ mod tests {
         let offered = build(&config, &all.each_ref().map(String::as_str));
         let names: Vec<_> = offered.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["fs__read_file", "fs__write_file"]);
-        assert!(offered.left_out.is_empty());
+        assert!(offered.omitted.is_empty());
     }
 }

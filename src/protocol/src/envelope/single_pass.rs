@@ -1,4 +1,4 @@
-//! The members of an envelope, their depth and the outline of its `params` in one pass over the text.
+//! The members of an envelope, their depth and the outline of its `outline_params` in one pass over the text.
 //!
 //! Reads what nearly every message is. Whatever it does not understand (text that is no JSON, escaped names, nesting
 //! beyond what [`Scanner::value`] follows) is no error: the caller then asks `serde_json`, which also says what is wrong
@@ -9,8 +9,8 @@
 
 use super::members::Members;
 use crate::{
-    json::{known, scanner::Scanner},
-    outline::{Builder, Outline},
+    json::{scanner::Scanner, trusted_raw_value},
+    outline::{Outline, OutlineBuilder},
 };
 
 /// The members of the object that `text` is; nothing if it is no such object, nested deeper than `max_depth`, or
@@ -18,10 +18,10 @@ use crate::{
 pub(super) fn members(text: &str, max_depth: usize) -> Option<Members<'_>> {
     // As deep as the scanner follows a value, that of the whole message included.
     let levels = u64::BITS.min(u32::try_from(max_depth).unwrap_or(u64::BITS)).checked_sub(1)?;
-    let mut members = Members { is_shallow: true, ..Members::default() };
+    let mut members = Members { depth_checked: true, ..Members::default() };
     let mut scanner = Scanner::new(text);
-    scanner.space();
-    scanner.object(|scanner, key, _| {
+    scanner.skip_space();
+    scanner.check_object(|scanner, key, _| {
         let slot = match key {
             "jsonrpc" => &mut members.jsonrpc,
             "id" => &mut members.id,
@@ -31,40 +31,40 @@ pub(super) fn members(text: &str, max_depth: usize) -> Option<Members<'_>> {
             "error" => &mut members.error,
             _ => return scanner.value(levels),
         };
-        let start = scanner.at();
+        let start = scanner.position();
         if key == "params" && scanner.peek() == b'{' {
-            members.outline = Some(params(scanner, levels.checked_sub(1)?)?);
+            members.outline = Some(outline_params(scanner, levels.checked_sub(1)?)?);
         } else {
             scanner.value(levels)?;
         }
         // What is there more than once is refused, in words that are found elsewhere.
-        slot.replace(known(scanner.since(start)?)?).is_none().then_some(())
+        slot.replace(trusted_raw_value(scanner.text_since(start)?)?).is_none().then_some(())
     })?;
-    scanner.space();
-    (scanner.at() == text.len()).then_some(members)
+    scanner.skip_space();
+    (scanner.position() == text.len()).then_some(members)
 }
 
-/// Passes `params`, an object whose values may have so many levels, and outlines it.
-fn params(scanner: &mut Scanner<'_>, levels: u32) -> Option<Outline> {
-    let begin = scanner.at();
-    let mut outline = Builder::new();
-    scanner.object(|scanner, key, name| {
-        let value = scanner.at();
+/// Passes `outline_params`, an object whose values may have so many levels, and outlines it.
+fn outline_params(scanner: &mut Scanner<'_>, levels: u32) -> Option<Outline> {
+    let begin = scanner.position();
+    let mut outline = OutlineBuilder::new();
+    scanner.check_object(|scanner, key, name| {
+        let value = scanner.position();
         if key == "_meta" {
             outline.begin_meta();
         }
         if key == "_meta" && scanner.peek() == b'{' {
             let levels = levels.checked_sub(1)?;
-            scanner.object(|scanner, key, name| {
-                let start = scanner.at();
+            scanner.check_object(|scanner, key, name| {
+                let start = scanner.position();
                 scanner.value(levels)?;
-                outline.member_of_meta(name - value, key.len(), start - value..scanner.at() - value);
+                outline.add_meta_member(name - value, key.len(), start - value..scanner.position() - value);
                 Some(())
             })?;
         } else {
             scanner.value(levels)?;
         }
-        outline.member(key, name - begin, value - begin..scanner.at() - begin);
+        outline.add_member(key, name - begin, value - begin..scanner.position() - begin);
         Some(())
     })?;
     Some(outline.finish())
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_messages_are_read_here() {
+    fn single_pass_accepts_plain_messages() {
         for text in [
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"b":[{},[],-0.5e+7]}}}"#,
             " {\n\t\"id\" : \"\\ud83d\\ude00\" , \"result\" : { } } ",
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_counted_as_everywhere() {
+    fn single_pass_counts_depth_like_parser() {
         for (text, depth) in [
             ("{}", 1),
             (r#"{"id":[]}"#, 2),

@@ -1,42 +1,42 @@
-//! The configuration as people are shown it while the gateway runs: what is in force, what waits for consent, and what
-//! lies between the two, value by value. Secrets are hidden as in `config show`.
+//! The settings as people see them while the gateway runs: those in force, those pending, and the difference between
+//! them, value by value. Secrets are hidden as in `config show`.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::waiting::{Content, Line, Loosening, Op, Waiting};
+use super::pending::{Line, Loosening, Op, PendingPolicy, ValueDiff};
 use countersign_config::{Config, reader::Setting, show};
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 
-/// Lines of one key's content.
+/// Lines of one key's diff.
 const MAX_LINES: usize = 400;
 /// Characters of a line.
 const MAX_LINE: usize = 400;
 
-/// A key as it is in force.
+/// A key with its value in force.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InForce {
+pub struct ActiveSetting {
     pub key: &'static str,
-    /// As YAML.
+    /// The value as YAML.
     pub value: String,
-    /// Where it comes from.
+    /// The file, variable or flag that the value comes from.
     pub source: String,
-    /// What the file says and is not in force, since it waits for a reviewer's consent.
+    /// Changes in the file that wait for a reviewer's consent.
     pub waiting: Vec<Loosening>,
-    /// What a reviewer refused of it.
+    /// Changes in the file that a reviewer has refused.
     pub refused: Vec<Loosening>,
-    /// The file says something else, which is read at the next start.
+    /// Set if the file has another value, which is read at the next start.
     pub needs_restart: bool,
 }
 
 /// The settings as they were read, by key.
 #[derive(Clone, Debug, Default)]
-pub struct Shown {
-    /// Of the last file of which all was in force.
-    whole: BTreeMap<&'static str, Setting>,
-    /// Of the file as it is.
+pub struct SettingsView {
+    /// Settings of the last file that was in force as a whole.
+    last_in_force: BTreeMap<&'static str, Setting>,
+    /// Settings of the current file.
     file: BTreeMap<&'static str, Setting>,
     refused: Vec<Loosening>,
 }
@@ -45,60 +45,59 @@ fn by_key(settings: &[Setting]) -> BTreeMap<&'static str, Setting> {
     settings.iter().map(|setting| (setting.key, setting.clone())).collect()
 }
 
-/// Whether what is told of belongs to the key: `policy.groups.dba` to `policy.groups`, `policy.review` to
+/// Returns `true` if the loosening belongs to the key: `policy.groups.dba` to `policy.groups`, and `policy.review` to
 /// `policy.review.quorum`.
 fn belongs(loosening: &Loosening, key: &str) -> bool {
     let below = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'));
     loosening.key == key || below(&loosening.key, key) || below(key, &loosening.key)
 }
 
-impl Shown {
+impl SettingsView {
     #[must_use]
     pub fn new(settings: &[Setting]) -> Self {
-        Self { whole: by_key(settings), file: by_key(settings), refused: Vec::new() }
+        Self { last_in_force: by_key(settings), file: by_key(settings), refused: Vec::new() }
     }
 
-    /// A file was read, and all of it is in force but what waits.
-    pub fn read(&mut self, settings: &[Setting], waits: &[Loosening]) {
+    /// Records a file that is in force except for its pending changes.
+    pub fn record_file(&mut self, settings: &[Setting], waits: &[Loosening]) {
         self.file = by_key(settings);
         self.refused.clear();
         for (key, setting) in &self.file {
             if !waits.iter().any(|waiting| belongs(waiting, key)) {
-                self.whole.insert(key, setting.clone());
+                self.last_in_force.insert(key, setting.clone());
             }
         }
     }
 
-    /// These keys were in force with these values when the last gateway ended, and still are where what is told of belongs to
-    /// them.
-    pub fn was(&mut self, before: &[Setting], held: &[Loosening]) {
+    /// Records the values that were in force when the last gateway ended, for keys with a held-back change.
+    pub fn record_previous(&mut self, before: &[Setting], held: &[Loosening]) {
         for setting in before.iter().filter(|setting| held.iter().any(|one| belongs(one, setting.key))) {
-            self.whole.insert(setting.key, setting.clone());
+            self.last_in_force.insert(setting.key, setting.clone());
         }
     }
 
-    /// What waited is in force.
-    pub fn accepted(&mut self) {
-        self.whole = self.file.clone();
+    /// Records that the pending changes took effect.
+    pub fn accept_pending(&mut self) {
+        self.last_in_force = self.file.clone();
         self.refused.clear();
     }
 
-    pub fn refused(&mut self, loosens: Vec<Loosening>) {
+    pub fn record_refusal(&mut self, loosens: Vec<Loosening>) {
         self.refused = loosens;
     }
 
-    /// Each key, in the order of the file of defaults. `started` is what the gateway was started with, `needs_restart` names
-    /// the keys that have changed since and are read only then.
+    /// Returns each key in the order of the defaults file. `started` has the settings at the start, and `needs_restart`
+    /// names the changed keys that are read only then.
     #[must_use]
-    pub fn in_force(
+    pub fn active_settings(
         &self,
         started: &[Setting],
         config: &Config,
-        waiting: Option<&Waiting>,
+        waiting: Option<&PendingPolicy>,
         needs_restart: &[String],
-    ) -> Vec<InForce> {
+    ) -> Vec<ActiveSetting> {
         let of = |all: &[Loosening], key: &str| all.iter().filter(|one| belongs(one, key)).cloned().collect::<Vec<_>>();
-        let each = started.iter().map(|start| {
+        let settings = started.iter().map(|start| {
             let key = start.key;
             let waits = waiting.map(|waiting| of(&waiting.loosens, key)).unwrap_or_default();
             let refused = of(&self.refused, key);
@@ -106,48 +105,51 @@ impl Shown {
             let held = !waits.is_empty() || !refused.is_empty();
             let setting = match key {
                 _ if needs_restart => start,
-                // Of servers, all is as the file says but what is told beside it.
+                // Servers are shown as in the file, with the pending changes beside them.
                 "mcpServers" => self.file.get(key).unwrap_or(start),
-                _ if held => self.whole.get(key).unwrap_or(start),
+                _ if held => self.last_in_force.get(key).unwrap_or(start),
                 _ => self.file.get(key).unwrap_or(start),
             };
-            // These may be part of the one and part of the other.
+            // These keys may be partly in force and partly pending.
             let value = match key {
                 "policy.rules" if held => show::rules(config),
                 "policy.groups" if held => show::groups(config),
                 _ => setting.value.clone(),
             };
-            InForce { key, value, source: setting.origin.to_string(), waiting: waits, refused, needs_restart }
+            ActiveSetting { key, value, source: setting.origin.to_string(), waiting: waits, refused, needs_restart }
         });
-        each.collect()
+        settings.collect()
     }
 
-    /// What waits, value by value. `now` is what is in force, `then` what would be.
+    /// Returns the pending changes value by value; `people.current_principal` is in force, and `then` would be.
     #[must_use]
-    pub fn content(
+    pub fn value_diffs(
         &self,
         loosens: &[Loosening],
         (now, then): (&Config, &Config),
         settings: &[Setting],
-    ) -> Vec<Content> {
+    ) -> Vec<ValueDiff> {
         let waits = settings.iter().filter(|setting| loosens.iter().any(|one| belongs(one, setting.key)));
         let each = waits.filter_map(|setting| {
             let (before, after) = match setting.key {
                 "policy.rules" => (show::rule_lines(now), show::rule_lines(then)),
                 "policy.groups" => (show::group_lines(now), show::group_lines(then)),
-                key => (self.whole.get(key).map(|old| old.value.clone()).unwrap_or_default(), setting.value.clone()),
+                key => (
+                    self.last_in_force.get(key).map(|old| old.value.clone()).unwrap_or_default(),
+                    setting.value.clone(),
+                ),
             };
-            // A part of a review that stays as it is.
+            // Parts of a review that do not change are left out.
             if before == after && setting.key.starts_with("policy.review.") {
                 return None;
             }
-            Some(content(setting.key, before.trim_start_matches('\n'), after.trim_start_matches('\n')))
+            Some(value_diff(setting.key, before.trim_start_matches('\n'), after.trim_start_matches('\n')))
         });
         each.collect()
     }
 }
 
-fn content(key: &str, before: &str, after: &str) -> Content {
+fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
     let mut lines: Vec<Line> = compare_lines(before, after)
         .into_iter()
         .map(|(op, line)| {
@@ -164,13 +166,13 @@ fn content(key: &str, before: &str, after: &str) -> Content {
             Line { op, text: shown }
         })
         .collect();
-    // What differs comes before what only stands beside it, where there is not room for both.
+    // If there is not room for both, changed lines precede their context.
     if lines.len() > MAX_LINES {
         lines.retain(|line| line.op != Op::Same);
     }
     let cut = lines.len() > MAX_LINES;
     lines.truncate(MAX_LINES);
-    Content { key: key.to_owned(), lines, cut }
+    ValueDiff { key: key.to_owned(), lines, cut }
 }
 
 #[cfg(test)]
@@ -178,18 +180,18 @@ mod tests {
     use std::path::Path;
 
     use super::{super::diff, *};
-    use countersign_config::{Environment, Flags, Loaded, load};
+    use countersign_config::{Environment, Flags, LoadedConfig, load};
 
-    fn loaded(yaml: &str) -> Loaded {
+    fn loaded(yaml: &str) -> LoadedConfig {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, yaml).unwrap();
         let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
-        load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}"))
+        load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}"))
     }
 
     #[test]
-    fn what_waits_is_shown_value_by_value_without_secrets() {
+    fn pending_values_are_shown_without_secrets() {
         let old = loaded(
             "policy: { default: deny, rules: [{ name: a, tools: x, then: deny }, { name: b, tools: y, then: allow }] }\n\
              mcpServers: { s: { command: x, env: { TOKEN: hidden-one } } }\n",
@@ -198,9 +200,9 @@ mod tests {
             "policy: { default: deny, rules: [{ name: b, tools: y, then: allow }] }\n\
              mcpServers: { s: { command: x, env: { TOKEN: hidden-two }, trust_annotations: true } }\nlimits: { max_batch: 9 }\n",
         );
-        let mut shown = Shown::new(&old.settings);
+        let mut shown = SettingsView::new(&old.settings);
         let (whole, at_once) = diff::compare(&old.config, &new.config);
-        let content = shown.content(&whole.policy_loosened, (&at_once, &new.config), &new.settings);
+        let content = shown.value_diffs(&whole.policy_loosened, (&at_once, &new.config), &new.settings);
         let lines = |key: &str| {
             let of = content.iter().find(|content| content.key == key).unwrap_or_else(|| panic!("{key}: {content:?}"));
             of.lines.iter().map(|line| (line.op, line.text.trim().to_owned())).collect::<Vec<_>>()
@@ -215,15 +217,15 @@ mod tests {
         assert!(lines("mcpServers").contains(&(Op::Added, "trust_annotations: true".to_owned())));
         assert!(!format!("{content:?}").contains("hidden-"), "{content:?}");
 
-        shown.read(&new.settings, &whole.policy_loosened);
-        let waiting = Waiting {
+        shown.record_file(&new.settings, &whole.policy_loosened);
+        let waiting = PendingPolicy {
             digest: String::new(),
             since: jiff::Timestamp::UNIX_EPOCH,
             loosens: whole.policy_loosened.clone(),
             content,
         };
         let later = diff::needs_restart(&old.settings, &new.settings);
-        let all = shown.in_force(&old.settings, &at_once, Some(&waiting), &later);
+        let all = shown.active_settings(&old.settings, &at_once, Some(&waiting), &later);
         let of = |key: &str| all.iter().find(|one| one.key == key).unwrap();
         assert!(of("policy.rules").value.contains("name: \"a\""), "{:?}", of("policy.rules"));
         assert_eq!(of("policy.rules").waiting.len(), 1);
@@ -231,8 +233,8 @@ mod tests {
         assert!(of("limits.max_batch").needs_restart);
         assert_ne!(of("limits.max_batch").value, "9");
         assert!(of("policy.default").waiting.is_empty());
-        shown.accepted();
-        let all = shown.in_force(&old.settings, &new.config, None, &later);
+        shown.accept_pending();
+        let all = shown.active_settings(&old.settings, &new.config, None, &later);
         let rules = all.iter().find(|one| one.key == "policy.rules").unwrap();
         assert!(!rules.value.contains("name: \"a\"") && rules.waiting.is_empty());
     }

@@ -1,0 +1,130 @@
+//! The prompts at the bottom of the screen, and what their answers do.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::json;
+
+use super::model::{Action, App, Prompt, Question, Tone};
+use countersign_domain::changes::{Verdict, visible::has_visible_text};
+
+/// Bytes of a typed line; the gateway accepts no longer comment.
+const MAX_TYPED: usize = 2000;
+
+impl App {
+    /// Handles a key while a prompt is open.
+    pub(super) fn prompt_key(&mut self, key: KeyEvent) -> Option<Action> {
+        let prompt = self.prompt.as_mut()?;
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match (&prompt.question, key.code) {
+            (_, KeyCode::Esc) => self.prompt = None,
+            (Question::UnreadDiff | Question::WithoutPreview, code) => {
+                self.prompt = None;
+                if matches!(code, KeyCode::Char('y' | 'Y')) {
+                    // The change may have been replaced while the prompt was open.
+                    let change = self.shown_change().ok()?;
+                    return self.approve_shown(&change);
+                }
+            }
+            (Question::Settle, KeyCode::Char(c @ ('a' | 'f'))) => {
+                self.prompt =
+                    Some(Prompt { question: Question::SettleComment { applied: c == 'a' }, text: String::new() });
+            }
+            (Question::Settle, _) => {}
+            (_, KeyCode::Enter) => return self.submit_prompt(),
+            (_, KeyCode::Backspace) => {
+                prompt.text.pop();
+            }
+            (_, KeyCode::Char('u')) if control => prompt.text.clear(),
+            (_, KeyCode::Char('w')) if control => {
+                let kept_bytes = prompt.text.trim_end().rfind(char::is_whitespace).map_or(0, |at| at + 1);
+                prompt.text.truncate(kept_bytes);
+            }
+            (_, KeyCode::Char(c)) if !control => push_char(&mut prompt.text, c),
+            _ => {}
+        }
+        None
+    }
+
+    /// Inserts pasted text on one line.
+    pub fn paste(&mut self, text: &str) {
+        let Some(prompt) = self.prompt.as_mut() else { return };
+        if !matches!(prompt.question, Question::UnreadDiff | Question::WithoutPreview | Question::Settle) {
+            text.chars()
+                .for_each(|c| push_char(&mut prompt.text, if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c }));
+        }
+    }
+
+    fn submit_prompt(&mut self) -> Option<Action> {
+        let Prompt { question: ask, text } = self.prompt.take()?;
+        match ask {
+            Question::Search => {
+                text.trim().clone_into(&mut self.search);
+                self.reload()
+            }
+            Question::Comment { verdict, many: true } => self.decide_selected(verdict, text),
+            Question::Comment { verdict, many: false } => {
+                let change = self.shown_change().ok()?;
+                if change.terms.require_comment && !has_visible_text(&text) {
+                    return self.ask_for_comment_again(Question::Comment { verdict, many: false });
+                }
+                if verdict == Verdict::Approve {
+                    self.last_approved = Some(change.id.clone());
+                }
+                Some(Self::decision_request(&change, verdict, &text))
+            }
+            Question::SettleComment { applied } => {
+                let change = self.shown_change().ok()?;
+                let outcome = if applied { "applied" } else { "failed" };
+                let comment = Some(text.trim()).filter(|c| !c.is_empty());
+                let body = json!({ "outcome": outcome, "comment": comment, "version": change.version });
+                Some(Action::for_change(&change.id, "settle", &body, "Settled"))
+            }
+            Question::EditComment { id, version, arguments } => {
+                let comment = json!(Some(text.trim()).filter(|c| !c.is_empty()));
+                // Sent as typed, because a number with many digits must keep them.
+                let body = format!("{{\"arguments\":{arguments},\"version\":{version},\"comment\":{comment}}}");
+                let path = vec!["changes".into(), id, "edit".into()];
+                Some(Action::Post {
+                    path,
+                    body,
+                    done_message: "Edited and previewed again; a approves what is shown now",
+                })
+            }
+            Question::UnreadDiff | Question::WithoutPreview | Question::Settle => None,
+        }
+    }
+
+    fn ask_for_comment_again(&mut self, ask: Question) -> Option<Action> {
+        self.say(Tone::Bad, "The rule requires a comment.");
+        self.prompt = Some(Prompt { question: ask, text: String::new() });
+        None
+    }
+
+    /// Decides on all selected changes at once, each with its own version and digest.
+    fn decide_selected(&mut self, verdict: Verdict, text: String) -> Option<Action> {
+        let selected = self.selected_changes();
+        let comment = Some(text.trim()).filter(|c| !c.is_empty());
+        if comment.is_none() && selected.iter().any(|b| b.terms.require_comment) {
+            return self.ask_for_comment_again(Question::Comment { verdict, many: true });
+        }
+        // A change may have been updated since the prompt was opened.
+        if verdict == Verdict::Approve && selected.iter().any(|b| !self.is_fully_seen(b)) {
+            return self.approve_selected();
+        }
+        let changes: Vec<_> = selected
+            .iter()
+            .take(100)
+            .map(|b| json!({ "id": b.id, "version": b.version, "digest": b.digest }))
+            .collect();
+        if changes.is_empty() {
+            return None;
+        }
+        let body = json!({ "decision": verdict, "comment": comment, "changes": changes }).to_string();
+        Some(Action::Post { path: vec!["decisions".into()], body, done_message: "Decided" })
+    }
+}
+
+fn push_char(text: &mut String, c: char) {
+    if text.len() + c.len_utf8() <= MAX_TYPED && !c.is_control() {
+        text.push(c);
+    }
+}

@@ -1,0 +1,174 @@
+//! Composes a preview, its fields and its fingerprint, from what a recipe has read. Pure computation that may take a
+//! moment, so it runs on a blocking thread.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{answers, fault::Fault, unified_diff};
+use countersign_domain::{
+    changes::{
+        FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
+        diff::{DiffBuilder, text_lines},
+        digest::PartHasher,
+    },
+    recipes::{DisplayFormat, Recipe},
+};
+use countersign_protocol::McpError;
+
+/// A preview, and the transient error that explains it if the target could not be read right now.
+pub struct ComputedPreview {
+    pub preview: Preview,
+    pub transient_error: Option<McpError>,
+}
+
+/// A value that a recipe has read.
+pub struct Observation {
+    pub label: String,
+    /// `None` if the target does not exist.
+    pub value: Option<Value>,
+    pub shown: DisplayFormat,
+    /// Policy does not let the proposer read the value without review.
+    pub restricted: bool,
+}
+
+/// All values that a recipe has read.
+#[derive(Default)]
+pub struct Observations {
+    pub dry_run: Option<Observation>,
+    pub before: Option<Observation>,
+    pub reads: Vec<Observation>,
+    /// The reason why the recipe's dry run failed.
+    pub note: Option<String>,
+}
+
+/// Prefix of the preview's fields that show the recipe's reads.
+const READ_FIELD_PREFIX: &str = "$read";
+
+/// Builds the preview from what the recipe has read.
+pub fn compose(
+    recipe: &Recipe,
+    arguments: &cel::Value,
+    arguments_preview: &Preview,
+    observations: Observations,
+) -> Result<Preview, Fault> {
+    let Observations { dry_run, before, reads, note } = observations;
+    let mut hasher = fingerprint_hasher(arguments_preview);
+    for (role, observation) in dry_run.iter().map(|s| ("dry", s)).chain(before.iter().map(|s| ("before", s))) {
+        hash_observation(&mut hasher, role, observation);
+    }
+    reads.iter().for_each(|observation| hash_observation(&mut hasher, "read", observation));
+
+    let mut builder = DiffBuilder::new();
+    let mut operation = recipe.operation.unwrap_or(Operation::Update);
+    let mut kind = PreviewKind::BeforeAfter;
+    if dry_run.is_none() && before.is_none() {
+        // The result cannot be computed, so the requested values stand beside the current state.
+        for FieldDiff { field, label, before, after, .. } in &arguments_preview.diff.fields {
+            if !field.starts_with('$') {
+                builder.add(field, label, before.as_deref(), after.as_deref());
+            }
+        }
+    }
+    if let Some(observation) = dry_run {
+        kind = PreviewKind::DryRun;
+        add_observation(&mut builder, "$dryRun", observation);
+    } else if let Some(observation) = before {
+        if recipe.operation.is_none() && observation.value.is_none() {
+            operation = Operation::Create;
+        }
+        add_comparison(&mut builder, recipe, arguments, observation)?;
+    }
+    if let Some(note) = &note {
+        builder.add_lines("$note", "The dry run", [(LineOp::Note, note.as_str().into())]);
+        builder.restrict_last();
+    }
+    for (n, observation) in reads.into_iter().enumerate() {
+        add_observation(&mut builder, &format!("{READ_FIELD_PREFIX}{}", n + 1), observation);
+    }
+    Ok(Preview {
+        note: PreviewNote { kind, ..PreviewNote::default() },
+        operation,
+        target: arguments_preview.target.clone(),
+        summary: arguments_preview.summary.clone(),
+        diff: builder.finish(),
+        fingerprint: hasher.finish(),
+    })
+}
+
+/// Returns the preview for a failed recipe: the arguments, and the reason of the failure.
+pub fn preview_of_failure(mut arguments_preview: Preview, fault: Fault) -> ComputedPreview {
+    let mut hasher = fingerprint_hasher(&arguments_preview);
+    hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
+    arguments_preview.fingerprint = hasher.finish();
+    arguments_preview.note =
+        PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason), restricted: false };
+    ComputedPreview { preview: arguments_preview, transient_error: fault.transient_error }
+}
+
+fn fingerprint_hasher(arguments_preview: &Preview) -> PartHasher {
+    let mut hasher = PartHasher::new("countersign.preview.1");
+    hasher.add_part(arguments_preview.fingerprint.as_bytes());
+    hasher
+}
+
+fn hash_observation(hasher: &mut PartHasher, role: &str, observation: &Observation) {
+    let text = observation.value.as_ref().map(|value| match value {
+        Value::String(text) => Cow::Borrowed(text.as_str()),
+        other => Cow::Owned(other.to_string()),
+    });
+    hasher.add_part(role.as_bytes()).add_part(observation.label.as_bytes()).add_optional(text.as_deref());
+}
+
+/// Adds the current text beside the text after the write.
+fn add_comparison(
+    builder: &mut DiffBuilder,
+    recipe: &Recipe,
+    arguments: &cel::Value,
+    observation: Observation,
+) -> Result<(), Fault> {
+    let Some(after) = &recipe.after else { return Ok(()) };
+    let uses_before = after.uses_variable("before");
+    let before = match &observation.value {
+        Some(value) if uses_before => answers::to_cel_value("before", value)?,
+        _ => cel::Value::Null,
+    };
+    let after = answers::evaluate("after", after, &[("arguments", arguments), ("before", &before)])?;
+    let (before, after) = (observation.value.and_then(answers::display_text), answers::display_text(after));
+    let label = recipe.label.as_deref().unwrap_or("Content");
+    let fields = builder.len();
+    if uses_before && observation.restricted {
+        // The result contains the current text, so the proposer may see neither.
+        builder.add_compared("$content", label, before.as_deref(), after.as_deref());
+    } else {
+        builder.add("$content", label, before.as_deref(), after.as_deref());
+    }
+    if builder.len() == fields && before == after {
+        builder.add_lines("$content", label, [(LineOp::Note, "(nothing would change)".into())]);
+    }
+    if observation.restricted && builder.len() > fields {
+        builder.restrict_last();
+    }
+    Ok(())
+}
+
+/// Adds a value to the preview as it was read.
+fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observation) {
+    let fields = builder.len();
+    let text = observation.value.and_then(answers::display_text);
+    match (&text, observation.shown) {
+        (None, _) => builder.add_lines(field, &observation.label, [(LineOp::Note, "(nothing is there)".into())]),
+        (Some(text), _) if text.trim().is_empty() => {
+            builder.add_lines(field, &observation.label, [(LineOp::Note, "(empty)".into())]);
+        }
+        (Some(text), DisplayFormat::Text) => {
+            builder.add_lines(field, &observation.label, text_lines(text).map(|line| (LineOp::Equal, line.into())));
+        }
+        (Some(text), DisplayFormat::Diff) => {
+            builder.add_lines(field, &observation.label, unified_diff::parse_lines(text))
+        }
+    }
+    if observation.restricted && builder.len() > fields {
+        builder.restrict_last();
+    }
+}

@@ -1,0 +1,51 @@
+//! The changes of a configuration that loosen policy, and so wait for a reviewer's consent.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// One way in which a new configuration lets through more than the old one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loosening {
+    /// The key as in the file: `policy.default`, `mcpServers.files.trust_annotations`.
+    pub key: String,
+    /// The values, described for people.
+    pub from: String,
+    pub to: String,
+}
+
+/// Changes that loosen policy and are not in force yet.
+#[derive(Clone, Debug, Serialize)]
+pub struct PendingPolicy {
+    /// The digest that consent is given to; it covers the policy and the servers of the file.
+    pub digest: String,
+    pub since: Timestamp,
+    /// The changes; never empty.
+    pub loosens: Vec<Loosening>,
+    /// The values in force and in the file, for each pending key.
+    pub content: Vec<ValueDiff>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    Same,
+    Removed,
+    Added,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    pub op: Op,
+    pub text: String,
+}
+
+/// The value of a pending key in force, compared with the one in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ValueDiff {
+    /// A key of the file, such as `policy.rules`.
+    pub key: String,
+    /// The lines of the diff. If none is added or removed, the difference is in a hidden value.
+    pub lines: Vec<Line>,
+    /// Set if lines were left out.
+    pub cut: bool,
+}

@@ -1,0 +1,150 @@
+//! Standing rules that other nodes of the store create, revoke and end. They take effect here too, and are announced on
+//! this node's feed for its dashboards and, if it is the leader, its webhooks.
+
+use std::sync::{Arc, PoisonError};
+
+use super::{StandingRuleCache, StandingRules, now};
+use countersign_domain::{
+    changes::machine::SYSTEM,
+    policy::{StandingRule, StandingVerdict},
+};
+use countersign_store::{AuditSearch, StoreError};
+
+/// Maximum audit entries that are searched for the comment on a revocation.
+const MAX_SEARCHED_ENTRIES: usize = 50;
+
+/// A change of a rule by another node: the feed event, the actor and the comment.
+#[derive(Debug, PartialEq, Eq)]
+struct RemoteRuleChange {
+    rule: StandingRule,
+    feed_event: &'static str,
+    by: String,
+    comment: Option<String>,
+}
+
+/// Returns the changes by other nodes, from the known rules and those just read.
+fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteRuleChange> {
+    let mut changes = Vec::new();
+    for rule in read {
+        let previous = known.iter().find(|known| known.id == rule.id);
+        let mut push = |feed, by: &str, comment: Option<&str>| {
+            let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
+            changes.push(RemoteRuleChange { rule: rule.clone(), feed_event: feed, by, comment });
+        };
+        if previous.is_none() {
+            push("rule.created", &rule.created_by, rule.comment.as_deref());
+        }
+        let was_over = previous.is_some_and(|previous| previous.has_ended());
+        let orphaned = rule.orphaned_at.is_some() && previous.is_none_or(|previous| previous.orphaned_at.is_none());
+        if rule.has_ended() && !was_over {
+            match &rule.revoked_by {
+                Some(by) => push("rule.revoked", by, orphaned.then_some(super::ALLOW_RULE_ENDED)),
+                None => push("rule.expired", SYSTEM, None),
+            }
+        } else if orphaned && rule.verdict == StandingVerdict::Deny {
+            push("rule.orphaned", SYSTEM, Some(super::DENY_RULE_ORPHANED));
+        }
+    }
+    changes
+}
+
+impl StandingRuleCache {
+    /// Replaces the rules with those of the store, but keeps the use counts of this node. Returns `true` if another node
+    /// changed any.
+    fn merge(&self, read: Vec<StandingRule>) -> bool {
+        let (now, known) = (now(&*self.nodes), self.rules.load_full());
+        let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
+        let same = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
+        let merged = read.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
+            Some(known) => {
+                known.uses.raise_to(rule.uses.get());
+                Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule })
+            }
+            None => Arc::new(rule.with_deadline(now)),
+        });
+        self.rules.store(Arc::new(merged.collect()));
+        !same
+    }
+}
+
+impl StandingRules {
+    /// Reads the changes of other nodes, and announces them once they are in force.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn reload(&self) -> Result<(), StoreError> {
+        // Waits for changes of this node, so that they are known before the store is read.
+        let _one_at_a_time = self.change_lock.lock().await;
+        let read = self.deps.store.standing_rules().await?;
+        let on_record = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
+        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(on_record);
+        let news = diff_rules(&self.deps.cache.rules(), &read);
+        if self.deps.cache.merge(read) {
+            (self.deps.rebuild)().await;
+        }
+        for RemoteRuleChange { rule, feed_event: feed, by, comment } in news {
+            let comment = match comment {
+                None if feed == "rule.revoked" => self.find_revocation_comment(&rule).await,
+                comment => comment,
+            };
+            self.announce(&rule, feed, &by, comment.as_deref());
+        }
+        Ok(())
+    }
+
+    /// Finds the comment on a revocation in the audit trail, since the rule does not contain it.
+    async fn find_revocation_comment(&self, rule: &StandingRule) -> Option<String> {
+        let search = AuditSearch { events: vec!["standing_rule_revoked".to_owned()], ..AuditSearch::default() };
+        let found = self.deps.store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
+        found.entries.iter().find_map(|found| {
+            let details: serde_json::Value = serde_json::from_str(found.entry.details.get()).ok()?;
+            let comment = details["comment"].as_str()?;
+            (details["rule"]["id"] == *rule.id).then(|| comment.to_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use countersign_domain::principal::{Principal, Role};
+
+    fn rule(id: &str, verdict: StandingVerdict) -> StandingRule {
+        let alice = Principal { name: "alice".into(), role: Role::Reviewer, key_id: None, owner: None };
+        StandingRule {
+            id: id.into(),
+            comment: Some("fine".into()),
+            ..super::super::unrestricted_rule(verdict, ("fs", "write", "h"), &alice, Timestamp::now())
+        }
+    }
+
+    fn summarize<const N: usize, const M: usize>(
+        known: [&StandingRule; N],
+        read: [&StandingRule; M],
+    ) -> Vec<(String, &'static str, String)> {
+        let known = known.map(|rule| Arc::new(rule.clone()));
+        diff_rules(&known, &read.map(Clone::clone))
+            .into_iter()
+            .map(|news| (news.rule.id, news.feed_event, news.by))
+            .collect()
+    }
+
+    #[test]
+    fn remote_rule_changes_are_announced_once() {
+        let (a, b) = (rule("a", StandingVerdict::Allow), rule("b", StandingVerdict::Deny));
+        let is = |id: &str, feed, by: &str| (id.to_owned(), feed, by.to_owned());
+        assert_eq!(summarize([], [&a, &b]), [is("a", "rule.created", "alice"), is("b", "rule.created", "alice")]);
+        assert_eq!(summarize([&a, &b], [&a, &b]), []);
+        let revoked = StandingRule { revoked_at: Some(Timestamp::now()), revoked_by: Some("bob".into()), ..a.clone() };
+        assert_eq!(summarize([&a], [&revoked]), [is("a", "rule.revoked", "bob")]);
+        assert_eq!(summarize([&revoked], [&revoked]), []);
+        assert_eq!(summarize([], [&revoked]), [is("a", "rule.created", "alice"), is("a", "rule.revoked", "bob")]);
+        let expired = StandingRule { expired_at: Some(Timestamp::now()), ..a.clone() };
+        assert_eq!(summarize([&a], [&expired]), [is("a", "rule.expired", SYSTEM)]);
+        let orphaned = StandingRule { orphaned_at: Some(Timestamp::now()), ..b.clone() };
+        assert_eq!(summarize([&b], [&orphaned]), [is("b", "rule.orphaned", SYSTEM)]);
+        assert_eq!(summarize([&orphaned], [&orphaned]), []);
+    }
+}

@@ -1,0 +1,104 @@
+//! Limits the concurrent calls of an upstream, and the calls that wait.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The slots for concurrent calls, and the queue for them.
+#[derive(Debug)]
+pub struct CallSlots {
+    permits: Semaphore,
+    max: usize,
+    max_queue: usize,
+    waiting: AtomicUsize,
+}
+
+/// The reason why a call gets no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSlot {
+    /// The queue is full.
+    QueueFull,
+    /// No slot became free in time.
+    Timeout,
+}
+
+impl CallSlots {
+    #[must_use]
+    pub fn new(max: usize, max_queue: usize) -> Self {
+        let max = max.clamp(1, Semaphore::MAX_PERMITS);
+        Self { permits: Semaphore::new(max), max, max_queue, waiting: AtomicUsize::new(0) }
+    }
+
+    /// Acquires a slot. Waits for it at most `at_most`, in order of arrival.
+    ///
+    /// # Errors
+    /// See [`NoSlot`].
+    pub async fn acquire(&self, at_most: Duration) -> Result<SemaphorePermit<'_>, NoSlot> {
+        if let Ok(slot) = self.permits.try_acquire() {
+            return Ok(slot);
+        }
+        let _waiting = self.enqueue()?;
+        match tokio::time::timeout(at_most, self.permits.acquire()).await {
+            Ok(Ok(slot)) => Ok(slot),
+            _ => Err(NoSlot::Timeout),
+        }
+    }
+
+    /// Joins the queue to wait for a slot here, or for an own link.
+    ///
+    /// # Errors
+    /// [`NoSlot::QueueFull`]
+    pub fn enqueue(&self) -> Result<QueueEntry<'_>, NoSlot> {
+        let waiting = QueueEntry(&self.waiting);
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.max_queue {
+            return Err(NoSlot::QueueFull);
+        }
+        Ok(waiting)
+    }
+
+    /// Returns the number of calls in flight.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.max.saturating_sub(self.permits.available_permits())
+    }
+
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// A place in the queue, which is left when it is dropped.
+#[derive(Debug)]
+pub struct QueueEntry<'a>(&'a AtomicUsize);
+
+impl Drop for QueueEntry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_is_bounded_and_waiting_ends() {
+        let call_slots = CallSlots::new(1, 1);
+        let first = call_slots.acquire(Duration::ZERO).await.unwrap();
+        let (second, third) =
+            tokio::join!(call_slots.acquire(Duration::from_secs(5)), call_slots.acquire(Duration::from_secs(5)));
+        assert_eq!(second.unwrap_err(), NoSlot::Timeout);
+        assert_eq!(third.unwrap_err(), NoSlot::QueueFull);
+        assert_eq!((call_slots.in_use(), call_slots.queued()), (1, 0));
+        let (next, ()) = tokio::join!(call_slots.acquire(Duration::from_secs(5)), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(first);
+        });
+        assert!(next.is_ok());
+        assert_eq!((call_slots.in_use(), call_slots.queued()), (1, 0));
+    }
+}

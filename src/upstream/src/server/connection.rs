@@ -1,0 +1,241 @@
+//! A connection to an upstream: its link, the calls active on it, and the recipient of messages outside of calls.
+
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::{Upstream, timeout_streak::TimeoutStreak};
+use crate::{
+    catalog::ServerFeatures,
+    link::{Link, LinkError, Listener, Negotiated, UpstreamNotification},
+};
+use countersign_protocol::{Era, params::LoggingLevel};
+use countersign_provider::request::UpstreamRequest;
+
+/// An open link with its state in the gateway.
+pub struct UpstreamConnection {
+    pub link: Arc<dyn Link>,
+    pub traffic: Arc<Traffic>,
+    pub features: ServerFeatures,
+    pub era: Era,
+    closed: CancellationToken,
+    /// Cancelled when the session at the upstream has ended, so that no further call uses the link.
+    retired: CancellationToken,
+    log_levels: LogLevels,
+    pub(crate) timeout_streak: TimeoutStreak,
+}
+
+impl UpstreamConnection {
+    #[must_use]
+    pub fn new(link: Arc<dyn Link>, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
+        Self {
+            closed: link.closed(),
+            retired: CancellationToken::new(),
+            features: ServerFeatures::from_negotiated(negotiated),
+            era: negotiated.revision.era(),
+            log_levels: LogLevels::default(),
+            timeout_streak: TimeoutStreak::default(),
+            link,
+            traffic,
+        }
+    }
+
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.closed.is_cancelled() && !self.retired.is_cancelled()
+    }
+
+    /// Stops further use of the connection. Calls on it may finish.
+    pub fn retire(&self) {
+        self.retired.cancel();
+    }
+
+    pub fn close(&self) {
+        self.retired.cancel();
+        self.traffic.clear_last_listener();
+        self.link.close();
+    }
+
+    /// Closes the connection, and fails its pending requests with `why`.
+    pub fn abandon(&self, why: LinkError) {
+        self.retired.cancel();
+        self.traffic.clear_last_listener();
+        self.link.give_up(why);
+    }
+
+    /// Waits until the connection cannot be used any more.
+    pub async fn wait_until_unusable(&self) {
+        tokio::select! {
+            () = self.closed.cancelled() => {}
+            () = self.retired.cancelled() => {}
+        }
+    }
+
+    /// Registers a call that wants log messages. Also returns the level to send to the server, if it differs from the
+    /// last one.
+    pub fn request_log_level(
+        &self,
+        level: Option<LoggingLevel>,
+    ) -> (Option<LogLevelRequest<'_>>, Option<LoggingLevel>) {
+        let Some(level) = level.filter(|_| self.features.logging && self.era == Era::Legacy) else {
+            return (None, None);
+        };
+        self.log_levels.counts.get(level as usize).inspect(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+        let most_verbose = self.log_levels.most_verbose().unwrap_or(level);
+        let mut sent = self.log_levels.sent.lock();
+        let to_send = (*sent != Some(most_verbose)).then_some(most_verbose);
+        if to_send.is_some() {
+            *sent = Some(most_verbose);
+        }
+        (Some(LogLevelRequest { log_levels: &self.log_levels, level }), to_send)
+    }
+}
+
+impl std::fmt::Debug for UpstreamConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UpstreamConnection")
+            .field("era", &self.era)
+            .field("usable", &self.is_usable())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The log levels that active calls want. `logging/setLevel` applies to the whole session, so the most verbose one
+/// counts.
+#[derive(Default)]
+struct LogLevels {
+    counts: [AtomicU32; 8],
+    sent: Mutex<Option<LoggingLevel>>,
+}
+
+impl LogLevels {
+    fn most_verbose(&self) -> Option<LoggingLevel> {
+        let first = self.counts.iter().position(|count| count.load(Ordering::Relaxed) > 0)?;
+        LoggingLevel::ALL.get(first).copied()
+    }
+}
+
+/// The log level that one call wants; dropping it withdraws the request.
+pub struct LogLevelRequest<'a> {
+    log_levels: &'a LogLevels,
+    level: LoggingLevel,
+}
+
+impl Drop for LogLevelRequest<'_> {
+    fn drop(&mut self) {
+        self.log_levels.counts.get(self.level as usize).inspect(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+    }
+}
+
+/// The calls active on one link, and the recipients of messages that name no call.
+pub struct Traffic {
+    upstream: Weak<Upstream>,
+    /// The link belongs to one client session, which also receives messages after its last call.
+    is_session_owned: AtomicBool,
+    /// The gateway itself has subscribed to resources on the link.
+    has_subscription: AtomicBool,
+    calls: Mutex<ActiveCalls>,
+}
+
+#[derive(Default)]
+struct ActiveCalls {
+    active: Vec<ActiveCall>,
+    last_listener: Option<Arc<dyn Listener>>,
+}
+
+struct ActiveCall {
+    id: u64,
+    listener: Arc<dyn Listener>,
+    session: Option<Arc<str>>,
+}
+
+impl Traffic {
+    #[must_use]
+    pub fn new(upstream: Weak<Upstream>, is_session_owned: bool) -> Arc<Self> {
+        Arc::new(Self {
+            upstream,
+            is_session_owned: AtomicBool::new(is_session_owned),
+            has_subscription: AtomicBool::new(false),
+            calls: Mutex::default(),
+        })
+    }
+
+    /// Registers a call until the guard is dropped.
+    pub fn register_call(&self, id: u64, listener: Arc<dyn Listener>, session: Option<Arc<str>>) -> RegisteredCall<'_> {
+        self.calls.lock().active.push(ActiveCall { id, listener, session });
+        RegisteredCall { traffic: self, id }
+    }
+
+    pub(crate) fn mark_subscribed(&self) {
+        self.has_subscription.store(true, Ordering::Relaxed);
+    }
+
+    fn clear_last_listener(&self) {
+        self.calls.lock().last_listener = None;
+    }
+
+    /// Returns the recipient of a message that names no call: the only call, or any call if all belong to one client
+    /// session.
+    fn sole_listener(&self) -> Option<Arc<dyn Listener>> {
+        let calls = self.calls.lock();
+        let latest = calls.active.last()?;
+        let is_unambiguous = calls.active.len() == 1
+            || (latest.session.is_some() && calls.active.iter().all(|call| call.session == latest.session));
+        is_unambiguous.then(|| Arc::clone(&latest.listener))
+    }
+
+    fn last_listener(&self) -> Option<Arc<dyn Listener>> {
+        self.calls.lock().last_listener.clone()
+    }
+}
+
+impl Listener for Traffic {
+    fn notification(&self, notification: UpstreamNotification) {
+        let Some(upstream) = self.upstream.upgrade() else { return };
+        if upstream.handle_notification(&notification, self.has_subscription.load(Ordering::Relaxed)) {
+            return;
+        }
+        // Progress names its call, so it must not reach another one.
+        let listener = match notification.method.as_str() {
+            "notifications/progress" | "notifications/cancelled" => None,
+            "notifications/message" => self.sole_listener(),
+            _ => self.sole_listener().or_else(|| self.last_listener()),
+        };
+        match listener {
+            Some(listener) => listener.notification(notification),
+            None => upstream.count_unattributed(&notification.method),
+        }
+    }
+
+    fn request(&self, request: UpstreamRequest) {
+        if let Some(listener) = self.sole_listener() {
+            return listener.request(request);
+        }
+        if let Some(upstream) = self.upstream.upgrade() {
+            upstream.count_unattributed(&request.method);
+        }
+        // Dropping the request declines it.
+    }
+}
+
+/// Unregisters a call when dropped (see [`Traffic::register_call`]).
+pub struct RegisteredCall<'a> {
+    traffic: &'a Traffic,
+    id: u64,
+}
+
+impl Drop for RegisteredCall<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.traffic.calls.lock();
+        if let Some(at) = calls.active.iter().position(|call| call.id == self.id) {
+            let ended = calls.active.swap_remove(at);
+            if self.traffic.is_session_owned.load(Ordering::Relaxed) {
+                calls.last_listener = Some(ended.listener);
+            }
+        }
+    }
+}

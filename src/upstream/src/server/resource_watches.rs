@@ -1,0 +1,146 @@
+//! Counts the clients that watch each resource, and the upstream's notifications about them.
+//!
+//! A client with its own connection is subscribed there as well, so most servers announce a change more than once. An
+//! update on the gateway's own subscription is forwarded at once. An update from another connection is delayed and then
+//! forwarded unless the same one arrived meanwhile, because some servers announce a session's resources only in that
+//! session.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+
+/// The period within which updates on two connections count as one change.
+pub const DUPLICATE_WINDOW: Duration = Duration::from_millis(250);
+
+/// The resources of one upstream that clients watch.
+#[derive(Debug)]
+pub struct ResourceWatches {
+    watches: Mutex<BTreeMap<String, ResourceWatch>>,
+    /// Rises when the set of URIs changes.
+    pub version: watch::Sender<u64>,
+    /// The URIs that the upstream has confirmed.
+    pub confirmed: watch::Sender<BTreeSet<String>>,
+}
+
+#[derive(Debug)]
+struct ResourceWatch {
+    count: usize,
+    /// The time of the latest update on the gateway's own subscription.
+    last_update: Option<Instant>,
+    /// An update from another connection is delayed.
+    is_delayed: bool,
+}
+
+/// What to do with an update from another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateAction {
+    /// Forward it.
+    Forward,
+    /// Ignore it: it is known, or a delayed update covers it.
+    Ignore,
+    /// Check again after [`DUPLICATE_WINDOW`] with [`ResourceWatches::take_delayed_update`].
+    Delay,
+}
+
+impl Default for ResourceWatches {
+    fn default() -> Self {
+        Self {
+            watches: Mutex::default(),
+            version: watch::Sender::new(0),
+            confirmed: watch::Sender::new(BTreeSet::new()),
+        }
+    }
+}
+
+impl ResourceWatches {
+    /// Adds a watching client.
+    pub fn add(&self, uri: &str) {
+        let mut watches = self.watches.lock();
+        match watches.get_mut(uri) {
+            Some(entry) => entry.count += 1,
+            None => {
+                watches.insert(uri.to_owned(), ResourceWatch { count: 1, last_update: None, is_delayed: false });
+                self.version.send_modify(|version| *version += 1);
+            }
+        }
+    }
+
+    /// Removes a watching client.
+    pub fn remove(&self, uri: &str) {
+        let mut watches = self.watches.lock();
+        let Some(entry) = watches.get_mut(uri) else { return };
+        entry.count -= 1;
+        if entry.count == 0 {
+            watches.remove(uri);
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Records an update on the gateway's own subscription.
+    pub fn record_update(&self, uri: &str) {
+        if let Some(entry) = self.watches.lock().get_mut(uri) {
+            entry.last_update = Some(Instant::now());
+        }
+    }
+
+    /// Decides what to do with an update from another connection.
+    #[must_use]
+    pub fn classify_other_update(&self, uri: &str) -> UpdateAction {
+        if !self.confirmed.borrow().contains(uri) {
+            return UpdateAction::Forward;
+        }
+        match self.watches.lock().get_mut(uri) {
+            None => UpdateAction::Forward,
+            Some(entry)
+                if entry.is_delayed
+                    || entry.last_update.is_some_and(|last_update| last_update.elapsed() < DUPLICATE_WINDOW) =>
+            {
+                UpdateAction::Ignore
+            }
+            Some(entry) => {
+                entry.is_delayed = true;
+                UpdateAction::Delay
+            }
+        }
+    }
+
+    /// Ends the delay of an update. Returns `true` if it must be forwarded, because the gateway's own subscription did
+    /// not announce it.
+    #[must_use]
+    pub fn take_delayed_update(&self, uri: &str) -> bool {
+        self.watches.lock().get_mut(uri).is_some_and(|entry| {
+            entry.is_delayed = false;
+            entry.last_update.is_none_or(|last_update| last_update.elapsed() > DUPLICATE_WINDOW)
+        })
+    }
+
+    #[must_use]
+    pub fn uris(&self) -> BTreeSet<String> {
+        self.watches.lock().keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_and_the_last_move_anything() {
+        let watches = ResourceWatches::default();
+        let version = || *watches.version.borrow();
+        watches.add("a");
+        watches.add("a");
+        watches.add("b");
+        assert_eq!((version(), watches.uris().len()), (2, 2));
+        watches.remove("a");
+        watches.remove("never");
+        assert_eq!((version(), watches.uris().len()), (2, 2));
+        watches.remove("a");
+        watches.remove("a");
+        assert_eq!((version(), watches.uris()), (3, BTreeSet::from(["b".to_owned()])));
+    }
+}
