@@ -35,7 +35,7 @@ async fn hundred_children_leave_nothing_behind() {
         }
     }
     assert_eq!(markers.len(), 100);
-    wait_until("no process", || markers.iter().all(|marker| alive(marker).is_empty())).await;
+    wait_until("no process", || markers.iter().all(|marker| processes_with(marker).is_empty())).await;
     wait_until("no zombie", || zombie_guards() == 0).await;
     wait_until("no descriptor", || descriptors() <= before).await;
 }

@@ -1,4 +1,4 @@
-//! `countersign check` against a server that keeps the protocol, and against the same server with one fault at a time.
+//! Tests of `countersign check` against a conforming server, and against the same server with one fault at a time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
 
@@ -16,19 +16,19 @@ use countersign_check::{Check, checks};
 use serde_json::Value;
 use support::{
     Gateway, Process, binary,
-    children::{alive, marker},
+    children::{new_marker, processes_with},
 };
 
 const SERVER: &str = env!("CARGO_BIN_EXE_model-server");
 
-/// Where and in which era a check can be seen.
+/// The transport and era in which a check applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CheckTarget {
     transport: &'static str,
     modern: bool,
 }
 
-/// How a run ended, and what it printed.
+/// The exit code and output of a run.
 struct RunResult {
     code: Option<i32>,
     report: Value,
@@ -63,14 +63,14 @@ fn check_model_server(place: CheckTarget, fault: &str) -> RunResult {
     run(&["--json", "--timeout", "2", "--revision", revision, "--url", &url])
 }
 
-fn failed(ran: &RunResult) -> BTreeSet<String> {
+fn failed_checks(ran: &RunResult) -> BTreeSet<String> {
     let all = ran.report["checks"].as_array().unwrap_or_else(|| panic!("no report: {:?} {}", ran.code, ran.errors));
     let failed = all.iter().filter(|check| check["status"] == "failed");
     failed.map(|check| check["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The place where a check is tried.
-fn place(check: &Check) -> CheckTarget {
+/// Returns the target on which a check is tried.
+fn target_of(check: &Check) -> CheckTarget {
     let transport = match check.id {
         id if id.starts_with("http/") || id == "stateless/envelope" || id == "robustness/half-open" => "http",
         id if id.starts_with("websocket/") => "websocket",
@@ -93,13 +93,13 @@ fn place(check: &Check) -> CheckTarget {
     CheckTarget { transport, modern }
 }
 
-/// What else is broken by a fault, because it rests on what the fault breaks.
+/// Returns other checks that a fault breaks, because they depend on it.
 fn dependants(id: &str) -> &'static [&'static str] {
     match id {
         "handshake/version-format" => &["handshake/known-version"],
-        // A session that has ended is one that is not known.
+        // An ended session is an unknown one.
         "http/session-unknown" => &["http/session-ended"],
-        // What is large comes in pieces.
+        // A large answer arrives in pieces.
         "stdio/one-in-many-writes" => &["stdio/64-kib", "stdio/4-mib"],
         _ => &[],
     }
@@ -113,7 +113,7 @@ fn conforming_server_passes_everywhere() {
             for modern in [false, true] {
                 threads.spawn(move || {
                     let ran = check_model_server(CheckTarget { transport, modern }, "");
-                    assert_eq!(failed(&ran), BTreeSet::new(), "{transport} {modern}: {}", ran.report);
+                    assert_eq!(failed_checks(&ran), BTreeSet::new(), "{transport} {modern}: {}", ran.report);
                     assert_eq!((ran.code, &ran.report["complies"]), (Some(0), &Value::Bool(true)));
                 });
             }
@@ -132,11 +132,11 @@ fn each_check_finds_exactly_its_fault() {
             threads.spawn(|| {
                 loop {
                     let Some(check) = waiting.lock().unwrap().next() else { return };
-                    let ran = check_model_server(place(check), check.id);
+                    let ran = check_model_server(target_of(check), check.id);
                     let mut expected: BTreeSet<String> =
                         dependants(check.id).iter().map(|id| (*id).to_owned()).collect();
                     expected.insert(check.id.to_owned());
-                    let found = failed(&ran);
+                    let found = failed_checks(&ran);
                     let code = if check.level == countersign_check::Level::Must { 1 } else { 0 };
                     if found != expected || (ran.code != Some(code) && expected.len() == 1) {
                         wrong.lock().unwrap().insert(check.id, (found, ran.code));
@@ -169,7 +169,7 @@ fn gateway_complies_on_all_transports_and_revisions() {
                     let arguments: Vec<&str> =
                         ["--json", "--revision", revision].into_iter().chain(target.iter().copied()).collect();
                     let ran = run(&arguments);
-                    assert_eq!(failed(&ran), BTreeSet::new(), "{revision} {target:?}: {}", ran.errors);
+                    assert_eq!(failed_checks(&ran), BTreeSet::new(), "{revision} {target:?}: {}", ran.errors);
                     assert_eq!(ran.code, Some(0));
                     assert_eq!(ran.report["revision"], revision);
                 }
@@ -198,7 +198,7 @@ fn usage_errors_and_absent_servers_have_exit_codes() {
     assert_eq!(run(&["--timeout", "1", "--", "sleep", "60"]).code, Some(69));
 }
 
-/// What never ends, never begins, or says that it is larger than everything, is refused when its time or its bound is over.
+/// Responses that never end, never begin, or claim to be huge, are refused at the time or size limit.
 #[test]
 fn babbling_or_hanging_server_is_refused() {
     for server in ["yes", "cat /dev/zero", "cat /dev/urandom", "exec 1>&-; sleep 60", "sleep 60 & sleep 60"] {
@@ -227,7 +227,7 @@ fn babbling_or_hanging_server_is_refused() {
                     while sent.is_ok() && !again.is_empty() {
                         sent = stream.write_all(many.as_bytes());
                     }
-                    // Open until the other side goes.
+                    // Open until the other side disconnects.
                     let _ = stream.read(&mut [0; 4096]);
                 });
             }
@@ -280,7 +280,7 @@ fn wrong_id_type_is_reported() {
     for modern in [false, true] {
         let place = CheckTarget { transport: "stdio", modern };
         let ran = check_model_server(place, "run/text-ids");
-        let failed = failed(&ran);
+        let failed = failed_checks(&ran);
         assert_eq!(ran.code, Some(1), "{}", ran.errors);
         // It also writes a banner.
         let expected = ["messages/id-integer", "messages/id-large", "stdio/stdout"].map(str::to_owned);
@@ -289,9 +289,9 @@ fn wrong_id_type_is_reported() {
         let found = checks.iter().find(|check| check["id"] == "messages/id-integer").unwrap();
         assert!(found["received"].to_string().contains(r#"\"id\":\"42\""#), "{found}");
     }
-    // Where no answer belongs to a request, that is all there is to say.
+    // If no answer belongs to a request, nothing more can be checked.
     let ran = check_model_server(CheckTarget { transport: "stdio", modern: false }, "run/no-ids");
-    assert_eq!((ran.code, failed(&ran)), (Some(1), BTreeSet::from(["messages/id-integer".to_owned()])));
+    assert_eq!((ran.code, failed_checks(&ran)), (Some(1), BTreeSet::from(["messages/id-integer".to_owned()])));
     let found = &ran.report["checks"][0];
     assert!(found["why"].as_str().unwrap().contains("null"), "{found}");
     assert!(found["received"][0].as_str().unwrap().contains("protocolVersion"), "{found}");
@@ -319,7 +319,7 @@ fn cut_off(fault: &str, more: &[&str]) {
     });
     let mut peak = 0;
     let code = loop {
-        // The highest so far; nothing once it has ended.
+        // The highest value so far; nothing once the process has ended.
         let status = std::fs::read_to_string(format!("/proc/{}/status", check.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
@@ -337,7 +337,7 @@ fn cut_off(fault: &str, more: &[&str]) {
 
 #[test]
 fn run_ends_when_its_time_is_over() {
-    // The server is slow once it has been opened and its lists are read.
+    // The server becomes slow once it is opened and its lists are read.
     let dir = tempfile::tempdir().unwrap();
     let count = dir.path().join("count");
     let count = count.to_str().unwrap();
@@ -387,7 +387,7 @@ fn credentials_are_in_no_report() {
 #[test]
 fn checked_command_is_isolated_and_cleaned_up() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, marker) = (dir.path().join("env"), marker());
+    let (file, marker) = (dir.path().join("env"), new_marker());
     let script = format!("env > {}; setsid sh -c 'sleep 1000; :' {marker} & exec {SERVER}", file.to_str().unwrap());
     let check = |more: &[&str]| {
         Command::new(binary())
@@ -409,14 +409,14 @@ fn checked_command_is_isolated_and_cleaned_up() {
     assert!(["PATH", "NODE_EXTRA_CA_CERTS", "NAMED"].iter().all(|name| names.contains(name)), "{names:?}");
     assert!(["COUNTERSIGN_KEY", "HTTPS_PROXY"].iter().all(|name| !names.contains(name)), "{names:?}");
     let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !alive(&marker).is_empty() {
+    while !processes_with(&marker).is_empty() {
         assert!(std::time::Instant::now() < limit, "what the command started in sessions of their own lives on");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert_eq!(check(&["--env", "NO_SUCH_VARIABLE"]).status.code(), Some(64));
 }
 
-/// The page has a row for each check, with the fault in the model server that it finds.
+/// The page has a row for each check, with the model server's fault that it detects.
 #[test]
 fn page_lists_each_check_with_its_fault() {
     let page = fs_text(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checking.md")));

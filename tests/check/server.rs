@@ -1,10 +1,10 @@
-//! A small MCP server that keeps the protocol, in both eras, on stdio, HTTP and WebSocket; and with `--fault ID` breaks it in
-//! the one way that the check of that name finds.
+//! A small conforming MCP server in both eras, on stdio, HTTP and WebSocket. With `--fault ID`, it violates the
+//! protocol in the one way that the check of that name detects.
 //!
-//! It shares nothing with the gateway or with the prober: a mistake in one of them would else be made twice.
+//! It shares no code with the gateway or the prober, so that a mistake is not made twice.
 //!
-//! Faults that begin with `run/` concern a whole run instead of one check: ids of another type (after a banner), no ids, answers
-//! of 16 MiB, and answers with the credentials that it was given.
+//! Faults that begin with `run/` concern a whole run instead of one check: ids of another type (after a banner), no
+//! ids, answers of 16 MiB, and answers with the credentials that it received.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
 
@@ -27,7 +27,7 @@ const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05
 
 struct Server {
     fault: String,
-    /// Whether it serves the stateless revision, or the handshake.
+    /// Set for the stateless revision; otherwise the handshake is served.
     modern: bool,
     listed: AtomicU32,
     sessions: Mutex<HashSet<String>>,
@@ -37,7 +37,7 @@ struct Server {
     given: Mutex<String>,
 }
 
-/// What one connection knows.
+/// The state of one connection.
 #[derive(Default)]
 struct Peer {
     initialized: bool,
@@ -107,7 +107,7 @@ fn stdio(server: &Server) {
     }
 }
 
-/// Takes what one read gives for one message.
+/// Takes the bytes of one read for one message.
 fn read_in_pieces(server: &Server, peer: &mut Peer, input: &mut impl Read) {
     let mut buffer = vec![0; 8 << 20];
     let mut kept = Vec::new();
@@ -119,13 +119,13 @@ fn read_in_pieces(server: &Server, peer: &mut Peer, input: &mut impl Read) {
             }
             let lines: Vec<Vec<u8>> = kept.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
             kept.clear();
-            // A few may come together by chance.
+            // A few may arrive together by chance.
             let taken = if lines.len() > 15 { 1 } else { lines.len() };
             for line in lines.iter().take(taken) {
                 server.answers(peer, line).iter().for_each(|answer| println!("{answer}"));
             }
         } else if buffer[..count].ends_with(b"\n") {
-            // The beginning of a message that came in pieces is lost.
+            // The beginning of a fragmented message is lost.
             for line in buffer[..count].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 server.answers(peer, line).iter().for_each(|answer| println!("{answer}"));
             }
@@ -141,7 +141,7 @@ fn error(id: Option<&Value>, code: i64, message: &str) -> Value {
     response
 }
 
-/// Nesting, without a parser that could fail at it.
+/// Returns the nesting depth, without a parser that could fail at it.
 fn depth(text: &[u8]) -> usize {
     let (mut now, mut most) = (0_usize, 0);
     for byte in text {
@@ -160,11 +160,11 @@ impl Server {
         self.fault == fault
     }
 
-    fn given(&self) -> String {
+    fn recorded_credentials(&self) -> String {
         self.given.lock().unwrap().clone()
     }
 
-    /// Ends the process where this input is what the fault is about.
+    /// Ends the process if the fault is to die of this input.
     fn exit_if_faulty(&self, text: &[u8]) {
         let shown = String::from_utf8_lossy(text);
         let parsed: Option<Value> = serde_json::from_slice(text).ok();
@@ -187,7 +187,7 @@ impl Server {
         }
     }
 
-    /// What is written back, each on a line of its own.
+    /// Returns the messages to write back, each on a separate line.
     fn answers(&self, peer: &mut Peer, text: &[u8]) -> Vec<String> {
         self.exit_if_faulty(text);
         let id_of_nothing = if self.modern { None } else { Some(Value::Null) };
@@ -271,7 +271,7 @@ impl Server {
             if self.has("utilities/no-requests") {
                 all.push(json!({ "jsonrpc": "2.0", "id": "roots", "method": "roots/list" }).to_string());
             }
-            all.extend(self.progress(&message["params"]["_meta"]["progressToken"]));
+            all.extend(self.progress_messages(&message["params"]["_meta"]["progressToken"]));
             if self.has("run/babble") {
                 let note = format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"info","data":[{}[]]}}}}"#,
@@ -287,8 +287,8 @@ impl Server {
         all
     }
 
-    /// What a call tells while it runs.
-    fn progress(&self, token: &Value) -> Vec<String> {
+    /// Returns the notifications of a running call.
+    fn progress_messages(&self, token: &Value) -> Vec<String> {
         let token = match token {
             Value::Null => return Vec::new(),
             _ if self.has("utilities/progress-token") => &Value::String("another".to_owned()),
@@ -302,7 +302,7 @@ impl Server {
         values.map(told).to_vec()
     }
 
-    /// The beginning of a subscription, on which nothing happens.
+    /// Returns the beginning of a subscription without events.
     fn subscription_messages(&self, id: &Value, params: &Value) -> Vec<String> {
         let of = |method: &str, mut params: Value| {
             params["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": id });
@@ -322,7 +322,7 @@ impl Server {
         vec![acknowledged]
     }
 
-    /// Faults of the envelope.
+    /// Applies faults of the envelope.
     fn break_envelope(&self, response: &mut Value, id: &Value, method: &str) {
         let harmless = matches!(method, "ping" | "server/discover");
         match self.fault.as_str() {
@@ -334,7 +334,7 @@ impl Server {
             "messages/error-object" if method == "check/no-such-method" => response["error"]["message"] = Value::Null,
             "run/text-ids" if id.is_number() => response["id"] = id.to_string().into(),
             "run/no-ids" => response["id"] = Value::Null,
-            "run/given" => response["jsonrpc"] = self.given().into(),
+            "run/given" => response["jsonrpc"] = self.recorded_credentials().into(),
             "messages/concurrent" if (100..108).any(|known| *id == known) => response["id"] = 100.into(),
             _ => {}
         }
@@ -489,7 +489,7 @@ impl Server {
         };
         let name = match self.fault.as_str() {
             "handshake/server-info" => Value::Null,
-            "run/given" => self.given().into(),
+            "run/given" => self.recorded_credentials().into(),
             _ => "model".into(),
         };
         Ok(
@@ -506,7 +506,7 @@ impl Server {
             "tools/unique" => write["name"] = "echo".into(),
             "tools/names" => write["name"] = "write it!".into(),
             // Longer than what a report repeats of it.
-            "run/given" => write["name"] = format!("{}{}", "x".repeat(190), self.given()).into(),
+            "run/given" => write["name"] = format!("{}{}", "x".repeat(190), self.recorded_credentials()).into(),
             "tools/input-schema-root" => write["inputSchema"] = json!({ "properties": {} }),
             "tools/schemas" => write["inputSchema"]["properties"] = json!({ "a": { "type": "strin" } }),
             "tools/annotations" => write["annotations"] = json!({ "readOnlyHint": "no" }),
@@ -551,7 +551,7 @@ impl Server {
     }
 }
 
-/// The version that a stateless request names.
+/// Returns the version that a stateless request names.
 fn version(params: &Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"].clone()
 }
@@ -623,7 +623,7 @@ fn serve(server: &Server, stream: TcpStream) {
     }
 }
 
-/// Texts as server-sent events.
+/// Formats texts as server-sent events.
 fn events<'t, T: AsRef<str> + 't>(all: impl IntoIterator<Item = (Option<usize>, T)>) -> String {
     all.into_iter()
         .map(|(id, text)| match id {
@@ -662,7 +662,7 @@ impl Server {
             return json_of(status, &error(None, code, "no JSON"));
         }
         if self.modern {
-            // What is no request is refused as that, whatever its headers say.
+            // An invalid request is refused as such, whatever its headers say.
             if message["method"].is_string()
                 && let Some(refused) = self.check_headers(asked, &message)
             {
@@ -717,7 +717,7 @@ impl Server {
         (status, headers, body)
     }
 
-    /// An answer as a stream of one event, which can be asked for again.
+    /// Returns an answer as a stream of one event that can be resumed.
     fn stream_reply(&self, text: &str) -> Reply {
         let mut all = self.events.lock().unwrap();
         let stream = all.len();
@@ -726,7 +726,7 @@ impl Server {
         (200, vec![("content-type", "text/event-stream".to_owned())], events([(Some(id), text)]))
     }
 
-    /// What came after an event: on its stream, which had one.
+    /// Returns the events after the given one, on the same stream.
     fn resume_reply(&self, last: &str) -> Reply {
         let last: usize = last.parse().unwrap_or(usize::MAX);
         let all = self.events.lock().unwrap();
@@ -737,7 +737,7 @@ impl Server {
         (200, vec![("content-type", "text/event-stream".to_owned())], body)
     }
 
-    /// Headers against the body, in the stateless revision.
+    /// Checks the headers against the body, in the stateless revision.
     fn check_headers(&self, asked: &HttpRequest, message: &Value) -> Option<Value> {
         let id = message.get("id");
         if version(&message["params"]).is_null() && !self.has("stateless/envelope") {
@@ -764,7 +764,7 @@ impl Server {
         None
     }
 
-    /// The session of a request of the handshake era; what it is refused with.
+    /// Looks up the session of a request of the handshake era; returns the refusal, if any.
     fn session(&self, asked: &HttpRequest, message: &Value) -> Option<Reply> {
         let refused =
             |status: u16| Some((status, vec![("content-type", "application/json".to_owned())], String::new()));

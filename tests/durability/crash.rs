@@ -17,7 +17,7 @@ use tempfile::TempDir;
 fn start_armed(home: TempDir, point: &str, passage: u32) -> Gateway {
     let passage = passage.to_string();
     let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
-    Gateway::on(home, &Options { env, ..Options::default() })
+    Gateway::on_home(home, &Options { env, ..Options::default() })
 }
 
 /// Prepares data with a reviewer's key and one pending change; returns both.
@@ -43,7 +43,7 @@ fn approve_blindly(gateway: &Gateway, key: &str, change: &str) -> Option<u16> {
 /// Waits until an armed gateway has ended itself by a signal.
 #[track_caller]
 fn wait_for_crash(mut gateway: Gateway) -> TempDir {
-    let status = gateway.process.ended();
+    let status = gateway.process.wait_for_exit();
     assert_eq!(status.code(), None, "it was killed, it did not exit: {status:?}\n{}", gateway.log());
     gateway.kill()
 }
@@ -116,7 +116,7 @@ fn answered_proposal_is_durable() {
         });
         let answer = gateway.modern_conn(1, "tools/call", params).try_response();
         let home = wait_for_crash(gateway);
-        let again = Gateway::on(home, &Options::default());
+        let again = Gateway::on_home(home, &Options::default());
         let (_, listed) = again.api_as(&key, "GET", "/api/changes", None);
         let found = listed["changes"].as_array().unwrap().len();
         assert_eq!(found, usize::from(survives), "{point}: {listed}");
@@ -136,8 +136,8 @@ fn crash_after_claim_leaves_unknown_outcome() {
         let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);
         let home = wait_for_crash(gateway);
-        let again = Gateway::on(home, &Options::default());
-        let seen = again.reached(&change, "outcome_unknown");
+        let again = Gateway::on_home(home, &Options::default());
+        let seen = again.wait_for_state(&change, "outcome_unknown");
         assert_eq!(again.issues_titled("Claimed"), ran, "{point}: never retried: {seen}");
         assert_eq!(approve_blindly(&again, &key, &change), Some(409), "{point}: it cannot be approved again");
         let settle = json!({"outcome": if ran == 1 { "applied" } else { "failed" }, "comment": "I looked", "version": seen["version"]});
@@ -151,7 +151,7 @@ fn crash_after_claim_leaves_unknown_outcome() {
         let (_, home) = again.stop();
         verify_trail(home.path());
         // After one more restart it is still settled, and has not run again.
-        let third = Gateway::on(home, &Options::default());
+        let third = Gateway::on_home(home, &Options::default());
         assert_eq!(third.change(&change)["state"], settle["outcome"]);
         assert_eq!(third.issues_titled("Claimed"), ran, "{point}");
     }
@@ -164,8 +164,8 @@ fn crash_before_claim_runs_once_after_restart() {
         let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);
         let home = wait_for_crash(gateway);
-        let again = Gateway::on(home, &Options::default());
-        again.reached(&change, "applied");
+        let again = Gateway::on_home(home, &Options::default());
+        again.wait_for_state(&change, "applied");
         assert_eq!(again.issues_titled("Approved"), 1, "{point}");
         check_feed(&again, &key);
         let (_, home) = again.stop();
@@ -179,7 +179,7 @@ fn crash_after_result_repeats_nothing() {
     let gateway = start_armed(home, "after_result", 1);
     approve_blindly(&gateway, &key, &change);
     let home = wait_for_crash(gateway);
-    let again = Gateway::on(home, &Options::default());
+    let again = Gateway::on_home(home, &Options::default());
     assert_eq!(again.change(&change)["state"], "applied");
     assert_eq!(again.issues_titled("Applied"), 1);
     check_feed(&again, &key);
@@ -191,14 +191,14 @@ fn crash_after_result_repeats_nothing() {
 fn gateway_killed_under_load_keeps_every_promise() {
     let mut home = tempfile::tempdir().unwrap();
     let key = {
-        let gateway = Gateway::on(home, &Options::default());
+        let gateway = Gateway::on_home(home, &Options::default());
         let key = gateway.create_key("reviewer", "carol");
         (_, home) = gateway.stop();
         key
     };
     let mut promised: Vec<(String, String)> = Vec::new();
     for round in 0..3 {
-        let gateway = Gateway::on(home, &Options::default());
+        let gateway = Gateway::on_home(home, &Options::default());
         settle_unknown(&gateway, &key);
         let project = gateway.project();
         let (address, stop) = (gateway.address(), AtomicBool::new(false));
@@ -221,7 +221,7 @@ fn gateway_killed_under_load_keeps_every_promise() {
         home = gateway.kill();
         verify_trail(home.path());
     }
-    let gateway = Gateway::on(home, &Options::default());
+    let gateway = Gateway::on_home(home, &Options::default());
     settle_unknown(&gateway, &key);
     let mut titles: BTreeMap<String, usize> = BTreeMap::new();
     let final_states = ["applied", "outcome_unknown", "stale", "failed", "pending"];
@@ -328,7 +328,7 @@ fn keys_created_while_running_survive_a_kill() {
     let key = gateway.create_key("reviewer", "dave");
     assert_eq!(gateway.api_as(&key, "GET", "/api/me", None).1["name"], "dave");
     let home = gateway.kill();
-    let again = Gateway::on(home, &Options::default());
+    let again = Gateway::on_home(home, &Options::default());
     assert_eq!(again.api_as(&key, "GET", "/api/me", None).0, 200);
     let second = create_key(&again.data(), "viewer", "eve");
     let (status, me) = again.api_as(&second, "GET", "/api/me", None);

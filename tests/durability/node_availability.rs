@@ -1,4 +1,4 @@
-//! What clients hear of a node that has just begun, that has lost its database, or that drains. Prints the figures of
+//! Tests of a node's answers when it has just started, has lost its database, or drains. Prints the figures of
 //! `docs/cluster.md`.
 
 use std::time::{Duration, Instant};
@@ -15,30 +15,30 @@ use crate::{cluster_proof::proxy::Proxy, nodes::Cluster};
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 const LEGACY: (&str, &str) = ("MCP-Protocol-Version", "2025-11-25");
 
-/// For what takes a lease (5 s) or less.
+/// For steps that take at most a lease (5 s).
 const MAX_NOTICE: Duration = Duration::from_secs(10);
-/// Until a node whose database is back serves again.
+/// The time until a node serves again after its database is back.
 const MAX_RECOVERY: Duration = Duration::from_secs(10);
 
-/// Prints how long that took, and fails where it took longer than a slow machine explains.
+/// Prints how long a step took, and fails if a slow machine cannot explain it.
 #[track_caller]
-fn figure(what: &str, since: Instant, bound: Duration) {
+fn print_figure(what: &str, since: Instant, bound: Duration) {
     let time = since.elapsed();
     println!("figure: {what}: {:.2} s", time.as_secs_f64());
     assert!(time < bound, "{what}: {time:?}");
 }
 
-/// The status of a ping of that session at that node.
+/// Returns the status of a ping of that session at that node.
 fn ping(gateway: &Gateway, session: &str) -> u16 {
     let headers = [JSON, ACCEPT, LEGACY, ("Mcp-Session-Id", session)];
     gateway.request("POST", "/mcp", &headers, request(1, "ping", json!({})).to_string().as_bytes()).status
 }
 
-/// Waits until what is for one of two nodes reaches it through the other.
+/// Waits until requests for one of two nodes reach it through the other.
 fn wait_until_connected(cluster: &Cluster) {
     for (n, other) in [(0, 1), (1, 0)] {
-        let session = cluster.at(n).session("2025-11-25").id;
-        eventually("it is found", || (ping(cluster.at(other), &session) == 200).then_some(()));
+        let session = cluster.node(n).session("2025-11-25").id;
+        eventually("it is found", || (ping(cluster.node(other), &session) == 200).then_some(()));
     }
 }
 
@@ -53,11 +53,11 @@ fn request_that_names_two_nodes_is_forwarded_once() {
         "_meta": {"io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}},
     });
     for n in 0..2 {
-        let mut listens = cluster.at(n).modern_conn(1, "subscriptions/listen", with_meta(can.clone()));
+        let mut listens = cluster.node(n).modern_conn(1, "subscriptions/listen", with_meta(can.clone()));
         assert_eq!(listens.head().status, 200, "it is answered, and not sent back and forth");
         let told = listens.event().expect("an acknowledgment").json();
         assert_eq!(told["method"], "notifications/subscriptions/acknowledged", "{told}");
-        let mut ws = Ws::open(cluster.at(n));
+        let mut ws = Ws::open(cluster.node(n));
         ws.send_json(&request(2, "subscriptions/listen", with_meta(can.clone())));
         assert_eq!(ws.message()["method"], "notifications/subscriptions/acknowledged");
     }
@@ -67,17 +67,18 @@ fn request_that_names_two_nodes_is_forwarded_once() {
 fn session_is_found_as_soon_as_its_node_serves() {
     let cluster = Cluster::start(1);
     for _ in 0..3 {
-        let joins = Gateway::with(&Options { env: vec![("COUNTERSIGN_STORE__URL", &cluster.url)], config: None });
+        let joins =
+            Gateway::with_options(&Options { env: vec![("COUNTERSIGN_STORE__URL", &cluster.url)], config: None });
         let ready = Instant::now();
         let session = joins.session("2025-11-25").id;
-        assert_eq!(ping(cluster.at(0), &session), 200);
-        figure("from ready to a session that another node serves", ready, MAX_NOTICE);
+        assert_eq!(ping(cluster.node(0), &session), 200);
+        print_figure("from ready to a session that another node serves", ready, MAX_NOTICE);
         let mut ws = Ws::open(&joins);
         ws.initialize("2025-11-25");
         let path = format!("/ws?session={}&received={}", ws.session().unwrap(), ws.received);
         drop(ws);
         eventually("the session is free to be resumed", || {
-            (Ws::try_open(cluster.at(0), &path, &[MCP]).head.status == 101).then_some(())
+            (Ws::try_open(cluster.node(0), &path, &[MCP]).head.status == 101).then_some(())
         });
     }
 }
@@ -86,13 +87,13 @@ fn session_is_found_as_soon_as_its_node_serves() {
 fn session_of_a_killed_node_is_gone_at_once() {
     let mut cluster = Cluster::start(2);
     wait_until_connected(&cluster);
-    let session = cluster.at(0).session("2025-11-25").id;
-    assert_eq!(ping(cluster.at(1), &session), 200);
+    let session = cluster.node(0).session("2025-11-25").id;
+    assert_eq!(ping(cluster.node(1), &session), 200);
     drop(cluster.nodes[0].take().unwrap().kill());
     let killed = Instant::now();
-    // Whoever asks at the very moment may still be told to try again.
+    // A request at that very moment may still be told to try again.
     let mut unavailable = 0;
-    eventually("it hears that it is gone", || match ping(cluster.at(1), &session) {
+    eventually("it hears that it is gone", || match ping(cluster.node(1), &session) {
         404 => Some(()),
         503 => {
             unavailable += 1;
@@ -100,7 +101,7 @@ fn session_of_a_killed_node_is_gone_at_once() {
         }
         other => panic!("{other}"),
     });
-    figure("from the end of a killed node to 404 for its session", killed, MAX_NOTICE);
+    print_figure("from the end of a killed node to 404 for its session", killed, MAX_NOTICE);
     println!("figure: 503 for a session of a killed node: {unavailable} times");
     assert!(unavailable < 3, "it was told {unavailable} times to try again");
 }
@@ -113,7 +114,7 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
     let brief = format!("transports: {{http: {{request_timeout: {}s}}}}", REQUEST_TIMEOUT.as_secs());
     let cluster = Cluster::with_database_urls(&["", &brief], |server, n| {
         (n == 1).then(|| {
-            let proxy = proxy.get_or_init(|| Proxy::to(&server.folder()));
+            let proxy = proxy.get_or_init(|| Proxy::to_server(&server.folder()));
             format!("postgres://countersign@127.0.0.1:{}/cluster", proxy.port)
         })
     });
@@ -121,14 +122,14 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
     wait_until_connected(&cluster);
     let id = cluster.propose(1, "k", "ok");
     let change = cluster.state(1, &id);
-    let session = cluster.at(1).session("2025-11-25").id;
-    let mut ws = Ws::open(cluster.at(1));
+    let session = cluster.node(1).session("2025-11-25").id;
+    let mut ws = Ws::open(cluster.node(1));
     ws.initialize("2025-11-25");
-    assert_eq!((ping(cluster.at(0), &session), ping(cluster.at(1), &session)), (200, 200));
+    assert_eq!((ping(cluster.node(0), &session), ping(cluster.node(1), &session)), (200, 200));
 
     proxy.silence();
     let silent = Instant::now();
-    // No request outlasts its time: not a list, not a read, not a decision, not a proposal.
+    // No request outlasts its timeout: neither a list, nor a read, a decision, or a proposal.
     let bearer = format!("Bearer {}", cluster.key);
     let body = json!({"decision": "reject", "comment": "x", "version": change["version"], "digest": change["digest"]});
     let (body, path) = (body.to_string(), format!("/api/changes/{id}"));
@@ -141,11 +142,11 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
         ("proposal", "POST", "/tools/count__apply", &proposal),
     ];
     let ask = |(name, method, path, body): (&str, &str, &str, &str)| {
-        let mut conn = cluster.at(1).connect();
+        let mut conn = cluster.node(1).connect();
         let headers = [("Authorization", bearer.as_str()), JSON];
         conn.request(method, path, if name == "proposal" { &headers[1..] } else { &headers }, body.as_bytes());
         let answer = conn.response();
-        figure(&format!("answer to a {name} while the database is silent"), silent, REQUEST_TIMEOUT + MAX_DELAY);
+        print_figure(&format!("answer to a {name} while the database is silent"), silent, REQUEST_TIMEOUT + MAX_DELAY);
         let (status, code) = if name == "proposal" { (503, "STORE_UNAVAILABLE") } else { (504, "TIMEOUT") };
         assert_eq!((answer.status, &answer.json()["code"]), (status, &json!(code)), "{name}: {}", answer.text());
     };
@@ -155,39 +156,41 @@ fn node_without_its_database_refuses_and_its_sessions_end() {
         }
     });
 
-    // It is sent nothing more, and begins nothing that the others know nothing of.
+    // It gets no more requests, and starts nothing that the others do not know.
     let health = eventually("it is not ready", || {
-        let health = cluster.at(1).request("GET", "/health", &[], b"");
+        let health = cluster.node(1).request("GET", "/health", &[], b"");
         (health.status == 503).then(|| health.json())
     });
-    figure("from the database's silence to /health 503", silent, MAX_NOTICE);
+    print_figure("from the database's silence to /health 503", silent, MAX_NOTICE);
     assert_eq!((&health["live"], &health["checks"]["store"]), (&json!(true), &json!("unreachable")), "{health}");
     let initialize = request(1, "initialize", initialize_params("2025-11-25")).to_string();
     let refused = eventually("its lease is over", || {
-        let answer = cluster.at(1).request("POST", "/mcp", &[JSON, ACCEPT], initialize.as_bytes());
+        let answer = cluster.node(1).request("POST", "/mcp", &[JSON, ACCEPT], initialize.as_bytes());
         (answer.status != 200).then_some(answer)
     });
-    figure("from the database's silence to initialize refused", silent, MAX_NOTICE);
+    print_figure("from the database's silence to initialize refused", silent, MAX_NOTICE);
     let code = |answer: Value| answer["error"]["data"]["code"].clone();
     assert_eq!((refused.status, code(refused.json())), (503, json!("STORE_UNAVAILABLE")));
-    assert_eq!(Ws::try_open(cluster.at(1), "/ws", &[MCP]).head.status, 503);
-    eventually("the other one says that its sessions are gone", || match ping(cluster.at(0), &session) {
+    assert_eq!(Ws::try_open(cluster.node(1), "/ws", &[MCP]).head.status, 503);
+    eventually("the other one says that its sessions are gone", || match ping(cluster.node(0), &session) {
         404 => Some(()),
         503 | 200 => None,
         other => panic!("{other}"),
     });
-    figure("from the database's silence to 404 for its sessions through others", silent, MAX_NOTICE);
-    assert_eq!(ping(cluster.at(1), &session), 503, "it cannot tell");
+    print_figure("from the database's silence to 404 for its sessions through others", silent, MAX_NOTICE);
+    assert_eq!(ping(cluster.node(1), &session), 503, "it cannot tell");
 
-    // It is back, and they stay gone.
+    // The node is back, and the sessions stay gone.
     proxy.pass();
     let healed = Instant::now();
-    eventually("it is ready again", || (cluster.at(1).request("GET", "/health", &[], b"").status == 200).then_some(()));
-    figure("from the network's return to /health 200", healed, MAX_RECOVERY);
-    eventually("it reads", || (cluster.at(1).api_as(&cluster.key, "GET", &path, None).0 == 200).then_some(()));
-    figure("from the network's return to a read that is served", healed, MAX_RECOVERY);
-    assert_eq!((ping(cluster.at(0), &session), ping(cluster.at(1), &session)), (404, 404));
+    eventually("it is ready again", || {
+        (cluster.node(1).request("GET", "/health", &[], b"").status == 200).then_some(())
+    });
+    print_figure("from the network's return to /health 200", healed, MAX_RECOVERY);
+    eventually("it reads", || (cluster.node(1).api_as(&cluster.key, "GET", &path, None).0 == 200).then_some(()));
+    print_figure("from the network's return to a read that is served", healed, MAX_RECOVERY);
+    assert_eq!((ping(cluster.node(0), &session), ping(cluster.node(1), &session)), (404, 404));
     while ws.any_frame().is_some() {}
-    let again = cluster.at(1).session("2025-11-25").id;
-    assert_eq!((ping(cluster.at(0), &again), ping(cluster.at(1), &again)), (200, 200));
+    let again = cluster.node(1).session("2025-11-25").id;
+    assert_eq!((ping(cluster.node(0), &again), ping(cluster.node(1), &again)), (200, 200));
 }

@@ -1,4 +1,4 @@
-//! Several gateways on one PostgreSQL, each asked for what another one has.
+//! Tests of several gateways on one PostgreSQL, each asked for another one's sessions, tasks and changes.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use support::{
     http::Conn,
     mcp::{ACCEPT, JSON, initialize_params, notification, request, with_meta},
     postgres::Server,
-    tls::Tls,
+    tls::TlsGateway,
     ws::Ws,
 };
 
 use crate::clock;
 
-/// One server that all of them have behind them, by two names, of which one has a circuit breaker; what needs no review is
-/// open.
+/// Configures one server that all nodes have under two names, one of them with a circuit breaker; calls that need no
+/// review are allowed.
 fn config(upstream: &str, more: &str) -> &'static str {
     let config = format!(
         "mcpServers:\n  \
@@ -28,7 +28,7 @@ fn config(upstream: &str, more: &str) -> &'static str {
 /// The subprotocol of agents.
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 
-/// The file of its configuration.
+/// Returns the path of a gateway's configuration file.
 pub(crate) fn config_of(gateway: &Gateway) -> std::path::PathBuf {
     gateway.data().with_file_name("countersign.yaml")
 }
@@ -44,20 +44,20 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(nodes: usize) -> Self {
-        Self::with(&vec![""; nodes])
+        Self::with_config(&vec![""; nodes])
     }
 
-    /// What more each one's configuration has.
-    pub(crate) fn with(more: &[&str]) -> Self {
+    /// Starts nodes with extra configuration for each.
+    pub(crate) fn with_config(more: &[&str]) -> Self {
         Self::with_config_and_env(more, |_| Vec::new())
     }
 
-    /// What more each one's configuration and environment have.
+    /// Starts nodes with extra configuration and environment for each.
     fn with_config_and_env<'a>(more: &[&str], environment: impl Fn(usize) -> Vec<(&'a str, &'a str)>) -> Self {
         Self::start_nodes(more, environment, |_, _| None)
     }
 
-    /// What more each one's configuration has, and the address by which it reaches the database where that is another one.
+    /// Starts nodes with extra configuration, and optionally other addresses of the database.
     pub(crate) fn with_database_urls(more: &[&str], url_of: impl Fn(&Server, usize) -> Option<String>) -> Self {
         Self::start_nodes(more, |_| Vec::new(), url_of)
     }
@@ -76,7 +76,7 @@ impl Cluster {
             let mut env: Vec<(&str, &str)> = environment(n);
             let own = url_of(&server, n);
             env.push(("COUNTERSIGN_STORE__URL", own.as_deref().unwrap_or(&url)));
-            Some(Gateway::with(&Options { env, config: Some(config(&address, more)) }))
+            Some(Gateway::with_options(&Options { env, config: Some(config(&address, more)) }))
         };
         let nodes: Vec<_> = more.iter().enumerate().map(start).collect();
         let key = create_key_in(&url, &nodes[0].as_ref().unwrap().data(), "reviewer", "rita");
@@ -84,34 +84,34 @@ impl Cluster {
         for n in 0..more.len() {
             eventually("all know of each other, and have the tools", || {
                 let live = cluster.health(n)["checks"]["nodes"]["live"] == more.len();
-                let tools = cluster.at(n).request("GET", "/tools", &[], b"").text().contains("count__apply");
+                let tools = cluster.node(n).request("GET", "/tools", &[], b"").text().contains("count__apply");
                 (live && tools).then_some(())
             });
         }
         cluster
     }
 
-    pub(crate) fn at(&self, n: usize) -> &Gateway {
+    pub(crate) fn node(&self, n: usize) -> &Gateway {
         self.nodes[n].as_ref().unwrap()
     }
 
     pub(crate) fn health(&self, n: usize) -> Value {
-        self.at(n).request("GET", "/health", &[], b"").json()
+        self.node(n).request("GET", "/health", &[], b"").json()
     }
 
-    /// As whoever tries again what the store could not do at the moment.
+    /// Calls the REST API, and repeats calls that the store could not take at the moment.
     pub(crate) fn api(&self, n: usize, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         eventually("the store answers", || {
-            let (status, said) = self.at(n).api_as(&self.key, method, path, body);
+            let (status, said) = self.node(n).api_as(&self.key, method, path, body);
             (said["code"] != "STORE_UNAVAILABLE").then_some((status, said))
         })
     }
 
-    /// Proposed at one of them, by an agent that does so, too; its id.
+    /// Proposes at one node and returns the id; repeats the proposal if necessary.
     pub(crate) fn propose(&self, n: usize, key: &str, mode: &str) -> String {
         let body = json!({"key": key, "value": "x", "mode": mode}).to_string();
         let answer = eventually("the store takes it", || {
-            let said = self.at(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
+            let said = self.node(n).request("POST", "/tools/count__apply", &[JSON], body.as_bytes()).json();
             (said["code"] != "STORE_UNAVAILABLE").then_some(said)
         });
         answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
@@ -136,11 +136,11 @@ impl Cluster {
 #[test]
 fn change_of_one_node_is_decided_at_another() {
     let cluster = Cluster::start(3);
-    // A dashboard at each, and somebody who waits at the third.
+    // A dashboard at each node, and a waiting client at the third.
     let bearer = format!("Bearer {}", cluster.key);
     let mut dashboards: Vec<Conn> = (0..3)
         .map(|n| {
-            let mut conn = cluster.at(n).connect();
+            let mut conn = cluster.node(n).connect();
             conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
             assert_eq!(conn.head().status, 200);
             assert_eq!(conn.event().unwrap().json()["type"], "hello");
@@ -148,7 +148,7 @@ fn change_of_one_node_is_decided_at_another() {
         })
         .collect();
     let id = cluster.propose(0, "a", "ok");
-    let mut waits = cluster.at(2).modern_conn(
+    let mut waits = cluster.node(2).modern_conn(
         1,
         "tools/call",
         json!({"name": "wait_for_change", "arguments": {"changeId": id, "timeoutSeconds": 30}}),
@@ -158,7 +158,7 @@ fn change_of_one_node_is_decided_at_another() {
     let waited = waits.response().json();
     assert!(waited["result"]["structuredContent"].is_object(), "{waited}");
     eventually("it is applied", || (cluster.state(2, &id)["state"] == "applied").then_some(()));
-    assert_eq!(cluster.upstream.done()["a"].len(), 1);
+    assert_eq!(cluster.upstream.applied_calls()["a"].len(), 1);
     for conn in &mut dashboards {
         let types = std::iter::from_fn(|| Some(conn.event()?.json()["type"].as_str()?.to_owned()));
         let told: Vec<_> = types.filter(|told| told.starts_with("change.")).take(4).collect();
@@ -177,16 +177,16 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
     let headers = |id: &str| {
         vec![JSON, ACCEPT, ("MCP-Protocol-Version", "2025-11-25"), ("Mcp-Session-Id", id.to_owned().leak() as &str)]
     };
-    let id = cluster.at(0).session("2025-11-25").id;
+    let id = cluster.node(0).session("2025-11-25").id;
     let post = |n: usize, id: &str, body: &Value| {
-        cluster.at(n).request("POST", "/mcp", &headers(id), body.to_string().as_bytes())
+        cluster.node(n).request("POST", "/mcp", &headers(id), body.to_string().as_bytes())
     };
     for n in [1, 2, 0] {
         let listed = post(n, &id, &request(1, "tools/list", json!({}))).json();
         assert!(listed["result"]["tools"].to_string().contains("count__apply"), "{listed}");
     }
-    // Its stream, through another one, and what comes on it.
-    let mut stream = cluster.at(1).connect();
+    // Its stream through another node, with its events.
+    let mut stream = cluster.node(1).connect();
     stream.request("GET", "/mcp", &headers(&id), b"");
     let head = stream.head();
     assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
@@ -199,7 +199,7 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
     cluster.decide(2, &change, "reject");
     let updated = loop {
         let event = stream.event_within(Duration::from_secs(30)).expect("an update");
-        // The first of a stream has an id and nothing else.
+        // The first event of a stream has only an id.
         if event.data.as_deref().unwrap_or_default().is_empty() {
             continue;
         }
@@ -209,30 +209,30 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
         }
     };
     assert_eq!(updated["params"]["uri"], uri);
-    // A stranger's guess of a word is worth nothing, and an unknown node none either.
+    // A guessed token is worth nothing, and neither is an unknown node.
     let forged = format!("{}.x", "nobody");
     assert_eq!(post(1, &forged, &request(4, "ping", json!({}))).status, 404);
     let mut with_word = headers(&id);
     with_word.push(("Countersign-Forwarded", "sha256:00"));
-    // Headers of the client's own connection stay there.
+    // Headers of the client's own connection are not forwarded.
     with_word.extend([("Keep-Alive", "timeout=5"), ("Proxy-Connection", "keep-alive"), ("TE", "trailers")]);
     let answered =
-        cluster.at(1).request("POST", "/mcp", &with_word, request(5, "ping", json!({})).to_string().as_bytes());
+        cluster.node(1).request("POST", "/mcp", &with_word, request(5, "ping", json!({})).to_string().as_bytes());
     assert_eq!(answered.status, 200);
-    // Ended through another one.
-    let deleted = cluster.at(2).request("DELETE", "/mcp", &headers(&id), b"");
+    // Deleted through another node.
+    let deleted = cluster.node(2).request("DELETE", "/mcp", &headers(&id), b"");
     assert_eq!(deleted.status, 204, "{}", deleted.text());
     assert_eq!(post(1, &id, &request(6, "ping", json!({}))).status, 404);
 
-    // Gone with its node: whoever hears 404 initializes anew.
-    let id = cluster.at(0).session("2025-11-25").id;
+    // Gone with its node: after a 404 the client initializes again.
+    let id = cluster.node(0).session("2025-11-25").id;
     assert_eq!(post(1, &id, &notification("notifications/cancelled")).status, 202);
     let answered = post(1, &id, &request(7, "ping", json!({})));
     assert_eq!(answered.status, 200, "{}", answered.text());
     drop(cluster.nodes[0].take().unwrap().kill());
     let status = |n: usize| {
         cluster
-            .at(n)
+            .node(n)
             .request("POST", "/mcp", &headers(&id), request(8, "ping", json!({})).to_string().as_bytes())
             .status
     };
@@ -241,7 +241,7 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
         503 => None,
         other => panic!("{other}"),
     });
-    let again = cluster.at(1).session("2025-11-25");
+    let again = cluster.node(1).session("2025-11-25");
     let read = again.call(9, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
     assert!(
         read["result"]["structuredContent"].to_string().contains("rejected"),
@@ -252,9 +252,10 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
 #[test]
 fn websocket_resumes_at_any_node_until_its_own_ends() {
     let mut cluster = Cluster::start(3);
-    // Both where the session is: of one that is proposed elsewhere it may be told once more, when its node hears of it.
+    // Both changes are proposed where the session lives: one proposed elsewhere may be reported once more when its node
+    // hears of it.
     let changes = [cluster.propose(0, "first", "ok"), cluster.propose(0, "second", "ok")];
-    let mut ws = Ws::open(cluster.at(0));
+    let mut ws = Ws::open(cluster.node(0));
     ws.initialize("2025-11-25");
     for (n, change) in changes.iter().enumerate() {
         let answer = ws.call(n as i64 + 1, "resources/subscribe", json!({"uri": format!("change://{change}")}));
@@ -262,12 +263,12 @@ fn websocket_resumes_at_any_node_until_its_own_ends() {
     }
     let (session, received) = (ws.session().unwrap().to_owned(), ws.received);
     drop(ws);
-    // What happens while it is away it gets at another node, once, and is as it was there.
+    // Events during the absence arrive once at another node, and the session is as before.
     cluster.decide(2, &changes[0], "reject");
     let path = |received: u64| format!("/ws?session={session}&received={received}");
     let resume = |cluster: &Cluster, n: usize, received: u64| {
         eventually("the session is free to be resumed", || {
-            let ws = Ws::try_open(cluster.at(n), &path(received), &[MCP]);
+            let ws = Ws::try_open(cluster.node(n), &path(received), &[MCP]);
             (ws.head.status == 101).then_some(ws)
         })
     };
@@ -283,15 +284,15 @@ fn websocket_resumes_at_any_node_until_its_own_ends() {
     drop(ws);
     let mut ws = resume(&cluster, 2, received);
     assert_eq!(ws.call(10, "ping", json!({}))["result"], json!({}));
-    let refused = |cluster: &Cluster, n: usize, path: &str| Ws::try_open(cluster.at(n), path, &[MCP]).head.status;
+    let refused = |cluster: &Cluster, n: usize, path: &str| Ws::try_open(cluster.node(n), path, &[MCP]).head.status;
     assert_eq!(refused(&cluster, 1, &path(10_000)), 400, "never sent");
     let (node, _) = session.split_once('.').unwrap();
     assert_eq!(refused(&cluster, 1, &format!("/ws?session={node}.nobody&received=0")), 404);
-    // Gone with its node: the connection through another one ends, and who comes back is too late.
+    // Gone with its node: the connection through another node ends, and resuming is too late.
     drop(cluster.nodes[0].take().unwrap().kill());
     while ws.any_frame().is_some() {}
     eventually("it is too late", || (refused(&cluster, 1, &path(received)) == 410).then_some(()));
-    let mut anew = Ws::open(cluster.at(1));
+    let mut anew = Ws::open(cluster.node(1));
     anew.initialize("2025-11-25");
     let read = anew.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": changes[0]}}));
     assert!(read["result"]["structuredContent"].to_string().contains("rejected"), "{read}");
@@ -300,9 +301,9 @@ fn websocket_resumes_at_any_node_until_its_own_ends() {
 #[test]
 fn websocket_request_reaches_the_node_of_a_task() {
     let mut cluster = Cluster::start(3);
-    let bearer = format!("Bearer {}", create_key_in(&cluster.url, &cluster.at(0).data(), "agent", "robot"));
+    let bearer = format!("Bearer {}", create_key_in(&cluster.url, &cluster.node(0).data(), "agent", "robot"));
     let open = |cluster: &Cluster, n: usize| {
-        let ws = Ws::try_open(cluster.at(n), "/ws", &[MCP, ("Authorization", &bearer)]);
+        let ws = Ws::try_open(cluster.node(n), "/ws", &[MCP, ("Authorization", &bearer)]);
         assert_eq!(ws.head.status, 101, "{:?}", ws.head);
         ws
     };
@@ -313,7 +314,7 @@ fn websocket_request_reaches_the_node_of_a_task() {
         params["_meta"] = can.clone();
         with_meta(params)
     };
-    // The task of a server, which only the node knows that made it.
+    // A server's task is known only to the node that created it.
     let later = params(json!({"name": "count__read", "arguments": {"key": "later"}}));
     let made = open(&cluster, 0).call(1, "tools/call", later);
     assert_eq!(made["result"]["resultType"], "task", "{made}");
@@ -323,7 +324,7 @@ fn websocket_request_reaches_the_node_of_a_task() {
         let got = open(&cluster, n).call(7, "tasks/get", named());
         assert_eq!((&got["id"], &got["result"]["status"]), (&json!(7), &json!("working")), "{got}");
     }
-    // Whoever listens elsewhere hears of it, before and beside all else, and until that is taken back.
+    // A subscriber elsewhere hears of it, among other messages, until it unsubscribes.
     let mut ws = open(&cluster, 1);
     ws.send_json(&request(8, "subscriptions/listen", params(json!({"notifications": {"taskIds": [task]}}))));
     let acknowledged = ws.message();
@@ -340,8 +341,8 @@ fn websocket_request_reaches_the_node_of_a_task() {
         got["error"].is_null().then_some(got)
     });
     assert_eq!(got["result"]["result"]["content"][0]["text"], "at last", "{got}");
-    // It is nobody else's, and gone with its node.
-    let refused = Ws::open(cluster.at(2)).call(1, "tasks/get", named());
+    // It belongs to nobody else, and is gone with its node.
+    let refused = Ws::open(cluster.node(2)).call(1, "tasks/get", named());
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
     drop(cluster.nodes[0].take().unwrap().kill());
     let gone = eventually("it is gone", || {
@@ -358,45 +359,45 @@ fn forwarded_streams_share_connections() {
         let version = ("MCP-Protocol-Version", "2025-11-25");
         vec![JSON, ACCEPT, version, ("Mcp-Session-Id", id.to_owned().leak() as &str)]
     };
-    let ids: Vec<String> = (0..40).map(|_| cluster.at(0).session("2025-11-25").id).collect();
+    let ids: Vec<String> = (0..40).map(|_| cluster.node(0).session("2025-11-25").id).collect();
     let open = |id: &String| {
-        let mut stream = cluster.at(1).connect();
+        let mut stream = cluster.node(1).connect();
         stream.request("GET", "/mcp", &headers(id), b"");
         assert_eq!(stream.head().status, 200);
         stream
     };
     let mut streams: Vec<_> = ids.iter().map(open).collect();
-    let metrics = cluster.at(0).request("GET", "/metrics", &[], b"").text();
+    let metrics = cluster.node(0).request("GET", "/metrics", &[], b"").text();
     let line = metrics
         .lines()
         .find(|line| line.starts_with("countersign_connections_active") && line.contains("\"http\""))
         .unwrap();
     let connections: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
     assert!(connections < 10.0, "40 streams come by a connection of each thread: {line}");
-    // Who ends one ends it there, too, and none of the others.
+    // Ending one stream ends it at its node, and no other.
     drop(streams.pop());
     let again = open(&ids[39]);
     drop(again);
-    // A body that is large, and what comes back of it.
+    // A large body, and its response.
     let long = "x".repeat(1_000_000);
     let call = request(1, "tools/call", json!({"name": "count__read", "arguments": {"key": long}})).to_string();
-    let echoed = cluster.at(1).request("POST", "/mcp", &headers(&ids[0]), call.as_bytes());
+    let echoed = cluster.node(1).request("POST", "/mcp", &headers(&ids[0]), call.as_bytes());
     assert!(echoed.status == 200 && echoed.text().contains(&long), "{}", echoed.status);
 
-    // It stands still: whoever asks hears that it is gone as soon as its lease has run out, and its streams end.
-    let pid = cluster.at(0).process.0.id();
+    // The node freezes: once its lease has expired, requests are told that it is gone, and its streams end.
+    let pid = cluster.node(0).process.0.id();
     support::signal(pid, rustix::process::Signal::STOP);
     let ping = request(2, "ping", json!({})).to_string();
-    let answer = cluster.at(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
+    let answer = cluster.node(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
     assert_eq!(answer.status, 404, "{}", answer.text());
     for stream in &mut streams {
         while stream.event().is_some() {}
     }
-    // It goes on, and they stay gone, whoever is asked.
+    // It continues, and the streams stay gone at every node.
     support::signal(pid, rustix::process::Signal::CONT);
-    eventually("it is ready", || (cluster.at(0).request("GET", "/health", &[], b"").status == 200).then_some(()));
+    eventually("it is ready", || (cluster.node(0).request("GET", "/health", &[], b"").status == 200).then_some(()));
     for n in 0..2 {
-        let answer = cluster.at(n).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
+        let answer = cluster.node(n).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
         assert_eq!(answer.status, 404, "at {n}: {}", answer.text());
     }
 }
@@ -404,16 +405,16 @@ fn forwarded_streams_share_connections() {
 #[test]
 fn forwarded_requests_evict_no_connection() {
     let few = "transports: {http: {max_connections: 8, reserved_connections: 4}}";
-    let cluster = Cluster::with(&[few, ""]);
-    let id = cluster.at(0).session("2025-11-25").id;
+    let cluster = Cluster::with_config(&[few, ""]);
+    let id = cluster.node(0).session("2025-11-25").id;
     let version = ("MCP-Protocol-Version", "2025-11-25");
-    let mut stream = cluster.at(1).connect();
+    let mut stream = cluster.node(1).connect();
     stream.request("GET", "/mcp", &[ACCEPT, version, ("Mcp-Session-Id", &id)], b"");
     assert_eq!(stream.head().status, 200);
-    // All places are taken over and over, each time that of whoever was idle longest.
+    // All connections are replaced again and again, the longest idle first.
     let others: Vec<Conn> = (0..30)
         .map(|_| {
-            let mut conn = cluster.at(0).connect();
+            let mut conn = cluster.node(0).connect();
             conn.request("GET", "/health", &[], b"");
             assert_eq!(conn.response().status, 200);
             conn
@@ -423,7 +424,7 @@ fn forwarded_requests_evict_no_connection() {
     let subscribe = request(1, "resources/subscribe", json!({"uri": format!("change://{change}")})).to_string();
     let headers = [JSON, ACCEPT, version, ("Mcp-Session-Id", id.as_str())];
     eventually("it is known there", || {
-        let subscribed = cluster.at(1).request("POST", "/mcp", &headers, subscribe.as_bytes()).json();
+        let subscribed = cluster.node(1).request("POST", "/mcp", &headers, subscribe.as_bytes()).json();
         subscribed["result"].is_object().then_some(())
     });
     cluster.decide(1, &change, "reject");
@@ -439,8 +440,8 @@ fn nodes_trust_the_certificates_in_the_store() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE cluster");
     let store = format!("store: {{url: '{}'}}\n", server.database("cluster"));
-    // Each has a certificate that nobody vouches for.
-    let nodes = [Tls::start_with(&store), Tls::start_with(&store)];
+    // Each node has a self-signed certificate.
+    let nodes = [TlsGateway::start_with(&store), TlsGateway::start_with(&store)];
     for node in &nodes {
         eventually("both live", || {
             let health: Value = serde_json::from_slice(&node.run(&["/health"]).stdout).unwrap();
@@ -461,7 +462,7 @@ fn nodes_trust_the_certificates_in_the_store() {
         let listed = post(1, &["-H", &session, version], &request(2, "tools/list", json!({})));
         assert!(listed.contains("create_issue"), "{listed}");
     }
-    nodes.into_iter().for_each(Tls::stop);
+    nodes.into_iter().for_each(TlsGateway::stop);
 }
 
 #[test]
@@ -469,7 +470,7 @@ fn open_breaker_makes_other_nodes_probe_once() {
     let cluster = Cluster::start(2);
     let read = |n: usize, key: &str| {
         let body = json!({"key": key}).to_string();
-        cluster.at(n).request("POST", "/tools/frail__read", &[JSON], body.as_bytes()).status
+        cluster.node(n).request("POST", "/tools/frail__read", &[JSON], body.as_bytes()).status
     };
     let breaker = |n: usize| {
         let (_, said) = cluster.api(n, "GET", "/api/servers", None);
@@ -484,11 +485,11 @@ fn open_breaker_makes_other_nodes_probe_once() {
     eventually("the other one doubts it", || (breaker(1) == "half-open").then_some(()));
     let open = |n: usize| cluster.nodes(n).iter().map(|node| node["breakersOpen"].clone()).collect::<Vec<_>>();
     assert_eq!(open(1), [json!(["frail"]), json!([])]);
-    // It reaches the server well, and says so to itself; the first one goes on by its own experience.
+    // It reaches the server and closes its own breaker; the first node relies on its own experience.
     assert_eq!(read(1, "a"), 200);
     assert_eq!((breaker(0).as_str(), breaker(1).as_str()), ("open", "closed"));
     assert_ne!(read(0, "a"), 200);
-    // Once: what is said already is no news.
+    // Reported once: what is known is not reported again.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((read(1, "a"), breaker(1).as_str()), (200, "closed"));
 }
@@ -496,7 +497,7 @@ fn open_breaker_makes_other_nodes_probe_once() {
 #[test]
 fn consent_reaches_every_node_with_pending_policy() {
     let cluster = Cluster::start(2);
-    let file = |n: usize| config_of(cluster.at(n));
+    let file = |n: usize| config_of(cluster.node(n));
     let said = std::fs::read_to_string(file(0)).unwrap();
     let waiting = |n: usize| cluster.api(n, "GET", "/api/reload", None).1["waiting"]["digest"].clone();
     let decide = |n: usize, digest: &Value, accept: bool| {
@@ -505,7 +506,7 @@ fn consent_reaches_every_node_with_pending_policy() {
         assert!(status < 300, "{status} {said}");
     };
     let arguments = json!({"key": "c", "value": "x", "mode": "ok"}).to_string();
-    let call = |n: usize| cluster.at(n).request("POST", "/tools/count__apply", &[JSON], arguments.as_bytes()).status;
+    let call = |n: usize| cluster.node(n).request("POST", "/tools/count__apply", &[JSON], arguments.as_bytes()).status;
     for (round, accept) in [false, true].into_iter().enumerate() {
         for n in 0..2 {
             std::fs::write(file(n), format!("{said}policy: {{default: allow}}\n# {round}\n")).unwrap();
@@ -523,17 +524,17 @@ fn consent_reaches_every_node_with_pending_policy() {
             for n in 0..2 {
                 std::fs::write(file(n), &said).unwrap();
             }
-            // Read at both: the same file, once it is back, is no news.
+            // Read at both: the same file is not reported again when it is back.
             eventually("it is as it was", || {
                 let read = |n: usize| {
-                    support::signal(cluster.at(n).process.0.id(), rustix::process::Signal::HUP);
+                    support::signal(cluster.node(n).process.0.id(), rustix::process::Signal::HUP);
                     cluster.api(n, "GET", "/api/reload", None).1["last"]["result"] == "unchanged"
                 };
                 (read(0) && read(1)).then_some(())
             });
         }
     }
-    // A word that was said before is none on what waits later.
+    // An earlier decision does not count for later changes.
     std::fs::write(file(1), &said).unwrap();
     eventually("it is stricter again", || (call(1) == 202).then_some(()));
     std::fs::write(file(1), format!("{said}policy: {{default: allow}}\n")).unwrap();
@@ -546,19 +547,19 @@ fn consent_reaches_every_node_with_pending_policy() {
 #[test]
 fn all_nodes_share_one_tracker() {
     let mut cluster = Cluster::start(3);
-    // Somebody at the third is told what is written at others.
-    let session = cluster.at(2).session("2025-11-25");
+    // A subscriber at the third node hears of writes at the others.
+    let session = cluster.node(2).session("2025-11-25");
     let id = session.id.clone();
     let headers = [JSON, ACCEPT, ("MCP-Protocol-Version", "2025-11-25"), ("Mcp-Session-Id", id.leak() as &'static str)];
     let uri = "tracker://issues/CORE-1";
     session.call(1, "resources/subscribe", json!({"uri": uri}));
-    let mut stream = cluster.at(2).connect();
+    let mut stream = cluster.node(2).connect();
     stream.request("GET", "/mcp", &headers, b"");
     assert_eq!(stream.head().status, 200);
 
     let call = |cluster: &Cluster, n: usize, tool: &str, arguments: Value| {
         let path = format!("/tools/{tool}");
-        let answer = cluster.at(n).request("POST", &path, &[JSON], arguments.to_string().as_bytes()).json();
+        let answer = cluster.node(n).request("POST", &path, &[JSON], arguments.to_string().as_bytes()).json();
         answer["structuredContent"].clone()
     };
     let write = |cluster: &Cluster, at: (usize, usize), tool: &str, arguments: Value| {
@@ -587,7 +588,7 @@ fn all_nodes_share_one_tracker() {
         }
     };
     assert_eq!(updated["params"]["uri"], uri);
-    // One of two that were shown the same issue makes the other one stale, wherever they are approved.
+    // Of two changes to the same issue, the first to run makes the other one stale, wherever they are approved.
     let stale = call(&cluster, 0, "update_issue", json!({"issueId": "CORE-1", "title": "Shown too early"}));
     let stale = stale["changeId"].as_str().unwrap().to_owned();
     write(&cluster, (1, 2), "update_issue", json!({"issueId": "CORE-1", "title": "Said at the second"}));
@@ -606,13 +607,13 @@ fn rules_and_revoked_keys_reach_every_node() {
     let cluster = Cluster::start(2);
     let arguments = json!({"key": "r", "value": "x", "mode": "ok"});
     let call = |n: usize| {
-        cluster.at(n).request("POST", "/tools/count__apply", &[JSON], arguments.to_string().as_bytes()).status
+        cluster.node(n).request("POST", "/tools/count__apply", &[JSON], arguments.to_string().as_bytes()).status
     };
-    // As a dashboard, or a webhook of the node that leads, hears it.
+    // As a dashboard, or a webhook of the leading node, receives it.
     let bearer = format!("Bearer {}", cluster.key);
     let mut feeds: Vec<Conn> = (0..2)
         .map(|n| {
-            let mut conn = cluster.at(n).connect();
+            let mut conn = cluster.node(n).connect();
             conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
             assert_eq!(conn.head().status, 200);
             conn
@@ -635,7 +636,7 @@ fn rules_and_revoked_keys_reach_every_node() {
         assert_eq!(of(&told[1]), [json!("rule.revoked"), json!("rita"), rule["id"].clone()]);
         assert_eq!(told[1]["comment"], "no more");
     }
-    // What a node counts of a rule that another one has ended does not bring it back.
+    // Counting uses of a rule at one node does not revive a rule that another one has revoked.
     let (_, rules) = cluster.api(0, "GET", "/api/rules", None);
     assert!(rules["rules"][0]["revokedAt"].is_string(), "{rules}");
 
@@ -645,7 +646,7 @@ fn rules_and_revoked_keys_reach_every_node() {
         let output = revoke.args(["keys", "revoke", key.as_str(), "--data"]).arg(data).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    revoke(&cluster.url, &cluster.at(0).data());
+    revoke(&cluster.url, &cluster.node(0).data());
     for n in 0..2 {
         eventually("nobody is let in with it", || (cluster.api(n, "GET", "/api/changes", None).0 == 401).then_some(()));
     }
@@ -653,14 +654,14 @@ fn rules_and_revoked_keys_reach_every_node() {
 
 #[test]
 fn differing_config_is_shown_and_dead_node_leaves_unknown() {
-    let mut cluster = Cluster::with(&["", "", "changes: {max_pending: 7}"]);
+    let mut cluster = Cluster::with_config(&["", "", "changes: {max_pending: 7}"]);
     eventually("they say so", || {
         let differ = |n: usize| cluster.health(n)["checks"]["nodes"]["otherConfiguration"].as_u64().unwrap();
         (differ(0) == 1 && differ(1) == 1 && differ(2) == 2).then_some(())
     });
     let nodes = cluster.nodes(0);
     assert_eq!(nodes.iter().filter(|node| node["sameConfiguration"] == true).count(), 2, "{nodes:?}");
-    let url = format!("http://{}", cluster.at(1).address());
+    let url = format!("http://{}", cluster.node(1).address());
     let mut list = support::command(&[("COUNTERSIGN_KEY", cluster.key.as_str())]);
     let listed = list.args(["nodes", "--url", &url]).output().unwrap();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -680,24 +681,24 @@ fn differing_config_is_shown_and_dead_node_leaves_unknown() {
     let path = format!("/api/changes/{id}/settle");
     let (status, said) = cluster.api(other, "POST", &path, Some(&settle));
     if status != 200 {
-        // It had been claimed, and nobody knows whether the process that had it is gone.
+        // It was claimed, and nobody knows whether the process with the claim is gone.
         assert_eq!((status, &said["code"]), (409, &json!("CHANGE_NOT_PENDING")), "{said}");
         assert!(said["settleAfter"].is_string(), "{said}");
         let env = vec![("COUNTERSIGN_STORE__URL", cluster.url.as_str())];
-        // Started anew, it has nothing in its hands.
+        // After the restart it has no call in flight.
         let config = std::fs::read_to_string(home.path().join("countersign.yaml")).unwrap().leak();
-        cluster.nodes[node] = Some(Gateway::on(home, &Options { env, config: Some(config) }));
+        cluster.nodes[node] = Some(Gateway::on_home(home, &Options { env, config: Some(config) }));
         let (status, said) = cluster.api(other, "POST", &path, Some(&settle));
         assert_eq!((status, &said["state"]), (200, &json!("applied")), "{said}");
     }
-    assert_eq!(cluster.upstream.done()["d"].len(), 1);
+    assert_eq!(cluster.upstream.applied_calls()["d"].len(), 1);
     assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
 }
 
 #[test]
 fn ending_node_hands_over_leadership_during_a_call() {
     let brief = "policy: {rules: [{name: brief, tools: [frail__apply], then: review, expire_after: 1s}]}";
-    let mut cluster = Cluster::with(&[brief; 2]);
+    let mut cluster = Cluster::with_config(&[brief; 2]);
     let leads = |cluster: &Cluster| cluster.nodes(1).iter().map(|node| node["leads"] == true).collect::<Vec<_>>();
     assert_eq!(leads(&cluster), [true, false]);
     let id = cluster.propose(0, "h", "held");
@@ -708,12 +709,12 @@ fn ending_node_hands_over_leadership_during_a_call() {
         conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
         conn.head()
     };
-    let mut follows = cluster.at(0).connect();
+    let mut follows = cluster.node(0).connect();
     assert_eq!(feed(&mut follows).status, 200);
     let mut ending = cluster.nodes[0].take().unwrap();
     ending.process.terminate();
     eventually("the other one leads", || (leads(&cluster) == [false, true]).then_some(()));
-    // It takes no more dashboards, and says why it is not ready.
+    // It accepts no more dashboards, and says why it is not ready.
     let health = eventually("it says that it drains", || {
         let health = ending.request("GET", "/health", &[], b"").json();
         (health["status"] == "draining").then_some(health)
@@ -726,9 +727,9 @@ fn ending_node_hands_over_leadership_during_a_call() {
         heads.iter().filter(|head| head.status == 200).count()
     );
     assert!(heads.iter().all(|head| (head.status, head.header("retry-after")) == (503, Some("1"))), "{heads:?}");
-    // And does what the one that leads does.
+    // The other node does the leader's work.
     let body = json!({"key": "e", "value": "x", "mode": "ok"}).to_string();
-    let answer = cluster.at(1).request("POST", "/tools/frail__apply", &[JSON], body.as_bytes()).json();
+    let answer = cluster.node(1).request("POST", "/tools/frail__apply", &[JSON], body.as_bytes()).json();
     let forgotten = answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     eventually("it expires", || (cluster.state(1, &forgotten)["state"] == "expired").then_some(()));
     let nodes = cluster.nodes(1);
@@ -738,13 +739,13 @@ fn ending_node_hands_over_leadership_during_a_call() {
     cluster.upstream.release();
     eventually("it is recorded", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
     assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"], "by who ran it");
-    // Who followed it hears everything until the end.
+    // Its subscribers get all events until the end.
     let told: Vec<Value> = std::iter::from_fn(|| follows.event())
         .filter_map(|event| serde_json::from_str(event.data.as_deref()?).ok())
         .collect();
     assert!(told.iter().any(|event| event["type"] == "change.applied" && event["change"]["id"] == id), "{told:?}");
-    assert!(ending.process.ended().success());
-    assert_eq!(cluster.upstream.done()["h"].len(), 1);
+    assert!(ending.process.wait_for_exit().success());
+    assert_eq!(cluster.upstream.applied_calls()["h"].len(), 1);
     assert_eq!(cluster.server.sql("cluster", "SELECT count(*) FROM claims"), "0");
 }
 
@@ -752,11 +753,11 @@ fn ending_node_hands_over_leadership_during_a_call() {
 fn frozen_node_reports_a_late_result() {
     let cluster = Cluster::start(2);
     let id = cluster.propose(0, "z", "held");
-    let pid = cluster.at(0).process.0.id();
+    let pid = cluster.node(0).process.0.id();
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
     eventually("it was called", || cluster.upstream.has_applied("z").then_some(()));
     support::signal(pid, rustix::process::Signal::STOP);
-    // Its answer comes while nobody is there to read it.
+    // Its answer arrives while nobody can read it.
     cluster.upstream.release();
     let change = eventually("the other one notices", || {
         Some(cluster.state(1, &id)).filter(|change| change["state"] != "executing" && change["state"] != "approved")
@@ -782,7 +783,7 @@ fn frozen_node_reports_a_late_result() {
         (&json!(2), &json!(true), &json!(false)),
         "another life"
     );
-    assert_eq!(cluster.upstream.done()["z"].len(), 1);
+    assert_eq!(cluster.upstream.applied_calls()["z"].len(), 1);
 }
 
 #[test]
@@ -792,8 +793,8 @@ fn change_times_survive_wrong_node_clocks() {
   rules:
     - {name: soon, tools: [count__apply], when: 'arguments.key.startsWith("soon")', then: review, expire_after: 1s}
     - {name: brief, tools: [count__apply], when: 'arguments.key.startsWith("brief")', then: review, expire_after: 30m}"#;
-    let library = clock::library();
-    // Of which the first one has what is over expire.
+    let library = clock::faketime_library();
+    // The first node expires changes.
     for seconds in [[-HOUR, HOUR], [HOUR, -HOUR]] {
         let home = tempfile::tempdir().unwrap();
         let files = seconds.map(|seconds| {
@@ -802,9 +803,9 @@ fn change_times_survive_wrong_node_clocks() {
             clock::set_clock(&folder, seconds);
             folder.join("clock")
         });
-        let cluster = Cluster::with_config_and_env(&[RULES; 2], |n| clock::env(&library, &files[n]).to_vec());
+        let cluster = Cluster::with_config_and_env(&[RULES; 2], |n| clock::faketime_env(&library, &files[n]).to_vec());
         for (n, seconds) in seconds.into_iter().enumerate() {
-            let ahead = clock::ahead(&cluster.at(n).request("GET", "/health", &[], b"")).unwrap();
+            let ahead = clock::clock_offset(&cluster.node(n).request("GET", "/health", &[], b"")).unwrap();
             assert!(ahead.abs_diff(seconds) < 600, "its clock is another one: {ahead}");
         }
         for n in 0..2 {

@@ -1,4 +1,4 @@
-//! Nodes that are not alike: another file of configuration, another server behind a name, a schema of the next version.
+//! Tests of nodes that differ: in the configuration file, in the server behind a name, or in the version of the schema.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::{
     nodes::{Cluster, config_of},
 };
 
-/// A server of its own, and its address.
+/// Starts a separate server, and returns it with its address.
 fn server() -> (Arc<Upstream>, String) {
     let ledger = tempfile::tempdir().unwrap();
     Upstream::start(&ledger.path().join("ledger"))
 }
 
-/// Killed, and started with that configuration.
+/// Kills a node, and starts it with that configuration.
 fn restart(cluster: &mut Cluster, n: usize, config: &str) {
     let home = cluster.nodes[n].take().unwrap().kill();
     start(cluster, n, home, config);
@@ -25,9 +25,9 @@ fn restart(cluster: &mut Cluster, n: usize, config: &str) {
 fn start(cluster: &mut Cluster, n: usize, home: tempfile::TempDir, config: &str) {
     let url = cluster.url.clone();
     let env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
-    cluster.nodes[n] = Some(Gateway::on(home, &Options { env, config: Some(config) }));
+    cluster.nodes[n] = Some(Gateway::on_home(home, &Options { env, config: Some(config) }));
     eventually("it has its tools", || {
-        let tools = cluster.at(n).request("GET", "/tools", &[], b"").text();
+        let tools = cluster.node(n).request("GET", "/tools", &[], b"").text();
         tools.contains("count__apply").then_some(())
     });
 }
@@ -38,14 +38,14 @@ fn server_reachable_by_one_node_only_is_shown() {
     let (_upstream, near) = server();
     let more = format!("  near: {{url: '{near}'}}\n  away: {{url: 'http://{}/mcp'}}", dead.address);
     let own = "  mine: {command: countersign, args: [\"--no-such-flag\"]}";
-    let cluster = Cluster::with(&[more.as_str(), own]);
+    let cluster = Cluster::with_config(&[more.as_str(), own]);
     let of = |key: &str| cluster.nodes(1).iter().map(|node| node[key].clone()).collect::<Vec<_>>();
     eventually("it is shown", || (of("unreachable") == [json!(["away"]), json!(["mine"])]).then_some(()));
     eventually("so is what one of them reaches", || (of("onlyHere") == [json!(["near"]), json!([])]).then_some(()));
     assert!(cluster.nodes(0).iter().all(|node| node["here"] == true || node["sameConfiguration"] == false));
     for n in 0..2 {
         eventually("metrics say how many there are, and who leads", || {
-            let metrics = cluster.at(n).request("GET", "/metrics", &[], b"").text();
+            let metrics = cluster.node(n).request("GET", "/metrics", &[], b"").text();
             let has = |line: &str| metrics.lines().any(|said| said == line);
             let leads = format!("countersign_node_leads {}", u8::from(n == 0));
             (has("countersign_nodes 2") && has(&leads)).then_some(())
@@ -56,50 +56,50 @@ fn server_reachable_by_one_node_only_is_shown() {
 #[test]
 fn killed_node_learns_of_consent_after_restart() {
     let mut cluster = Cluster::start(2);
-    let (url, strict) = (cluster.url.clone(), std::fs::read_to_string(config_of(cluster.at(0))).unwrap());
+    let (url, strict) = (cluster.url.clone(), std::fs::read_to_string(config_of(cluster.node(0))).unwrap());
     let loose = format!("{strict}policy: {{default: allow}}\n");
     let waiting =
         |cluster: &Cluster, n: usize| cluster.api(n, "GET", "/api/reload", None).1["waiting"]["digest"].clone();
     let arguments = json!({"key": "k", "value": "x", "mode": "ok"}).to_string();
     let call = |cluster: &Cluster, n: usize| {
-        cluster.at(n).request("POST", "/tools/count__apply", &[JSON], arguments.as_bytes()).status
+        cluster.node(n).request("POST", "/tools/count__apply", &[JSON], arguments.as_bytes()).status
     };
-    std::fs::write(config_of(cluster.at(1)), &loose).unwrap();
+    std::fs::write(config_of(cluster.node(1)), &loose).unwrap();
     let digest = eventually("it waits", || Some(waiting(&cluster, 1)).filter(Value::is_string));
     restart(&mut cluster, 1, &loose);
     assert_eq!((waiting(&cluster, 1), call(&cluster, 1)), (digest.clone(), 202));
-    // One that was made anew, as containers are, has what the store has.
+    // A new node, as containers create them, gets the policy from the store.
     let fresh = tempfile::tempdir().unwrap();
     let env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
-    cluster.nodes.push(Some(Gateway::on(fresh, &Options { env, config: Some(&loose) })));
+    cluster.nodes.push(Some(Gateway::on_home(fresh, &Options { env, config: Some(&loose) })));
     assert_eq!(waiting(&cluster, 2), digest);
-    // Gone when a reviewer consents, and started anew with the file that was consented to.
+    // The node is down when a reviewer consents, and starts with the accepted file.
     let home = cluster.nodes[1].take().unwrap().kill();
     let body = json!({"digest": digest, "verdict": "accept"});
     let (status, said) = cluster.api(2, "POST", "/api/reload/consent", Some(&body));
     assert_eq!(status, 200, "{said}");
     let env = vec![("COUNTERSIGN_STORE__URL", url.as_str())];
-    cluster.nodes[1] = Some(Gateway::on(home, &Options { env, config: Some(&loose) }));
+    cluster.nodes[1] = Some(Gateway::on_home(home, &Options { env, config: Some(&loose) }));
     assert!(waiting(&cluster, 1).is_null());
     eventually("it holds there", || (call(&cluster, 1) == 200).then_some(()));
-    // One with the old file does not take it back.
+    // A node with the old file does not revert it.
     assert_eq!(call(&cluster, 0), 202);
     restart(&mut cluster, 0, &strict);
     assert_eq!(call(&cluster, 0), 202);
     restart(&mut cluster, 1, &loose);
     assert!(waiting(&cluster, 1).is_null());
     assert_eq!(call(&cluster, 1), 200);
-    // And gets the new one without being asked again.
-    std::fs::write(config_of(cluster.at(0)), &loose).unwrap();
+    // With the new file it asks for no new consent.
+    std::fs::write(config_of(cluster.node(0)), &loose).unwrap();
     eventually("it holds everywhere", || (call(&cluster, 0) == 200).then_some(()));
-    // No secret lies in the store; what a server is started with is a fingerprint.
+    // The store contains no secrets; a server's command is stored as a hash.
     let kept = cluster.server.sql("cluster", "SELECT string_agg(policy, ' ') FROM nodes");
     assert!(kept.contains("policy.default") && !kept.contains("http://"), "{kept}");
 }
 
-/// Two nodes, behind which another server has the same name and tools, and what those have done. An approval may be taken
-/// back for a while that is longer than it takes to kill a node.
-fn split(expire_after: &str) -> (Cluster, [Arc<Upstream>; 2]) {
+/// Starts two nodes with different servers behind the same name and tools. An approval can be undone for longer than it
+/// takes to kill a node.
+fn split_cluster(expire_after: &str) -> (Cluster, [Arc<Upstream>; 2]) {
     let (servers, addresses): (Vec<_>, Vec<_>) = (0..2).map(|_| server()).unzip();
     let more = addresses.iter().map(|address| {
         format!(
@@ -108,26 +108,26 @@ fn split(expire_after: &str) -> (Cluster, [Arc<Upstream>; 2]) {
         )
     });
     let more: Vec<String> = more.collect();
-    let cluster = Cluster::with(&more.iter().map(String::as_str).collect::<Vec<_>>());
+    let cluster = Cluster::with_config(&more.iter().map(String::as_str).collect::<Vec<_>>());
     for n in 0..2 {
         eventually("it has the tools of its own server", || {
-            cluster.at(n).request("GET", "/tools", &[], b"").text().contains("split__apply").then_some(())
+            cluster.node(n).request("GET", "/tools", &[], b"").text().contains("split__apply").then_some(())
         });
     }
     (cluster, servers.try_into().ok().unwrap())
 }
 
-/// Proposed and approved at the first node.
+/// Proposes and approves at the first node.
 fn propose_and_approve(cluster: &Cluster, key: &str) -> String {
     let body = json!({"key": key, "value": "x", "mode": "ok"}).to_string();
-    let answer = cluster.at(0).request("POST", "/tools/split__apply", &[JSON], body.as_bytes()).json();
+    let answer = cluster.node(0).request("POST", "/tools/split__apply", &[JSON], body.as_bytes()).json();
     let id = answer["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     let (status, said) = cluster.decide(0, &id, "approve");
     assert_eq!((status, &said["state"]), (200, &json!("approved")), "{said}");
     id
 }
 
-/// What became of it, the oldest first.
+/// Returns the events of the change, oldest first.
 fn events(cluster: &Cluster, id: &str) -> Vec<String> {
     let (_, trail) = cluster.api(1, "GET", &format!("/api/audit?change={id}"), None);
     let entries = trail["entries"].as_array().unwrap().iter().rev();
@@ -136,33 +136,33 @@ fn events(cluster: &Cluster, id: &str) -> Vec<String> {
 
 #[test]
 fn change_runs_only_on_nodes_with_the_approved_server() {
-    let (mut cluster, servers) = split("1h");
+    let (mut cluster, servers) = split_cluster("1h");
     let id = propose_and_approve(&cluster, "alive");
     eventually("it is applied", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
     let nodes = cluster.nodes(1);
     assert_eq!(cluster.state(1, &id)["claimedBy"]["node"], nodes[0]["id"]);
-    // Its node dies within the time in which the approval can be taken back, and is gone for longer than its lease.
+    // Its node dies within the undo time, and is gone for longer than its lease.
     let id = propose_and_approve(&cluster, "dead");
-    let config = std::fs::read_to_string(config_of(cluster.at(0))).unwrap();
+    let config = std::fs::read_to_string(config_of(cluster.node(0))).unwrap();
     let home = cluster.nodes[0].take().unwrap().kill();
     eventually("the other one is alone", || (cluster.health(1)["checks"]["nodes"]["live"] == 1).then_some(()));
     assert_eq!(cluster.state(1, &id)["state"], "approved");
     start(&mut cluster, 0, home, &config);
     eventually("it is applied", || (cluster.state(1, &id)["state"] == "applied").then_some(()));
     assert_eq!(events(&cluster, &id), ["created", "approved", "executing", "applied"]);
-    assert_eq!((servers[0].done().len(), servers[1].done().len()), (2, 0));
+    assert_eq!((servers[0].applied_calls().len(), servers[1].applied_calls().len()), (2, 0));
 }
 
 #[test]
 fn change_without_a_matching_node_expires() {
-    // Longer than the other one takes to know that it is alone, and to look at the change twice after that.
-    let (mut cluster, servers) = split("30s");
+    // Longer than the other node takes to notice that it is alone, and to look at the change twice.
+    let (mut cluster, servers) = split_cluster("30s");
     let id = propose_and_approve(&cluster, "dead");
     drop(cluster.nodes[0].take().unwrap().kill());
     eventually("it is over", || (cluster.state(1, &id)["state"] != "approved").then_some(()));
     assert_eq!(cluster.state(1, &id)["state"], "expired");
     assert_eq!(events(&cluster, &id), ["created", "approved", "expired"]);
-    assert!(servers.iter().all(|server| server.done().is_empty()));
+    assert!(servers.iter().all(|server| server.applied_calls().is_empty()));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn newer_schema_is_served_on_but_not_started_on() {
          CREATE TABLE next (id BIGINT PRIMARY KEY); COMMIT",
     );
     works(&cluster, "after");
-    // On connections that are made anew, too.
+    // Also on new connections.
     let others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                   WHERE datname = 'cluster' AND pid <> pg_backend_pid()";
     assert_ne!(cluster.server.sql("cluster", others), "0");
@@ -195,11 +195,11 @@ fn newer_schema_is_served_on_but_not_started_on() {
     }
     works(&cluster, "again");
 
-    let config = std::fs::read_to_string(config_of(cluster.at(1))).unwrap();
+    let config = std::fs::read_to_string(config_of(cluster.node(1))).unwrap();
     let home = cluster.nodes[1].take().unwrap().stop().1;
     let env = vec![("COUNTERSIGN_STORE__URL", cluster.url.as_str())];
     let mut process = Gateway::spawn(home.path(), &Options { env, config: Some(&config) });
-    assert!(!process.ended().success());
+    assert!(!process.wait_for_exit().success());
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert!(log.contains("newer"), "{log}");
     let id = cluster.propose(0, "alone", "ok");

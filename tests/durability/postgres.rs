@@ -80,7 +80,7 @@ fn gateway_recovers_from_database_crash() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     let url = server.database("gateway");
-    let gateway = Gateway::with(&options(&url));
+    let gateway = Gateway::with_options(&options(&url));
     let key = reviewer(&gateway, &url);
     let project = gateway.project();
     let first = gateway.propose("before the crash");
@@ -97,7 +97,7 @@ fn gateway_recovers_from_database_crash() {
             server.halt();
             let told = eventually("it says so", || Some(health(&gateway)).filter(|(status, _)| *status == 503)).1;
             assert_eq!((&told["live"], &told["checks"]["store"]), (&json!(true), &json!("unreachable")));
-            server.launch();
+            server.restart();
             eventually("it is ready again, by itself", || (health(&gateway).0 == 200).then_some(()));
         }
     });
@@ -132,9 +132,9 @@ impl Drop for SetOnDrop<'_> {
 fn gateways_follow_database_failover_without_loss() {
     let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=200"]);
     server.sql("postgres", "CREATE DATABASE gateway");
-    server.follow();
+    server.add_replica();
     let url = server.database_of_both("gateway");
-    let gateways: Vec<Gateway> = (0..3).map(|_| Gateway::with(&options(&url))).collect();
+    let gateways: Vec<Gateway> = (0..3).map(|_| Gateway::with_options(&options(&url))).collect();
     let key = reviewer(&gateways[0], &url);
     let project = gateways[0].project();
     let (accepted, over, ended) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
@@ -162,7 +162,7 @@ fn gateways_follow_database_failover_without_loss() {
             }
             eventually("they are at work", || (accepted.load(Ordering::SeqCst) > 40).then_some(()));
             server.halt();
-            server.promote();
+            server.fail_over();
             let before = accepted.load(Ordering::SeqCst);
             eventually("they go on", || (accepted.load(Ordering::SeqCst) > before + 20).then_some(()));
         });
@@ -201,11 +201,11 @@ fn another_gateway_takes_over_a_killed_ones_store() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE gateway");
     let url = server.database("gateway");
-    let gateway = Gateway::with(&options(&url));
+    let gateway = Gateway::with_options(&options(&url));
     let id = gateway.propose("left behind");
     let key = reviewer(&gateway, &url);
     drop(gateway.kill());
-    let gateway = Gateway::with(&options(&url));
+    let gateway = Gateway::with_options(&options(&url));
     let (status, change) = gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None);
     assert_eq!((status, &change["state"]), (200, &json!("pending")), "{change}");
     gateway.propose("and on it goes");
@@ -222,7 +222,7 @@ fn copied_store_is_served_and_old_one_is_closed() {
     let gateway = Gateway::start();
     let ids: Vec<String> = (0..20).map(|n| gateway.propose(&format!("moved {n}"))).collect();
     gateway.decide(&ids[0], "approve");
-    gateway.reached(&ids[0], "applied");
+    gateway.wait_for_state(&ids[0], "applied");
     let key = gateway.reviewer().to_owned();
     let command = snippet("sh", "store copy");
     let from = gateway.data().to_str().unwrap().to_owned();
@@ -246,11 +246,11 @@ fn copied_store_is_served_and_old_one_is_closed() {
     let (code, said) = copy();
     assert_eq!(code, Some(2), "{said}");
 
-    let status = Gateway::spawn(home.path(), &Options::default()).ended();
+    let status = Gateway::spawn(home.path(), &Options::default()).wait_for_exit();
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(78), "{log}");
     assert!(log.contains("belongs to a store in PostgreSQL"), "{log}");
-    let gateway = Gateway::on(home, &options(&url));
+    let gateway = Gateway::on_home(home, &options(&url));
     let state = |id: &str| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1["state"].clone();
     assert_eq!((state(&ids[0]), state(&ids[19])), (json!("applied"), json!("pending")));
     gateway.propose("and on it goes");
@@ -271,12 +271,12 @@ const CREATE: [&str; 6] = ["keys", "create", "--role", "viewer", "--name", "vera
 
 #[test]
 fn commands_refuse_a_store_of_another_directory() {
-    let server = support::postgres::shared();
+    let server = support::postgres::shared_server();
     let [url, other] = ["identity", "identity_other"].map(|name| {
         server.sql("postgres", &format!("CREATE DATABASE {name}"));
         server.database(name)
     });
-    let gateway = Gateway::with(&options(&url));
+    let gateway = Gateway::with_options(&options(&url));
     let data = gateway.data();
     let copy = gateway.home.path().join("copy");
     let embedded = data.join("countersign.db");
@@ -302,13 +302,13 @@ fn commands_refuse_a_store_of_another_directory() {
         assert_eq!((got, out.is_empty()), (Some(code), code == 78), "{err}");
     }
     // A second gateway of the same store has a separate directory.
-    let beside = Gateway::with(&options(&url));
+    let beside = Gateway::with_options(&options(&url));
     assert_eq!(run(Some(&url), &beside.data(), &["audit", "verify"]).0, Some(0));
     drop(beside.stop());
     // A gateway does not create another store there.
     let (_, home) = gateway.stop();
     for env in [vec![], vec![("COUNTERSIGN_STORE__URL", other.as_str())]] {
-        let status = Gateway::spawn(home.path(), &Options { env, config: None }).ended();
+        let status = Gateway::spawn(home.path(), &Options { env, config: None }).wait_for_exit();
         assert_eq!(status.code(), Some(78), "{}", std::fs::read_to_string(home.path().join("log")).unwrap());
     }
     assert_eq!(run(None, &data, &["policy", "test", "create_issue"]).0, Some(78));
@@ -319,7 +319,7 @@ fn commands_refuse_a_store_of_another_directory() {
     // It is not ignored either if a key was created before the first start.
     let home = tempfile::tempdir().unwrap();
     assert_eq!(run(None, &home.path().join("data"), &CREATE).0, Some(0));
-    let status = Gateway::spawn(home.path(), &options(&other)).ended();
+    let status = Gateway::spawn(home.path(), &options(&other)).wait_for_exit();
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(78), "{log}");
     assert!(log.contains("the store in its own countersign.db") && log.contains("identity.json"), "{log}");
@@ -327,11 +327,11 @@ fn commands_refuse_a_store_of_another_directory() {
 
 #[test]
 fn commands_use_the_configuration_of_the_directory() {
-    let server = support::postgres::shared();
+    let server = support::postgres::shared_server();
     server.sql("postgres", "CREATE DATABASE identity_config");
     let url = server.database("identity_config");
     let config = format!("store: {{ url: '{url}' }}\n");
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     let (code, key, err) = run(None, &gateway.data(), &CREATE);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(gateway.api_as(key.trim(), "GET", "/api/me", None).0, 200);
@@ -399,13 +399,13 @@ fn remote_database_needs_trusted_tls() {
     // Signed by nobody, or by another authority.
     for authority in [None, Some(&*other.leak())] {
         let home = tempfile::tempdir().unwrap();
-        let status = Gateway::spawn(home.path(), &with(authority)).ended();
+        let status = Gateway::spawn(home.path(), &with(authority)).wait_for_exit();
         let said = std::fs::read_to_string(home.path().join("log")).unwrap();
         assert_eq!(status.code(), Some(69), "{said}");
         assert!(said.contains("the database cannot be reached") && said.contains("certificate"), "{said}");
     }
     assert_eq!(server.sql("gateway", "SELECT to_regclass('changes') IS NULL"), "t", "nothing was sent to it");
-    let gateway = Gateway::with(&with(Some(cert.leak())));
+    let gateway = Gateway::with_options(&with(Some(cert.leak())));
     gateway.propose("in secret");
     let open = "SELECT count(*) FILTER (WHERE ssl) > 2, count(*) FILTER (WHERE NOT ssl) FROM pg_stat_ssl
                 JOIN pg_stat_activity USING (pid) WHERE application_name = 'countersign'";
@@ -422,8 +422,8 @@ fn gateway_waits_for_its_database_at_the_start() {
     let mut waits = Gateway::spawn(home.path(), &options(&url));
     let log = || std::fs::read_to_string(home.path().join("log")).unwrap();
     eventually("it tries again", || (log().matches("trying again").count() > 1).then_some(()));
-    server.launch();
-    assert!(support::listening(&mut waits, &home.path().join("data")).is_some(), "{}", log());
+    server.restart();
+    assert!(support::wait_until_ready(&mut waits, &home.path().join("data")).is_some(), "{}", log());
 }
 
 #[test]
@@ -431,11 +431,11 @@ fn absent_database_is_named_without_password() {
     let home = tempfile::tempdir().unwrap();
     let dead = support::DeadPort::new();
     let url = format!("postgres://countersign:hush@{}/gateway", dead.address);
-    let status = Gateway::spawn(home.path(), &fail_fast_options(&url)).ended();
+    let status = Gateway::spawn(home.path(), &fail_fast_options(&url)).wait_for_exit();
     let said = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(69), "{said}");
     assert!(said.contains("the database cannot be reached") && !said.contains("hush"), "{said}");
-    let status = Gateway::spawn(home.path(), &options("mysql://a:hush@b/c")).ended();
+    let status = Gateway::spawn(home.path(), &options("mysql://a:hush@b/c")).wait_for_exit();
     let said = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(78), "{said}");
     assert!(said.contains("not an address of PostgreSQL") && !said.contains("hush"), "{said}");
@@ -464,7 +464,7 @@ fn postgresql_page_works_from_setup_to_restored_dump() {
         .replace("db.example.com/countersign", &format!("{host}/gateway"));
     let with = |config: &'static str| Options { env: vec![("DB_PASSWORD", "choose one")], config: Some(config) };
     let policy = "policy: { review: { undo_for: 1h } }\n";
-    let gateway = Gateway::with(&with(format!("{config}{policy}").leak()));
+    let gateway = Gateway::with_options(&with(format!("{config}{policy}").leak()));
     let url = server.database("gateway").replace("countersign@", "gateway@");
     let key = reviewer(&gateway, &url);
     let id = gateway.propose("approved when the backup was taken");
@@ -478,7 +478,7 @@ fn postgresql_page_works_from_setup_to_restored_dump() {
     server.sql("restored", &snippet("sql", "backup_of"));
     let restored: &'static str =
         format!("{config}{policy}").replace(&format!("{host}/gateway"), &format!("{host}/restored")).leak();
-    let gateway = Gateway::on(home, &with(restored));
+    let gateway = Gateway::on_home(home, &with(restored));
     eventually("it waits for a reviewer again", || (state(&gateway)["state"] == "stale").then_some(()));
     let (_, home) = gateway.stop();
     verify_trail(&home.path().join("data"), &server.database("restored").replace("countersign@", "gateway@"));

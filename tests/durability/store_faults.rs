@@ -1,5 +1,5 @@
-//! The real program over a store that somebody else holds, that is damaged or cut off, on a disk that is full, and
-//! backed up while it runs: it refuses clearly, says what to do, and loses nothing.
+//! Tests of the real program on a store that is locked, damaged, truncated, on a full disk, or backed up at runtime: it
+//! refuses clearly, says what to do, and loses nothing.
 
 use std::{
     fs::File,
@@ -9,9 +9,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use support::{Gateway, LISTEN, Options, Process, command, eventually, http::Conn, listening, run};
+use support::{Gateway, LISTEN, Options, Process, command, eventually, http::Conn, run, wait_until_ready};
 
-/// Proposes over the plain endpoint with an idempotency key; answers status and body.
+/// Proposes over the plain endpoint with an idempotency key; returns status and body.
 fn propose(port: u16, project: &str, key: &str, text: &str) -> (u16, Value) {
     let body = json!({"projectId": project, "title": key, "type": "Story", "description": text}).to_string();
     let mut conn = Conn::open(([127, 0, 0, 1], port).into());
@@ -28,12 +28,12 @@ fn health(port: u16) -> (u16, Value) {
     (response.status, response.json())
 }
 
-/// Starts on what is there and expects a refusal: its exit code and what it said.
-fn refused(home: &Path) -> (Option<i32>, String) {
+/// Starts on the existing data, expects a refusal, and returns the exit code and output.
+fn expect_refusal(home: &Path) -> (Option<i32>, String) {
     let log = home.join("log");
     let before = std::fs::read_to_string(&log).unwrap_or_default().len();
     let mut process = Gateway::spawn(home, &Options::default());
-    let status = process.ended();
+    let status = process.wait_for_exit();
     (status.code(), std::fs::read_to_string(&log).unwrap()[before..].to_owned())
 }
 
@@ -55,10 +55,10 @@ fn foreign_lock_is_reported_and_recovered_from() {
     let (_, listed) = gateway.api("GET", "/api/changes", None);
     assert_eq!(listed["changes"].as_array().unwrap().len(), 1, "the refused one left nothing");
 
-    // At the start too.
+    // At the start, too.
     let (_, home) = gateway.stop();
     other.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let (code, said) = refused(home.path());
+    let (code, said) = expect_refusal(home.path());
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("locked by another process"), "{said}");
 }
@@ -78,7 +78,7 @@ fn damaged_store_is_refused_and_left_alone() {
         *byte ^= 0xff;
     }
     std::fs::write(&path, &damaged).unwrap();
-    let (code, said) = refused(home.path());
+    let (code, said) = expect_refusal(home.path());
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("is damaged") && said.contains("restore it from a backup"), "{said}");
     assert_eq!(std::fs::read(&path).unwrap(), damaged, "nothing was repaired behind anybody's back");
@@ -88,7 +88,7 @@ fn damaged_store_is_refused_and_left_alone() {
     assert_ne!(code, Some(0), "{said}");
     assert!(!to.exists(), "a copy that cannot be trusted is not kept");
     std::fs::write(&path, &whole).unwrap();
-    let again = Gateway::on(home, &Options::default());
+    let again = Gateway::on_home(home, &Options::default());
     assert_eq!(again.api("GET", "/api/changes?limit=100", None).1["changes"].as_array().unwrap().len(), 30);
 }
 
@@ -106,18 +106,18 @@ fn truncated_log_is_noticed() {
     let log = home.path().join("data/countersign.db-wal");
     let length = std::fs::metadata(&log).unwrap().len();
     File::options().write(true).open(&log).unwrap().set_len(length / 2).unwrap();
-    let (code, said) = refused(home.path());
+    let (code, said) = expect_refusal(home.path());
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("what came after is lost") && said.contains("audit.head"), "{said}");
-    // Somebody accepts the loss.
+    // The operator accepts the loss.
     std::fs::remove_file(&witness).unwrap();
-    let again = Gateway::on(home, &Options::default());
+    let again = Gateway::on_home(home, &Options::default());
     assert!(again.api("GET", "/api/changes", None).1["changes"].as_array().unwrap().len() < 5);
     again.propose("it goes on");
 }
 
-/// A gateway whose data directory is a disk of a few megabytes. It lives in a mount namespace of its own, so its
-/// files are reached through the process.
+/// A gateway whose data directory is a disk of a few megabytes. It runs in a separate mount namespace, so its files are
+/// reached through its process.
 struct SmallDisk {
     process: Process,
     port: u16,
@@ -138,15 +138,15 @@ impl SmallDisk {
         outer.args([namespaces, "sh", "-c", script]).arg(&data).arg(support::binary());
         outer.args(["serve", "--listen", LISTEN, "--data"]).arg(&data);
         let mut process = Process(outer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
-        // It is the process that was started: nothing in between forks. Its files are seen through it.
+        // This is the started process, since nothing in between forks. Its files are visible through it.
         let seen = PathBuf::from(format!("/proc/{}/root", process.0.id())).join(data.strip_prefix("/").unwrap());
-        let Some(port) = listening(&mut process, &seen) else {
+        let Some(port) = wait_until_ready(&mut process, &seen) else {
             panic!("{}", std::fs::read_to_string(home.path().join("log")).unwrap());
         };
         Self { process, port, home }
     }
 
-    /// Runs the program where the gateway runs, on its data.
+    /// Runs the program in the gateway's namespace, on its data.
     fn run(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new("nsenter");
         let pid = self.process.0.id().to_string();
@@ -160,7 +160,7 @@ impl SmallDisk {
         (output.status.success(), String::from_utf8(text).unwrap().trim().to_owned())
     }
 
-    /// The directory as the gateway sees it.
+    /// Returns the directory as the gateway sees it.
     fn data(&self) -> PathBuf {
         let data = self.home.path().join("data");
         Path::new("/proc").join(self.process.0.id().to_string()).join("root").join(data.strip_prefix("/").unwrap())
@@ -229,7 +229,7 @@ fn full_disk_refuses_until_there_is_space() {
     disk.process.terminate();
 }
 
-/// Limits how large a file the process may make.
+/// Limits the size of files that the process may create.
 fn limit_files(gateway: &Gateway, bytes: &str) {
     let pid = gateway.process.0.id().to_string();
     let limit = format!("--fsize={bytes}:unlimited");
@@ -242,7 +242,7 @@ fn refused_write_is_reported_and_recovered_from() {
     let project = gateway.project();
     let id = gateway.propose("Before");
     gateway.propose("Left alone");
-    // As a quota would be: less than what the log of the database has already, so that nothing more can be written.
+    // Like a quota: smaller than the database's log, so that nothing more can be written.
     limit_files(&gateway, "8192");
     let call = {
         let (port, project) = (gateway.port, project.clone());
@@ -253,16 +253,16 @@ fn refused_write_is_reported_and_recovered_from() {
         (&told["live"], &told["ready"], &told["checks"]["store"]),
         (&json!(true), &json!(false), &json!("failed"))
     );
-    // Reading goes on meanwhile.
+    // Reads continue in the meantime.
     assert_eq!(gateway.change(&id)["state"], "pending");
     limit_files(&gateway, "unlimited");
     let (status, answer) = call.join().unwrap();
-    // Either it waited until the write could be made or refused, or it was refused at once.
+    // It either waited for the outcome of the write, or was refused at once.
     assert!(status == 202 || answer["code"] == "STORE_UNAVAILABLE", "{status} {answer}");
     eventually("it is ready again, by itself", || (health(gateway.port).0 == 200).then_some(()));
     assert_eq!(propose(gateway.port, &project, "refused", "x").0, 202);
     gateway.decide(&id, "approve");
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     let (_, listed) = gateway.api("GET", "/api/changes", None);
     assert_eq!(listed["changes"].as_array().unwrap().len(), 3, "once each: {listed}");
     let (_, home) = gateway.stop();
@@ -276,7 +276,7 @@ fn store_damaged_at_runtime_is_reported() {
     let gateway = Gateway::start();
     let project = gateway.project();
     let key = gateway.reviewer().to_owned();
-    // More than the readers keep in memory.
+    // More than the readers cache.
     let text = "y".repeat(20_000);
     let one = &|n: usize| -> String {
         let (status, body) = propose(gateway.port, &project, &format!("large {n}"), &text);
@@ -290,7 +290,7 @@ fn store_damaged_at_runtime_is_reported() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     let path = gateway.data().join("countersign.db");
-    // What is in the log is moved into the database, as it is from time to time.
+    // The log is checkpointed into the database, as happens from time to time.
     rusqlite::Connection::open(&path).unwrap().query_row("PRAGMA wal_checkpoint", [], |_| Ok(())).unwrap();
     let length = std::fs::metadata(&path).unwrap().len();
     assert!(length > 3 << 20, "{length}");
@@ -307,7 +307,7 @@ fn store_damaged_at_runtime_is_reported() {
     let (status, told) = health(gateway.port);
     assert_eq!((status, &told["ready"], &told["checks"]["store"]), (503, &json!(false), &json!("damaged")));
     let home = gateway.kill();
-    let (code, said) = refused(home.path());
+    let (code, said) = expect_refusal(home.path());
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("damaged") && said.contains("backup"), "{said}");
 }
@@ -317,7 +317,7 @@ fn running_gateway_is_backed_up_and_restored() {
     let gateway = Gateway::start();
     let first = gateway.propose("In the backup");
     gateway.decide(&first, "approve");
-    gateway.reached(&first, "applied");
+    gateway.wait_for_state(&first, "applied");
     let pending = gateway.propose("Pending in the backup");
     let to = gateway.home.path().join("copy");
     let data = gateway.data();
@@ -332,7 +332,7 @@ fn running_gateway_is_backed_up_and_restored() {
     assert!(err.contains("--force"), "{err}");
     let later = gateway.propose("After the backup");
 
-    // As `countersign backup --help` says.
+    // As `countersign backup --help` describes it.
     let home = tempfile::tempdir().unwrap();
     let restored = home.path().join("data");
     let ok = |command: &mut Command| assert!(command.status().unwrap().success());
@@ -340,8 +340,8 @@ fn running_gateway_is_backed_up_and_restored() {
     ok(Command::new("install").args(["-m", "600"]).arg(copies[0]).arg(restored.join("countersign.db")));
     ok(Command::new("install").args(["-m", "600"]).arg(copies[1]).arg(restored.join("tracker.db")));
     let key = gateway.reviewer().to_owned();
-    let other = Gateway::on(home, &Options::default());
-    // Keys are part of it.
+    let other = Gateway::on_home(home, &Options::default());
+    // Keys are included.
     let (status, seen) = other.api_as(&key, "GET", &format!("/api/changes/{first}"), None);
     assert_eq!((status, seen["state"].as_str()), (200, Some("applied")));
     assert_eq!(other.issues_titled("In the backup"), 1);
@@ -349,8 +349,8 @@ fn running_gateway_is_backed_up_and_restored() {
     let seen = other.change(&pending);
     let body = json!({"decision": "approve", "version": seen["version"], "digest": seen["digest"]});
     assert_eq!(other.api_as(&key, "POST", &format!("/api/changes/{pending}/decision"), Some(&body)).0, 200);
-    other.reached(&pending, "applied");
-    // The one that was copied knows nothing of all that.
+    other.wait_for_state(&pending, "applied");
+    // The original gateway does not know of all that.
     assert_eq!(gateway.change(&pending)["state"], "pending");
     let (_, home) = other.stop();
     let data = home.path().join("data");

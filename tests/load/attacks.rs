@@ -1,4 +1,4 @@
-//! What a hostile or unlucky peer does to the endpoints, and what it must not achieve.
+//! Tests of hostile or unlucky peers, and of what they must not achieve.
 
 use std::{
     process::Stdio,
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use support::{
     Gateway, LISTEN, Options, command, command_on, eventually,
     http::Conn,
-    mcp::{self, borrowed, modern_headers, with_meta},
-    tls::Tls,
+    mcp::{self, borrow_headers, modern_headers, with_meta},
+    tls::TlsGateway,
     ws::{CLOSE, TEXT, Ws},
 };
 
@@ -20,13 +20,13 @@ fn in_flight(gateway: &Gateway) -> u64 {
     requests_in_flight(&gateway.api("GET", "/api/sessions", None).1)
 }
 
-/// Requests in flight over all sessions, on whatever page.
+/// Returns the requests in flight over all sessions of a page.
 fn requests_in_flight(listed: &Value) -> u64 {
     listed["inFlight"].as_u64().expect("a list of sessions")
 }
 
-/// The close code of a socket, whatever comes before it.
-fn closed(ws: &mut Ws) -> Option<u16> {
+/// Returns the close code of a socket, skipping other frames.
+fn close_code(ws: &mut Ws) -> Option<u16> {
     loop {
         let frame = ws.any_frame()?;
         if frame.opcode == CLOSE {
@@ -39,16 +39,16 @@ fn closed(ws: &mut Ws) -> Option<u16> {
 fn frame_is_refused_by_its_announced_length() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
-    // A terabyte, of which nothing ever comes.
+    // A terabyte is announced, and nothing of it arrives.
     let mut head = vec![0x81, 0xff];
     head.extend_from_slice(&(1_u64 << 40).to_be_bytes());
     ws.conn.send(&head);
-    assert_eq!(closed(&mut ws), Some(1009));
+    assert_eq!(close_code(&mut ws), Some(1009));
     let key = format!("Bearer {}", gateway.reviewer());
     let mut feed = Ws::try_open(&gateway, "/events", &[("Authorization", &key)]);
     assert_eq!(feed.head.status, 101);
     feed.conn.send(&head);
-    assert_eq!(closed(&mut feed), Some(1009));
+    assert_eq!(close_code(&mut feed), Some(1009));
 }
 
 #[test]
@@ -57,10 +57,10 @@ fn invalid_text_closes_with_1007_and_bad_bits_with_1002() {
     let mut ws = Ws::open(&gateway);
     ws.send_frame(false, TEXT, b"\"\xff");
     ws.send_frame(true, 0, b"\xfe\"");
-    assert_eq!(closed(&mut ws), Some(1007));
+    assert_eq!(close_code(&mut ws), Some(1007));
     let mut ws = Ws::open(&gateway);
     ws.conn.send(&[0xc1, 0x80, 0, 0, 0, 0]);
-    assert_eq!(closed(&mut ws), Some(1002));
+    assert_eq!(close_code(&mut ws), Some(1002));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn resuming_mid_stream_loses_and_repeats_nothing() {
     let mut received = old.received;
     let mut next = 1_i64;
     for round in 0..20 {
-        // Half of the answers are read, and the rest is on its way when the next connection comes.
+        // Half of the answers are read, and the rest is in flight when the next connection comes.
         for _ in 0..20 {
             old.send_json(&mcp::request(next, "ping", json!({})));
             next += 1;
@@ -85,7 +85,7 @@ fn resuming_mid_stream_loses_and_repeats_nothing() {
         let path = format!("/ws?session={session}&received={received}");
         let mut new = Ws::try_open(&gateway, &path, &[MCP]);
         assert_eq!(new.head.status, 101, "round {round}");
-        // What the old one had asked last may have been cut with it; an answer to this shows the end of the rest.
+        // The old connection's last requests may have been cut with it; the answer to this one ends the rest.
         new.send_json(&mcp::request(1_000_000 + round, "ping", json!({})));
         loop {
             let id = new.message()["id"].as_i64().unwrap();
@@ -101,7 +101,7 @@ fn resuming_mid_stream_loses_and_repeats_nothing() {
     once.sort_unstable();
     once.dedup();
     assert_eq!(once.len(), seen.len(), "nothing came twice");
-    // What the old connection had brought may be answered after the first that the new one asks, and in its own order.
+    // Requests of the old connection may be answered after the new connection's first, in their own order.
     for round in 0..20 {
         let of_round: Vec<_> = seen.iter().filter(|id| (**id - 1) / 20 == round).map(|id| (*id - 1) % 20).collect();
         let whole: Vec<i64> = (0..i64::try_from(of_round.len()).unwrap()).collect();
@@ -112,9 +112,9 @@ fn resuming_mid_stream_loses_and_repeats_nothing() {
 #[test]
 fn sessions_are_bounded_at_every_endpoint() {
     let gateway =
-        Gateway::with(&Options { env: vec![("COUNTERSIGN_LIMITS__MAX_SESSIONS", "3")], ..Options::default() });
+        Gateway::with_options(&Options { env: vec![("COUNTERSIGN_LIMITS__MAX_SESSIONS", "3")], ..Options::default() });
     let held: Vec<_> = (0..3).map(|_| gateway.session("2025-11-25")).collect();
-    // Each has a call in flight, so that none of them can make room.
+    // Each has a call in flight, so none of them can be evicted.
     let change = gateway.propose("Waited for");
     let wait = mcp::request(1, "tools/call", json!({"name": "wait_for_change", "arguments": {"changeId": change}}));
     let _waits: Vec<_> = held.iter().map(|session| session.start(&wait)).collect();
@@ -171,7 +171,7 @@ fn shutdown_does_not_wait_for_decisions() {
     eventually("it waits", || (in_flight(&gateway) == 1).then_some(()));
     gateway.process.terminate();
     assert_eq!(conn.response().json()["error"]["data"]["code"], "SHUTTING_DOWN");
-    // It may also have come too late to be taken at all.
+    // It may also have come too late to be accepted at all.
     assert_eq!(plain.response().status, 503);
     let (status, _) = gateway.stop();
     assert_eq!(status.code(), Some(0));
@@ -179,7 +179,7 @@ fn shutdown_does_not_wait_for_decisions() {
 
 #[test]
 fn rate_limited_client_is_told_when_to_retry() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "1"), ("COUNTERSIGN_LIMITS__RATE_BURST", "1")],
         ..Options::default()
     });
@@ -199,7 +199,7 @@ fn rate_limited_client_is_told_when_to_retry() {
 #[test]
 fn revoked_key_ends_its_connections() {
     let config = "auth: {mode: keys}\npolicy: {review: {on_review: hold, hold_for: 10m}}\n";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let key = gateway.create_key("agent", "bot");
     let bearer = format!("Bearer {key}");
     let authorized = ("Authorization", bearer.as_str());
@@ -214,13 +214,13 @@ fn revoked_key_ends_its_connections() {
     headers.push(("Authorization".into(), bearer.clone()));
     let mut listen = gateway.connect();
     let body = mcp::request(1, "subscriptions/listen", params).to_string();
-    listen.request("POST", "/mcp", &borrowed(&headers), body.as_bytes());
+    listen.request("POST", "/mcp", &borrow_headers(&headers), body.as_bytes());
     assert_eq!(listen.head().status, 200);
     listen.event().unwrap();
     let mut held = held_call(&gateway, &bearer);
     let mut task = waiting_task(&gateway, &bearer);
     revoke(&gateway, "bot");
-    assert_eq!(closed(&mut ws), Some(1008));
+    assert_eq!(close_code(&mut ws), Some(1008));
     assert!(pair.event().is_none());
     assert_eq!(listen.event().unwrap().json()["error"]["data"]["code"], "UNAUTHORIZED");
     assert_eq!(held.response().json()["error"]["data"]["code"], "UNAUTHORIZED");
@@ -234,7 +234,7 @@ fn revoked_key_ends_its_connections() {
 #[test]
 fn idle_feeds_end_with_their_key() {
     let config = "transports: {http: {sse_keep_alive: 1h}, websocket: {ping_interval: 1h}}\n";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let subscribers = || {
         let metrics = gateway.request("GET", "/metrics", &[], b"").text();
         let line =
@@ -250,7 +250,7 @@ fn idle_feeds_end_with_their_key() {
     eventually("both listen", || (subscribers() >= before + 2.0).then_some(()));
     revoke(&gateway, "vera");
     // Long before anything would have been sent to them.
-    assert_eq!(closed(&mut frames), Some(1008));
+    assert_eq!(close_code(&mut frames), Some(1008));
     eventually("nobody listens any more", || (subscribers() <= before).then_some(()));
 }
 
@@ -263,18 +263,23 @@ fn revoke(gateway: &Gateway, name: &str) {
     assert!(revoked.status.success());
 }
 
-/// A call that waits for a person, once it does.
+/// Starts a call that waits for a decision; returns once it waits.
 fn held_call(gateway: &Gateway, bearer: &str) -> Conn {
     let params = with_meta(story(gateway, bearer, "Held"));
     let mut headers = modern_headers("tools/call", &params);
     headers.push(("Authorization".into(), bearer.into()));
     let mut conn = gateway.connect();
-    conn.request("POST", "/mcp", &borrowed(&headers), mcp::request(1, "tools/call", params).to_string().as_bytes());
-    proposed(gateway, "Held");
+    conn.request(
+        "POST",
+        "/mcp",
+        &borrow_headers(&headers),
+        mcp::request(1, "tools/call", params).to_string().as_bytes(),
+    );
+    propose(gateway, "Held");
     conn
 }
 
-/// A `tasks/result` that waits for a person.
+/// Starts a `tasks/result` that waits for a decision.
 fn waiting_task(gateway: &Gateway, bearer: &str) -> Conn {
     let mut headers = vec![mcp::JSON, mcp::ACCEPT, ("Authorization", bearer), ("MCP-Protocol-Version", "2025-11-25")];
     let post =
@@ -302,7 +307,7 @@ fn story(gateway: &Gateway, bearer: &str, title: &str) -> Value {
     json!({ "name": "create_issue", "arguments": { "projectId": project, "title": title, "type": "Story" } })
 }
 
-fn proposed(gateway: &Gateway, title: &str) {
+fn propose(gateway: &Gateway, title: &str) {
     eventually("it is proposed", || {
         let (_, page) = gateway.api("GET", "/api/changes", None);
         page["changes"].as_array()?.iter().any(|change| change["arguments"]["title"] == title).then_some(())
@@ -311,7 +316,7 @@ fn proposed(gateway: &Gateway, title: &str) {
 
 #[test]
 fn viewer_key_opens_no_mcp_endpoint() {
-    let gateway = Gateway::with(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
     let bearer = format!("Bearer {}", gateway.create_key("viewer", "eve"));
     let authorized = ("Authorization", bearer.as_str());
     assert_eq!(Ws::try_open(&gateway, "/ws", &[MCP, authorized]).head.status, 403);
@@ -323,7 +328,8 @@ fn viewer_key_opens_no_mcp_endpoint() {
 
 #[test]
 fn log_contains_no_client_text() {
-    let gateway = Gateway::with(&Options { env: vec![("COUNTERSIGN_LOG__FILTER", "trace")], ..Options::default() });
+    let gateway =
+        Gateway::with_options(&Options { env: vec![("COUNTERSIGN_LOG__FILTER", "trace")], ..Options::default() });
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
     let find = json!({"name": "search_issues", "arguments": {"query": "SECRET-ARGUMENT"}});
@@ -343,7 +349,7 @@ fn log_contains_no_client_text() {
     }
 }
 
-/// A line-speaking client that writes all of its requests before it reads any answer.
+/// A client that writes all of its requests before it reads any answer.
 #[test]
 fn stdio_client_may_write_everything_before_reading() {
     let home = tempfile::tempdir().unwrap();
@@ -363,7 +369,7 @@ fn stdio_client_may_write_everything_before_reading() {
         }
         input
     });
-    // Long enough for a gateway that does not mind its peer to run over.
+    // Long enough to overrun a gateway that ignores backpressure.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) && !writing.is_finished() {
         std::thread::yield_now();
@@ -378,12 +384,12 @@ fn stdio_client_may_write_everything_before_reading() {
     ids.sort_unstable();
     assert_eq!(ids, (0..MANY).collect::<Vec<_>>());
     drop(writing.join().unwrap());
-    assert_eq!(child.ended().code(), Some(0));
+    assert_eq!(child.wait_for_exit().code(), Some(0));
 }
 
 #[test]
 fn http2_ids_do_not_collide_and_reset_cancels() {
-    let tls = Tls::start();
+    let tls = TlsGateway::start();
     let call = |id: i64, name: &str, arguments: Value| -> Vec<String> {
         let params = with_meta(json!({"name": name, "arguments": arguments}));
         let mut args = vec!["--http2".to_owned()];
@@ -401,7 +407,7 @@ fn http2_ids_do_not_collide_and_reset_cancels() {
     let project = projects["result"]["structuredContent"]["projects"][0]["id"].clone();
     let issue = json!({"projectId": project, "title": "Waited for", "type": "Epic"});
     let change = run(&call(1, "create_issue", issue))["result"]["structuredContent"]["changeId"].clone();
-    // Two requests on one connection, under one id, at the same time.
+    // Two concurrent requests on one connection with the same id.
     let wait = call(1, "wait_for_change", json!({"changeId": change, "timeoutSeconds": 1}));
     let mut both: Vec<&str> = vec!["--parallel", "--parallel-immediate"];
     let url = format!("{}/mcp", tls.base);
@@ -411,7 +417,7 @@ fn http2_ids_do_not_collide_and_reset_cancels() {
     both.extend(wait.iter().map(String::as_str));
     let out = String::from_utf8(tls.run(&both).stdout).unwrap();
     assert_eq!(out.matches("\"result\"").count(), 2, "{out}");
-    // A client that goes away takes its request with it.
+    // A client that disconnects cancels its request.
     let key = support::create_key(&tls.home.path().join("data"), "reviewer", "r");
     let reviewer = format!("Authorization: Bearer {key}");
     let flying =

@@ -1,4 +1,5 @@
-//! What one client can make the gateway hold: words about itself, subscriptions, bodies, connections, streams, sessions.
+//! Tests of the limits on what one client can make the gateway hold: client info, subscriptions, bodies, connections,
+//! streams, sessions.
 
 use std::net::TcpStream;
 
@@ -11,17 +12,17 @@ use crate::{
 use support::{
     Gateway, Options, eventually,
     http::Conn,
-    mcp::{ACCEPT, JSON, borrowed, initialize_params, modern_headers, request, with_meta},
+    mcp::{ACCEPT, JSON, borrow_headers, initialize_params, modern_headers, request, with_meta},
     ws::Ws,
 };
 
 pub const NEWEST: &str = "2025-11-25";
 
-pub fn with(config: &str) -> Gateway {
-    Gateway::with(&Options { config: Some(config), ..Options::default() })
+pub fn start_with(config: &str) -> Gateway {
+    Gateway::with_options(&Options { config: Some(config), ..Options::default() })
 }
 
-/// `-32602` with our own code, and the bound in an object of details.
+/// Checks for `-32602` with our own code, and the limit in the error's details.
 #[track_caller]
 fn refused_as_too_long(answer: &Value, limit: u64) {
     let error = &answer["error"];
@@ -51,7 +52,7 @@ fn capabilities_over_16_kib_are_refused_at_every_endpoint() {
     let mut ws = Ws::open(&gateway);
     ws.send(&handshake);
     refused_as_too_long(&ws.frame().unwrap().json(), 16 << 10);
-    // The socket goes on, and may say it shorter.
+    // The socket stays open, and the client may send less.
     ws.send(&initialize(json!({}), json!({ "name": "raw", "version": "1" })));
     assert!(ws.frame().unwrap().json()["result"].is_object());
 
@@ -63,7 +64,7 @@ fn capabilities_over_16_kib_are_refused_at_every_endpoint() {
     ws.send_json(&request(1, "tools/list", with_meta(declared)));
     refused_as_too_long(&ws.frame().unwrap().json(), 16 << 10);
 
-    // Just as long as it may be.
+    // Exactly as long as permitted.
     let filler = "x".repeat((16 << 10) - r#"{"experimental":{"x":{"y":""}}}"#.len());
     let answer = gateway.post(&[], &initialize(json!({ "experimental": { "x": { "y": filler } } }), info("raw")));
     assert!(answer.json()["result"].is_object(), "{}", answer.text());
@@ -108,12 +109,12 @@ fn uris_over_4_kib_are_refused_everywhere() {
     let mut ws = Ws::open(&gateway);
     ws.send_json(&request(6, "subscriptions/listen", with_meta(listen)));
     refused_as_too_long(&ws.frame().unwrap().json(), 4 << 10);
-    // A byte less is a URI like any other, and the session is what it was.
+    // A byte less is an ordinary URI, and the session is unaffected.
     let fits = &long[..4 << 10];
     assert!(session.call(7, "resources/subscribe", json!({ "uri": fits }))["result"].is_object());
 }
 
-/// Subscribes to other resources, each with a long URI, until that is refused; answers how many were taken.
+/// Subscribes to different resources with long URIs until that is refused; returns how many were accepted.
 fn subscribe_until_refused(session: &support::mcp::Session<'_>) -> usize {
     for n in 0.. {
         let uri = format!("tracker://{n}/{}", "x".repeat(4000));
@@ -130,23 +131,23 @@ fn subscribe_until_refused(session: &support::mcp::Session<'_>) -> usize {
 
 #[test]
 fn memory_per_principal_is_bounded_and_released() {
-    let gateway = with("limits:\n  principal_memory: 256KiB\n");
+    let gateway = start_with("limits:\n  principal_memory: 256KiB\n");
     let (one, two) = (gateway.session(NEWEST), gateway.session(NEWEST));
     let taken = subscribe_until_refused(&one);
     assert!((5..60).contains(&taken), "{taken}");
-    // Both sessions live on, and none of the principal's has room for more.
+    // Both sessions stay open, and neither has room for more of the principal's data.
     assert!(one.call(1000, "ping", json!({}))["result"].is_object());
     assert_eq!(subscribe_until_refused(&two), 0);
-    // Nor has a handshake with much to say.
+    // A handshake with much data is refused, too.
     let capabilities = json!({ "experimental": { "x": { "y": "z".repeat(15 << 10) } } });
     let answer = gateway.post(&[], &initialize(capabilities, info("raw"))).json();
     assert_eq!(answer["error"]["data"]["code"], "OVERLOADED", "{answer}");
-    // Another principal has its own.
+    // Another principal has a separate limit.
     let key = gateway.create_key("agent", "bob");
     let bearer = format!("Bearer {key}");
     let opened = gateway.post(&[("Authorization", bearer.as_str())], &initialize(json!({}), info("bob")));
     assert!(opened.json()["result"].is_object(), "{}", opened.text());
-    // What ends is given back: one subscription, and then a whole session.
+    // Ending a subscription or a session releases its memory.
     let uri = format!("tracker://0/{}", "x".repeat(4000));
     assert!(one.call(1001, "resources/unsubscribe", json!({ "uri": uri }))["result"].is_object());
     assert_eq!(subscribe_until_refused(&two), 1);
@@ -160,7 +161,7 @@ fn memory_per_principal_is_bounded_and_released() {
 #[test]
 fn session_list_has_pages() {
     let gateway = Gateway::start();
-    let open: Vec<_> = (0..7).map(|_| gateway.opened(NEWEST).id).collect();
+    let open: Vec<_> = (0..7).map(|_| gateway.session_without_initialized(NEWEST).id).collect();
     let mut seen = Vec::new();
     let mut path = "/api/sessions?limit=3".to_owned();
     for page in 0.. {
@@ -177,7 +178,7 @@ fn session_list_has_pages() {
     assert_eq!(gateway.api("GET", "/api/sessions?cursor=nonsense", None).0, 400);
 }
 
-/// The head of a POST of so many bytes, and all of them but the last.
+/// Sends the head of a POST of so many bytes, and all of them but the last.
 fn start_post(gateway: &Gateway, bytes: usize) -> Conn {
     let mut conn = gateway.connect();
     let length = bytes.to_string();
@@ -191,7 +192,7 @@ fn ping(bytes: usize) -> String {
     format!("{ping}{}", " ".repeat(bytes - ping.len()))
 }
 
-/// A POST that is refused because there is no room for its body.
+/// Returns `true` if a POST is refused because there is no budget for its body.
 fn is_refused(gateway: &Gateway, body: &str) -> bool {
     let answer = gateway.post(&[], body);
     match answer.status {
@@ -207,7 +208,7 @@ fn is_refused(gateway: &Gateway, body: &str) -> bool {
     }
 }
 
-/// A gauge as `/metrics` shows it.
+/// Returns a gauge of `/metrics`.
 fn gauge(gateway: &Gateway, name: &str) -> usize {
     let text = gateway.request("GET", "/metrics", &[], b"").text();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in {text}"));
@@ -236,19 +237,19 @@ const SMALL_BODY_BUDGET: &str = "transports:
 
 #[test]
 fn bodies_over_their_budget_wait_and_are_then_answered_503() {
-    let gateway = with(SMALL_BODY_BUDGET);
+    let gateway = start_with(SMALL_BODY_BUDGET);
     let mut first = start_post(&gateway, 900 << 10);
     wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
     let large = ping(900 << 10);
     assert!(is_refused(&gateway, &large));
-    // Small ones need none of it.
+    // Small bodies need no budget.
     assert_eq!(gateway.modern(1, "tools/list", json!({})).status, 200);
     assert!(!is_refused(&gateway, &ping(60 << 10)));
-    // Nor is the first one harmed: it ends, is no JSON-RPC, and its room is free again.
+    // The first one is unharmed: it completes, is not JSON-RPC, and releases its budget.
     first.send(b" ");
     assert_eq!(first.response().status, 400);
     assert!(!is_refused(&gateway, &large));
-    // So it is when one just goes away.
+    // Disconnecting releases it as well.
     let gone = start_post(&gateway, 900 << 10);
     wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
     drop(gone);
@@ -258,7 +259,7 @@ fn bodies_over_their_budget_wait_and_are_then_answered_503() {
 
 #[test]
 fn body_reserves_budget_until_answered() {
-    let gateway = with(SMALL_BODY_BUDGET);
+    let gateway = start_with(SMALL_BODY_BUDGET);
     let change = gateway.propose("Waited for");
     let session = gateway.session(NEWEST);
     let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
@@ -279,7 +280,7 @@ fn body_reserves_budget_until_answered() {
 
 #[test]
 fn websocket_messages_share_the_body_budget() {
-    let gateway = with(SMALL_BODY_BUDGET);
+    let gateway = start_with(SMALL_BODY_BUDGET);
     let mut held = Ws::open(&gateway);
     // All but the end of a message, in frames.
     held.send_frame(false, support::ws::TEXT, &vec![b' '; 900 << 10]);
@@ -290,7 +291,7 @@ fn websocket_messages_share_the_body_budget() {
     other.send(&large);
     let end = std::iter::from_fn(|| other.any_frame()).find_map(|frame| frame.close_code());
     assert_eq!(end, Some(1013), "try again later");
-    // The first one ends its message, and is answered.
+    // The first one completes its message, and is answered.
     held.send_frame(true, 0, request(7, "ping", json!({})).to_string().as_bytes());
     assert_eq!(held.frame().unwrap().json()["id"], 7);
     wait_for_body_bytes(&gateway, 0..1);
@@ -299,7 +300,7 @@ fn websocket_messages_share_the_body_budget() {
 
 #[test]
 fn unread_sockets_are_closed_first() {
-    // All of them are of one principal.
+    // All of them belong to one principal.
     let gateway = start_serving(
         "policy: {default: allow}\nlimits: {principal_memory: 2MiB, total_memory: 2MiB, rate_per_second: 0}",
         "",
@@ -312,7 +313,7 @@ fn unread_sockets_are_closed_first() {
         ws
     };
     let mut reads = open();
-    // More than the buffers of the system hold.
+    // More than the system's buffers hold.
     let answers = 40;
     let silent: Vec<Ws> = (0..2)
         .map(|_| {
@@ -344,13 +345,13 @@ fn unread_http_answers_are_closed_first() {
     let call = json!({ "name": "load__read", "arguments": { "answer": answer } });
     let params = with_meta(call.clone());
     let (headers, call_bytes) = (modern_headers("tools/call", &params), request(1, "tools/call", params.clone()));
-    // More than the buffers of the system hold.
+    // More than the system's buffers hold.
     let answers = 40;
     let silent: Vec<Conn> = (0..6)
         .map(|_| {
             let mut conn = gateway.connect();
             for _ in 0..answers {
-                conn.request("POST", "/mcp", &borrowed(&headers), call_bytes.to_string().as_bytes());
+                conn.request("POST", "/mcp", &borrow_headers(&headers), call_bytes.to_string().as_bytes());
             }
             conn
         })
@@ -360,20 +361,20 @@ fn unread_http_answers_are_closed_first() {
         assert_eq!((answered.status, answered.body.len() > answer), (200, true), "{:.300}", answered.text());
         gateway.log().contains("there is no memory for its answer").then_some(())
     });
-    // One that reads gets all, after those that do not.
+    // A client that reads gets everything, after those that do not.
     let mut whole = silent.into_iter().map(|mut conn| std::iter::from_fn(|| conn.try_response()).take(answers).count());
     assert!(whole.any(|whole| whole < answers));
     assert_eq!(gateway.modern(1, "tools/call", call).status, 200);
 }
 
-/// A field of the status that the system keeps of a process, in KiB.
+/// Returns a field of a process's status in KiB.
 pub fn status_kib(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// So many connections at once, each with 8 MiB of body but for its last byte, or less where the gateway has enough.
+/// Opens so many connections with 8 MiB of body each, without the last byte, or fewer if the gateway refuses more.
 pub fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
     let address = gateway.address();
     let senders: Vec<_> = (0..connections)
@@ -392,10 +393,10 @@ pub fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
 
 #[test]
 fn unfinished_bodies_stay_within_their_budget() {
-    let gateway = with("transports:\n  http:\n    body_wait: 200ms\n");
+    let gateway = start_with("transports:\n  http:\n    body_wait: 200ms\n");
     let before = status_kib(gateway.process.0.id(), "VmRSS:");
     let conns = unfinished_bodies(&gateway, 40);
-    // 40 bodies of 8 MiB are 320 MiB; 48 MiB of them are taken in.
+    // 40 bodies of 8 MiB are 320 MiB, of which 48 MiB are accepted.
     let peak = status_kib(gateway.process.0.id(), "VmHWM:");
     assert!(peak < before + (130 << 10), "from {before} to {peak} KiB");
     drop(conns);
@@ -406,7 +407,7 @@ fn unfinished_bodies_stay_within_their_budget() {
 
 #[test]
 fn http2_stream_limit_is_announced_and_enforced() {
-    let tls = support::tls::Tls::start_with("transports:\n  http:\n    max_concurrent_streams: 3\n");
+    let tls = support::tls::TlsGateway::start_with("transports:\n  http:\n    max_concurrent_streams: 3\n");
     let mut conn = Http2::connect(&tls);
     let settings = conn.receive();
     assert_eq!((settings.kind, settings.stream), (4, 0));
@@ -416,10 +417,10 @@ fn http2_stream_limit_is_announced_and_enforced() {
     for stream in [1, 3, 5, 7] {
         conn.post(stream, &authority);
     }
-    // RFC 9113, 8.7: nothing was done with it, and the client may ask again by itself.
+    // RFC 9113, 8.7: the request was not processed, and the client may repeat it.
     const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
     assert_eq!(conn.reset(7), REFUSED_STREAM);
-    // The others are served, and then there is room for more.
+    // The other streams are served, and then there is room for more.
     let ping = request(1, "ping", json!({})).to_string();
     for stream in [5, 9] {
         if stream == 9 {
@@ -436,7 +437,7 @@ fn http2_stream_limit_is_announced_and_enforced() {
 #[test]
 fn http2_frame_flood_is_ended_with_enhance_your_calm() {
     const ENHANCE_YOUR_CALM: [u8; 4] = [0, 0, 0, 11];
-    let tls = support::tls::Tls::start();
+    let tls = support::tls::TlsGateway::start();
     let authority = tls.base.trim_start_matches("https://").to_owned();
     for (kind, stream, payload) in [(8, 0, &[0, 0, 0, 1][..]), (0, 1, &[]), (2, 3, &[0; 5])] {
         let mut conn = Http2::connect(&tls);
@@ -451,8 +452,8 @@ fn http2_frame_flood_is_ended_with_enhance_your_calm() {
 
 #[test]
 fn reset_http2_stream_cancels_its_request() {
-    // Nothing is sent by which a stream that was given up would be noticed.
-    let tls = support::tls::Tls::start_with("transports: {http: {sse_keep_alive: 1h}}\n");
+    // Nothing is sent from which a cancelled stream would be noticed.
+    let tls = support::tls::TlsGateway::start_with("transports: {http: {sse_keep_alive: 1h}}\n");
     let authority = tls.base.trim_start_matches("https://").to_owned();
     let key = format!("Authorization: Bearer {}", support::create_key(&tls.data(), "reviewer", "rita"));
     let sessions = || {
@@ -471,7 +472,7 @@ fn reset_http2_stream_cancels_its_request() {
     let arguments = json!({"name": "wait_for_change", "arguments": {"changeId": change["changeId"]}});
     let params = support::mcp::with_meta(arguments);
     let headers = support::mcp::modern_headers("tools/call", &params);
-    // Lower case, as HTTP/2 wants them; what every request here has is there already.
+    // In lower case, as HTTP/2 requires; the usual headers are set already.
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.as_str())).collect();
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), *value)).skip(2).collect();
     let body = request(1, "tools/call", params).to_string();
@@ -481,10 +482,10 @@ fn reset_http2_stream_cancels_its_request() {
         conn.frame(0, 1, stream, body.as_bytes());
     }
     eventually("both wait", || (in_flight() == 2).then_some(()));
-    // One is reset, the other one's connection ends.
+    // One is reset, and the other one's connection ends.
     conn.frame(3, 0, 1, &[0, 0, 0, 8]);
     eventually("one waits", || (in_flight() == 1).then_some(()));
-    // A stream on which nothing comes.
+    // A stream without any events.
     let open = || sessions()["sessions"].as_array().unwrap().iter().filter(|one| one["transport"] == "sse").count();
     let get = [(":method", "GET"), (":path", "/sse"), (":authority", &authority), ("accept", "text/event-stream")];
     conn.headers(5, 5, &get);
@@ -498,17 +499,17 @@ fn reset_http2_stream_cancels_its_request() {
 
 #[test]
 fn http2_streams_share_the_connections_body_budget() {
-    let tls = support::tls::Tls::start_with(SMALL_BODY_BUDGET);
+    let tls = support::tls::TlsGateway::start_with(SMALL_BODY_BUDGET);
     let mut conn = Http2::connect(&tls);
     let authority = tls.base.trim_start_matches("https://").to_owned();
-    // Each stream has no more than a window of what is not read; together they would be far over the connection's room.
+    // Each stream has at most one window of unread data; together they would far exceed the connection's budget.
     let piece = vec![b' '; 16 << 10];
     for stream in [1, 3, 5] {
         conn.post(stream, &authority);
     }
     let mut windows = std::collections::HashMap::from([(0_u32, 65_535_i64)]);
     let mut sent = 0_usize;
-    // It reads until there is no room, then stops, then refuses.
+    // The gateway reads until its budget is used, then stops, then refuses.
     let refused = 'all: loop {
         for stream in [1, 3, 5] {
             let window = *windows.get(&stream).unwrap_or(&65_535);
@@ -544,13 +545,13 @@ fn http2_streams_share_the_connections_body_budget() {
     tls.stop();
 }
 
-/// Keeps a connection busy with a call that waits for a person.
+/// Keeps connections busy with calls that wait for a decision.
 fn start_waiting_calls(gateway: &Gateway, change: &str, count: i64) -> Vec<Conn> {
     let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
     (0..count).map(|id| gateway.modern_conn(id, "tools/call", call.clone())).collect()
 }
 
-/// Opens calls that wait until they have all of so many connections, and nobody else gets one.
+/// Opens waiting calls until they occupy all connections.
 fn fill_connections(gateway: &Gateway, change: &str, max: usize) -> Vec<Conn> {
     let mut busy = Vec::new();
     eventually("all places are taken", || {
@@ -568,13 +569,13 @@ fn in_flight(gateway: &Gateway) -> Value {
     gateway.api("GET", "/api/sessions", None).1["inFlight"].clone()
 }
 
-/// One request on a connection that stays open.
+/// Sends one request on a connection that stays open.
 fn health(conn: &mut Conn) -> Option<u16> {
     conn.request("GET", "/health", &[], b"");
     conn.try_response().map(|answer| answer.status)
 }
 
-/// A stream of 2024-11-05 whose client never says anything.
+/// Opens a stream of 2024-11-05 whose client never sends anything.
 fn silent_stream(gateway: &Gateway) -> Conn {
     let mut conn = gateway.connect();
     conn.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
@@ -585,13 +586,13 @@ fn silent_stream(gateway: &Gateway) -> Conn {
 
 #[test]
 fn silent_streams_are_evicted_for_new_clients() {
-    let gateway = with("transports:\n  http:\n    max_connections: 20\n    reserved_connections: 2\n");
+    let gateway = start_with("transports:\n  http:\n    max_connections: 20\n    reserved_connections: 2\n");
     let mut silent: Vec<Conn> = (0..20).map(|_| silent_stream(&gateway)).collect();
-    // Somebody who only asks is served, in the place of the one that came first.
+    // A client with a request is served in place of the first silent one.
     let mut agent = gateway.connect();
     assert_eq!(health(&mut agent), Some(200));
-    assert!(silent[0].closed());
-    // So are reviewers, over and over.
+    assert!(silent[0].is_closed());
+    // Reviewers are, too, again and again.
     for _ in 0..10 {
         assert_eq!(gateway.api("GET", "/api/changes", None).0, 200);
     }
@@ -600,11 +601,11 @@ fn silent_streams_are_evicted_for_new_clients() {
 
 #[test]
 fn reviewers_have_reserved_connections() {
-    let gateway = with("transports:\n  http:\n    max_connections: 6\n    reserved_connections: 20\n");
+    let gateway = start_with("transports:\n  http:\n    max_connections: 6\n    reserved_connections: 20\n");
     let change = gateway.propose("Waited for");
     let bearer = format!("Bearer {}", gateway.reviewer());
     let key = [("Authorization", bearer.as_str())];
-    // None can make room, so an agent is refused, also one with a key that is an agent's or none at all.
+    // None can be evicted, so an agent is refused, with or without a key.
     let busy = fill_connections(&gateway, &change, 6);
     let agents = format!("Bearer {}", gateway.create_key("agent", "somebody"));
     for authorization in [agents.as_str(), "Bearer csk_nonsense"] {
@@ -616,7 +617,7 @@ fn reviewers_have_reserved_connections() {
     assert_eq!(feed.head().status, 200);
     let socket = Ws::try_open(&gateway, "/events", &key);
     assert_eq!(socket.head.status, 101);
-    // The call that this decides on ends, which makes room again.
+    // The decided call ends, which frees a connection.
     gateway.decide(&change, "reject");
     let answered = busy.into_iter().filter_map(|mut conn| conn.try_response()).filter(|answer| answer.status == 200);
     assert_eq!(answered.count(), 6);
@@ -625,7 +626,7 @@ fn reviewers_have_reserved_connections() {
 
 #[test]
 fn signed_in_dashboard_loads_at_full_load() {
-    let gateway = with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 20\n");
+    let gateway = start_with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 20\n");
     let body = json!({ "key": gateway.reviewer() }).to_string();
     let origin = format!("http://127.0.0.1:{}", gateway.port);
     let signed_in = gateway.request("POST", "/api/sign-in", &[JSON, ("Origin", &origin)], body.as_bytes());
@@ -640,8 +641,8 @@ fn signed_in_dashboard_loads_at_full_load() {
 
 #[test]
 fn longest_idle_connection_is_evicted_first() {
-    let gateway = with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 0\n");
-    // Those that asked whether it is up may still be counted.
+    let gateway = start_with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 0\n");
+    // Health checks may still be counted.
     let mut conns: Vec<Conn> = eventually("three connections, and no other", || {
         let mut conns: Vec<Conn> = (0..3).map(|_| gateway.connect()).collect();
         let served = conns.iter_mut().all(|conn| health(conn) == Some(200));
@@ -656,13 +657,13 @@ fn longest_idle_connection_is_evicted_first() {
     }
     let mut fourth = gateway.connect();
     assert_eq!(health(&mut fourth), Some(200));
-    assert!(conns[1].closed());
+    assert!(conns[1].is_closed());
     for at in [0, 2] {
         assert_eq!(health(&mut conns[at]), Some(200));
     }
-    // One that connects and says nothing comes and goes in its own place.
+    // A connection that sends nothing uses a separate place.
     let mut silent = TcpStream::connect(gateway.address()).unwrap();
-    // Another thread may take the next one first, which a moment makes unlikely.
+    // Another thread may accept the next one first, which a short wait makes unlikely.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let mut fifth = gateway.connect();
     assert_eq!(health(&mut fifth), Some(200));
@@ -671,23 +672,23 @@ fn longest_idle_connection_is_evicted_first() {
 
 #[test]
 fn new_session_evicts_uninitialized_then_idlest() {
-    let gateway = with("limits:\n  max_sessions: 3\n");
+    let gateway = start_with("limits:\n  max_sessions: 3\n");
     let change = gateway.propose("Waited for");
     let busy = gateway.session(NEWEST);
     let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
     let _wait = busy.start(&request(1, "tools/call", call));
     eventually("a call is in flight", || (in_flight(&gateway) == 1).then_some(()));
     let idle = gateway.session(NEWEST);
-    let fresh = gateway.opened(NEWEST);
-    // Newcomers that never begin take one another's places.
+    let fresh = gateway.session_without_initialized(NEWEST);
+    // Sessions that never begin evict one another.
     let mut last = fresh;
     for _ in 0..5 {
-        let next = gateway.opened(NEWEST);
+        let next = gateway.session_without_initialized(NEWEST);
         assert_eq!(last.call(1, "ping", json!({}))["error"]["data"]["code"], "SESSION_NOT_FOUND");
         last = next;
     }
     assert!(idle.call(2, "tools/list", json!({}))["result"].is_object());
-    // One that does begin takes the place of the last of them, and the next one that of who was idle longest.
+    // One that does begin evicts the last of them, and the next one the longest idle session.
     std::thread::sleep(std::time::Duration::from_millis(5));
     let working = gateway.session(NEWEST);
     std::thread::sleep(std::time::Duration::from_millis(5));
@@ -700,23 +701,23 @@ fn new_session_evicts_uninitialized_then_idlest() {
 
 #[test]
 fn new_stream_evicts_uninitialized_but_no_waiting_one() {
-    let gateway = with("limits:\n  max_streams: 3\n");
+    let gateway = start_with("limits:\n  max_streams: 3\n");
     let change = gateway.propose("Waited for");
     let _wait = start_waiting_calls(&gateway, &change, 1);
     eventually("a call is in flight", || (in_flight(&gateway) == 1).then_some(()));
     let session = gateway.session(NEWEST);
     let mut stream = session.stream(None);
     let mut silent = silent_stream(&gateway);
-    // The silent one goes, although it came last.
+    // The silent stream goes, although it came last.
     let second = gateway.session(NEWEST);
     let _second = second.stream(None);
-    assert!(silent.closed());
+    assert!(silent.is_closed());
     // Then the stream whose session was idle longest.
     std::thread::sleep(std::time::Duration::from_millis(5));
     assert!(second.call(1, "ping", json!({}))["result"].is_object());
     let third = gateway.session(NEWEST);
     let _third = third.stream(None);
-    // What primed it, and its end.
+    // Its priming event and its end.
     while stream.event().is_some() {}
     assert_eq!(health(&mut stream), Some(200), "its connection may be used for something else");
     assert_eq!(in_flight(&gateway), 1, "the wait goes on");
@@ -724,10 +725,10 @@ fn new_stream_evicts_uninitialized_but_no_waiting_one() {
 
 #[test]
 fn new_socket_evicts_an_uninitialized_one() {
-    let gateway = with("transports:\n  websocket:\n    max_connections: 2\n");
+    let gateway = start_with("transports:\n  websocket:\n    max_connections: 2\n");
     let mut working = Ws::open(&gateway);
     working.initialize(NEWEST);
-    // Its handshake is over once something that came after it is answered.
+    // Its handshake is over once a later request is answered.
     working.call(1, "ping", json!({}));
     let mut silent = Ws::open(&gateway);
     let mut third = Ws::open(&gateway);

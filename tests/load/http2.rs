@@ -15,7 +15,7 @@ pub struct Frame {
 
 impl Http2 {
     /// Connects, and sends the preface and empty settings.
-    pub fn connect(tls: &support::tls::Tls) -> Self {
+    pub fn connect(tls: &support::tls::TlsGateway) -> Self {
         let address = tls.base.trim_start_matches("https://");
         let mut openssl = std::process::Command::new("openssl")
             .args(["s_client", "-quiet", "-verify_quiet", "-alpn", "h2", "-CAfile"])

@@ -1,5 +1,5 @@
-//! Load that one peer makes and others must not feel: failed sign-ins, large messages, changes that fill the disk, lists
-//! without measure; and calls that are asked for in several ways and count once.
+//! Tests of one peer's load that others must not feel: failed sign-ins, large messages, changes that fill the disk, and
+//! endless lists; and calls that count once in whatever form they are made.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use support::{
     Gateway, Options, command, command_on, eventually,
     http::{Conn, Response},
-    mcp::{self, ACCEPT, JSON, borrowed, modern_headers, with_meta},
+    mcp::{self, ACCEPT, JSON, borrow_headers, modern_headers, with_meta},
     run,
     ws::Ws,
 };
@@ -23,10 +23,10 @@ use support::{
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/load/load/server.py");
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// With the fixture as the server `load`, which is given `arguments`.
+/// Starts a gateway with the fixture as the server `load`, which gets `arguments`.
 pub fn start_serving(config: &str, arguments: &str) -> Gateway {
     let config = format!("{config}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\"{arguments}]}}\n");
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     await_server(&gateway);
     gateway
 }
@@ -37,7 +37,7 @@ fn await_server(gateway: &Gateway) {
     });
 }
 
-/// What the gateway says of the server.
+/// Returns the gateway's status of the server.
 fn server(gateway: &Gateway) -> Value {
     let (status, listed) = gateway.api("GET", "/api/servers", None);
     assert_eq!(status, 200, "{listed}");
@@ -57,7 +57,7 @@ fn me(conn: &mut Conn, key: &str) -> Response {
     conn.response()
 }
 
-/// A code of a link that signs in.
+/// Returns the code of a sign-in link.
 fn code(gateway: &Gateway) -> String {
     let output = command_on(&gateway.data()).args(["open", "--print", "--data"]).arg(gateway.data()).output().unwrap();
     let link = String::from_utf8(output.stdout).unwrap();
@@ -96,7 +96,7 @@ fn wrong_credentials_do_not_block_valid_ones() {
     let mut conn = gateway.connect();
     eventually("failures are throttled", || statuses.lock().unwrap().contains(&429).then_some(()));
     for round in 0..6 {
-        // Made while they guess, and seen by the gateway for the first time.
+        // Created during the attack, and new to the gateway.
         let key = gateway.create_key("reviewer", &format!("person{round}"));
         let answer = me(&mut conn, &key);
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -121,7 +121,7 @@ fn wrong_credentials_do_not_block_valid_ones() {
 
 // --- Large messages
 
-/// An object of 300,000 members.
+/// Returns an object of 300,000 members.
 fn large_arguments() -> String {
     let mut text = String::from("{");
     for n in 0..300_000 {
@@ -132,7 +132,7 @@ fn large_arguments() -> String {
     text
 }
 
-/// The bytes of a request with these headers.
+/// Returns the bytes of a request with these headers.
 fn bytes(path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let mut text = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in headers {
@@ -143,16 +143,15 @@ fn bytes(path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// One large call at one endpoint: sent but for its last byte, so that the gateway has read all the rest of it, and then
-/// that one, right before a reviewer asks. The one worker takes up what it got first; what the reviewer asks is answered
-/// all the same before the call is.
+/// Makes one large call: sends all but its last byte, so that the gateway has read the rest, and then that byte right
+/// before a reviewer's request. The only worker gets the call first, but must answer the reviewer first.
 #[track_caller]
 fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u8]) {
     let key = gateway.reviewer().to_owned();
     let mut reviewer = gateway.connect();
     let (last, before) = call.split_last().unwrap();
     conn.send(before);
-    // The worker is through with all that came so far.
+    // The worker has processed everything that came so far.
     for _ in 0..3 {
         assert_eq!(me(&mut reviewer, &key).status, 200);
     }
@@ -166,12 +165,12 @@ fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u
 #[test]
 fn reviewer_is_answered_before_a_large_call() {
     let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
-    let gateway = Gateway::with(&Options { env, ..Options::default() });
+    let gateway = Gateway::with_options(&Options { env, ..Options::default() });
     let arguments = large_arguments();
     let params = |meta: &str| format!(r#"{{"name":"list_projects",{meta}"arguments":{arguments}}}"#);
     let request = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
     let refused = |answer: &Value| {
-        // It was really looked at.
+        // The call was really processed.
         assert!(answer.to_string().contains("VALIDATION_FAILED"), "{:.500}", answer.to_string());
     };
 
@@ -182,7 +181,7 @@ fn reviewer_is_answered_before_a_large_call() {
         &gateway,
         "stateless",
         &mut conn,
-        &bytes("/mcp", &borrowed(&headers), &request(&params(&meta))),
+        &bytes("/mcp", &borrow_headers(&headers), &request(&params(&meta))),
     );
     refused(&conn.response().json());
 
@@ -224,7 +223,7 @@ fn reviewer_is_answered_before_a_large_call() {
 #[test]
 fn large_frame_delays_no_reviewer_and_keeps_order() {
     let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
-    let gateway = Gateway::with(&Options { env, ..Options::default() });
+    let gateway = Gateway::with_options(&Options { env, ..Options::default() });
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
     let arguments = large_arguments();
@@ -233,7 +232,7 @@ fn large_frame_delays_no_reviewer_and_keeps_order() {
     );
     let mut frame = vec![0x81, 0xff];
     frame.extend_from_slice(&(call.len() as u64).to_be_bytes());
-    // A mask of zeroes leaves the text as it is.
+    // A mask of zeroes leaves the text unchanged.
     frame.extend_from_slice(&[0; 4]);
     frame.extend_from_slice(call.as_bytes());
     reviewer_goes_first(&gateway, "websocket", &mut ws.conn, &frame);
@@ -257,7 +256,7 @@ fn large_calls_behave_like_small_ones() {
     assert_eq!(said(ws.call(1, "tools/call", call.clone())), "1048576");
     let answer = gateway.request("POST", "/tools/load__read", &[JSON], call["arguments"].to_string().as_bytes());
     assert_eq!((answer.status, &answer.json()["content"][0]["text"]), (200, &json!("1048576")));
-    // What is wrong with a large body is told as of a small one.
+    // Errors of a large body are reported like those of a small one.
     let broken =
         gateway.post(&[], &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"a":"{text}""#));
     assert_eq!((broken.status, broken.code()), (400, Some(-32700)), "{}", broken.text());
@@ -265,14 +264,19 @@ fn large_calls_behave_like_small_ones() {
     let mut headers = modern_headers("tools/call", &params);
     headers.retain(|(name, _)| name != "Mcp-Name");
     let mut conn = gateway.connect();
-    conn.request("POST", "/mcp", &borrowed(&headers), mcp::request(1, "tools/call", params).to_string().as_bytes());
+    conn.request(
+        "POST",
+        "/mcp",
+        &borrow_headers(&headers),
+        mcp::request(1, "tools/call", params).to_string().as_bytes(),
+    );
     assert_eq!(conn.response().status, 400, "the header is missing");
 }
 
 #[test]
 fn bytes_count_as_calls() {
     let config = "policy: {default: allow}\nlimits: {rate_per_second: 1, rate_burst: 200}";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let filler = "x".repeat(150 << 10);
     let call = |text: &str| {
         let body = json!({"filler": text}).to_string();
@@ -293,7 +297,7 @@ fn propose(gateway: &Gateway, bytes: usize) -> Response {
 }
 
 #[track_caller]
-pub fn proposed(gateway: &Gateway, bytes: usize) -> String {
+pub fn propose_change(gateway: &Gateway, bytes: usize) -> String {
     let answer = propose(gateway, bytes);
     assert_eq!(answer.status, 202, "{:.500}", answer.text());
     answer.json()["structuredContent"]["changeId"].as_str().unwrap().to_owned()
@@ -304,8 +308,8 @@ fn daily_proposal_bytes_are_bounded_across_restarts() {
     let config = "changes: {max_bytes_per_day: 3MiB}";
     let gateway = start_serving(config, "");
     for _ in 0..2 {
-        let id = proposed(&gateway, 1 << 20);
-        // What is withdrawn counts all the same: it is on the disk.
+        let id = propose_change(&gateway, 1 << 20);
+        // A withdrawn change counts as well, because it is on the disk.
         assert_eq!(gateway.tool("withdraw_change", json!({"changeId": id}))["status"], "withdrawn");
     }
     let refused = |gateway: &Gateway| {
@@ -316,14 +320,14 @@ fn daily_proposal_bytes_are_bounded_across_restarts() {
         assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() > 3600, "{problem}");
     };
     refused(&gateway);
-    let small = proposed(&gateway, 1000);
+    let small = propose_change(&gateway, 1000);
     let home = gateway.kill();
     let config = format!("{config}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\"]}}\n");
-    let gateway = Gateway::on(home, &Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::on_home(home, &Options { config: Some(&config), ..Options::default() });
     await_server(&gateway);
     refused(&gateway);
     assert_eq!(gateway.change(&small)["state"], "pending");
-    // Of another principal nothing was counted.
+    // Nothing was counted for another principal.
     let key = format!("Bearer {}", gateway.create_key("agent", "other"));
     let body = json!({"text": "x".repeat(1 << 20)}).to_string();
     let headers = [JSON, ("Authorization", key.as_str())];
@@ -335,12 +339,12 @@ fn large_dead_changes_shrink_to_hashes() {
     let gateway = start_serving("changes: {retention: {large: 1s, large_bytes: 64KiB}}", "");
     let database = gateway.data().join("countersign.db");
     let size = |name: &str| std::fs::metadata(gateway.data().join(name)).map_or(0, |file| file.len());
-    let kept = proposed(&gateway, 100 << 10);
-    let small = proposed(&gateway, 1000);
+    let kept = propose_change(&gateway, 100 << 10);
+    let small = propose_change(&gateway, 1000);
     gateway.decide(&small, "reject");
     let pid = gateway.process.0.id();
     let before = status_kib(pid, "VmRSS:");
-    let large: Vec<String> = (0..5).map(|_| proposed(&gateway, 6 << 20)).collect();
+    let large: Vec<String> = (0..5).map(|_| propose_change(&gateway, 6 << 20)).collect();
     assert!(size("countersign.db") + size("countersign.db-wal") > 30 << 20);
     for (n, id) in large.iter().enumerate() {
         if n % 2 == 0 {
@@ -359,7 +363,7 @@ fn large_dead_changes_shrink_to_hashes() {
     for id in [&kept, &small] {
         assert!(gateway.change(id).get("redacted").is_none(), "it is small, or nobody has decided on it");
     }
-    // People see it as what it is.
+    // People see what remains of it.
     let url = format!("http://{}", gateway.address());
     let env = [("COUNTERSIGN_KEY", gateway.reviewer()), ("COUNTERSIGN_URL", url.as_str())];
     let shown = command(&env).args(["changes", "show", &large[0]]).output().unwrap();
@@ -383,14 +387,14 @@ fn large_dead_changes_shrink_to_hashes() {
 
 // --- Lists
 
-/// The server with such lists: how many of its tools there are, and what its status says of the rest.
-fn listed(arguments: &str, config: &str) -> (u64, String) {
+/// Starts the server with such lists; returns the number of its tools, and what its status says about the rest.
+fn list_tools(arguments: &str, config: &str) -> (u64, String) {
     let config = format!(
         "policy: {{default: allow}}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\", {arguments}], {config}}}\n"
     );
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     await_server(&gateway);
-    // What was read of it works.
+    // The tools that were read work.
     let call = json!({"name": "load__read", "arguments": {"text": "four"}});
     let answer = gateway.modern(1, "tools/call", call).json();
     assert_eq!(answer["result"]["content"][0]["text"], "4", "{answer}");
@@ -408,34 +412,34 @@ fn listed(arguments: &str, config: &str) -> (u64, String) {
 
 #[test]
 fn huge_tool_list_is_read_up_to_its_limit() {
-    let (tools, said) = listed("many, \"100000\"", "");
+    let (tools, said) = list_tools("many, \"100000\"", "");
     assert_eq!(tools, 5000);
     assert!(said.contains("tools/list") && said.contains("5000 entries") && said.contains("lists.entries"), "{said}");
 }
 
 #[test]
 fn endless_pages_and_repeated_cursors_end() {
-    let (tools, said) = listed("endless", "");
+    let (tools, said) = list_tools("endless", "");
     assert_eq!(tools, 202, "one of each page, and the two on the first");
     assert!(said.contains("200 pages") && said.contains("lists.pages"), "{said}");
-    let (tools, said) = listed("circle", "");
+    let (tools, said) = list_tools("circle", "");
     assert_eq!(tools, 5);
     assert!(said.contains("loop"), "{said}");
 }
 
 #[test]
 fn list_limits_apply_per_server() {
-    let (tools, said) = listed("wide, \"100\"", "lists: {bytes: 20KiB}");
+    let (tools, said) = list_tools("wide, \"100\"", "lists: {bytes: 20KiB}");
     assert_eq!(tools, 20);
     assert!(said.contains("20480 bytes") && said.contains("lists.bytes"), "{said}");
-    assert_eq!(listed("many, \"100\"", "lists: {entries: 10}").0, 10);
+    assert_eq!(list_tools("many, \"100\"", "lists: {entries: 10}").0, 10);
 }
 
 // --- Calls that count once
 
-/// A rule that a reviewer gives on that change, for every such call.
+/// Creates a rule from that change, for all such calls.
 #[track_caller]
-fn rule(gateway: &Gateway, change: &str, verdict: &str) -> String {
+fn give_rule(gateway: &Gateway, change: &str, verdict: &str) -> String {
     let lasts = if verdict == "allow" { json!(3600) } else { Value::Null };
     let body = json!({"verdict": verdict, "arguments": "any", "principal": "same", "for": lasts});
     let (status, made) = gateway.api("POST", &format!("/api/changes/{change}/rule"), Some(&body));
@@ -450,12 +454,12 @@ fn uses(gateway: &Gateway, rule: &str) -> u64 {
     found.unwrap_or_else(|| panic!("{listed}"))["uses"].as_u64().unwrap()
 }
 
-/// A call as most clients make it.
-fn plain(gateway: &Gateway, call: &Value) -> Value {
+/// Makes a call as most clients do.
+fn plain_call(gateway: &Gateway, call: &Value) -> Value {
     gateway.session("2025-11-25").call(1, "tools/call", call.clone())
 }
 
-/// A call as a client of 2025-11-25 makes it that wants a task; its result once it has one.
+/// Makes a call as a task of 2025-11-25; returns its result.
 fn as_legacy_task(gateway: &Gateway, call: &Value) -> Value {
     let mut ws = Ws::open(gateway);
     let mut params = mcp::initialize_params("2025-11-25");
@@ -471,7 +475,7 @@ fn as_legacy_task(gateway: &Gateway, call: &Value) -> Value {
     }
 }
 
-/// A call of a stateless client that declares the extension.
+/// Makes a call of a stateless client that declares the extension.
 fn as_extension_task(gateway: &Gateway, call: &Value) -> Value {
     let mut call = call.clone();
     call["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}});
@@ -489,12 +493,12 @@ fn call_uses_a_standing_rule_once_in_every_form() {
     for call in calls {
         let change = gateway.tool(call["name"].as_str().unwrap(), call["arguments"].clone());
         let change = change["changeId"].as_str().unwrap();
-        let allow = rule(&gateway, change, "allow");
+        let allow = give_rule(&gateway, change, "allow");
         assert_eq!(uses(&gateway, &allow), 0);
         let done = |answer: &Value| {
             assert!(answer["result"]["content"].is_array() && answer["result"]["isError"] != true, "{answer}");
         };
-        done(&plain(&gateway, &call));
+        done(&plain_call(&gateway, &call));
         assert_eq!(uses(&gateway, &allow), 1, "plain: {call}");
         done(&as_legacy_task(&gateway, &call));
         assert_eq!(uses(&gateway, &allow), 2, "a task of 2025-11-25: {call}");
@@ -506,8 +510,8 @@ fn call_uses_a_standing_rule_once_in_every_form() {
         let (status, _) = gateway.api("POST", &format!("/api/rules/{allow}/revoke"), Some(&json!({})));
         assert_eq!(status, 200);
 
-        let deny = rule(&gateway, change, "deny");
-        for (n, way) in [plain, as_legacy_task, as_extension_task].into_iter().enumerate() {
+        let deny = give_rule(&gateway, change, "deny");
+        for (n, way) in [plain_call, as_legacy_task, as_extension_task].into_iter().enumerate() {
             let answer = way(&gateway, &call);
             assert!(answer.to_string().contains("POLICY_DENIED"), "{answer}");
             assert_eq!(uses(&gateway, &deny), n as u64 + 1, "denied, {n}: {call}");
@@ -515,7 +519,7 @@ fn call_uses_a_standing_rule_once_in_every_form() {
     }
 }
 
-/// The sum of a counter over its labels.
+/// Returns the sum of a counter over its labels.
 fn counter_sum(gateway: &Gateway, name: &str) -> u64 {
     let answer = gateway.request("GET", "/metrics", &[], b"");
     let lines = answer.text();
@@ -536,18 +540,18 @@ fn simulated_policy_counts_a_call_once() {
     ];
     let mut expected = before;
     for call in &calls {
-        for way in [plain, as_extension_task] {
+        for way in [plain_call, as_extension_task] {
             let answer = way(&gateway, call);
             assert!(answer["result"]["content"].is_array(), "{answer}");
             expected += 1;
             assert_eq!(simulated(), expected, "{call}");
         }
     }
-    // Nothing is reviewed, so the tool is not listed as one that runs as a task; what asks for one is told so.
+    // Nothing is reviewed, so the tool is not listed as a task, and a request for one is refused.
     let made = as_legacy_task(&gateway, &calls[1]);
     assert_eq!(made["error"]["code"], -32601, "{made}");
     assert_eq!(simulated(), expected + 1);
-    // A call that lacks an argument goes nowhere, so it counts nothing, whatever its client could be asked.
+    // A call without a required argument goes nowhere and counts nothing.
     let mut lacking = json!({"name": "create_issue", "arguments": {"projectId": project, "type": "Story"}});
     lacking["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}});
     let answer = gateway.modern(1, "tools/call", lacking).json();

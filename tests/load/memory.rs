@@ -1,5 +1,5 @@
-//! Attacks on the memory and the processor time of a gateway, each with its bound. They take minutes, so that only
-//! `scripts/memory` runs them, on the release build. A new one is a test whose name begins with `attack_`.
+//! Attacks on the memory and CPU time of a gateway, each with its limit. They take minutes, so only `scripts/memory`
+//! runs them, on the release build. A new one is a test whose name begins with `attack_`.
 
 use std::{
     process::Stdio,
@@ -12,18 +12,18 @@ use serde_json::json;
 use crate::{
     bounds::{NEWEST, info, initialize, status_kib, unfinished_bodies},
     http2::{self, Http2, frames},
-    load::{proposed, start_serving},
+    load::{propose_change, start_serving},
 };
 use support::{
     Gateway, Options, command, create_key_in, eventually,
     mcp::{ACCEPT, JSON, initialize_params, notification, request, with_meta},
     postgres::Server,
-    tls::Tls,
+    tls::TlsGateway,
     ws::Ws,
 };
 
-/// Runs an attack on the memory of a gateway of its own, and prints what it took at its peak and 30 seconds later.
-fn attack(name: &str, pid: u32, attack: impl FnOnce()) {
+/// Runs an attack on a gateway's memory, and prints its peak and the use 30 seconds later.
+fn measure_attack(name: &str, pid: u32, attack: impl FnOnce()) {
     let before = status_kib(pid, "VmRSS:") / 1024;
     attack();
     thread::sleep(Duration::from_secs(30));
@@ -32,12 +32,12 @@ fn attack(name: &str, pid: u32, attack: impl FnOnce()) {
     assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
 }
 
-/// The same of an attack on a gateway that plain HTTP reaches.
+/// Runs an attack on a gateway over plain HTTP.
 fn attack_gateway(name: &str, gateway: &Gateway, run: impl FnOnce(&Gateway)) {
-    attack(name, gateway.process.0.id(), || run(gateway));
+    measure_attack(name, gateway.process.0.id(), || run(gateway));
 }
 
-/// The processor time that a process has taken.
+/// Returns the CPU time of a process.
 fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
@@ -101,8 +101,8 @@ fn attack_unfinished_bodies() {
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_many_streams_of_one_connection() {
-    let tls = Tls::start();
-    // One connection, 80 uploads of 8 MiB that never end: curl multiplexes what it is given, and reads it from a pipe.
+    let tls = TlsGateway::start();
+    // One connection with 80 endless uploads of 8 MiB: curl multiplexes them, and reads from a pipe.
     let body = tls.home.path().join("body");
     std::fs::write(&body, vec![b' '; 7 << 20]).unwrap();
     let data = format!("@{}", body.display());
@@ -114,17 +114,17 @@ fn attack_many_streams_of_one_connection() {
             command.args(["--next", "-sS", "--cacert"]).arg(&tls.cert).args(["--http2", "-o", "/dev/null"]);
         }
         command.args(["-H", "Content-Type: application/json", "-H", "Accept: application/json, text/event-stream"]);
-        // More is announced than comes.
+        // More is announced than arrives.
         command.args(["-H", "Content-Length: 8388608", "--max-time", "20", "--data-binary", &data]);
         command.arg(format!("{}/mcp", tls.base));
     }
-    attack("One HTTP/2 connection with 80 streams", tls.process.0.id(), || {
+    measure_attack("One HTTP/2 connection with 80 streams", tls.process.0.id(), || {
         let _ = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
     });
     tls.stop();
 }
 
-/// Sockets that send these messages, one after the other, and read nothing; they are open until they are dropped.
+/// Opens sockets that send these messages one after another and read nothing, until they are dropped.
 fn unread_sockets(gateway: &Gateway, sockets: usize, key: &str, messages: &[String]) -> Vec<Ws> {
     let headers = [("Sec-WebSocket-Protocol", "mcp"), ("Authorization", key)];
     let headers = if key.is_empty() { &headers[..1] } else { &headers };
@@ -199,7 +199,7 @@ fn attack_unread_http_answers() {
     });
 }
 
-/// The open files of a process.
+/// Returns the number of open files of a process.
 fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
@@ -210,7 +210,7 @@ fn attack_requests_that_name_two_nodes() {
     let server = Server::start(&["-c", "fsync=off"]);
     server.sql("postgres", "CREATE DATABASE cluster");
     let url = server.database("cluster");
-    let start = || Gateway::with(&Options { env: vec![("COUNTERSIGN_STORE__URL", &url)], config: None });
+    let start = || Gateway::with_options(&Options { env: vec![("COUNTERSIGN_STORE__URL", &url)], config: None });
     let gateways = [start(), start()];
     let key = create_key_in(&url, &gateways[0].data(), "reviewer", "rita");
     let names = eventually("the nodes know each other", || {
@@ -261,17 +261,17 @@ fn attack_requests_that_name_two_nodes() {
 fn attack_large_proposals() {
     attack_gateway("35 proposals of 7 MiB, withdrawn", &start_serving("", ""), |gateway| {
         for _ in 0..35 {
-            let id = proposed(gateway, 7 << 20);
+            let id = propose_change(gateway, 7 << 20);
             assert_eq!(gateway.tool("withdraw_change", json!({ "changeId": id }))["status"], "withdrawn");
         }
     });
 }
 
-/// A kind of frame with its flags, the stream on which it goes, and what it carries.
+/// A kind of frame with its flags, its stream and its payload.
 type Flood<'a> = (&'a str, (u8, u8), u32, &'a [u8]);
 
-/// Sends thousand frames at a time until the gateway ends the connection, beside a request whose body never comes.
-fn flood(tls: &Tls, name: &str, mut thousand: impl FnMut(&str) -> Vec<u8>) {
+/// Sends a thousand frames at a time until the gateway ends the connection, beside a request whose body never arrives.
+fn flood(tls: &TlsGateway, name: &str, mut thousand: impl FnMut(&str) -> Vec<u8>) {
     let pid = tls.process.0.id();
     let authority = tls.base.trim_start_matches("https://");
     let mut conn = Http2::connect(tls);
@@ -291,7 +291,7 @@ fn flood(tls: &Tls, name: &str, mut thousand: impl FnMut(&str) -> Vec<u8>) {
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_idle_frames_of_http_2() {
-    let tls = Tls::start();
+    let tls = TlsGateway::start();
     let padding = [&[255][..], &[0; 255]].concat();
     let floods: [Flood<'_>; 6] = [
         ("WINDOW_UPDATE", (8, 0), 0, &[0, 0, 0, 1]),
@@ -315,7 +315,7 @@ fn attack_documents_of_headings() {
     let root = tempfile::tempdir().unwrap();
     let projects = format!("{{ handbook: {{ root: '{}' }} }}", root.path().display());
     let config = format!("modules: {{ docs: {{ enabled: true, projects: {projects} }} }}");
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     let pid = gateway.process.0.id();
     let nested = |n: usize| format!("{}x\n{}", "+ ".repeat(n), "y\n".repeat(n));
     let documents = [
@@ -329,7 +329,7 @@ fn attack_documents_of_headings() {
         let content = format!("---\ntitle: Headings\n---\n{body}");
         let arguments = json!({ "project_name": "handbook", "path": "notes/headings.md", "content": content });
         let answer = gateway.modern(1, "tools/call", json!({ "name": "index_document", "arguments": arguments }));
-        // What goes on after the answer counts, too.
+        // Work after the answer counts, too.
         thread::sleep(Duration::from_secs(5));
         let took = processor_time(pid) - before;
         println!("A document of {name}: status {}, {took:?} of processor time", answer.status);
@@ -337,7 +337,8 @@ fn attack_documents_of_headings() {
     }
 }
 
-/// Answers with lists of so many `[]`, and sends as many notifications of them before each answer.
+/// A server that answers with lists of so many `[]`, and sends so many notifications of the same kind before each
+/// answer.
 const LONG_LINES: &str = r#"
 import sys, json
 notifications, items = map(int, sys.argv[1:])
@@ -373,7 +374,7 @@ fn check_server_of_long_lines(notifications: usize, items: usize) {
 #[test]
 #[ignore = "minutes; scripts/memory runs it on the release build"]
 fn attack_on_check_with_long_answers() {
-    // Above the bound of a line, below it, and with more than the answers.
+    // Above the limit of a line, below it, and with more messages than answers.
     check_server_of_long_lines(0, 5 << 20);
     check_server_of_long_lines(0, (4 << 20) / 3);
     check_server_of_long_lines(50, (4 << 20) / 3);

@@ -1,37 +1,37 @@
-//! A model of what several gateways do with one approved change: claim, look at the lease, call, record, lose track, settle.
-//! All interleavings of two nodes are explored, with processes that stand still anywhere, die and come back, and leases that
-//! run out at any moment. Another change of the same target runs at either node as soon as the target is free.
+//! A model of several gateways with one approved change: claim, check of the lease, call, result, loss, settlement. It
+//! explores all interleavings of two nodes, with processes that freeze anywhere, die and restart, and leases that
+//! expire at any moment. Another change of the same target runs at either node as soon as the target is free.
 //!
-//! What the model is of: `src/store/src/postgres/claims.rs` (claims and fences), `src/store/src/postgres/nodes.rs` (leases, of
-//! which the node's own ends before the store's), `src/review/src/executor` (the look before the call, the late result). Time is
-//! not in it but for two things that the clocks give: a lease has run out at its node before it has at the store, and nobody
-//! stands still between the look and the first byte for longer than a lapsed claim is held.
+//! It models `src/store/src/postgres/claims.rs` (claims and fences), `src/store/src/postgres/nodes.rs` (leases, which
+//! end at the node before they end in the store), and `src/review/src/executor` (the check before the call, the late
+//! result). It has no time except for two guarantees of the clocks: a lease expires at its node before it expires in
+//! the store, and no process freezes between the check and the first byte for longer than a lapsed claim is held.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
 const NODES: usize = 2;
-/// Lives of a node that are followed: each may lose its lease and die.
+/// Lives of a node that are modelled: in each it may lose its lease and die.
 const EPOCHS: u8 = 3;
 
-/// What is left out to see whether the model notices.
+/// A rule that is left out, to see whether the model detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
-    /// What a node leaves is approved again: as in queues that deliver at least once.
+    /// A lapsed change is approved again, as in queues with at-least-once delivery.
     LapsedIsApprovedAgain,
-    /// Whoever has called says how it ended, whatever became of the claim meanwhile.
+    /// A caller records its result whatever happened to the claim in the meantime.
     ResultIsNotFenced,
-    /// The lease is not looked at between the claim and the call.
+    /// The lease is not checked between the claim and the call.
     NoLookBeforeTheCall,
     /// A person may settle at once.
     SettledAtOnce,
-    /// A lease that ran out is renewed as if nothing had been.
+    /// An expired lease is renewed without a new epoch.
     SameEpochAfterTheLease,
     /// The target is free as soon as the outcome is unknown.
     TargetFreeAtOnce,
-    /// The target is free once the call's time is over, counted from when its node was taken for gone.
+    /// The target is free once the call's time is over, counted from when its node was declared dead.
     TargetFreeWhileHeld,
 }
 
@@ -42,9 +42,9 @@ enum Change {
     Approved,
     Executing(Claim),
     Unknown(Claim),
-    /// As a result says.
+    /// Recorded from the call's result.
     Applied,
-    /// As a person says, who has looked at what was done.
+    /// Settled by a person who has looked at the effect.
     Settled {
         applied: bool,
     },
@@ -58,13 +58,13 @@ enum OtherChange {
     Done,
 }
 
-/// What a process has in its hands.
+/// The progress of a process with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ProcessState {
     Empty,
-    /// Claimed as this epoch; its lease is not looked at yet.
+    /// Claimed in this epoch; its lease has not been checked yet.
     Claimed(u8),
-    /// Looked: the call goes out next, whenever that is.
+    /// Checked: the call is sent next, whenever that is.
     Looked(u8),
     Called(u8),
 }
@@ -73,28 +73,28 @@ enum ProcessState {
 struct Node {
     alive: bool,
     epoch: u8,
-    /// With which its process began.
-    began: u8,
-    /// As the node knows it, and as the store does.
+    /// The epoch in which its process started.
+    started_in: u8,
+    /// Set while the lease is valid according to the node, and below according to the store.
     holds: bool,
     leased: bool,
-    hands: ProcessState,
+    state: ProcessState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     nodes: [Node; NODES],
     change: Change,
-    /// A claim that has lapsed, and whose call may still go out as far as anybody knows.
+    /// A lapsed claim whose call may still be sent, as far as anybody knows.
     held: Option<Claim>,
-    /// What was really done.
+    /// The number of calls that really took effect.
     calls: u8,
-    /// The call is at work at the upstream, whatever became of its node.
-    works: bool,
-    /// The time of a call whose outcome is unknown is not over.
-    taken: bool,
+    /// The call is running at the upstream, whatever happened to its node.
+    is_running: bool,
+    /// The time of a call with unknown outcome is not over.
+    target_held: bool,
     other: OtherChange,
-    /// The other change of the target was at work while this one was.
+    /// The other change of the target ran at the same time.
     overlapped: bool,
     late: bool,
     /// Somebody was told that its outcome is unknown.
@@ -107,22 +107,22 @@ enum Step {
     Look(usize),
     Call(usize),
     Record(usize),
-    /// Its lease runs out, as it knows itself, and then as the store does.
-    EndsHere(usize),
-    EndsThere(usize),
+    /// The lease expires, first at the node and then in the store.
+    LeaseEndsAtNode(usize),
+    LeaseEndsAtStore(usize),
     Renew(usize),
     Dies(usize),
     Begins(usize),
-    /// By whoever leads.
+    /// Done by the leader.
     Sweep,
     HoldEnds,
     Settle,
-    /// The upstream is done with the call, and the time of a lost one is over: it is longer than any call takes.
+    /// The upstream has finished the call; the time of a lost call, which is longer than any call, is over.
     Ends,
     TimeEnds,
-    /// The connection of a call breaks, which goes on at the upstream.
+    /// The connection of a call breaks, and the call continues at the upstream.
     Breaks(usize),
-    /// The other change is claimed and called, and is done.
+    /// The other change is claimed and called, and ends.
     OtherRuns,
     OtherEnds,
 }
@@ -130,7 +130,7 @@ enum Step {
 struct Cluster(Bug);
 
 impl Cluster {
-    /// Whether this claim's node is certainly another one by now, or gone.
+    /// Returns `true` if this claim's node has certainly got another epoch, or is gone.
     fn lapsed(world: &World, (node, epoch): Claim) -> bool {
         let node = &world.nodes[node];
         node.epoch > epoch || !node.leased
@@ -142,16 +142,27 @@ impl Model for Cluster {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        let node = Node { alive: true, epoch: 1, began: 1, holds: true, leased: true, hands: ProcessState::Empty };
+        let node = Node { alive: true, epoch: 1, started_in: 1, holds: true, leased: true, state: ProcessState::Empty };
         let (change, held, calls, late, lost) = (Change::Approved, None, 0, false, false);
-        let (works, taken, other, overlapped) = (false, false, OtherChange::Waits, false);
-        vec![World { nodes: [node; NODES], change, held, calls, works, taken, other, overlapped, late, lost }]
+        let (is_running, target_held, other, overlapped) = (false, false, OtherChange::Waits, false);
+        vec![World {
+            nodes: [node; NODES],
+            change,
+            held,
+            calls,
+            is_running,
+            target_held,
+            other,
+            overlapped,
+            late,
+            lost,
+        }]
     }
 
     fn actions(&self, _: &World, steps: &mut Vec<Step>) {
         for n in 0..NODES {
-            steps.extend([Step::Claim(n), Step::Look(n), Step::Call(n), Step::Record(n), Step::EndsHere(n)]);
-            steps.extend([Step::EndsThere(n), Step::Renew(n), Step::Dies(n), Step::Begins(n), Step::Breaks(n)]);
+            steps.extend([Step::Claim(n), Step::Look(n), Step::Call(n), Step::Record(n), Step::LeaseEndsAtNode(n)]);
+            steps.extend([Step::LeaseEndsAtStore(n), Step::Renew(n), Step::Dies(n), Step::Begins(n), Step::Breaks(n)]);
         }
         steps.extend([Step::Sweep, Step::HoldEnds, Step::Settle, Step::Ends, Step::TimeEnds]);
         steps.extend([Step::OtherRuns, Step::OtherEnds]);
@@ -169,56 +180,56 @@ impl Model for Cluster {
                     && node.leased
                     && free
                     && world.change == Change::Approved
-                    && node.hands == ProcessState::Empty)
+                    && node.state == ProcessState::Empty)
                 {
                     return None;
                 }
-                node.hands = ProcessState::Claimed(node.epoch);
+                node.state = ProcessState::Claimed(node.epoch);
                 world.change = Change::Executing((n, node.epoch));
             }
             Step::Look(n) => {
                 let node = &mut world.nodes[n];
-                let ProcessState::Claimed(epoch) = node.hands else { return None };
+                let ProcessState::Claimed(epoch) = node.state else { return None };
                 let may = node.holds && node.epoch == epoch || bug == Bug::NoLookBeforeTheCall;
                 if !node.alive || !may {
                     return None;
                 }
-                node.hands = ProcessState::Looked(epoch);
+                node.state = ProcessState::Looked(epoch);
             }
             Step::Call(n) => {
                 let node = &mut world.nodes[n];
-                let ProcessState::Looked(epoch) = node.hands else { return None };
+                let ProcessState::Looked(epoch) = node.state else { return None };
                 if !node.alive {
                     return None;
                 }
-                node.hands = ProcessState::Called(epoch);
+                node.state = ProcessState::Called(epoch);
                 world.calls += 1;
-                world.works = true;
+                world.is_running = true;
                 world.overlapped |= world.other == OtherChange::Works;
             }
             Step::Record(n) => {
-                let ProcessState::Called(epoch) = world.nodes[n].hands else { return None };
-                if !world.nodes[n].alive || (world.works && world.change == Change::Executing((n, epoch))) {
+                let ProcessState::Called(epoch) = world.nodes[n].state else { return None };
+                if !world.nodes[n].alive || (world.is_running && world.change == Change::Executing((n, epoch))) {
                     return None;
                 }
-                world.nodes[n].hands = ProcessState::Empty;
+                world.nodes[n].state = ProcessState::Empty;
                 let own = world.change == Change::Executing((n, epoch));
                 if own || bug == Bug::ResultIsNotFenced {
                     world.change = Change::Applied;
                 } else {
                     world.late = true;
                     world.held = world.held.filter(|held| *held != (n, epoch));
-                    // With an answer the call is over; else its time counts from when it was sent.
-                    world.taken &= world.works;
+                    // With an answer the call is over; otherwise its time counts from when it was sent.
+                    world.target_held &= world.is_running;
                 }
             }
-            Step::EndsHere(n) => {
+            Step::LeaseEndsAtNode(n) => {
                 if !world.nodes[n].holds {
                     return None;
                 }
                 world.nodes[n].holds = false;
             }
-            Step::EndsThere(n) => {
+            Step::LeaseEndsAtStore(n) => {
                 if world.nodes[n].holds || !world.nodes[n].leased {
                     return None;
                 }
@@ -244,8 +255,8 @@ impl Model for Cluster {
                 if !world.nodes[n].alive {
                     return None;
                 }
-                // Whatever it had in its hands is gone; its lease is not.
-                world.nodes[n] = Node { alive: false, holds: false, hands: ProcessState::Empty, ..world.nodes[n] };
+                // Its claims in memory are gone; its lease is not.
+                world.nodes[n] = Node { alive: false, holds: false, state: ProcessState::Empty, ..world.nodes[n] };
             }
             Step::Begins(n) => {
                 let node = &mut world.nodes[n];
@@ -253,8 +264,14 @@ impl Model for Cluster {
                     return None;
                 }
                 let epoch = node.epoch + 1;
-                *node =
-                    Node { alive: true, epoch, began: epoch, holds: true, leased: true, hands: ProcessState::Empty };
+                *node = Node {
+                    alive: true,
+                    epoch,
+                    started_in: epoch,
+                    holds: true,
+                    leased: true,
+                    state: ProcessState::Empty,
+                };
             }
             Step::Sweep => {
                 let Change::Executing(claim) = world.change else { return None };
@@ -262,43 +279,43 @@ impl Model for Cluster {
                     return None;
                 }
                 (world.change, world.lost) = (Change::Unknown(claim), true);
-                world.taken = bug != Bug::TargetFreeAtOnce;
-                // A process that was started anew has nothing in its hands.
-                world.held = Some(claim).filter(|(node, epoch)| world.nodes[*node].began <= *epoch);
+                world.target_held = bug != Bug::TargetFreeAtOnce;
+                // A restarted process has no call in progress.
+                world.held = Some(claim).filter(|(node, epoch)| world.nodes[*node].started_in <= *epoch);
                 if bug == Bug::LapsedIsApprovedAgain {
                     (world.change, world.held, world.lost) = (Change::Approved, None, false);
                 }
             }
             Step::HoldEnds => {
                 let (node, epoch) = world.held?;
-                // Nobody stands still for so long right before the first byte.
-                if world.nodes[node].hands == ProcessState::Looked(epoch) {
+                // No process freezes for that long right before the first byte.
+                if world.nodes[node].state == ProcessState::Looked(epoch) {
                     return None;
                 }
                 world.held = None;
             }
             Step::Ends => {
-                if !world.works {
+                if !world.is_running {
                     return None;
                 }
-                world.works = false;
+                world.is_running = false;
             }
             Step::TimeEnds => {
-                // Longer than any call takes; it begins when nothing can go out any more.
+                // Longer than any call takes, counted from when nothing can be sent any more.
                 let begun = world.held.is_none() || bug == Bug::TargetFreeWhileHeld;
-                if !world.taken || world.works || !begun {
+                if !world.target_held || world.is_running || !begun {
                     return None;
                 }
-                world.taken = false;
+                world.target_held = false;
             }
             Step::Breaks(n) => {
-                let ProcessState::Called(epoch) = world.nodes[n].hands else { return None };
-                if !world.nodes[n].alive || !world.works || world.change != Change::Executing((n, epoch)) {
+                let ProcessState::Called(epoch) = world.nodes[n].state else { return None };
+                if !world.nodes[n].alive || !world.is_running || world.change != Change::Executing((n, epoch)) {
                     return None;
                 }
-                world.nodes[n].hands = ProcessState::Empty;
+                world.nodes[n].state = ProcessState::Empty;
                 (world.change, world.lost) = (Change::Unknown((n, epoch)), true);
-                world.taken = bug != Bug::TargetFreeAtOnce;
+                world.target_held = bug != Bug::TargetFreeAtOnce;
             }
             Step::OtherEnds => {
                 if world.other != OtherChange::Works {
@@ -310,24 +327,24 @@ impl Model for Cluster {
                 let free = match world.change {
                     Change::Approved | Change::Applied | Change::Settled { .. } => true,
                     Change::Executing(_) => false,
-                    Change::Unknown(_) => !world.taken,
+                    Change::Unknown(_) => !world.target_held,
                 };
                 if world.other != OtherChange::Waits || !free {
                     return None;
                 }
                 world.other = OtherChange::Works;
-                // Whoever settles it has looked.
-                world.overlapped |= world.works && !matches!(world.change, Change::Settled { .. });
+                // Whoever settles it has looked at the effect.
+                world.overlapped |= world.is_running && !matches!(world.change, Change::Settled { .. });
             }
             Step::Settle => {
                 let Change::Unknown(claim) = world.change else { return None };
-                let anew = world.nodes[claim.0].began > claim.1;
+                let anew = world.nodes[claim.0].started_in > claim.1;
                 if world.held.is_some() && !anew && bug != Bug::SettledAtOnce {
                     return None;
                 }
-                // They look at what was done, and say so.
+                // They look at the effect, and report it.
                 world.change = Change::Settled { applied: world.calls > 0 };
-                world.taken = false;
+                world.target_held = false;
             }
         }
         Some(world)
@@ -349,7 +366,7 @@ impl Model for Cluster {
             Property::always(
                 "nothing is done under a claim that somebody else's stands in the place of",
                 |_, world: &World| {
-                    let active = |node: &Node| matches!(node.hands, ProcessState::Looked(epoch) if node.holds && node.epoch == epoch);
+                    let active = |node: &Node| matches!(node.state, ProcessState::Looked(epoch) if node.holds && node.epoch == epoch);
                     world.nodes.iter().filter(|node| active(node)).count() <= 1
                 },
             ),
@@ -364,7 +381,7 @@ impl Model for Cluster {
             Property::sometimes("what comes back is too late", |_, world: &World| world.late),
             Property::sometimes("a call goes out after its claim has lapsed", |_, world: &World| {
                 matches!(world.change, Change::Unknown(claim)
-                    if matches!(world.nodes[claim.0].hands, ProcessState::Called(epoch) if epoch == claim.1) && world.calls == 1)
+                    if matches!(world.nodes[claim.0].state, ProcessState::Called(epoch) if epoch == claim.1) && world.calls == 1)
             }),
         ]
     }

@@ -1,5 +1,5 @@
-//! What a new user meets in the first hours, through the real program: servers that do not come up, tools that say
-//! nothing of themselves, previews that fail, decisions in the terminal, and what the program says when it starts.
+//! Tests of a new user's first hours with the real program: servers that do not start, tools without hints, failing
+//! previews, decisions in the terminal, and the program's first output.
 
 use std::{
     path::PathBuf,
@@ -13,7 +13,7 @@ use support::pty::Pty;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/operations/first_hours/server.py");
 
-/// A server whose tool `save` has a preview that fails, under rules for some of its tools.
+/// A server whose tool `save` has a failing preview, with rules for some of its tools.
 const CONFIG: &str = r#"
 listen: 127.0.0.1:0
 mcpServers:
@@ -53,7 +53,7 @@ impl Gateway {
         Self { home, child, key: key.trim().to_owned(), ledger }
     }
 
-    /// Once the server's tools are there.
+    /// Waits until the server's tools are listed.
     fn wait_until_ready(self) -> Self {
         wait_until("the server is connected", || self.run(&["servers", "show", "fs"]).stdout().contains("fs__note"));
         self
@@ -70,7 +70,7 @@ impl Gateway {
         let _ = self.child.wait();
     }
 
-    /// A command of alice's, without a terminal.
+    /// Runs a command as alice, without a terminal.
     fn run(&self, arguments: &[&str]) -> RunResult {
         self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], arguments)
     }
@@ -79,7 +79,7 @@ impl Gateway {
         self.home.run(&["keys", "create", "--role", role, "--name", name]).ends(0).stdout().trim().to_owned()
     }
 
-    /// What the gateway answers: its head and its body.
+    /// Sends a request to the gateway; returns head and body.
     fn ask(&self, method: &str, path: &str, body: &str) -> (String, String) {
         self.home.ask(method, path, Some(&self.key), body)
     }
@@ -90,7 +90,7 @@ impl Gateway {
         object_in(&body)
     }
 
-    /// Calls a tool as the local agent; the id of the change that it became, if it became one.
+    /// Calls a tool as the local agent; returns the id of the change, if the call became one.
     fn call(&self, tool: &str, arguments: &Value) -> Option<String> {
         let (head, body) = self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string());
         if head.starts_with("HTTP/1.1 200") {
@@ -109,8 +109,8 @@ impl Gateway {
         self.api(&format!("/api/changes/{id}"))["state"].as_str().unwrap().to_owned()
     }
 
-    /// The tools that were really called.
-    fn called(&self) -> Vec<String> {
+    /// Returns the tools that were really called.
+    fn called_tools(&self) -> Vec<String> {
         std::fs::read_to_string(&self.ledger).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 }
@@ -142,28 +142,28 @@ fn failed_preview_needs_an_explicit_approval() {
     gateway.run(&["changes", "approve", &id, "--without-preview"]).ends(2).complains(&["needs --yes"]);
     assert_eq!(gateway.state(&id), "pending");
     gateway.run(&["changes", "approve", &id, "--without-preview", "--yes"]).ends(0).says(&["Approved and applied."]);
-    assert!(gateway.called().contains(&"save".to_owned()));
+    assert!(gateway.called_tools().contains(&"save".to_owned()));
 
-    // The inbox has a key of its own for it, which asks.
+    // The inbox has a separate key for it, which asks for confirmation.
     let second = gateway.propose("fs__save", &json!({ "path": "/b", "content": "new" }));
     let mut command = gateway.home.command(&["changes", "watch"]);
     command.env("COUNTERSIGN_KEY", &gateway.key);
     let mut inbox = Pty::start(&command, 110, 30);
-    inbox.shows("pending 1");
-    inbox.waits("the change", |screen| screen.contains("CALL"));
+    inbox.wait_for_text("pending 1");
+    inbox.wait_for_screen("the change", |screen| screen.contains("CALL"));
     inbox.keys("\r");
-    inbox.shows("The preview failed, so only the arguments are shown");
+    inbox.wait_for_text("The preview failed, so only the arguments are shown");
     inbox.keys("a");
-    inbox.shows("W approves without preview");
+    inbox.wait_for_text("W approves without preview");
     assert_eq!(gateway.state(&second), "pending");
     inbox.keys("W");
-    inbox.shows("Approve without preview? y/N");
+    inbox.wait_for_text("Approve without preview? y/N");
     inbox.keys("n");
     inbox.keys("W");
     inbox.keys("y");
     wait_until("it is applied", || gateway.state(&second) == "applied");
     inbox.keys("qq");
-    assert!(inbox.ends().success());
+    assert!(inbox.wait_for_exit().success());
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn allowed_tool_runs_unreviewed_until_revoked() {
     let trail = gateway.home.run(&["audit", "export"]).ends(0);
     trail.says(&["standing_rule_created", "it only looks things up"]);
 
-    // It is durable, bound to this definition, and can be taken back.
+    // It is durable, bound to this definition, and can be revoked.
     gateway.restart();
     let gateway = gateway.wait_until_ready();
     assert_eq!(gateway.call("fs__lookup", &lookup), None);
@@ -266,7 +266,7 @@ fn bulk_decisions_need_yes_without_a_terminal() {
     assert_eq!((gateway.state(&first).as_str(), gateway.state(&second).as_str()), ("pending", "pending"));
     gateway.run(&["changes", "approve", &first, &second, "--yes"]).ends(0);
     wait_until("both are applied", || gateway.state(&first) == "applied" && gateway.state(&second) == "applied");
-    // One alone is as scriptable as it was.
+    // A single decision is as scriptable as before.
     gateway.run(&["changes", "reject", &third]).ends(0).says(&["Rejected."]);
 
     gateway.run(&["servers", "accept", "fs", "--all-reads"]).ends(2).complains(&["--all-reads needs --yes"]);
@@ -307,7 +307,7 @@ fn patterns_select_and_list_tools() {
         "4 tools:\n  fs__peek             says that it only reads\n  fs__git_commit       may write\n",
         "Accepted 4 definitions.",
     ]);
-    // What is accepted already is left out, and asked for by its name it is not.
+    // An accepted tool is left out of patterns, but not if it is named.
     gateway.run(&["servers", "accept", "fs", "fs__git_*", "--yes"]).ends(0).complains(&["accepted already"]);
     gateway.run(&["servers", "accept", "fs", "fs__git_commit"]).ends(0).says(&["Accepted 1 definition."]);
     gateway.run(&["servers", "accept", "fs", "fs__x*", "--yes"]).ends(3).complains(&["no tool of the server matches"]);
@@ -374,7 +374,7 @@ fn since_means_the_same_everywhere() {
     for command in [&["changes", "list"][..], &["audit", "export"], &["changes", "watch"]] {
         gateway.run(&[command, &["--since", "yesterday"]].concat()).ends(2).complains(&["2h"]);
     }
-    // Numbers of events have a flag of their own.
+    // Event numbers have a separate flag.
     let mut command = gateway.home.command(&["changes", "watch", "--json", "--after", "0"]);
     command.env("COUNTERSIGN_KEY", &gateway.key);
     let mut watch = Lines::spawn(command);
@@ -397,7 +397,7 @@ fn call_without_preview_shows_arguments_once() {
     assert!(!shown.lines().any(|line| line.trim_start().starts_with("+ ")), "nothing looks added: {shown}");
     assert!(shown.contains("No preview is available for this tool") && shown.contains("Tool description"), "{shown}");
 
-    // What a diff shows is not repeated among the arguments.
+    // Arguments in the diff are not repeated.
     let projects = gateway.ask("POST", "/tools/list_projects", "{}").1;
     let at = projects.find("\"id\":\"").unwrap() + 6;
     let project: String = projects[at..].chars().take_while(|c| *c != '"').collect();
@@ -408,7 +408,7 @@ fn call_without_preview_shows_arguments_once() {
     assert!(!arguments.contains("Say hello") && arguments.contains("title"), "{shown}");
     assert!(arguments.contains("as the diff shows") && arguments.contains(&project), "{shown}");
 
-    // The recipe of git tells the message of a commit.
+    // The recipe of git shows the message of a commit.
     let id =
         gateway.propose("fs__git_commit", &json!({ "repo_path": "/r", "message": "Fix the login\n\nIt was broken." }));
     let change = gateway.api(&format!("/api/changes/{id}"));
@@ -418,11 +418,11 @@ fn call_without_preview_shows_arguments_once() {
 #[test]
 fn start_up_takes_three_lines() {
     let home = Home::new();
-    // A bare port is one of this machine.
+    // A bare port is bound on this machine only.
     let mut terminal = Pty::start(&home.command(&["serve", "--listen", "0"]), 200, 40);
-    terminal.shows("countersign serves");
-    terminal.shows("/#code=csc_");
-    terminal.shows("is watched");
+    terminal.wait_for_text("countersign serves");
+    terminal.wait_for_text("/#code=csc_");
+    terminal.wait_for_text("is watched");
     let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
     assert!(url.starts_with("http://127.0.0.1:"), "{url}");
     let said = terminal.raw();
@@ -430,7 +430,7 @@ fn start_up_takes_three_lines() {
     assert_eq!(lines.len(), 3, "{said}");
     assert!(said.contains("works once"), "{said}");
     signal(home.gateway_pid().unwrap(), Signal::TERM);
-    assert!(terminal.ends().success());
+    assert!(terminal.wait_for_exit().success());
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn help_is_wrapped_once() {
             for pair in lines.windows(2) {
                 let (line, next) = (pair[0], pair[1]);
                 assert!(line.chars().count() <= width, "{command:?} at {columns}: {line}");
-                // A line of prose that goes on in the next one had no room for its first word.
+                // A line continues only if the next word did not fit.
                 let prose = |line: &str| line.starts_with(|c: char| c.is_alphanumeric() || c == '-' || c == '`');
                 let heads = next.ends_with(':')
                     || next.starts_with("Usage")

@@ -1,5 +1,5 @@
-//! What an operator relies on: that rules mean what they say of paths, that the terminal speaks to its own gateway alone,
-//! that the trail tells of keys and acceptances, and what is told of a configuration and of errors.
+//! Tests of an operator's guarantees: path rules hold, the terminal talks only to its own gateway, the trail has keys
+//! and acceptances, and configuration errors are explained.
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,8 +16,7 @@ use tempfile::TempDir;
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/upstream_policy/server.py");
 const POLICY_PAGE: &str = include_str!("../../docs/policy.md");
 
-/// Runs a command of the terminal on the gateway's data directory, by nothing but that; answers exit code, stdout and
-/// stderr.
+/// Runs a command of the terminal with nothing but the gateway's data directory; returns exit code, stdout and stderr.
 fn cli(data: &Path, key: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = terminal(data, key, arguments).stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -35,7 +34,7 @@ fn verify(data: &Path) -> (Option<i32>, String) {
     (code, format!("{out}{err}"))
 }
 
-/// A gateway with the file server of `tests/review/upstream_policy`, which notes what reaches it.
+/// A gateway with the file server of `tests/review/upstream_policy`, which records its calls.
 struct FileServerGateway {
     dir: TempDir,
     gateway: Gateway,
@@ -47,7 +46,7 @@ impl FileServerGateway {
         std::fs::write(dir.path().join("words"), "Reads").unwrap();
         let args = json!([SERVER, dir.path().join("ledger"), dir.path().join("words")]);
         let config = format!("mcpServers:\n  fs: {{ command: python3, args: {args} }}\npolicy:\n{policy}");
-        let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+        let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
         eventually("the server is connected", || {
             let (status, body) = gateway.api("GET", "/api/servers/fs", None);
             (status == 200 && !body["tools"].as_array().unwrap().is_empty()).then_some(())
@@ -55,7 +54,7 @@ impl FileServerGateway {
         Self { dir, gateway }
     }
 
-    /// What a call of `fs__write` came to: `ran`, `pending`, or the code of an error.
+    /// Calls `fs__write`, and returns the outcome: `ran`, `pending`, or an error code.
     fn write(&self, path: &Value) -> String {
         let call = json!({ "name": "fs__write", "arguments": { "path": path } });
         let answer = self.gateway.modern(1, "tools/call", call).json();
@@ -81,7 +80,7 @@ impl FileServerGateway {
 
 #[test]
 fn path_rule_allows_only_paths_surely_inside() {
-    // The rule of docs/policy.md, on a server of this test's.
+    // Uses the rule of docs/policy.md on a server of this test.
     let rule = POLICY_PAGE.lines().find(|line| line.contains("path_within(")).unwrap().trim();
     assert!(rule.starts_with("- {") && rule.contains("fs__write_file") && !rule.contains("startsWith"), "{rule}");
     let rule = rule.replace("fs__write_file", "fs__write");
@@ -122,7 +121,7 @@ policy:
     - { name: begins, tools: assign_issue, when: 'arguments.title.startsWith("/x")', then: deny }
     - { name: within, tools: delete_issue, when: 'path_within(arguments.path, "/x")', then: deny }
 "#;
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let verdict = |tool: &str, arguments: Value| {
         let body = json!({ "tool": tool, "arguments": arguments });
         let (status, tested) = gateway.api("POST", "/api/policy/test", Some(&body));
@@ -169,11 +168,11 @@ fn text_comparison_of_paths_is_warned_about() {
     assert!(code == Some(0) && !err.contains("startsWith"), "{err}");
 
     let config = "policy: { rules: [{ tools: x, when: 'arguments.dir.startsWith(\"/a\")', then: allow }] }\n";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     assert!(gateway.log().contains("applies startsWith to arguments.dir"), "{}", gateway.log());
 }
 
-/// Whoever took the port: keeps every byte, and answers each request the same.
+/// A program that took over the port: records every byte, and answers each request the same way.
 struct Impostor {
     address: std::net::SocketAddr,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -206,7 +205,7 @@ impl Impostor {
         Self { address, bytes }
     }
 
-    fn heard(&self) -> String {
+    fn received(&self) -> String {
         String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
     }
 }
@@ -231,7 +230,7 @@ fn impostor_on_a_dead_gateways_port_gets_no_key() {
     let data = gateway.data();
     assert_eq!(cli(&data, &key, &["changes", "list"]).0, Some(0));
     let file: Value = serde_json::from_slice(&std::fs::read(data.join("gateway.json")).unwrap()).unwrap();
-    // Its file stays behind, as after a crash; its pid is somebody's, as it may be by then.
+    // Its file remains, as after a crash, and its pid may belong to another process.
     let address = gateway.address();
     let home = gateway.kill();
     let stale = {
@@ -244,29 +243,29 @@ fn impostor_on_a_dead_gateways_port_gets_no_key() {
     assert_eq!(impostor.address, address);
     for command in COMMANDS {
         if command.contains(&"watch") {
-            continue; // It tries again for ever, and never sends a key; see below.
+            continue; // `watch` retries forever and never sends a key; see below.
         }
         let (code, out, err) = cli(&data, &key, command);
         assert_eq!(code, Some(69), "{command:?}: {out}{err}");
         assert!(err.contains("is not the gateway of") || err.contains("has ended"), "{command:?}: {err}");
     }
     let secret = file["proof"].as_str().expect("the file has what the gateway proves itself by");
-    // The watcher asks again and again; it has asked more than once when this returns.
+    // The watcher retries; it has asked more than once when this returns.
     let mut watch = terminal(&data, &key, &["changes", "watch", "--json"]);
     let watching = Process(watch.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    let before = impostor.heard().matches("GET /proof").count();
-    eventually("the watcher asks", || (impostor.heard().matches("GET /proof").count() > before).then_some(()));
+    let before = impostor.received().matches("GET /proof").count();
+    eventually("the watcher asks", || (impostor.received().matches("GET /proof").count() > before).then_some(()));
     drop(watching);
-    let heard = impostor.heard();
+    let heard = impostor.received();
     for part in [key.as_str(), "csk_", "uthorization", "Bearer", secret, "csc_"] {
         assert!(!heard.contains(part), "{part} reached whoever listens:\n{heard}");
     }
 
-    // By hand it is a person's own word.
+    // With an explicit URL it is the user's own decision.
     let url = format!("http://{address}");
     let (code, _, err) = cli(&data, &key, &["changes", "list", "--url", &url]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(impostor.heard().contains(&key));
+    assert!(impostor.received().contains(&key));
     drop(home);
 }
 
@@ -284,7 +283,7 @@ fn without_a_gateway_nothing_is_sent_to_the_configured_address() {
         assert_eq!(code, Some(69), "{command:?}: {out}{err}");
         assert!(err.contains("countersign serve"), "{command:?}: {err}");
     }
-    assert_eq!(impostor.heard(), "");
+    assert_eq!(impostor.received(), "");
 }
 
 #[test]
@@ -295,7 +294,7 @@ fn terminal_finds_a_restarted_gateway() {
     assert_eq!(cli(&gateway.data(), &key, &["changes", "list"]).0, Some(0));
     let (status, home) = gateway.stop();
     assert!(status.success());
-    let gateway = Gateway::on(home, &Options::default());
+    let gateway = Gateway::on_home(home, &Options::default());
     let second = std::fs::read_to_string(gateway.data().join("gateway.json")).unwrap();
     let proof = |text: &str| serde_json::from_str::<Value>(text).unwrap()["proof"].clone();
     assert!(proof(&first).is_string() && proof(&first) != proof(&second), "another at each start");
@@ -303,12 +302,12 @@ fn terminal_finds_a_restarted_gateway() {
         let (code, out, err) = cli(&gateway.data(), &key, command);
         assert_eq!(code, Some(0), "{command:?}: {out}{err}");
     }
-    // What answers a challenge is no oracle for anything else, and takes nothing else.
+    // The proof endpoint answers nothing but challenges, so it is no oracle.
     assert_eq!(gateway.request("GET", "/proof", &[], b"").status, 400);
     assert_eq!(gateway.request("GET", "/proof?challenge=x", &[], b"").status, 400);
 }
 
-/// Alters the store of a gateway that has ended, and says what the verification makes of it.
+/// Alters the store of a stopped gateway, and returns the result of the verification.
 fn tamper_and_verify(data: &Path, sql: &str) -> String {
     let copy = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(data).unwrap() {
@@ -330,7 +329,7 @@ fn tampered_records_break_the_trail_and_are_named() {
     let files = FileServerGateway::start("  default: review_writes\n");
     let gateway = files.gateway;
     let id = gateway.propose("Told of");
-    // A key that is made while the gateway runs stands in the same trail, and the gateway writes on after it.
+    // A key created while the gateway runs is in the same trail, and the gateway continues it.
     let second = gateway.create_key("agent", "bot");
     assert!(!second.is_empty());
     let tools = gateway.api("GET", "/api/servers/fs", None).1["tools"].clone();
@@ -385,7 +384,7 @@ fn tampered_records_break_the_trail_and_are_named() {
         ),
         (
             "UPDATE facts SET value = replace(value, 'review_writes', 'allow') WHERE name = 'policy_in_force'",
-            "the recorded policy in force is not as audit entry 1 left it",
+            "the recorded policy in force does not match audit entry 1",
         ),
         ("UPDATE changes SET principal = 'somebody else'", "its principal"),
         ("UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'", "its principal, idempotency key or expiry"),
@@ -397,7 +396,7 @@ fn tampered_records_break_the_trail_and_are_named() {
 
 #[test]
 fn older_stores_records_are_added_once() {
-    // A store as the versions left it in which the trail told of neither.
+    // The store as left by versions whose trail had neither.
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     std::fs::create_dir(&data).unwrap();
@@ -425,9 +424,9 @@ fn older_stores_records_are_added_once() {
         "{told}"
     );
     // The second start finds nothing to record.
-    let (status, home) = Gateway::on(home, &Options::default()).stop();
+    let (status, home) = Gateway::on_home(home, &Options::default()).stop();
     assert!(status.success());
-    let gateway = Gateway::on(home, &Options::default());
+    let gateway = Gateway::on_home(home, &Options::default());
     let (_, audit) = gateway.api("GET", "/api/audit", None);
     let entries = audit["entries"].as_array().unwrap();
     let anchors = entries.iter().filter(|entry| entry["event"] == "records_anchored").count();
@@ -442,7 +441,7 @@ fn older_stores_records_are_added_once() {
         "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
     ] {
         let told = tamper_and_verify(&data, sql);
-        assert!(told.contains("is not as audit entry 1 left it"), "{sql}: {told}");
+        assert!(told.contains("does not match audit entry 1"), "{sql}: {told}");
     }
 }
 
@@ -450,7 +449,7 @@ fn older_stores_records_are_added_once() {
 fn trail_export_escapes_control_characters_on_terminals() {
     let gateway = Gateway::start();
     let id = gateway.propose("Painted");
-    // The bytes that clear a screen, in a form that JSON leaves as it is.
+    // The bytes that clear a screen, in a form that JSON does not escape.
     let (status, body) = gateway.try_decide(&id, "reject", "no \u{9b}2J\u{202e} thanks");
     assert_eq!(status, 200, "{body}");
     let data = gateway.data();
@@ -458,19 +457,19 @@ fn trail_export_escapes_control_characters_on_terminals() {
         let arguments = ["audit", "export", "--format", format, "--data", data.to_str().unwrap()];
         let (code, piped, _) = support::run(&arguments);
         assert!(code == Some(0) && piped.contains("no \u{9b}2J\u{202e} thanks"), "{format}: a file is exact");
-        // As wide as usual, too narrow to lay anything out in, and one that does not say.
+        // With the usual width, too narrow for any layout, and without a known width.
         for columns in [80, 10, 0] {
             let mut command = support::command(&[]);
             command.args(arguments).current_dir("/");
             let mut shown = support::pty::Pty::start(&command, columns, 24);
-            assert!(shown.ends().success(), "{format} {columns}");
+            assert!(shown.wait_for_exit().success(), "{format} {columns}");
             let said = eventually("it is shown", || Some(shown.raw()).filter(|said| said.contains("thanks")));
             assert!(!said.contains(['\u{9b}', '\u{202e}', '\u{1b}']), "{format} {columns}: {said:?}");
         }
     }
 }
 
-/// A gateway without a file, whose default place is in a home of its own.
+/// A gateway without a configuration file, with its default place in a private home.
 struct DefaultConfigGateway {
     process: Process,
     home: TempDir,
@@ -489,7 +488,7 @@ impl DefaultConfigGateway {
         command.args(["serve", "--listen", support::LISTEN, "--data"]).arg(&data);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut process = Process(command.spawn().unwrap());
-        let port = support::listening(&mut process, &data).expect("it listens");
+        let port = support::wait_until_ready(&mut process, &data).expect("it listens");
         Self { process, home, port, key }
     }
 
@@ -518,7 +517,7 @@ fn default_file_created_later_is_watched() {
         let log = std::fs::read_to_string(homely.home.path().join("log")).unwrap();
         log.contains(file.to_str().unwrap()).then_some(())
     });
-    // Neither the file nor its folder is there.
+    // Neither the file nor its folder exists.
     assert!(!file.parent().unwrap().exists());
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, "policy: { default: deny }\n").unwrap();
@@ -532,10 +531,10 @@ fn default_file_created_later_is_watched() {
         });
     };
     tightened("policy.default is deny");
-    // And an edit of it.
+    // Then it is edited.
     std::fs::write(&file, "policy: { default: deny, rules: [{ name: one-more, tools: x, then: deny }] }\n").unwrap();
     tightened("one-more");
-    // Once it was there, its end changes nothing.
+    // Once read, the file's removal changes nothing.
     std::fs::remove_file(&file).unwrap();
     eventually("its end is told", || (homely.reload()["last"]["result"] == "refused").then_some(()));
 }
@@ -558,7 +557,7 @@ fn error_details_are_objects_at_every_endpoint() {
     let plain = gateway.request("POST", "/tools/create_issue", &[mcp::JSON], arguments.to_string().as_bytes());
     assert_eq!(plain.status, 422, "{}", plain.text());
     named(&plain.json()["details"]);
-    // A tool's own error, and a reviewer's correction.
+    // A tool's own error, and a reviewer's edit.
     let missing = json!({ "issueId": "00000000-0000-4000-8000-000000000000" });
     let failed = gateway.request("POST", "/tools/get_issue", &[mcp::JSON], missing.to_string().as_bytes());
     assert_eq!(failed.status, 404, "{}", failed.text());
@@ -574,7 +573,7 @@ fn error_details_are_objects_at_every_endpoint() {
 #[test]
 fn pending_policy_is_shown_and_accepted_in_terminal() {
     let strict = "policy: { default: deny, rules: [{ name: keep, tools: 'db__*', then: deny, reason: by hand }] }\nlimits: { max_batch: 8 }\n";
-    let gateway = Gateway::with(&Options { config: Some(strict), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(strict), ..Options::default() });
     let (key, data) = (gateway.reviewer().to_owned(), gateway.data());
     let file = gateway.home.path().join("countersign.yaml");
     let show = |key: &str, more: &[&str]| {
@@ -608,7 +607,7 @@ fn pending_policy_is_shown_and_accepted_in_terminal() {
     );
     assert_eq!(all["limits.max_batch"]["needsRestart"], true);
 
-    // Who cannot ask is told what they see.
+    // Without access, the command says what it shows instead.
     let (out, err) = show("", &[]);
     assert!(out.contains("default: review_writes") && out.contains("# This is what the file says"), "{out}{err}");
     let (out, err) = show("csk_0000000000000000000000000000000000000000000", &[]);
@@ -616,7 +615,7 @@ fn pending_policy_is_shown_and_accepted_in_terminal() {
     let (out, _) = show(&key, &["--file"]);
     assert!(out.contains("default: review_writes"), "{out}");
 
-    // The content, and not only names.
+    // The values themselves, not only their names.
     let (code, out, _) = cli(&data, &key, &["config", "pending"]);
     assert_eq!(code, Some(0));
     for part in [
@@ -630,7 +629,7 @@ fn pending_policy_is_shown_and_accepted_in_terminal() {
     let waiting = gateway.api("GET", "/api/config", None).1["waiting"].clone();
     assert_eq!(waiting["content"][0]["key"], "policy.default", "{waiting}");
 
-    // Nobody is asked without a terminal, and a viewer's word does not count.
+    // Without a terminal nobody is asked, and a viewer cannot consent.
     let (code, _, err) = cli(&data, &key, &["config", "consent"]);
     assert!(code == Some(2) && err.contains("--yes"), "{err}");
     let viewer = gateway.create_key("viewer", "vera");
@@ -694,7 +693,7 @@ fn error_lists_values_and_suggests_one() {
 #[test]
 fn suggestions_name_no_hidden_tool() {
     let config = "policy: { rules: [{ tools: create_issue, roles: [agent], then: deny }] }\n";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let answer = gateway.modern(1, "tools/call", json!({ "name": "create_isue", "arguments": {} })).json();
     assert_eq!(answer["error"]["data"]["code"], "TOOL_NOT_FOUND", "{answer}");
     assert!(!answer.to_string().contains("create_issue"), "{answer}");

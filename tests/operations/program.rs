@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde_json::Value;
-use support::{Gateway, LISTEN, Process, command, create_key, listening, run, tls::Tls};
+use support::{Gateway, LISTEN, Process, command, create_key, run, tls::TlsGateway, wait_until_ready};
 
 #[test]
 fn invalid_config_names_line_and_remedy() {
@@ -60,9 +60,9 @@ fn stdout_has_results_only_and_sigterm_exits_0() {
         .spawn()
         .unwrap();
     let mut process = Process(child);
-    listening(&mut process, &home.path().join("data")).expect("it listens");
+    wait_until_ready(&mut process, &home.path().join("data")).expect("it listens");
     process.terminate();
-    assert_eq!(process.ended().code(), Some(0));
+    assert_eq!(process.wait_for_exit().code(), Some(0));
     let mut out = String::new();
     std::io::Read::read_to_string(process.0.stdout.as_mut().unwrap(), &mut out).unwrap();
     assert_eq!(out, "", "serve logs on stderr");
@@ -96,7 +96,7 @@ fn a_person_decides_in_the_terminal() {
     assert!(!out.contains("\u{1b}[31m") && !out.contains('\u{202e}'), "control characters are made visible: {out:?}");
     let (code, _, err) = changes(&gateway, &["approve", &first, "--comment", "fine"]);
     assert_eq!(code, Some(0), "{err}");
-    gateway.reached(&first, "applied");
+    gateway.wait_for_state(&first, "applied");
     let (code, _, err) = changes(&gateway, &["reject", &second, "--comment", "no colours"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(gateway.change(&second)["decisions"][0]["comment"], "no colours");
@@ -107,7 +107,7 @@ fn a_person_decides_in_the_terminal() {
 
 #[test]
 fn tls_serves_http_1_and_2() {
-    let tls = Tls::start();
+    let tls = TlsGateway::start();
     for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
         let out = tls.run(&[flag, "-o", "/dev/null", "-w", "%{http_code} %{http_version}", "/health"]);
         assert_eq!(String::from_utf8_lossy(&out.stdout), format!("200 {version}"));

@@ -1,4 +1,4 @@
-//! A new configuration while the program runs: SIGHUP, a changed file, a bad one, and one that loosens policy.
+//! Tests of reloading at runtime: SIGHUP, a changed file, an invalid one, and one that loosens policy.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ struct TestGateway {
 
 impl TestGateway {
     fn new(yaml: &str) -> Self {
-        Self { gateway: Gateway::with(&Options { config: Some(yaml), ..Options::default() }) }
+        Self { gateway: Gateway::with_options(&Options { config: Some(yaml), ..Options::default() }) }
     }
 
-    /// Killed, and started with that file in its place.
+    /// Kills the gateway, and restarts it with that file.
     fn restart_with(self, yaml: &str) -> Self {
         let home = self.gateway.kill();
-        Self { gateway: Gateway::on(home, &Options { config: Some(yaml), ..Options::default() }) }
+        Self { gateway: Gateway::on_home(home, &Options { config: Some(yaml), ..Options::default() }) }
     }
 
     fn lists(&self) -> Option<String> {
@@ -28,7 +28,7 @@ impl TestGateway {
         error_code(&self.gateway.modern(id, method, params).json())
     }
 
-    fn waiting(&self) -> Option<String> {
+    fn pending_digest(&self) -> Option<String> {
         self.status()["waiting"]["digest"].as_str().map(str::to_owned)
     }
 
@@ -36,7 +36,7 @@ impl TestGateway {
         self.gateway.home.path().join("countersign.yaml")
     }
 
-    /// As editors do it: a new file in the place of the old.
+    /// Replaces the file by a new one, as editors do.
     fn replace(&self, yaml: &str) {
         let new = self.gateway.home.path().join("new.yaml");
         std::fs::write(&new, yaml).unwrap();
@@ -69,7 +69,7 @@ impl TestGateway {
     }
 }
 
-/// The next event about the configuration.
+/// Returns the next event about the configuration.
 #[track_caller]
 fn config_event(feed: &mut Conn) -> Value {
     loop {
@@ -82,7 +82,7 @@ fn config_event(feed: &mut Conn) -> Value {
     }
 }
 
-/// The code of a call's error, or nothing where it ran or became a change.
+/// Returns the code of a call's error; `None` if it ran or became a change.
 fn error_code(answer: &Value) -> Option<String> {
     if let Some(code) = answer["error"]["data"]["code"].as_str() {
         return Some(code.to_owned());
@@ -113,7 +113,7 @@ fn stricter_policy_applies_at_once_to_live_sessions() {
     assert_eq!(status["waiting"], Value::Null);
     let info = case.gateway.request("GET", "/info", &[], b"").json();
     assert_eq!(info["policy"], "deny");
-    // The session that was there before still is.
+    // The earlier session is still open.
     assert!(session.call(3, "tools/list", json!({}))["result"]["tools"].is_array());
 }
 
@@ -125,7 +125,7 @@ fn sighup_adds_servers_and_names() {
     case.wait_until("an unchanged file is told", |s| {
         s["last"]["result"] == "unchanged" && s["last"]["why"] == "signal"
     });
-    // Written in place, and read at once: by the signal or by the watcher, whichever comes first.
+    // Written in place, and read at once by the signal or the watcher, whichever comes first.
     let mut feed = case.feed();
     std::fs::write(
         case.file(),
@@ -168,10 +168,10 @@ fn invalid_file_is_refused_as_a_whole() {
     let log =
         eventually("it is logged", || Some(case.gateway.log()).filter(|log| log.contains("Did you mean `command`?")));
     assert!(!log.contains("s3cret") && !status.to_string().contains("s3cret"));
-    // Nothing of it is in force.
+    // Nothing of it takes effect.
     let answer = case.gateway.modern(1, "tools/call", json!({ "name": "pm_list_projects", "arguments": {} })).json();
     assert_eq!(error_code(&answer), None, "{answer}");
-    // Gone for good is a bad file too; and a good one is taken again.
+    // A removed file counts as invalid too, and a valid one is accepted again.
     std::fs::remove_file(case.file()).unwrap();
     assert!(config_event(&mut feed)["problems"][0]["message"].as_str().unwrap().contains("gone"));
     case.replace("policy: { default: review_all }\n");
@@ -200,7 +200,7 @@ fn looser_policy_waits_for_a_reviewer() {
     assert_eq!(event["digest"], digest);
     assert_eq!(error_code(&list()).as_deref(), DENIED_CODE);
 
-    // Whoever may not decide on changes may not decide on this.
+    // Only reviewers may decide on policy.
     let (agent, viewer) = (gateway.create_key("agent", "bot"), gateway.create_key("viewer", "vera"));
     for (key, status, code) in
         [(&agent, 403, "FORBIDDEN"), (&viewer, 403, "FORBIDDEN"), (&"nobody".to_owned(), 401, "UNAUTHORIZED")]
@@ -225,7 +225,7 @@ fn looser_policy_waits_for_a_reviewer() {
     let (status, body) = case.consent(reviewer, &digest, "accept");
     assert_eq!((status, body["code"].as_str()), (404, Some("NOT_FOUND")), "{body}");
 
-    // It is on record, and the record still holds together.
+    // The consent is recorded, and the trail still verifies.
     let (_, audit) = gateway.api("GET", "/api/audit", None);
     let entries = audit["entries"].as_array().unwrap();
     let entry = entries.iter().find(|entry| entry["event"] == "configuration_accepted").unwrap();
@@ -246,7 +246,7 @@ fn refused_loosening_never_takes_effect() {
     assert_eq!((status, &body["waiting"], &body["last"]["result"]), (200, &Value::Null, &json!("refused")), "{body}");
     let (id, method, params) = list_projects(1);
     assert_eq!(error_code(&case.gateway.modern(id, method, params).json()).as_deref(), DENIED_CODE);
-    // SIGHUP asks again: whoever sends it wants it looked at.
+    // SIGHUP asks for the decision again.
     signal(case.gateway.process.0.id(), Signal::HUP);
     let status = case.wait_until("it waits again", |s| !s["waiting"].is_null());
     assert_eq!(status["waiting"]["digest"], digest);
@@ -258,43 +258,43 @@ fn pending_and_refused_changes_survive_a_kill() {
     const LOOSE: &str = "policy: { default: allow }\n";
     let case = TestGateway::new(STRICT);
     case.replace(LOOSE);
-    let digest = eventually("it waits", || case.waiting());
+    let digest = eventually("it waits", || case.pending_digest());
     let case = case.restart_with(LOOSE);
-    assert_eq!((case.waiting().as_ref(), case.lists().as_deref()), (Some(&digest), DENIED_CODE));
+    assert_eq!((case.pending_digest().as_ref(), case.lists().as_deref()), (Some(&digest), DENIED_CODE));
     let mut pending = support::command(&[("COUNTERSIGN_KEY", case.gateway.reviewer())]);
     let shown = pending.args(["config", "pending", "--url", &format!("http://{}", case.gateway.address())]).output();
     let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
     assert!(shown.contains("policy.default: deny → allow"), "{shown}");
     assert_eq!(case.consent(case.gateway.reviewer(), &digest, "refuse").0, 200);
-    // Refused it stays, until the file is another one or somebody asks.
+    // It stays refused until the file changes or somebody asks again.
     let case = case.restart_with(LOOSE);
-    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED_CODE));
+    assert_eq!((case.pending_digest(), case.lists().as_deref()), (None, DENIED_CODE));
     signal(case.gateway.process.0.id(), Signal::HUP);
-    eventually("it waits again", || case.waiting().filter(|waiting| *waiting == digest));
+    eventually("it waits again", || case.pending_digest().filter(|waiting| *waiting == digest));
     assert_eq!(case.consent(case.gateway.reviewer(), &digest, "accept").0, 200);
     assert_eq!(case.lists(), None);
     let case = case.restart_with(LOOSE);
-    assert_eq!((case.waiting(), case.lists()), (None, None));
-    // What tightens is in force with a start, and the way back is not, though no gateway saw the file change.
+    assert_eq!((case.pending_digest(), case.lists()), (None, None));
+    // Stricter changes take effect at a start, and the way back does not, though no gateway saw the file change.
     let case = case.restart_with(STRICT);
-    assert_eq!((case.waiting(), case.lists().as_deref()), (None, DENIED_CODE));
+    assert_eq!((case.pending_digest(), case.lists().as_deref()), (None, DENIED_CODE));
     let case = case.restart_with(LOOSE);
-    assert!(case.waiting().is_some());
+    assert!(case.pending_digest().is_some());
     assert_eq!(case.lists().as_deref(), DENIED_CODE);
     assert!(case.gateway.log().contains("countersign config consent"));
 
-    // Whoever is at the machine may mean it.
+    // The operator may accept the change.
     let home = case.gateway.kill();
     let (data, file) = (home.path().join("data"), home.path().join("countersign.yaml"));
     let mut command = support::command_on(&data);
     command.args(["serve", "--accept-policy", "--listen", support::LISTEN, "--data"]).arg(&data);
     command.arg("--config").arg(file).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let mut process = support::Process(command.spawn().unwrap());
-    assert!(support::listening(&mut process, &data).is_some());
+    assert!(support::wait_until_ready(&mut process, &data).is_some());
     process.0.kill().unwrap();
-    process.ended();
-    let case = TestGateway { gateway: Gateway::on(home, &Options { config: Some(LOOSE), ..Options::default() }) };
-    assert_eq!((case.waiting(), case.lists()), (None, None));
+    process.wait_for_exit();
+    let case = TestGateway { gateway: Gateway::on_home(home, &Options { config: Some(LOOSE), ..Options::default() }) };
+    assert_eq!((case.pending_digest(), case.lists()), (None, None));
     let (_, audit) = case.gateway.api("GET", "/api/audit", None);
     let entries = audit["entries"].as_array().unwrap();
     let started = entries.iter().find(|entry| entry["event"] == "configuration_started").unwrap();
@@ -306,8 +306,8 @@ fn pending_and_refused_changes_survive_a_kill() {
     assert_eq!(code, Some(0), "{out}{err}");
 }
 
-/// A stdio server that is there wherever this is tested: the program itself, with data of its own.
-fn inner(case: &TestGateway, more: &str) -> String {
+/// A stdio server that exists wherever the tests run: the program itself, with its own data.
+fn inner_server(case: &TestGateway, more: &str) -> String {
     let data = case.gateway.home.path().join("inner");
     let (binary, data) = (json!(support::binary()), json!(data));
     format!(
@@ -339,7 +339,7 @@ fn live_session_follows_server_changes() {
     let call = |tool: &str| session.call(8, "tools/call", json!({ "name": tool, "arguments": {} }));
 
     // Trust waits for a reviewer; the server does not.
-    case.replace(&format!("mcpServers: {{ {} }}\n", inner(&case, ", trust_annotations: true")));
+    case.replace(&format!("mcpServers: {{ {} }}\n", inner_server(&case, ", trust_annotations: true")));
     appears("inner__list_projects");
     list_changed(&mut stream);
     let status = case.wait_until("it is told", |s| s["generation"] == 1);
@@ -353,10 +353,10 @@ fn live_session_follows_server_changes() {
         call("inner__list_projects")["result"]["structuredContent"]["projects"].is_array().then_some(())
     });
 
-    // Another name for its tools, and one tool less.
+    // A new name for its tools, and one tool less.
     case.replace(&format!(
         "mcpServers: {{ {} }}\n",
-        inner(&case, ", trust_annotations: true, prefix: x_, tools: { deny: [get_issue] }")
+        inner_server(&case, ", trust_annotations: true, prefix: x_, tools: { deny: [get_issue] }")
     ));
     appears("x_list_projects");
     goes("inner__list_projects");
@@ -365,7 +365,7 @@ fn live_session_follows_server_changes() {
     let status = case.wait_until("it is told", |s| s["last"]["changes"]["upstreamsChanged"] == json!(["inner"]));
     assert_eq!(status["waiting"], Value::Null, "{status}");
 
-    // A bad file takes nothing away.
+    // An invalid file removes nothing.
     case.replace("mcpServers: { inner: { command: x, url: 'http://127.0.0.1:1/' } }\n");
     case.wait_until("it is refused", |s| s["last"]["result"] == "refused");
     assert!(tools(&session).contains(&"x_list_projects".to_owned()));

@@ -177,36 +177,36 @@ fn assert_terminal_restored(pty: &Pty) {
 fn inbox_decides_changes() {
     let gateway = Gateway::start();
     let mut inbox = gateway.inbox(&gateway.key, &[], 100, 60);
-    inbox.shows("pending 0");
-    inbox.shows("live");
+    inbox.wait_for_text("pending 0");
+    inbox.wait_for_text("live");
     assert!(!inbox.is_cooked());
     // A proposal appears by itself, and its hidden characters do not reach the terminal.
     let first = gateway.propose("First \u{202e}\u{1b}[7mstory");
-    inbox.shows("pending 1");
-    inbox.shows(r"First \u{202e}\u{1b}[7mstory");
+    inbox.wait_for_text("pending 1");
+    inbox.wait_for_text(r"First \u{202e}\u{1b}[7mstory");
     inbox.keys("a");
-    inbox.shows("This is what it would do.");
+    inbox.wait_for_text("This is what it would do.");
     // Until it is fetched, the same key only requests it again.
-    inbox.shows("0 of 1 approval");
+    inbox.wait_for_text("0 of 1 approval");
     inbox.keys("a");
-    inbox.shows("applied  CREATE");
+    inbox.wait_for_text("applied  CREATE");
     gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice"]);
 
     let second = gateway.propose("Second story");
     inbox.keys("q");
-    inbox.shows("Second story");
+    inbox.wait_for_text("Second story");
     inbox.keys("\r");
-    inbox.shows("0 of 1 approval");
+    inbox.wait_for_text("0 of 1 approval");
     inbox.keys("r");
-    inbox.shows("Why rejected");
+    inbox.wait_for_text("Why rejected");
     inbox.keys("not now\r");
-    inbox.shows("Rejected; the change is rejected.");
+    inbox.wait_for_text("Rejected; the change is rejected.");
     gateway.changes(&["show", &second]).ends(0).says(&["rejected", "not now"]);
 
     // A small window works, too, and a stopped inbox redraws itself.
     inbox.keys("q");
     inbox.resize(40, 10);
-    inbox.shows("You're all caught up");
+    inbox.wait_for_text("You're all caught up");
     // A key between the two screens is lost.
     let before = inbox.raw().matches("\u{1b}[?1049h").count();
     inbox.keys("\u{1a}");
@@ -214,9 +214,9 @@ fn inbox_decides_changes() {
         (inbox.raw().matches("\u{1b}[?1049h").count() > before).then_some(())
     });
     inbox.keys("?");
-    inbox.shows("any key closes");
+    inbox.wait_for_text("any key closes");
     inbox.keys(" q");
-    assert!(inbox.ends().success());
+    assert!(inbox.wait_for_exit().success());
     assert_terminal_restored(&inbox);
     assert!(!inbox.raw().contains('\u{202e}') && !inbox.raw().contains("\u{1b}[7mstory"));
 }
@@ -226,24 +226,24 @@ fn arguments_are_edited_in_the_users_editor() {
     let gateway = Gateway::start();
     let id = gateway.propose("A stroy");
     let mut inbox = gateway.inbox(&gateway.key, &[("EDITOR", "sed -i s/stroy/story/")], 100, 60);
-    inbox.shows("A stroy");
+    inbox.wait_for_text("A stroy");
     inbox.keys("\r");
-    inbox.shows("0 of 1 approval");
+    inbox.wait_for_text("0 of 1 approval");
     inbox.keys("e");
-    inbox.shows("Comment for the edit:");
+    inbox.wait_for_text("Comment for the edit:");
     inbox.keys("a typo\r");
-    inbox.shows("Edited and previewed again");
-    inbox.shows("+ A story");
-    inbox.shows("as the agent proposed them");
+    inbox.wait_for_text("Edited and previewed again");
+    inbox.wait_for_text("+ A story");
+    inbox.wait_for_text("as the agent proposed them");
     inbox.keys("a");
-    inbox.shows("applied  CREATE");
+    inbox.wait_for_text("applied  CREATE");
     let shown = gateway.changes(&["show", &id, "--json"]).ends(0).stdout();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["arguments"]["title"], &shown["state"]), (&json!("A story"), &json!("applied")));
     assert_eq!(shown["edits"][0]["comment"], "a typo");
     // No draft remains.
     inbox.keys("\u{3}");
-    assert!(inbox.ends().success());
+    assert!(inbox.wait_for_exit().success());
     assert_terminal_restored(&inbox);
 }
 
@@ -253,9 +253,9 @@ fn terminal_is_restored_however_the_inbox_ends() {
     gateway.propose("A story");
     for end in [Signal::TERM, Signal::HUP, Signal::INT] {
         let mut inbox = gateway.inbox(&gateway.key, &[("NO_COLOR", "1"), ("LANG", "C")], 80, 24);
-        inbox.shows("live  pending 1");
+        inbox.wait_for_text("live  pending 1");
         signal(i32::try_from(inbox.child.id()).unwrap(), end);
-        assert!(inbox.ends().success());
+        assert!(inbox.wait_for_exit().success());
         assert_terminal_restored(&inbox);
         let raw = inbox.raw();
         assert!(raw.is_ascii(), "no UTF-8 where the locale has none");
@@ -264,14 +264,14 @@ fn terminal_is_restored_however_the_inbox_ends() {
     // A viewer sees the inbox and cannot act.
     let viewer = gateway.home.run(&["keys", "create", "--role", "viewer", "--name", "vera"]).ends(0).stdout();
     let mut inbox = gateway.inbox(viewer.trim(), &[], 80, 24);
-    inbox.shows("vera (viewer)");
-    inbox.shows("A story");
+    inbox.wait_for_text("vera (viewer)");
+    inbox.wait_for_text("A story");
     inbox.keys("a");
-    inbox.shows("A viewer cannot decide");
+    inbox.wait_for_text("A viewer cannot decide");
     inbox.keys("q");
-    assert!(inbox.ends().success());
+    assert!(inbox.wait_for_exit().success());
     // A key without access is refused before the screen is taken over.
     let mut inbox = gateway.inbox("csk_wrong", &[], 80, 24);
-    assert_eq!(inbox.ends().code(), Some(5));
+    assert_eq!(inbox.wait_for_exit().code(), Some(5));
     assert!(!inbox.raw().contains("?1049h"));
 }

@@ -1,5 +1,5 @@
-//! Webhooks through the program: receivers that fail, are slow, redirect, hang up and ask for a pause; kills in between;
-//! order, signatures, and what is listed. And the export of the audit trail.
+//! Tests of webhooks through the program: receivers that fail, are slow, redirect, hang up or ask for a pause; kills in
+//! between; order, signatures and lists. Also the export of the audit trail.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,12 +15,12 @@ use support::{Gateway, Options, command, eventually};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// One request as it came in.
+/// One request as received.
 #[derive(Clone, Debug)]
 struct ReceivedRequest {
     headers: BTreeMap<String, String>,
     body: String,
-    /// What it was answered.
+    /// The status of the response.
     status: u16,
 }
 
@@ -36,18 +36,18 @@ impl ReceivedRequest {
     }
 }
 
-/// What a receiver does with a request.
+/// A receiver's reaction to a request.
 enum Reaction {
-    Answers(u16, &'static str),
+    Answer(u16, &'static str),
     /// Closes the connection instead of answering.
-    HangsUp,
+    HangUp,
     /// Never answers.
-    Hangs,
+    NeverAnswer,
 }
 
 type Behaviour = dyn Fn(&ReceivedRequest) -> Reaction + Send + Sync;
 
-/// A server on loopback that does as it is told and keeps what it got.
+/// A loopback server that reacts as told and records its requests.
 struct Receiver {
     port: u16,
     hits: Arc<Mutex<Vec<ReceivedRequest>>>,
@@ -70,16 +70,16 @@ impl Receiver {
         Self { port, hits, behaviour }
     }
 
-    fn now(&self, behaviour: impl Fn(&ReceivedRequest) -> Reaction + Send + Sync + 'static) {
+    fn set_behaviour(&self, behaviour: impl Fn(&ReceivedRequest) -> Reaction + Send + Sync + 'static) {
         *self.behaviour.lock().unwrap() = Box::new(behaviour);
     }
 
-    fn hits(&self) -> Vec<ReceivedRequest> {
+    fn requests(&self) -> Vec<ReceivedRequest> {
         self.hits.lock().unwrap().clone()
     }
 
-    fn taken(&self) -> Vec<ReceivedRequest> {
-        self.hits().into_iter().filter(|hit| hit.status == 200).collect()
+    fn accepted(&self) -> Vec<ReceivedRequest> {
+        self.requests().into_iter().filter(|hit| hit.status == 200).collect()
     }
 
     fn config(&self, more: &str) -> String {
@@ -107,19 +107,19 @@ fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<ReceivedRequest>>, does: 
         reader.read_exact(&mut body).unwrap();
         let mut hit = ReceivedRequest { headers, body: String::from_utf8(body).unwrap(), status: 0 };
         let doing = does.lock().unwrap()(&hit);
-        if let Reaction::Answers(status, _) = doing {
+        if let Reaction::Answer(status, _) = doing {
             hit.status = status;
         }
         kept.lock().unwrap().push(hit);
         match doing {
-            Reaction::Answers(status, more) => {
+            Reaction::Answer(status, more) => {
                 let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n{more}\r\nno");
                 if out.write_all(answer.as_bytes()).is_err() {
                     return;
                 }
             }
-            Reaction::HangsUp => return,
-            Reaction::Hangs => {
+            Reaction::HangUp => return,
+            Reaction::NeverAnswer => {
                 let _ = reader.read(&mut [0; 1]);
                 return;
             }
@@ -127,12 +127,12 @@ fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<ReceivedRequest>>, does: 
     }
 }
 
-fn fine(_: &ReceivedRequest) -> Reaction {
-    Reaction::Answers(200, "")
+fn accept(_: &ReceivedRequest) -> Reaction {
+    Reaction::Answer(200, "")
 }
 
 fn gateway(config: &str) -> Gateway {
-    Gateway::with(&Options { env: vec![("KEY", SECRET)], config: Some(config) })
+    Gateway::with_options(&Options { env: vec![("KEY", SECRET)], config: Some(config) })
 }
 
 fn hook(gateway: &Gateway) -> Value {
@@ -140,14 +140,14 @@ fn hook(gateway: &Gateway) -> Value {
 }
 
 #[track_caller]
-fn signed_well(hit: &ReceivedRequest) {
+fn check_signature(hit: &ReceivedRequest) {
     let key = STANDARD.decode(SECRET.trim_start_matches("whsec_")).unwrap();
     let content = format!("{}.{}.{}", hit.headers["webhook-id"], hit.headers["webhook-timestamp"], hit.body);
     let signature = STANDARD.decode(hit.headers["webhook-signature"].strip_prefix("v1,").unwrap()).unwrap();
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key), content.as_bytes(), &signature).unwrap();
 }
 
-/// Everything arrived, in order for each change, under one id for each event.
+/// Checks that all events arrived, in order for each change, with one id for each event.
 #[track_caller]
 fn check_order(taken: &[ReceivedRequest]) {
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
@@ -165,23 +165,23 @@ fn events_arrive_signed_and_in_order() {
         let mut n = odd.lock().unwrap();
         *n += 1;
         match *n {
-            1 => Reaction::Answers(500, ""),
-            2 => Reaction::HangsUp,
-            4 => Reaction::Answers(302, "location: /elsewhere\r\n"),
-            5 => Reaction::Answers(429, "retry-after: 1\r\n"),
-            _ => Reaction::Answers(200, ""),
+            1 => Reaction::Answer(500, ""),
+            2 => Reaction::HangUp,
+            4 => Reaction::Answer(302, "location: /elsewhere\r\n"),
+            5 => Reaction::Answer(429, "retry-after: 1\r\n"),
+            _ => Reaction::Answer(200, ""),
         }
     });
     let gateway = gateway(&receiver.config(""));
     let changes = ["a", "b", "c"].map(|title| gateway.propose(title));
     for change in &changes {
         gateway.decide(change, "approve");
-        gateway.reached(change, "applied");
+        gateway.wait_for_state(change, "applied");
     }
-    let taken = eventually("all arrive", || Some(receiver.taken()).filter(|taken| taken.len() >= 12));
+    let taken = eventually("all arrive", || Some(receiver.accepted()).filter(|taken| taken.len() >= 12));
     check_order(&taken);
-    receiver.hits().iter().for_each(signed_well);
-    let hits = receiver.hits();
+    receiver.requests().iter().for_each(check_signature);
+    let hits = receiver.requests();
     let ids: BTreeMap<u64, HashSet<&String>> = hits.iter().fold(BTreeMap::new(), |mut ids, hit| {
         ids.entry(hit.seq()).or_default().insert(&hit.headers["webhook-id"]);
         ids
@@ -213,10 +213,10 @@ fn events_arrive_signed_and_in_order() {
 
 #[test]
 fn json_template_removes_agents_mentions_and_links() {
-    let receiver = Receiver::new(fine);
+    let receiver = Receiver::new(accept);
     let gateway = gateway(&receiver.config(r#", template: '{"text": "{change.summary}", "see": "{link}"}'"#));
     gateway.propose("<!channel> @everyone <https://evil.example|Approve> [x](https://evil.example)");
-    let hit = eventually("it arrives", || receiver.taken().into_iter().next());
+    let hit = eventually("it arrives", || receiver.accepted().into_iter().next());
     let text = hit.json()["text"].as_str().unwrap().to_owned();
     assert!(text.contains("everyone") && text.contains("evil.example"), "it stays readable: {text}");
     for sign in ["<", ">", "@", "://"] {
@@ -227,63 +227,63 @@ fn json_template_removes_agents_mentions_and_links() {
 
 #[test]
 fn events_during_downtime_arrive_later() {
-    let receiver = Receiver::new(|_| Reaction::HangsUp);
+    let receiver = Receiver::new(|_| Reaction::HangUp);
     let config = receiver.config(", events: [change.created, change.rejected]");
     let mut gateway = gateway(&config);
     let mut changes = Vec::new();
     for round in 0..3 {
         changes.push(gateway.propose(&format!("round {round}")));
         gateway.decide(&changes[round], "reject");
-        eventually("it tries", || (receiver.hits().len() > round).then_some(()));
+        eventually("it tries", || (receiver.requests().len() > round).then_some(()));
         let home = gateway.kill();
-        gateway = Gateway::on(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
+        gateway = Gateway::on_home(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
     }
-    assert!(receiver.taken().is_empty());
-    receiver.now(fine);
+    assert!(receiver.accepted().is_empty());
+    receiver.set_behaviour(accept);
     let key = gateway.reviewer().to_owned();
     let (status, _) = gateway.api_as(&key, "POST", "/api/webhooks/hook/retry", None);
     assert_eq!(status, 200);
-    let taken = eventually("all arrive", || Some(receiver.taken()).filter(|taken| taken.len() >= 6));
+    let taken = eventually("all arrive", || Some(receiver.accepted()).filter(|taken| taken.len() >= 6));
     check_order(&taken);
     let seqs: HashSet<u64> = taken.iter().map(ReceivedRequest::seq).collect();
     assert_eq!(seqs, (1..=6).collect(), "each of them, and nothing else");
     eventually("it is noted", || (hook(&gateway)["waiting"] == 0).then_some(()));
-    let hits = receiver.hits().len();
+    let hits = receiver.requests().len();
     let home = gateway.kill();
-    let gateway = Gateway::on(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
+    let gateway = Gateway::on_home(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
     let late = gateway.propose("late");
-    eventually("the new one arrives", || receiver.taken().iter().any(|hit| hit.change() == late).then_some(()));
-    assert_eq!(receiver.hits().len(), hits + 1, "what was delivered is not sent again");
+    eventually("the new one arrives", || receiver.accepted().iter().any(|hit| hit.change() == late).then_some(()));
+    assert_eq!(receiver.requests().len(), hits + 1, "what was delivered is not sent again");
 }
 
 #[test]
 fn failing_delivery_delays_no_other_and_is_given_up() {
     let receiver = Receiver::new(|hit| {
         if hit.json()["change"]["summary"].as_str().unwrap().contains("poison") {
-            Reaction::Answers(410, "")
+            Reaction::Answer(410, "")
         } else {
-            Reaction::Answers(200, "")
+            Reaction::Answer(200, "")
         }
     });
     let gateway = gateway(&receiver.config(", events: [change.created]"));
     let poison = gateway.propose("poison");
     let other = gateway.propose("other");
-    eventually("the other arrives", || receiver.taken().iter().any(|hit| hit.change() == other).then_some(()));
+    eventually("the other arrives", || receiver.accepted().iter().any(|hit| hit.change() == other).then_some(()));
     let delivery = eventually("it is given up", || {
         let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
         let found = page["deliveries"].as_array().unwrap().iter().find(|d| d["changeId"] == poison.as_str()).cloned();
         found.filter(|delivery| delivery["state"] == "given_up")
     });
     assert_eq!((&delivery["status"], &delivery["attempts"]), (&json!(410), &json!(1)));
-    receiver.now(fine);
+    receiver.set_behaviour(accept);
     let (_, again) = gateway.api("POST", "/api/webhooks/hook/retry", None);
     assert_eq!(again, json!({ "again": 1 }));
-    eventually("it arrives", || receiver.taken().iter().any(|hit| hit.change() == poison).then_some(()));
+    eventually("it arrives", || receiver.accepted().iter().any(|hit| hit.change() == poison).then_some(()));
 }
 
 #[test]
 fn receiver_outage_and_return_are_reported() {
-    let receiver = Receiver::new(|_| Reaction::Hangs);
+    let receiver = Receiver::new(|_| Reaction::NeverAnswer);
     let gateway = gateway(&receiver.config(", timeout: 100ms"));
     let bearer = format!("Bearer {}", gateway.reviewer());
     let mut feed = gateway.connect();
@@ -307,20 +307,20 @@ fn receiver_outage_and_return_are_reported() {
     let listed = eventually("all wait", || Some(hook(&gateway)).filter(|hook| hook["waiting"] == 3));
     assert_eq!(listed["failing"], true, "{listed}");
     assert!(listed["url"] == format!("http://127.0.0.1:{}/…", receiver.port), "{listed}");
-    receiver.now(fine);
+    receiver.set_behaviour(accept);
     told("webhook.recovered");
-    eventually("all arrive", || (receiver.taken().len() == 3).then_some(()));
+    eventually("all arrive", || (receiver.accepted().len() == 3).then_some(()));
     eventually("it is up", || (hook(&gateway)["failing"] == false).then_some(()));
 }
 
-/// The port's own webhook, in YAML.
+/// Replaces the webhooks in the configuration by this YAML.
 fn hooks(gateway: &Gateway, yaml: &str) {
     std::fs::write(gateway.data().join("../countersign.yaml"), yaml).unwrap();
 }
 
 #[test]
 fn webhooks_are_reconfigured_at_runtime() {
-    let (old, new) = (Receiver::new(|_| Reaction::HangsUp), Receiver::new(fine));
+    let (old, new) = (Receiver::new(|_| Reaction::HangUp), Receiver::new(accept));
     let gateway = gateway("");
     let generation = || gateway.api("GET", "/api/reload", None).1["generation"].as_u64().unwrap();
     let reload = |yaml: &str| {
@@ -332,46 +332,46 @@ fn webhooks_are_reconfigured_at_runtime() {
     let unheard = gateway.propose("before");
     reload(&old.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*']"));
     let waits = gateway.propose("waits");
-    eventually("it is tried", || (!old.hits().is_empty()).then_some(()));
-    // Another address, secret and filter: what waits goes there, from its place on.
+    eventually("it is tried", || (!old.requests().is_empty()).then_some(()));
+    // With a new address, secret and filter, pending events go there from their position on.
     reload(&new.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*'], states: [pending]"));
-    eventually("it arrives", || new.taken().iter().any(|hit| hit.body.contains(&waits)).then_some(()));
-    assert!(!new.taken().iter().any(|hit| hit.body.contains(&unheard)), "it begins at the head");
+    eventually("it arrives", || new.accepted().iter().any(|hit| hit.body.contains(&waits)).then_some(()));
+    assert!(!new.accepted().iter().any(|hit| hit.body.contains(&unheard)), "it begins at the head");
     let one = hook(&gateway);
     assert_eq!((&one["states"], &one["failing"]), (&json!(["pending"]), &json!(false)), "{one}");
-    // Standing rules, and what of the configuration is news.
+    // Standing rules and configuration changes are reported.
     let rule = json!({ "verdict": "allow", "arguments": "exact", "principal": "same", "for": 60 });
     let (status, rule) = gateway.api("POST", &format!("/api/changes/{waits}/rule"), Some(&rule));
     assert_eq!(status, 200, "{rule}");
     let told = eventually("the rule is told of", || {
-        new.taken().into_iter().find(|hit| hit.headers["countersign-event"] == "rule.created")
+        new.accepted().into_iter().find(|hit| hit.headers["countersign-event"] == "rule.created")
     });
-    signed_well(&told);
+    check_signature(&told);
     assert!(told.json()["rule"]["arguments"].is_null() && !told.headers.contains_key("countersign-seq"));
     assert!(told.json()["link"].as_str().unwrap().ends_with("/#/rules"));
     hooks(&gateway, "webhooks: nonsense");
     let told = eventually("the refusal is told of", || {
-        new.taken().into_iter().find(|hit| hit.headers["countersign-event"] == "config.refused")
+        new.accepted().into_iter().find(|hit| hit.headers["countersign-event"] == "config.refused")
     });
     assert!(told.body.contains("expected a map of webhooks"), "{}", told.body);
     let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
     let subjects: HashSet<&str> =
         page["deliveries"].as_array().unwrap().iter().map(|d| d["subject"].as_str().unwrap()).collect();
     assert!(subjects.contains("configuration") && subjects.contains(rule["id"].as_str().unwrap()), "{subjects:?}");
-    // One that goes is forgotten; the gateway serves on.
+    // A removed webhook is forgotten, and the gateway continues.
     reload("listen: 127.0.0.1:0\n");
-    let hits = new.hits().len();
+    let hits = new.requests().len();
     gateway.propose("unheard");
     assert_eq!(gateway.api("GET", "/api/webhooks/hook/deliveries", None).0, 404);
     reload(&new.config(""));
     let late = gateway.propose("late");
-    eventually("it arrives", || new.taken().iter().any(|hit| hit.body.contains(&late)).then_some(()));
-    assert_eq!(new.hits().len(), hits + 1, "it began anew");
+    eventually("it arrives", || new.accepted().iter().any(|hit| hit.body.contains(&late)).then_some(()));
+    assert_eq!(new.requests().len(), hits + 1, "it began anew");
     let told = format!("{} {}", gateway.log(), gateway.api("GET", "/api/reload", None).1);
     assert!(!told.contains("credential") && !told.contains("MfKQ9"), "no secret is told");
 }
 
-/// `countersign …` as that key's holder; gives exit code, stdout, stderr.
+/// Runs `countersign …` with that key; returns exit code, stdout and stderr.
 fn cli(gateway: &Gateway, key: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let url = format!("http://127.0.0.1:{}", gateway.port);
     let output = command(&[("COUNTERSIGN_KEY", key)]).args(args).args(["--url", &url]).output().unwrap();
@@ -381,21 +381,21 @@ fn cli(gateway: &Gateway, key: &str, args: &[&str]) -> (Option<i32>, String, Str
 
 #[test]
 fn webhook_commands_work_and_viewer_only_reads() {
-    let receiver = Receiver::new(|_| Reaction::Answers(404, ""));
+    let receiver = Receiver::new(|_| Reaction::Answer(404, ""));
     let gateway = gateway(&receiver.config(", format: slack"));
     let reviewer = gateway.reviewer().to_owned();
     let viewer = gateway.create_key("viewer", "vera");
     let (code, _, err) = cli(&gateway, &reviewer, &["webhooks", "test", "hook"]);
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("404"), "{err}");
-    receiver.now(fine);
+    receiver.set_behaviour(accept);
     let (code, out, err) = cli(&gateway, &reviewer, &["webhooks", "test", "hook"]);
     assert_eq!((code, out.contains("Delivered")), (Some(0), true), "{err}");
-    let message = receiver.taken()[0].json();
+    let message = receiver.accepted()[0].json();
     assert!(message["text"].as_str().unwrap().contains("A test of this webhook"), "{message}");
     let change = gateway.propose("<!channel> <https://evil|x>");
-    eventually("it arrives", || (receiver.taken().len() == 2).then_some(()));
-    let message = receiver.taken()[1].body.clone();
+    eventually("it arrives", || (receiver.accepted().len() == 2).then_some(()));
+    let message = receiver.accepted()[1].body.clone();
     assert!(message.contains("&lt;!channel&gt;") && !message.contains("<!channel>"), "{message}");
     assert!(message.contains(&format!("/#/inbox/{change}")), "{message}");
     eventually("it is noted", || {
@@ -426,7 +426,7 @@ fn audit_trail_is_exported_completely() {
     assert_eq!(answer.status, 200);
     let text = String::from_utf8(answer.body.clone()).unwrap();
     let entries: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Each change, its decision, the two keys that were made, and the policy that the gateway started with.
+    // The changes, their decisions, the two created keys, and the policy at the start.
     assert_eq!(entries.len(), 235);
     for (before, entry) in entries.iter().zip(&entries[1..]) {
         assert_eq!(entry["prevHash"], before["hash"]);
@@ -447,7 +447,7 @@ fn audit_trail_is_exported_completely() {
     assert_eq!(gateway.request("GET", "/api/audit/export", &[], b"").status, 401);
 }
 
-/// So that whoever sends next, be it another node, sends nothing again that arrived, and overtakes nothing.
+/// So that the next sender, possibly another node, repeats nothing that arrived and overtakes nothing.
 #[test]
 fn ending_gateway_waits_for_delivery_answers() {
     let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
@@ -456,7 +456,7 @@ fn ending_gateway_waits_for_delivery_answers() {
         let mut state = held.0.lock().unwrap();
         state.0 = true;
         drop(held.1.wait_while(state, |(_, open)| !*open).unwrap());
-        Reaction::Answers(200, "")
+        Reaction::Answer(200, "")
     });
     let config = receiver.config("");
     let mut gateway = gateway(&config);
@@ -467,12 +467,12 @@ fn ending_gateway_waits_for_delivery_answers() {
     std::thread::sleep(std::time::Duration::from_millis(200));
     gate.0.lock().unwrap().1 = true;
     gate.1.notify_all();
-    assert!(gateway.process.ended().success(), "{}", gateway.log());
+    assert!(gateway.process.wait_for_exit().success(), "{}", gateway.log());
     let home = gateway.kill();
     let options = Options { env: vec![("KEY", SECRET)], config: Some(&config) };
-    let gateway = Gateway::on(home, &options);
+    let gateway = Gateway::on_home(home, &options);
     let second = gateway.propose("after it");
-    eventually("the next one arrives", || receiver.hits().iter().any(|hit| hit.change() == second).then_some(()));
-    let changes: Vec<String> = receiver.hits().iter().map(ReceivedRequest::change).collect();
+    eventually("the next one arrives", || receiver.requests().iter().any(|hit| hit.change() == second).then_some(()));
+    let changes: Vec<String> = receiver.requests().iter().map(ReceivedRequest::change).collect();
     assert_eq!(changes, [first, second], "each once");
 }

@@ -1,18 +1,19 @@
-//! What an approval is worth: whose word counts, what it is given to, and what an agent learns of what it may not read.
+//! Tests of approvals: whose decision counts, what it applies to, and what an agent learns about data that it may not
+//! read.
 
 use std::io::{Read as _, Write as _};
 
 use serde_json::{Value, json};
 use support::{
     Gateway, Options, command_on, eventually,
-    mcp::{self, borrowed, modern_headers, with_meta},
+    mcp::{self, borrow_headers, modern_headers, with_meta},
     ws::Ws,
 };
 use tempfile::TempDir;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/approval/server.py");
 
-/// The folder of the server's files, and its ledger.
+/// The folder of the server's files, with its ledger.
 struct Files(TempDir);
 
 impl Files {
@@ -24,13 +25,14 @@ impl Files {
         std::fs::write(self.0.path().join(name), text).unwrap();
     }
 
-    /// What was called, and of which server.
+    /// Returns the calls with the server that got them.
     fn ledger(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.0.path().join("ledger")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The server `fs` under that name of its own; `more` are keys of the server, `policy` those of the policy.
+    /// Configures the server `fs` with that name for itself; `more` are keys of the server, `policy` those of the
+    /// policy.
     fn config(&self, name: &str, more: &str, policy: &str) -> String {
         let args = json!([SERVER, self.0.path(), name]);
         format!(
@@ -44,7 +46,7 @@ fn start(config: &str) -> Gateway {
 }
 
 fn start_on(home: TempDir, config: &str) -> Gateway {
-    let gateway = Gateway::on(home, &Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::on_home(home, &Options { config: Some(config), ..Options::default() });
     wait_until_connected(&gateway);
     gateway
 }
@@ -56,7 +58,7 @@ fn wait_until_connected(gateway: &Gateway) {
     });
 }
 
-/// Another configuration file in the place of the one that is there, at once.
+/// Replaces the configuration file atomically.
 fn rewrite(gateway: &Gateway, config: &str) {
     let file = gateway.home.path().join("countersign.yaml");
     let new = file.with_extension("new");
@@ -86,7 +88,7 @@ fn make_key(gateway: &Gateway, role: &str, name: &str, owner: Option<&str>) -> (
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// A call at the plain endpoint, with a key or without one; the arguments are sent as they stand.
+/// Calls at the plain endpoint, with or without a key; the arguments are sent as they are.
 fn call(gateway: &Gateway, key: Option<&str>, tool: &str, arguments: &str) -> Value {
     let bearer = key.map(|key| format!("Bearer {key}"));
     let mut headers = vec![mcp::JSON];
@@ -94,19 +96,19 @@ fn call(gateway: &Gateway, key: Option<&str>, tool: &str, arguments: &str) -> Va
     gateway.request("POST", &format!("/tools/{tool}"), &headers, arguments.as_bytes()).json()
 }
 
-/// The same for an agent without a key, as a result of the protocol.
-fn called(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
+/// Calls as an agent without a key; returns a result of the protocol.
+fn call_as_agent(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
     gateway.modern(1, "tools/call", json!({ "name": tool, "arguments": arguments })).json()["result"].clone()
 }
 
 #[track_caller]
 fn propose(gateway: &Gateway, tool: &str, arguments: &Value) -> String {
-    let result = called(gateway, tool, arguments);
+    let result = call_as_agent(gateway, tool, arguments);
     assert_eq!(result["structuredContent"]["status"], "pending", "{result}");
     result["structuredContent"]["changeId"].as_str().unwrap().to_owned()
 }
 
-/// The change of the newest call of that principal.
+/// Returns the change of that principal's newest call.
 fn newest_change(gateway: &Gateway, principal: &str) -> Value {
     let (_, page) = gateway.api("GET", &format!("/api/changes?principal={principal}"), None);
     page["changes"][0].clone()
@@ -125,14 +127,14 @@ fn code(answer: &(u16, Value)) -> (u16, &str) {
     (answer.0, answer.1["code"].as_str().unwrap_or_default())
 }
 
-// ---------------------------------------------------------------------------------------------------- who is whom
+// ---------------------------------------------------------------------------------------------------- identity
 
 #[test]
 fn owner_cannot_ease_rules_for_own_agent() {
     let files = Files::new();
     let gateway = start(&files.config("a", "", "  default: review_writes"));
     let bot = owned_key(&gateway, "agent", "bot", "Paula");
-    // Named after the owner of the agent's key, and of another owner itself.
+    // One key named after the owner of the agent's key, and one with another owner.
     let paula = owned_key(&gateway, "reviewer", "paula", "someone");
     let arguments = r#"{"path":"f","text":"t"}"#;
     call(&gateway, Some(&bot), "fs__write", arguments);
@@ -147,7 +149,7 @@ fn owner_cannot_ease_rules_for_own_agent() {
     let edit = act(&gateway, &paula, &id, "edit", json!({ "arguments": { "path": "g" } }));
     assert_eq!(code(&edit), (403, "SELF_APPROVAL"));
 
-    // A denial speaks of the person, whichever key they use, and they do not take it back.
+    // A denial applies to the person with any key, and they cannot revoke it.
     let (status, denial) = gateway.api("POST", &path, Some(&rule("deny")));
     assert_eq!(status, 200, "{denial}");
     let second = owned_key(&gateway, "agent", "bot-2", "PAULA");
@@ -176,7 +178,7 @@ fn one_person_has_one_vote() {
     assert_eq!(approve(&gateway, &desk, &id).0, 200);
     assert_eq!(code(&approve(&gateway, &phone, &id)), (409, "ALREADY_VOTED"));
     assert_eq!(approve(&gateway, &erik, &id).0, 200);
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     assert_eq!(files.ledger(), ["a write t"]);
 }
 
@@ -201,13 +203,13 @@ fn lookalike_key_names_are_refused() {
         assert_eq!((code, out.as_str()), (Some(2), ""), "{name} {owner:?}: {error}");
         assert!(error.contains("looks like"), "{name} {owner:?}: {error}");
     }
-    // The same name again is the same person, and other names are other ones.
+    // The same name again is the same person; other names are other people.
     for (name, owner) in [("bot", None), ("desk", Some("PAULA")), ("paula", None), ("x", Some("Petra"))] {
         assert_eq!(make_key(&gateway, "agent", name, owner).0, Some(0), "{name} {owner:?}");
     }
 }
 
-// ------------------------------------------------------------------------------------ what an approval is given to
+// ------------------------------------------------------------------------------------ what an approval applies to
 
 #[test]
 fn change_is_stale_after_its_server_command_changed() {
@@ -218,7 +220,7 @@ fn change_is_stale_after_its_server_command_changed() {
     let before = gateway.change(&id);
     assert_eq!(before["servedBy"]["label"], format!("python3 {SERVER} {} a", files.0.path().display()));
 
-    // By a reload. What was accepted tells when the other command is there.
+    // By a reload. The acceptance shows when the other command is active.
     let read = |gateway: &Gateway| {
         let (_, body) = gateway.api("GET", "/api/servers/fs", None);
         body["tools"].as_array()?.iter().find(|tool| tool["name"] == "fs__read").cloned()
@@ -240,12 +242,12 @@ fn change_is_stale_after_its_server_command_changed() {
     let events: Vec<&str> = trail["entries"].as_array().unwrap().iter().map(|e| e["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["refreshed", "stale", "created"]);
 
-    // By a restart, and with another decision it runs at what is there.
+    // By a restart; with a new decision it runs on the current command.
     let (_, home) = gateway.stop();
     let gateway = start_on(home, &at("c"));
     assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (409, "CHANGE_STALE"));
     assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     assert_eq!(files.ledger(), ["c write t"]);
     let (_, home) = gateway.stop();
     let data = home.path().join("data");
@@ -264,7 +266,7 @@ fn approved_change_never_runs_on_another_command() {
     let again = eventually("it was looked at before it ran", || {
         Some(gateway.change(&id)).filter(|change| change["state"] != "approved")
     });
-    let again = if again["state"] == "stale" { gateway.reached(&id, "pending") } else { again };
+    let again = if again["state"] == "stale" { gateway.wait_for_state(&id, "pending") } else { again };
     assert_eq!((&again["state"], &again["decisions"]), (&json!("pending"), &json!([])));
     assert_eq!(files.ledger(), Vec::<String>::new());
 }
@@ -278,11 +280,11 @@ fn standing_rule_is_bound_to_its_command() {
     let id = propose(&gateway, "fs__write", &arguments);
     let rule = json!({ "verdict": "allow", "arguments": "any", "principal": "same", "for": 600 });
     assert_eq!(gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule)).0, 200);
-    assert_eq!(called(&gateway, "fs__write", &arguments)["content"][0]["text"], "done");
+    assert_eq!(call_as_agent(&gateway, "fs__write", &arguments)["content"][0]["text"], "done");
     let (_, home) = gateway.stop();
     let gateway = start_on(home, &at("b"));
     propose(&gateway, "fs__write", &arguments);
-    // Nor is one given on a change that was shown of another command.
+    // Nor does one created from a change that was shown for another command.
     let refused = gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule));
     assert_eq!(code(&refused), (409, "VERSION_CONFLICT"));
     assert_eq!(files.ledger(), ["a write t"]);
@@ -293,24 +295,24 @@ fn change_without_recorded_target_becomes_stale() {
     let gateway = Gateway::start();
     let id = gateway.propose("Old");
     let home = gateway.kill();
-    // As older gateways have stored it.
+    // As older gateways stored it.
     let db = rusqlite::Connection::open(home.path().join("data/countersign.db")).unwrap();
     let stripped =
         db.execute("UPDATE changes SET body = json_remove(body, '$.servedBy') WHERE id = ?1", [&id]).unwrap();
     assert_eq!(stripped, 1);
     drop(db);
-    let gateway = Gateway::on(home, &Options::default());
+    let gateway = Gateway::on_home(home, &Options::default());
     assert_eq!(gateway.change(&id)["servedBy"], Value::Null);
     let stale = approve(&gateway, gateway.reviewer(), &id);
     assert_eq!(code(&stale), (409, "CHANGE_STALE"), "{}", stale.1);
     assert!(stale.1.to_string().contains("not on record"), "{}", stale.1);
     assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
 }
 
-// --------------------------------------------------------------------------------------------- what a rule asks for
+// --------------------------------------------------------------------------------------------- requirements of a rule
 
-/// Of which nothing is seen.
+/// Text without any visible character.
 const BLANK: &str = "\u{3164}\u{2800}\u{200b}\u{202e}\u{e0041} \u{a0}";
 
 #[test]
@@ -325,7 +327,7 @@ fn only_the_rules_reviewers_settle_unknown_outcomes() {
         assert_eq!(code(&refused), (422, "COMMENT_REQUIRED"), "{}", refused.1);
     }
     assert_eq!(act(&gateway, &dora, &id, "decision", json!({ "decision": "approve", "comment": "go" })).0, 200);
-    gateway.reached(&id, "outcome_unknown");
+    gateway.wait_for_state(&id, "outcome_unknown");
     let settle = |key: &str, comment: Value| {
         act(&gateway, key, &id, "settle", json!({ "outcome": "applied", "comment": comment }))
     };
@@ -354,16 +356,16 @@ fn editor_cannot_approve_if_the_rule_forbids_it() {
     for key in [&alice, &phone] {
         let refused = approve(&gateway, key, &id);
         assert_eq!(code(&refused), (403, "SELF_APPROVAL"), "{}", refused.1);
-        assert!(refused.1.to_string().contains("edited"), "{}", refused.1);
+        assert!(refused.1.to_string().contains("editor"), "{}", refused.1);
         let rule = json!({ "verdict": "allow", "arguments": "exact", "principal": "same", "for": 600 });
         let refused = gateway.api_as(key, "POST", &format!("/api/changes/{id}/rule"), Some(&rule));
         assert_eq!(code(&refused), (403, "SELF_APPROVAL"), "{}", refused.1);
     }
     assert_eq!(approve(&gateway, &bob, &id).0, 200);
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     assert_eq!(files.ledger(), ["a write better"]);
 
-    // Where two are asked, an edit and a vote of the same person would make it one.
+    // If two approvals are required, an edit and a vote by one person would reduce them to one.
     let id = propose(&gateway, "fs__read", &json!({ "path": "x" }));
     assert_eq!(act(&gateway, &alice, &id, "edit", edited).0, 200);
     assert_eq!(code(&approve(&gateway, &alice, &id)), (403, "SELF_APPROVAL"));
@@ -371,7 +373,7 @@ fn editor_cannot_approve_if_the_rule_forbids_it() {
     assert_eq!(gateway.change(&id)["state"], "pending");
     let carol = gateway.create_key("reviewer", "carol");
     assert_eq!(approve(&gateway, &carol, &id).0, 200);
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
 }
 
 #[test]
@@ -390,7 +392,7 @@ fn standing_rule_needs_a_visible_comment() {
 
 // ------------------------------------------------------------------------------------------- what an agent learns
 
-/// All that goes to a socket until the resource is told of.
+/// Returns all updates on a socket up to that of the resource.
 fn updates(ws: &mut Ws, until: &str) -> Vec<String> {
     let mut told = Vec::new();
     loop {
@@ -428,7 +430,7 @@ fn change_updates_reach_only_permitted_readers() {
         ws
     };
     let (mut mine, mut theirs, mut reviewer) = (open(&own), open(&other), open(gateway.reviewer()));
-    // To subscribe answers as to read does, whether there is such a change or not.
+    // Subscribing answers like reading, whether or not the change exists.
     for unreadable in [uri.as_str(), "change://chg_none", "change://a/b"] {
         let read = theirs.call(5, "resources/read", json!({ "uri": unreadable }));
         let subscribed = theirs.call(6, "resources/subscribe", json!({ "uri": unreadable }));
@@ -442,7 +444,7 @@ fn change_updates_reach_only_permitted_readers() {
     for ws in [&mut mine, &mut theirs] {
         ws.call(9, "resources/subscribe", json!({ "uri": "countersign://changes" }));
     }
-    // Something of the other's, and then something of one's own that ends what is waited for.
+    // First an event of the other agent, and then one of the own that ends the wait.
     make(&own, "two");
     call(&gateway, Some(&own), "withdraw_change", &json!({ "changeId": first }).to_string());
     let last = make(&other, "three");
@@ -475,7 +477,7 @@ fn listener_gets_no_hidden_changes() {
     headers.push(("Authorization".into(), format!("Bearer {other}")));
     let mut conn = gateway.connect();
     let body = mcp::request(1, "subscriptions/listen", params).to_string();
-    conn.request("POST", "/mcp", &borrowed(&headers), body.as_bytes());
+    conn.request("POST", "/mcp", &borrow_headers(&headers), body.as_bytes());
     assert_eq!(conn.head().status, 200);
     let mut next = || loop {
         let event = conn.event().expect("an event");
@@ -489,12 +491,12 @@ fn listener_gets_no_hidden_changes() {
     assert_eq!(acknowledged["params"]["notifications"]["resourceSubscriptions"], json!([uris[1], uris[2]]));
     call(&gateway, Some(&own), "withdraw_change", &json!({ "changeId": first }).to_string());
     call(&gateway, Some(&other), "withdraw_change", &json!({ "changeId": mine }).to_string());
-    let told = [next(), next()].map(|message| message["params"]["uri"].as_str().unwrap().to_owned());
-    assert_eq!(told, [uris[1].clone(), uris[2].clone()], "of its own change alone");
+    let normalized_text = [next(), next()].map(|message| message["params"]["uri"].as_str().unwrap().to_owned());
+    assert_eq!(normalized_text, [uris[1].clone(), uris[2].clone()], "of its own change alone");
 }
 
-/// What an agent is told, without what differs from one change to another anyway.
-fn told(mut answer: Value, id: &str) -> String {
+/// Returns an answer as text, without values that differ between changes anyway.
+fn normalized_text(mut answer: Value, id: &str) -> String {
     fn strip(value: &mut Value) {
         match value {
             Value::Object(members) => {
@@ -517,10 +519,10 @@ fn told(mut answer: Value, id: &str) -> String {
     out
 }
 
-/// Everything that an agent can see of its change.
+/// Returns everything that an agent can see of its change.
 fn visible_text(gateway: &Gateway, result: &Value) -> String {
     let id = result["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{result}"));
-    let tool = |name: &str, arguments: Value| told(called(gateway, name, &arguments), id);
+    let tool = |name: &str, arguments: Value| normalized_text(call_as_agent(gateway, name, &arguments), id);
     let resource = |uri: &str| {
         let answer = gateway.modern(2, "resources/read", json!({ "uri": uri })).json();
         let text = answer["result"]["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
@@ -528,14 +530,14 @@ fn visible_text(gateway: &Gateway, result: &Value) -> String {
     };
     let line = |list: &Value| {
         let own = list["changes"].as_array().unwrap().iter().find(|change| change["changeId"] == id).unwrap();
-        told(own.clone(), id)
+        normalized_text(own.clone(), id)
     };
     [
-        told(result.clone(), id),
+        normalized_text(result.clone(), id),
         tool("get_change", json!({ "changeId": id })),
         tool("wait_for_change", json!({ "changeId": id, "timeoutSeconds": 1 })),
-        line(&called(gateway, "list_changes", &json!({ "status": "open" }))["structuredContent"]),
-        told(resource(&format!("change://{id}")), id),
+        line(&call_as_agent(gateway, "list_changes", &json!({ "status": "open" }))["structuredContent"]),
+        normalized_text(resource(&format!("change://{id}")), id),
         line(&resource("countersign://changes")),
     ]
     .join("\n")
@@ -554,7 +556,7 @@ fn preview_hides_state_the_agent_may_not_read() {
     let mut answers = Vec::new();
     for (path, shown) in [("other", "the secret"), ("same", "nothing would change"), ("missing", ""), ("broken", "EIO")]
     {
-        let result = called(&gateway, "fs__write", &json!({ "path": path, "text": "guess" }));
+        let result = call_as_agent(&gateway, "fs__write", &json!({ "path": path, "text": "guess" }));
         let id = result["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned();
         let change = gateway.change(&id);
         let reviewer = json!([change["diff"], change["preview"]]).to_string();
@@ -567,41 +569,41 @@ fn preview_hides_state_the_agent_may_not_read() {
     }
     assert!(answers[0].contains("shown to reviewers only"), "{}", answers[0]);
 
-    // The fresh preview of what went stale tells no more.
-    let result = called(&gateway, "fs__write", &json!({ "path": "other", "text": "guess" }));
+    // Refreshing a stale change reveals no more.
+    let result = call_as_agent(&gateway, "fs__write", &json!({ "path": "other", "text": "guess" }));
     let id = result["structuredContent"]["changeId"].as_str().unwrap().to_owned();
     let before = visible_text(&gateway, &result);
     files.put("other", "guess");
     assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (409, "CHANGE_STALE"));
-    let after = called(&gateway, "get_change", &json!({ "changeId": id }));
+    let after = call_as_agent(&gateway, "get_change", &json!({ "changeId": id }));
     assert_eq!(visible_text(&gateway, &after), before);
-    // Who may read the state sees the preview.
+    // An agent that may read the state sees the preview.
     let (_, home) = gateway.stop();
     let gateway = start_on(home, &files.config("a", RECIPE, "  default: review_writes"));
     let (_, reload) = gateway.api("GET", "/api/reload", None);
     let consent = json!({ "digest": reload["waiting"]["digest"], "verdict": "accept" });
     let (status, said) = gateway.api("POST", "/api/reload/consent", Some(&consent));
     assert_eq!(status, 200, "a restart alone loosens nothing: {said}");
-    let shown = called(&gateway, "fs__write", &json!({ "path": "same", "text": "new" }));
+    let shown = call_as_agent(&gateway, "fs__write", &json!({ "path": "same", "text": "new" }));
     assert_eq!(shown["structuredContent"]["diff"]["fields"][0]["before"], "guess", "{shown}");
 }
 
 #[test]
 fn module_errors_reveal_no_hidden_records() {
     let config = "policy: { rules: [{ tools: get_issue, roles: [agent], then: review }] }";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let project = gateway.project();
     let made = gateway.tool("create_issue", json!({ "projectId": project, "title": "Hidden", "type": "Story" }));
     let id = made["changeId"].as_str().unwrap();
     gateway.decide(id, "approve");
-    gateway.reached(id, "applied");
+    gateway.wait_for_state(id, "applied");
     let listed = gateway.tool("list_issues", json!({ "projectId": project }));
     let issue = listed["issues"].as_array().unwrap().iter().find(|issue| issue["title"] == "Hidden").unwrap();
     let issue = issue["key"].as_str().unwrap().to_owned();
     let missing = format!("{}-99999", issue.split('-').next().unwrap());
     let mut answers = Vec::new();
     for (issue, title) in [(&issue, "Guess"), (&issue, "Hidden"), (&missing, "Guess")] {
-        let result = called(&gateway, "update_issue", &json!({ "issueId": issue, "title": title }));
+        let result = call_as_agent(&gateway, "update_issue", &json!({ "issueId": issue, "title": title }));
         answers.push(visible_text(&gateway, &result));
         assert!(!answers[0].contains("Hidden"), "{}", answers[0]);
         gateway.decide(result["structuredContent"]["changeId"].as_str().unwrap(), "reject");
@@ -609,8 +611,8 @@ fn module_errors_reveal_no_hidden_records() {
     for answer in &answers {
         assert_eq!(answer, &answers[0]);
     }
-    // What is wrong whatever is there is said at once.
-    let wrong = called(&gateway, "update_issue", &json!({ "issueId": issue, "title": "" }));
+    // An error that does not depend on the state is reported at once.
+    let wrong = call_as_agent(&gateway, "update_issue", &json!({ "issueId": issue, "title": "" }));
     assert_eq!(wrong["isError"], true, "{wrong}");
 }
 
@@ -635,7 +637,7 @@ fn argument_that_disables_dry_run_is_refused() {
     assert_eq!(files.ledger(), Vec::<String>::new(), "it was a dry run");
 }
 
-// ------------------------------------------------------------------------------------------------- what waits for what
+// ------------------------------------------------------------------------------------------------- waiting changes
 
 #[test]
 fn change_waits_for_a_lost_call_until_settled() {
@@ -644,7 +646,7 @@ fn change_waits_for_a_lost_call_until_settled() {
         let gateway = start(&files.config("a", more, "  default: review_writes"));
         let lost = propose(&gateway, "fs__die", &json!({}));
         gateway.decide(&lost, "approve");
-        let unknown = gateway.reached(&lost, "outcome_unknown");
+        let unknown = gateway.wait_for_state(&lost, "outcome_unknown");
         assert!(unknown["targetTakenUntil"].is_string(), "its call may be running: {unknown}");
         let next = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
         eventually("the server is there again", || {
@@ -659,14 +661,14 @@ fn change_waits_for_a_lost_call_until_settled() {
             let (status, settled) = act(&gateway, gateway.reviewer(), &lost, "settle", json!({ "outcome": "failed" }));
             assert_eq!(status, 200, "{settled}");
         }
-        gateway.reached(&next, "applied");
+        gateway.wait_for_state(&next, "applied");
         assert_eq!(files.ledger(), ["a die", "a write t"]);
     }
 }
 
-// ---------------------------------------------------------------------------------------------- what nobody may repeat
+// ---------------------------------------------------------------------------------------------- secrets
 
-/// Refuses each request with an error that repeats its credential.
+/// Starts a server that refuses each request with an error that repeats its credential.
 fn start_echoing_server() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -703,13 +705,13 @@ fn secret_echoed_by_a_server_is_never_shown() {
         start_echoing_server()
     );
     let options = Options { config: Some(&config), env: vec![("MODEL_KEY", secret)] };
-    let gateway = Gateway::with(&options);
+    let gateway = Gateway::with_options(&options);
     let provider = eventually("what it says is told", || {
         let (_, provider) = gateway.api("GET", "/api/servers", None);
         provider.to_string().contains("bad key: ").then_some(provider)
     });
     assert!(provider.to_string().contains("[secret]"), "{provider}");
-    let called = called(&gateway, "fs__anything", &json!({}));
+    let called = call_as_agent(&gateway, "fs__anything", &json!({}));
     for text in [gateway.log(), provider.to_string(), called.to_string()] {
         assert!(!text.contains(secret), "{text}");
     }

@@ -63,7 +63,7 @@ fn stateless_client_with_extension_gets_a_task() {
     let applied = create_task(&gateway, "Apply me");
     assert_eq!(status(&gateway, &applied).0, "working", "at once");
     gateway.decide(&applied, "approve");
-    gateway.reached(&applied, "applied");
+    gateway.wait_for_state(&applied, "applied");
     let (state, task) = status(&gateway, &applied);
     assert_eq!(state, "completed", "{task}");
     assert_eq!(task["result"]["resultType"], "complete");
@@ -112,7 +112,7 @@ fn agent_learns_of_a_reviewers_edit() {
     let told = gateway.tool("get_change", json!({ "changeId": id }));
     assert_eq!(told["status"], "pending", "{told}");
     gateway.decide(&id, "approve");
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     let (state, task) = status(&gateway, &id);
     assert_eq!(state, "completed", "{task}");
     assert_eq!(task["result"]["structuredContent"]["issue"]["title"], "As corrected", "{task}");
@@ -151,7 +151,7 @@ fn client_without_extension_gets_no_task() {
 fn tasks_belong_to_a_principal_and_survive_restart() {
     let config = "auth:\n  mode: keys\n";
     let options = Options { config: Some(config), ..Options::default() };
-    let gateway = Gateway::with(&options);
+    let gateway = Gateway::with_options(&options);
     let (mine, theirs) = (gateway.create_key("agent", "mine"), gateway.create_key("agent", "theirs"));
     let ask = |gateway: &Gateway, key: &str, method: &str, params: Value| {
         let params = mcp::with_meta(with_extension(params, &json!({})));
@@ -159,7 +159,7 @@ fn tasks_belong_to_a_principal_and_survive_restart() {
         let mut headers = mcp::modern_headers(method, &params);
         headers.push(("Authorization".into(), bearer));
         let body = mcp::request(1, method, params).to_string();
-        gateway.request("POST", "/mcp", &mcp::borrowed(&headers), body.as_bytes()).json()
+        gateway.request("POST", "/mcp", &mcp::borrow_headers(&headers), body.as_bytes()).json()
     };
     let project = ask(&gateway, &mine, "tools/call", json!({ "name": "list_projects", "arguments": {} }));
     let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
@@ -172,7 +172,7 @@ fn tasks_belong_to_a_principal_and_survive_restart() {
         assert_eq!(answer["error"]["message"], "Task not found", "as for one that does not exist");
     }
     let home = gateway.kill();
-    let gateway = Gateway::on(home, &options);
+    let gateway = Gateway::on_home(home, &options);
     let answer = ask(&gateway, &mine, "tasks/get", json!({ "taskId": id }));
     assert_eq!(answer["result"]["status"], "working", "{answer}");
     gateway.decide(&id, "approve");
@@ -202,7 +202,7 @@ fn listeners_hear_of_each_transition() {
     };
     assert_eq!(next()["status"], "working");
     gateway.decide(&other, "approve");
-    gateway.reached(&other, "applied");
+    gateway.wait_for_state(&other, "applied");
     gateway.decide(&one, "approve");
     let last = loop {
         let told = next();
@@ -315,7 +315,7 @@ fn task_lists_have_pages() {
 #[test]
 fn allowed_call_can_run_as_a_task() {
     let config = "policy:\n  rules:\n    - {name: drafts, tools: [create_issue], when: 'arguments.title == \"Draft\"', then: allow}\n";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     let session = gateway.session(LEGACY);
     let mut call = story(&gateway, "Draft");
     call["task"] = json!({});

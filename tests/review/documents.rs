@@ -65,7 +65,7 @@ impl TestProject {
     }
 
     fn gateway(&self) -> Gateway {
-        Gateway::with(&Options { config: Some(&self.config), ..Options::default() })
+        Gateway::with_options(&Options { config: Some(&self.config), ..Options::default() })
     }
 
     fn file(&self, path: &str) -> PathBuf {
@@ -228,7 +228,7 @@ fn approved_document_is_written_and_found() {
     assert!(names.contains(&"front_matter.rationale") && names.last() == Some(&"file"), "{names:?}");
     assert!(!team.file("styles").exists(), "nothing is written before");
     gateway.decide(&id, "approve");
-    let applied = gateway.reached(&id, "applied");
+    let applied = gateway.wait_for_state(&id, "applied");
     assert_eq!(applied["result"]["structuredContent"]["status"], "written", "{applied}");
     assert_eq!(fs::read_to_string(team.file("styles/names.md")).unwrap(), NEW);
     let found = tool(&gateway, "semantic_search", json!({ "query": "how is a test named", "doc_types": ["style"] }));
@@ -242,7 +242,7 @@ fn approved_document_is_written_and_found() {
     assert_eq!(fields.as_array().unwrap().len(), 1, "{fields}");
     assert_eq!((&fields[0]["before"], &fields[0]["after"]), (&json!("standard"), &json!("critical")));
     gateway.decide(id, "approve");
-    gateway.reached(id, "applied");
+    gateway.wait_for_state(id, "applied");
     assert!(fs::read_to_string(team.file("styles/names.md")).unwrap().contains("\npromotion_level: critical\n---\n"));
     let answer = tool(&gateway, "rag_query", json!({ "query": "connection pool exhausted" }));
     assert_eq!(answer["sources"][0]["path"], "styles/names.md", "critical documents come first: {answer}");
@@ -282,7 +282,7 @@ fn documents_are_deleted_and_dry_runs_need_no_review() {
     );
     assert!(team.file("notes/deploy.md").exists());
     gateway.decide(id, "approve");
-    let applied = gateway.reached(id, "applied");
+    let applied = gateway.wait_for_state(id, "applied");
     let result = &applied["result"]["structuredContent"];
     assert_eq!((&result["status"], &result["deleted_count"]), (&json!("deleted"), &json!(2)), "{applied}");
     assert!(!team.file("notes/deploy.md").exists() && team.file("problems/pool.md").exists());
@@ -291,7 +291,7 @@ fn documents_are_deleted_and_dry_runs_need_no_review() {
     // If a rule has the tool reviewed, it can include dry runs.
     let policy = "policy: { rules: [{ name: all, tools: [delete_documents], then: review }] }\n";
     let config = format!("{}{policy}", team.config);
-    let strict = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let strict = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     let dry = strict.tool("delete_documents", json!({ "project_name": "handbook", "dry_run": true }));
     assert_eq!(dry["status"], "pending", "{dry}");
 }
@@ -309,7 +309,7 @@ fn deletion_is_refused_if_the_file_was_rewritten_since() {
     assert_eq!((status, &stale["code"]), (409, &json!("CHANGE_STALE")), "{stale}");
     assert!(fs::read_to_string(team.file("notes/deploy.md")).unwrap().contains("nobody approved"));
     gateway.decide(id, "approve");
-    gateway.reached(id, "applied");
+    gateway.wait_for_state(id, "applied");
     assert!(!team.file("notes/deploy.md").exists(), "what was shown since is what goes");
 }
 
@@ -658,7 +658,7 @@ fn other_projects_resources_are_denied() {
     let team = TestProject::new();
     let rules = "policy: { rules: [{ resources: 'docs://other/**', then: deny }] }\n";
     let config = format!("{}{rules}", team.config);
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     wait_until_indexed(&gateway);
     let read = |uri: &str| gateway.modern(1, "resources/read", json!({ "uri": uri })).json();
     assert!(read("docs://handbook/problems/pool.md")["result"].is_object());
@@ -698,7 +698,7 @@ fn killed_write_keeps_file_and_runs_at_most_once() {
     for round in 0..6_u32 {
         let before = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
         let options = Options { config: Some(&team.config), ..Options::default() };
-        let gateway = Gateway::on(home.take().unwrap_or_else(|| tempfile::tempdir().unwrap()), &options);
+        let gateway = Gateway::on_home(home.take().unwrap_or_else(|| tempfile::tempdir().unwrap()), &options);
         let after = big(&format!("round {round}"));
         let change = tool(&gateway, "index_document", json!({ "path": "notes/deploy.md", "content": after }));
         let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}")).to_owned();
@@ -707,7 +707,7 @@ fn killed_write_keeps_file_and_runs_at_most_once() {
         let left = gateway.kill();
         let text = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
         assert!(text == before || text == after, "the file is one or the other");
-        let gateway = Gateway::on(left, &options);
+        let gateway = Gateway::on_home(left, &options);
         let change = eventually("it is over", || {
             let change = gateway.change(&id);
             ["applied", "outcome_unknown", "failed"].iter().any(|state| change["state"] == *state).then_some(change)
@@ -751,14 +751,14 @@ fn kill_during_indexing_loses_nothing() {
     };
     let mut seen = vec![0];
     for _ in 0..3 {
-        let gateway = Gateway::on(home, &options);
+        let gateway = Gateway::on_home(home, &options);
         let before = *seen.last().unwrap();
         eventually("more of it", || (count(&gateway.data()) > before + 100).then_some(()));
         home = gateway.kill();
         seen.push(count(&home.path().join("data")));
     }
     assert!(seen.is_sorted(), "what was done is not done again: {seen:?}");
-    let gateway = Gateway::on(home, &options);
+    let gateway = Gateway::on_home(home, &options);
     let active = tool(&gateway, "activate_project", json!({}));
     assert_eq!(active["total_docs"], 4003, "{active}");
     let found = tool(&gateway, "semantic_search", json!({ "query": "word3999x" }));

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use support::{
     Gateway, Options, eventually,
-    mcp::{self, borrowed, modern_headers, with_meta},
+    mcp::{self, borrow_headers, modern_headers, with_meta},
     stdio::Agent,
     ws::Ws,
 };
@@ -22,7 +22,7 @@ policy:
 "#;
 
 fn gateway() -> Gateway {
-    Gateway::with(&Options { config: Some(CONFIG), ..Options::default() })
+    Gateway::with_options(&Options { config: Some(CONFIG), ..Options::default() })
 }
 
 fn story(project: &str, title: &str) -> Value {
@@ -213,7 +213,7 @@ fn repeat_with_same_key_joins_the_held_call() {
     let id = change(&gateway, "Lost socket");
     drop(ws);
     gateway.decide(&id, "approve");
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     let session = gateway.session(LEGACY);
     // The order of the members does not matter.
     call["arguments"] = json!({ "type": "Story", "title": "Lost socket", "projectId": project });
@@ -243,7 +243,7 @@ fn repeat_without_a_key_is_a_duplicate() {
 #[test]
 fn held_calls_are_bounded_and_end_with_request() {
     let config = format!("limits:\n  max_streams: 2\n{CONFIG}");
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     let project = gateway.project();
     let mut held: Vec<_> = (0..2)
         .map(|n| gateway.modern_conn(n, "tools/call", with_token(story(&project, &format!("Held {n}")))))
@@ -285,7 +285,7 @@ fn capable_clients_are_asked_to_open_the_page() {
         let params = with_meta(params);
         let headers = modern_headers("tools/call", &params);
         let body = mcp::request(id, "tools/call", params).to_string();
-        gateway.request("POST", "/mcp", &borrowed(&headers), body.as_bytes()).json()
+        gateway.request("POST", "/mcp", &borrow_headers(&headers), body.as_bytes()).json()
     };
     // Stateless clients get required input, and repeat the call.
     let asked = ask(1, story(&project, "Page"))["result"].clone();

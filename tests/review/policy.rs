@@ -70,7 +70,7 @@ fn standing_rule_allows_call_until_revoked() {
     // It survives a restart, with its count of uses.
     let (status, home) = gateway.stop();
     assert!(status.success());
-    let gateway = Gateway::on(home, &Options::default());
+    let gateway = Gateway::on_home(home, &Options::default());
     assert_eq!(outcome(&gateway, &again), "done");
     let rules: Value = serde_json::from_str(&run_cli(&gateway, &key, &["rules", "--json"])).unwrap();
     let rule = &rules["rules"][0];
@@ -141,7 +141,7 @@ mcpServers:
 
     // Reviewers' decisions are in the store.
     let options = Options { config: Some(&config), ..Options::default() };
-    let gateway = Gateway::on(home, &options);
+    let gateway = Gateway::on_home(home, &options);
     let key = gateway.reviewer().to_owned();
     let id = gateway.propose("Never");
     let deny = ["changes", "rule", &id, "--deny", "--any-arguments", "--comment", "not these"];
@@ -176,7 +176,7 @@ policy:
 
 #[test]
 fn policy_test_names_rule_and_review_terms() {
-    let gateway = Gateway::with(&Options { config: Some(RULES), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(RULES), ..Options::default() });
     let key = gateway.reviewer().to_owned();
     let shown = run_cli(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Story"}"#]);
     for line in [
@@ -213,7 +213,7 @@ fn policy_test_names_rule_and_review_terms() {
 #[test]
 fn simulated_policy_allows_and_counts() {
     let config = "policy: { mode: simulate, default: deny }\n";
-    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
     assert!(gateway.log().contains("policy.mode is simulate"), "{}", gateway.log());
     assert_eq!(outcome(&gateway, &story(&gateway, "At once")), "done");
     assert_eq!(gateway.issues_titled("At once"), 1);

@@ -1,5 +1,5 @@
-//! The policy for tools of upstream servers, through the real program: claims that count once a reviewer accepted
-//! them, definitions that change, rules, and approved calls that run exactly as they were approved.
+//! Tests of the policy for upstream tools, through the real program: read-only claims that count once accepted,
+//! changing definitions, rules, and approved calls that run exactly as approved.
 
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, http::Response};
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/upstream_policy/server.py");
 
-/// What the server is given: where it notes its calls, and what it says of `read`.
+/// The files that the server uses: its ledger of calls, and the description of `read`.
 struct Files {
     dir: TempDir,
 }
@@ -15,7 +15,7 @@ struct Files {
 impl Files {
     fn new() -> Self {
         let files = Self { dir: tempfile::tempdir().unwrap() };
-        files.say("Reads");
+        files.set_description("Reads");
         files
     }
 
@@ -23,7 +23,7 @@ impl Files {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn say(&self, words: &str) {
+    fn set_description(&self, words: &str) {
         std::fs::write(self.path("words"), words).unwrap();
     }
 
@@ -51,7 +51,7 @@ fn start(home: TempDir, files: &Files) -> Gateway {
 }
 
 fn start_under(policy: &str, home: TempDir, files: &Files) -> Gateway {
-    let gateway = Gateway::on(home, &Options { config: Some(&files.config(policy)), ..Options::default() });
+    let gateway = Gateway::on_home(home, &Options { config: Some(&files.config(policy)), ..Options::default() });
     eventually("the server is connected", || (!tools(&gateway).is_empty()).then_some(()));
     gateway
 }
@@ -70,7 +70,7 @@ fn accept(gateway: &Gateway, tools: &[&Value]) -> u16 {
     gateway.api("POST", "/api/servers/fs/accept", Some(&json!({ "tools": tools }))).0
 }
 
-/// The result of a call, whose arguments are sent as this text.
+/// Calls with the arguments sent as this text, and returns the result.
 fn call(gateway: &Gateway, name: &str, arguments: &str) -> Value {
     let session = gateway.session("2025-11-25");
     let body = format!(
@@ -101,7 +101,7 @@ fn read_claims_count_while_accepted() {
     let files = Files::new();
     let gateway = start(tempfile::tempdir().unwrap(), &files);
     let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
-    assert_eq!(change["review"], json!({ "reason": "nobody has accepted yet that it only reads" }));
+    assert_eq!(change["review"], json!({ "reason": "its read-only hint has not been accepted yet" }));
     assert!(files.calls().is_empty(), "nothing was sent");
     let read = tool(&gateway, "fs__read");
     assert_eq!((&read["standing"], &read["claimsRead"]), (&json!("seen"), &json!(true)));
@@ -109,9 +109,9 @@ fn read_claims_count_while_accepted() {
     assert_eq!(call(&gateway, "fs__read", r#"{"path":"a"}"#)["content"][0]["text"], "done");
     assert_eq!(files.calls(), [r#"read {"path":"a"}"#]);
 
-    // Another definition of a tool that was accepted, and a tool that was not there: known after a restart too.
+    // A changed definition of an accepted tool, and a new tool: both are known after a restart, too.
     let (_, home) = gateway.stop();
-    files.say("Reads, and does more");
+    files.set_description("Reads, and does more");
     let gateway = start(home, &files);
     let changed = tool(&gateway, "fs__read");
     assert_eq!(changed["mark"], "TOOL_CHANGED");
@@ -133,7 +133,7 @@ fn changed_command_inherits_no_acceptance() {
     assert_eq!(accept(&gateway, &[&read]), 200);
     assert_eq!(tool(&gateway, "fs__read")["standing"], "accepted");
 
-    // By a reload: it says the same of itself, and is another program.
+    // By a reload: it describes itself in the same way, but is another program.
     let file = gateway.home.path().join("countersign.yaml");
     let original = std::fs::read_to_string(&file).unwrap();
     let write = |yaml: &str| {
@@ -154,14 +154,14 @@ fn changed_command_inherits_no_acceptance() {
     assert_eq!(changed["previous"], Value::Null);
     let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
     assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
-    // What was accepted still is what it was.
+    // The accepted definition is unchanged.
     write(&original);
     standing(&gateway, "accepted");
 
-    // By a restart; accepted anew, it counts, and then the first is no longer what was accepted.
+    // By a restart; once accepted again, it counts, and the first one is no longer accepted.
     let (_, home) = gateway.stop();
     std::fs::write(home.path().join("countersign.yaml"), &other).unwrap();
-    let gateway = Gateway::on(home, &Options { config: Some(&other), ..Options::default() });
+    let gateway = Gateway::on_home(home, &Options { config: Some(&other), ..Options::default() });
     let changed = standing(&gateway, "changed");
     assert!(gateway.log().contains("another command or address"), "{}", gateway.log());
     assert_eq!(accept(&gateway, &[&changed]), 200);
@@ -173,17 +173,17 @@ fn changed_command_inherits_no_acceptance() {
 #[test]
 fn approved_call_runs_once_with_its_exact_bytes() {
     let files = Files::new();
-    // Without rules: a condition could not tell this number exactly, and its rule would deny.
+    // Without rules: a condition could not represent this number exactly, and its rule would deny.
     let plain = "  default: review_writes\n";
     let gateway = start_under(plain, tempfile::tempdir().unwrap(), &files);
     let arguments = r#"{ "path":"/tmp/x",  "n":12345678901234567890123, "f":1.10, "e":"\u00e9", "z":{"b":1,"a":2} }"#;
     let id = pending_change_id(&call(&gateway, "fs__write", arguments));
     assert!(files.calls().is_empty());
-    // A restart between proposal and approval changes nothing.
+    // A restart between proposal and approval makes no difference.
     let (_, home) = gateway.stop();
     let gateway = start_under(plain, home, &files);
     eventually("it is approved", || (gateway.try_decide(&id, "approve", "fine").0 == 200).then_some(()));
-    gateway.reached(&id, "applied");
+    gateway.wait_for_state(&id, "applied");
     assert_eq!(files.calls(), [format!("write {arguments}")]);
     assert_eq!(gateway.try_decide(&id, "approve", "again").0, 409);
     assert_eq!(files.calls().len(), 1);
@@ -200,7 +200,7 @@ fn argument_and_role_rules_decide_and_hide_tools() {
     assert!(text.contains("POLICY_DENIED") && text.contains("keep-out") && text.contains("hands off"), "{text}");
     assert!(call(&gateway, "fs__secret", "{}")["content"][0]["text"].as_str().unwrap().contains("not-for-agents"));
     assert_eq!(call(&gateway, "fs__write", r#"{"path":"/notes/a"}"#)["content"][0]["text"], "done");
-    // What a condition cannot tell is reviewed, or, where a rule would deny, denied.
+    // If a condition cannot decide, the call is reviewed, or denied if a rule would deny it.
     let change = call(&gateway, "fs__write", r#"{"path":"/notes/a","path":"/etc/passwd"}"#);
     assert_eq!(change["isError"], true, "{change}");
     let unclear = call(&gateway, "fs__write", "{}");

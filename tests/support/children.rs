@@ -1,4 +1,4 @@
-//! Children for tests, what they sent, and which of their processes live.
+//! Child servers for tests: what they sent, and which of their processes are alive.
 
 use std::{
     collections::BTreeMap,
@@ -19,22 +19,22 @@ use countersign_upstream::{
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Never a measure of speed: only so that a broken test ends.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Not a measure of speed: it only makes a broken test end.
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/upstreams/upstream_child/server.py");
 
-/// Whose guards these are: the library under test is of these sources, and so must the guard be.
-pub use super::built as gateway;
+/// The guard's program; it must be built from the same sources as the library under test.
+pub use super::built_binary as gateway;
 
-/// A word that stands in the arguments of every process of one test.
-pub fn marker() -> String {
+/// Returns a unique text that is in the arguments of every process of one test.
+pub fn new_marker() -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     format!("marker-{}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The processes with that marker in their arguments.
-pub fn alive(marker: &str) -> Vec<i32> {
+/// Returns the processes with this marker in their arguments.
+pub fn processes_with(marker: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -46,10 +46,10 @@ pub fn alive(marker: &str) -> Vec<i32> {
     found
 }
 
-/// The guard of a child that has no other process: the one whose program is the gateway's.
-pub fn guard(marker: &str) -> i32 {
+/// Returns the guard of a child without other processes: the process whose program is the gateway's.
+pub fn guard_of(marker: &str) -> i32 {
     let program = std::fs::canonicalize(gateway()).unwrap();
-    let guards: Vec<i32> = alive(marker)
+    let guards: Vec<i32> = processes_with(marker)
         .into_iter()
         .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
         .collect();
@@ -57,13 +57,13 @@ pub fn guard(marker: &str) -> i32 {
     guards[0]
 }
 
-/// Dead guards that this process has not taken leave of.
+/// Returns how many dead guards this process has not reaped.
 pub fn zombie_guards() -> usize {
     let me = format!(" Z {} ", std::process::id());
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
     stats
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
-        // The name is cut off at 15 bytes.
+        // The kernel cuts the name at 15 bytes.
         .filter(|stat| stat.contains("(countersign-und)") && stat.contains(&me))
         .count()
 }
@@ -71,16 +71,16 @@ pub fn zombie_guards() -> usize {
 pub async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        assert!(start.elapsed() < MAX_WAIT, "never: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 pub async fn within_max_wait<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(MAX_WAIT, future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Keeps what it hears.
+/// Records notifications and requests.
 #[derive(Default)]
 pub struct RecordingListener {
     pub notifications: Mutex<Vec<(String, String)>>,
@@ -104,7 +104,7 @@ impl Listener for RecordingListener {
     }
 }
 
-/// A child that runs.
+/// A running child.
 pub struct Child {
     pub link: Arc<dyn Link>,
     pub marker: String,
@@ -130,7 +130,7 @@ pub fn connector(config: UpstreamConfig, data: &Path) -> ChildConnector {
 
 impl Child {
     pub async fn start(flags: &[&str]) -> Self {
-        let marker = marker();
+        let marker = new_marker();
         let config = config(&marker, flags);
         Self::start_with(&marker, |data| connector(config, data)).await
     }
@@ -156,7 +156,7 @@ impl Child {
         within_max_wait(method, request).await
     }
 
-    /// The result, as the server wrote it.
+    /// Returns the result exactly as the server wrote it.
     pub async fn result(&self, method: &str, params: &str) -> String {
         match self.call(method, params).await {
             Ok(Response::Result(result)) => result.get().to_owned(),
@@ -172,13 +172,13 @@ impl Child {
         within_max_wait("its end", self.link.closed().cancelled()).await;
     }
 
-    /// Until no process of it is left.
+    /// Waits until no process of the child is left.
     pub async fn wait_until_gone(&self) {
-        wait_until("all processes gone", || alive(&self.marker).is_empty()).await;
+        wait_until("all processes gone", || processes_with(&self.marker).is_empty()).await;
     }
 }
 
-/// What a log has written.
+/// A buffer for log output.
 #[derive(Clone, Default)]
 pub struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! A home of its own for each test, the program as a child process in it, and ends of what was started.
+//! A separate home for each test, with the program as a child process, and cleanup of everything started in it.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -10,10 +10,10 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// Far longer than anything takes: only a hang is an error.
+/// Far longer than any step takes: only a hang exceeds it.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// A home directory, and the data directory in it.
+/// A home directory with its data directory.
 pub struct Home {
     dir: tempfile::TempDir,
     vars: Vec<(String, String)>,
@@ -43,7 +43,7 @@ impl Home {
         path
     }
 
-    /// The program with this home and nothing else of our environment.
+    /// Returns a command for the program with this home and an otherwise empty environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(super::binary());
         command.args(arguments).env_clear().env("HOME", self.path()).env("PATH", "/usr/bin:/bin");
@@ -52,12 +52,12 @@ impl Home {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub fn run(&self, arguments: &[&str]) -> RunResult {
         RunResult(self.command(arguments).output().unwrap())
     }
 
-    /// Runs it with variables.
+    /// Runs the program with extra variables.
     pub fn run_with(&self, vars: &[(&str, &str)], arguments: &[&str]) -> RunResult {
         RunResult(self.command(arguments).envs(vars.iter().copied()).output().unwrap())
     }
@@ -67,7 +67,8 @@ impl Home {
         serde_json::from_str(&text).ok()
     }
 
-    /// One request to the gateway of this home, with that key or as the local agent; the head and the body of its answer.
+    /// Sends one request to the gateway of this home, with a key or as the local agent; returns the head and the body
+    /// of the response.
     pub fn ask(&self, method: &str, path: &str, key: Option<&str>, body: &str) -> (String, String) {
         let url = self.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
         let address = url.strip_prefix("http://").unwrap();
@@ -91,7 +92,7 @@ impl Home {
     }
 }
 
-/// A gateway that was started in the background must not outlive its test.
+/// A gateway started in the background must not outlive its test.
 impl Drop for Home {
     fn drop(&mut self) {
         if let Some(pid) = self.gateway_pid() {
@@ -101,7 +102,7 @@ impl Drop for Home {
     }
 }
 
-/// The JSON object in a body, which may have come in chunks.
+/// Returns the JSON object in a body, which may be chunked.
 #[track_caller]
 pub fn object_in(body: &str) -> serde_json::Value {
     let start = body.find('{').unwrap_or_else(|| panic!("no object: {body}"));
@@ -131,7 +132,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// How a run ended.
+/// The result of a finished run.
 pub struct RunResult(pub Output);
 
 impl RunResult {
@@ -195,14 +196,14 @@ impl Lines {
         stdin.flush().unwrap();
     }
 
-    /// The next line; empty at the end.
+    /// Returns the next line; empty at the end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line
     }
 
-    /// Pings, and checks the answer.
+    /// Sends a ping and checks the answer.
     #[track_caller]
     pub fn ping(&mut self, id: &str) {
         self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
@@ -213,7 +214,7 @@ impl Lines {
         assert!(answer["result"].is_object(), "{line}");
     }
 
-    /// Sends a line and takes the next one as its answer.
+    /// Sends a line and parses the next one as its answer.
     #[track_caller]
     pub fn ask(&mut self, line: &str) -> serde_json::Value {
         self.send(line);
@@ -228,12 +229,12 @@ impl Lines {
         panic!("{what}; stderr: {said}");
     }
 
-    /// Ends its input.
+    /// Closes the child's stdin.
     pub fn close(&mut self) {
         self.stdin = None;
     }
 
-    /// Waits for its end: exit code, the rest of stdout, stderr.
+    /// Waits for the end: returns the exit code, the rest of stdout, and stderr.
     pub fn finish(mut self) -> (i32, String, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();

@@ -1,4 +1,4 @@
-//! A gateway's REST endpoint that answers what a test tells it to, over raw sockets, and notes what it was asked.
+//! A fake REST endpoint over raw sockets that answers as the test says, and records its requests.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -15,32 +15,33 @@ pub struct RecordedRequest {
     pub body: serde_json::Value,
 }
 
-/// What is written on the connection, which is closed after it.
+/// Returns the bytes to write on the connection, which is closed afterwards.
 pub type Handler = dyn Fn(&RecordedRequest, usize) -> String + Send + Sync;
 
 pub struct FakeGateway {
     pub url: String,
-    asked: Arc<Mutex<Vec<RecordedRequest>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl FakeGateway {
-    /// `handler` gets the request and how many came before it. The thread ends with the test's process.
+    /// Starts the endpoint. `handler` gets the request and how many preceded it. The thread ends with the test's
+    /// process.
     pub fn start(handler: impl Fn(&RecordedRequest, usize) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (notes, handler): (_, Arc<Handler>) = (Arc::clone(&asked), Arc::new(handler));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (notes, handler): (_, Arc<Handler>) = (Arc::clone(&requests), Arc::new(handler));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (notes, handler) = (Arc::clone(&notes), Arc::clone(&handler));
                 thread::spawn(move || answer(stream.unwrap(), &notes, &*handler));
             }
         });
-        Self { url, asked }
+        Self { url, requests }
     }
 
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.asked.lock().unwrap().clone()
+        self.requests.lock().unwrap().clone()
     }
 }
 
@@ -95,7 +96,7 @@ pub fn problem(status: &str, code: &str, detail: &str) -> String {
     json(status, &body)
 }
 
-/// A stream that says this and breaks off.
+/// Returns a stream that sends this text and breaks off.
 pub fn event_stream(body: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     format!("{head}{:x}\r\n{body}\r\n", body.len())

@@ -1,4 +1,4 @@
-//! A raw HTTP/1.1 client over one socket: sends the bytes it is given, and reads answers and event streams.
+//! A raw HTTP/1.1 client over one socket: sends the given bytes, and reads responses and event streams.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -8,16 +8,16 @@ use std::{
 
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::MAX_WAIT;
 
-/// A connection and what was read of it but not yet used.
+/// A connection with its unread input.
 pub struct Conn {
     stream: TcpStream,
     address: SocketAddr,
     buffer: Vec<u8>,
 }
 
-/// An answer with its whole body.
+/// A response with its whole body.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -25,14 +25,14 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-/// The head of an answer whose body is still to be read.
+/// The head of a response whose body has not been read.
 #[derive(Debug)]
 pub struct Head {
     pub status: u16,
     pub headers: Vec<(String, String)>,
 }
 
-/// One event of a stream. `None` where the field was not there.
+/// One event of a stream; fields that were absent are `None`.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Event {
     pub id: Option<String>,
@@ -82,7 +82,7 @@ impl Response {
         serde_json::from_slice(&self.body).ok()
     }
 
-    /// The JSON-RPC error's number, if the answer is one.
+    /// Returns the number of the JSON-RPC error, if the response is one.
     pub fn code(&self) -> Option<i64> {
         self.json_or_null()["error"]["code"].as_i64()
     }
@@ -93,20 +93,20 @@ impl Conn {
         Self::try_open(address).unwrap()
     }
 
-    /// As [`Conn::open`], for a gateway that may be gone.
+    /// Connects like [`Conn::open`], to a gateway that may be gone.
     pub fn try_open(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(MAX_WAIT))?;
         Ok(Self { stream, address, buffer: Vec::new() })
     }
 
-    /// Sends exactly these bytes. A peer that has closed already is no error here: the answer tells.
+    /// Sends exactly these bytes. A closed connection is no error here, because the response will show it.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends a request; `Host` and `Content-Length` are added where they are not given.
+    /// Sends a request; adds `Host` and `Content-Length` if they are missing.
     pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         let has = |name: &str| headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
@@ -125,13 +125,13 @@ impl Conn {
         self.send(&bytes);
     }
 
-    /// The next answer, with its body.
+    /// Reads the next response with its body.
     #[track_caller]
     pub fn response(&mut self) -> Response {
         self.try_response().expect("the connection was closed without an answer")
     }
 
-    /// As [`Conn::response`]; `None` when the peer closes instead.
+    /// Reads the next response; `None` if the peer closes instead.
     pub fn try_response(&mut self) -> Option<Response> {
         let head = self.try_head()?;
         let body = if head.header("transfer-encoding").is_some_and(|value| value.contains("chunked")) {
@@ -145,7 +145,7 @@ impl Conn {
         } else if matches!(head.status, 100..=199 | 202 | 204 | 304) {
             Vec::new()
         } else {
-            self.rest()
+            self.read_to_end()
         };
         Some(Response { status: head.status, headers: head.headers, body })
     }
@@ -175,16 +175,16 @@ impl Conn {
         Some(Head { status, headers })
     }
 
-    /// The next event of a chunked stream that has data, an id or a name; comments are passed over. `None` at its end.
+    /// Returns the next event of a chunked stream that has data, an id or a name; skips comments. `None` at the end.
     pub fn event(&mut self) -> Option<Event> {
-        self.event_within(PATIENCE)
+        self.event_within(MAX_WAIT)
     }
 
-    /// As [`Conn::event`], `None` also when there is none in time.
+    /// Returns the next event like [`Conn::event`]; `None` also after the time limit.
     pub fn event_within(&mut self, time: Duration) -> Option<Event> {
         let end = Instant::now() + time;
         let mut text = std::mem::take(&mut self.buffer);
-        // The chunk framing is taken off as it comes; what is no whole event yet stays in `pending`.
+        // Chunks are decoded as they arrive; an incomplete event stays in `pending`.
         let mut pending = String::new();
         loop {
             while let Some((chunk, used)) = take_chunk(&text) {
@@ -196,7 +196,7 @@ impl Conn {
                 while let Some(stop) = pending.find("\n\n") {
                     let block: String = pending.drain(..stop + 2).collect();
                     if let Some(event) = parse_event(&block) {
-                        // Give back what belongs to the next event, as a chunk of its own.
+                        // The rest belongs to the next event and is put back as a chunk.
                         let mut back = Vec::new();
                         if !pending.is_empty() {
                             back.extend_from_slice(format!("{:x}\r\n{pending}\r\n", pending.len()).as_bytes());
@@ -221,13 +221,13 @@ impl Conn {
         }
     }
 
-    /// The next event of an event stream, which must be there.
+    /// Returns the next event of an event stream; panics if there is none.
     #[track_caller]
     pub fn expect_event(&mut self) -> Event {
         self.event().expect("an event")
     }
 
-    /// One line of bytes up to and without `\n`.
+    /// Reads one line of bytes up to and without `\n`.
     pub fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -250,15 +250,15 @@ impl Conn {
         Some(self.buffer.drain(..count).collect())
     }
 
-    /// Everything up to the peer's close.
-    pub fn rest(&mut self) -> Vec<u8> {
+    /// Reads everything up to the peer's close.
+    pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.read().is_some_and(|read| read > 0) {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// Whether the peer has closed: nothing more can be read.
+    /// Returns `true` if the peer has closed the connection.
     #[track_caller]
-    pub fn closed(&mut self) -> bool {
+    pub fn is_closed(&mut self) -> bool {
         loop {
             match self.read() {
                 Some(0) => return true,
@@ -268,7 +268,7 @@ impl Conn {
         }
     }
 
-    /// Stops sending, and goes on reading.
+    /// Closes the sending side, and continues reading.
     pub fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -286,15 +286,15 @@ impl Conn {
     }
 
     fn read(&mut self) -> Option<usize> {
-        self.read_within(PATIENCE)
+        self.read_within(MAX_WAIT)
     }
 
-    /// As [`Conn::read_within`], where what was read before and is not used yet counts too.
+    /// Reads like [`Conn::read_within`], but unread input counts too.
     pub fn arrived_within(&mut self, time: Duration) -> Option<usize> {
         if self.buffer.is_empty() { self.read_within(time) } else { Some(self.buffer.len()) }
     }
 
-    /// Reads once: 0 at the end, `None` when nothing came in time. A reset counts as the end.
+    /// Reads once: returns 0 at the end, `None` if nothing came in time. A reset counts as the end.
     pub fn read_within(&mut self, time: Duration) -> Option<usize> {
         self.stream.set_read_timeout(Some(time.max(Duration::from_millis(1)))).unwrap();
         let mut chunk = vec![0; 64 << 10];
@@ -309,7 +309,7 @@ impl Conn {
     }
 }
 
-/// The first whole chunk and how many bytes it takes up.
+/// Returns the first complete chunk and how many bytes it occupies.
 fn take_chunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let line = bytes.windows(2).position(|two| two == b"\r\n")?;
     let size = std::str::from_utf8(&bytes[..line]).ok()?.split(';').next()?.trim();

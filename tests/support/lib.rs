@@ -1,9 +1,10 @@
-//! What the black-box tests share: the real program as a child process, and raw clients that send and read bytes.
+//! Shared parts of the black-box tests: the real program as a child process, and raw clients that send and read bytes.
 //!
-//! Nothing here but [`children`] knows the gateway's code: what a test sends is what stands on the wire.
+//! Only [`children`] uses the gateway's code: other tests send what is literally on the wire.
 //!
-//! No port is chosen before it is bound. A gateway under test binds port 0, and its tests learn where it listens from the
-//! `gateway.json` in its data directory, which names the process that wrote it: an answer is never somebody else's.
+//! No port is chosen before it is bound. A gateway under test binds port 0, and its tests read the address from
+//! `gateway.json` in its data directory. The file names the process that wrote it, so an answer never comes from
+//! another program.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,23 +41,23 @@ use tempfile::TempDir;
 
 use self::http::{Conn, Response};
 
-/// How long a test waits for something that must happen before it calls it a failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The time that a test waits for something that must happen.
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// What to give as `--listen`: whatever port is free when it is bound.
+/// The value of `--listen`: any port that is free when it is bound.
 pub const LISTEN: &str = "127.0.0.1:0";
 
-/// The program under test: the one of these sources, or what `COUNTERSIGN_TEST_BIN` names, such as an older one that a
-/// new test must fail with.
+/// Returns the program under test: the one of these sources, or the one that `COUNTERSIGN_TEST_BIN` names, such as an
+/// older build with which a new test must fail.
 #[must_use]
 pub fn binary() -> PathBuf {
-    std::env::var_os("COUNTERSIGN_TEST_BIN").map_or_else(built, PathBuf::from)
+    std::env::var_os("COUNTERSIGN_TEST_BIN").map_or_else(built_binary, PathBuf::from)
 }
 
-/// The program of these sources. Cargo builds it before it runs a test of this package, and says where it lies; to a test
-/// program that is run by hand it lies where Cargo puts it.
+/// Returns the program of these sources. Cargo builds it before a test of this package and passes its path; for a test
+/// program run by hand, it is in Cargo's usual place.
 #[must_use]
-pub fn built() -> PathBuf {
+pub fn built_binary() -> PathBuf {
     let beside = || {
         let test = std::env::current_exe().unwrap();
         test.parent().unwrap().with_file_name("countersign-under-test")
@@ -64,7 +65,7 @@ pub fn built() -> PathBuf {
     std::env::var_os("CARGO_BIN_EXE_countersign-under-test").map_or_else(beside, PathBuf::from)
 }
 
-/// A command that runs the program with nothing of the developer's own environment but what it needs.
+/// Returns a command for the program with only the necessary parts of the developer's environment.
 #[must_use]
 pub fn command(env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(binary());
@@ -78,17 +79,18 @@ pub fn command(env: &[(&str, &str)]) -> Command {
     command
 }
 
-/// As [`command`], of what works on that data directory and the store that belongs to it. Its arguments are yet to come.
+/// Returns a command like [`command`] that works on a data directory and the store that belongs to it. The caller adds
+/// the arguments.
 #[must_use]
 pub fn command_on(data: &Path) -> Command {
     let mut command = command(&[]);
-    postgres::set(&mut command, data);
+    postgres::set_store_env(&mut command, data);
     command
 }
 
-/// A port of loopback that is taken and at which nobody answers: who connects is refused, for as long as this lives.
+/// A loopback port that is bound but not listened on: connections are refused for as long as this lives.
 pub struct DeadPort {
-    /// Bound, and not listened on.
+    /// Bound, but not listening.
     socket: OwnedFd,
     pub address: SocketAddr,
 }
@@ -96,17 +98,17 @@ pub struct DeadPort {
 impl DeadPort {
     #[must_use]
     pub fn new() -> Self {
-        Self::at(([127, 0, 0, 1], 0).into()).unwrap()
+        Self::at_address(([127, 0, 0, 1], 0).into()).unwrap()
     }
 
-    /// Where somebody listened until now.
+    /// Takes the port of a listener that has ended.
     ///
     /// # Errors
-    /// Somebody listens there still.
-    pub fn at(address: SocketAddr) -> std::io::Result<Self> {
+    /// Fails if the listener still exists.
+    pub fn at_address(address: SocketAddr) -> std::io::Result<Self> {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Connections of the one before may not be gone yet. Afterwards the port is nobody else's, as a new one is.
+        // Connections of the previous listener may linger. Once bound, the port belongs to nobody else.
         sockopt::set_socket_reuseaddr(&socket, address.port() != 0)?;
         bind(&socket, &address)?;
         sockopt::set_socket_reuseaddr(&socket, false)?;
@@ -114,20 +116,20 @@ impl DeadPort {
         Ok(Self { socket, address })
     }
 
-    /// Somebody is there now, without a moment in which the port could become another's.
+    /// Starts listening, without a moment in which another program could take the port.
     #[must_use]
     pub fn listen(self) -> TcpListener {
-        // Connections of the one before may not be gone yet.
+        // Connections of the previous listener may linger.
         rustix::net::sockopt::set_socket_reuseaddr(&self.socket, true).unwrap();
         rustix::net::listen(&self.socket, 128).unwrap();
         self.socket.into()
     }
 }
 
-/// Asks every 10 ms until there is an answer; panics after [`MAX_WAIT`].
+/// Polls every 10 ms until there is a result; panics after [`MAX_WAIT`].
 #[track_caller]
 pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + MAX_WAIT;
     loop {
         if let Some(value) = check() {
             return value;
@@ -137,10 +139,10 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sends a signal to a process of ours, by its id.
+/// Sends a signal to one of our processes by its id.
 pub fn signal(pid: u32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    // It may be gone already.
+    // The process may be gone already.
     let _ = rustix::process::kill_process(pid, signal);
 }
 
@@ -148,9 +150,9 @@ pub fn signal(pid: u32, signal: rustix::process::Signal) {
 pub struct Process(pub Child);
 
 impl Process {
-    /// Waits until it has ended by itself.
+    /// Waits until the process ends by itself.
     #[track_caller]
-    pub fn ended(&mut self) -> ExitStatus {
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
         eventually("the process ends", || self.0.try_wait().unwrap())
     }
 
@@ -166,52 +168,52 @@ impl Drop for Process {
     }
 }
 
-/// How a gateway is to be started.
+/// Options for starting a gateway.
 #[derive(Default)]
 pub struct Options<'a> {
     pub env: Vec<(&'a str, &'a str)>,
-    /// YAML, if there is to be a file.
+    /// The configuration file as YAML, if any.
     pub config: Option<&'a str>,
 }
 
-/// `countersign serve` on a free port of loopback with a data directory of its own.
+/// A `countersign serve` on a free loopback port with its own data directory.
 pub struct Gateway {
     pub process: Process,
     pub port: u16,
-    /// Holds the data directory and the log; goes with the gateway.
+    /// The data directory and the log, removed with the gateway.
     pub home: TempDir,
-    /// A reviewer's key, made when first needed.
+    /// A reviewer's key, created when first needed.
     key: std::sync::OnceLock<String>,
 }
 
 impl Gateway {
     #[must_use]
     pub fn start() -> Self {
-        Self::with(&Options::default())
+        Self::with_options(&Options::default())
     }
 
     #[must_use]
-    pub fn with(options: &Options) -> Self {
-        Self::on(tempfile::tempdir().unwrap(), options)
+    pub fn with_options(options: &Options) -> Self {
+        Self::on_home(tempfile::tempdir().unwrap(), options)
     }
 
-    /// Starts on what another one has left.
+    /// Starts a gateway on another one's data.
     #[must_use]
-    pub fn on(home: TempDir, options: &Options) -> Self {
+    pub fn on_home(home: TempDir, options: &Options) -> Self {
         let mut process = Self::spawn(home.path(), options);
-        let Some(port) = listening(&mut process, &home.path().join("data")) else {
+        let Some(port) = wait_until_ready(&mut process, &home.path().join("data")) else {
             panic!("the gateway does not start:\n{}", log_of(home.path()));
         };
         Self { process, port, home, key: std::sync::OnceLock::new() }
     }
 
-    /// Starts one and waits for nothing: it may end before it listens. See [`listening`].
+    /// Starts a gateway without waiting: it may end before it listens. See [`wait_until_ready`].
     #[must_use]
     pub fn spawn(home: &Path, options: &Options) -> Process {
         let log = File::options().create(true).append(true).open(home.join("log")).unwrap();
         let mut command = command(&options.env);
         command.args(["serve", "--listen", LISTEN, "--data"]).arg(home.join("data"));
-        postgres::set(&mut command, &home.join("data"));
+        postgres::set_store_env(&mut command, &home.join("data"));
         if let Some(config) = options.config {
             let path = home.join("countersign.yaml");
             std::fs::write(&path, config).unwrap();
@@ -230,7 +232,7 @@ impl Gateway {
         self.home.path().join("data")
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     #[must_use]
     pub fn log(&self) -> String {
         log_of(self.home.path())
@@ -241,7 +243,7 @@ impl Gateway {
         Conn::open(self.address())
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a separate connection.
     #[track_caller]
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         let mut conn = self.connect();
@@ -249,18 +251,18 @@ impl Gateway {
         conn.response()
     }
 
-    /// Makes an API key with the command line.
+    /// Creates an API key with the command line.
     #[must_use]
     pub fn create_key(&self, role: &str, name: &str) -> String {
         create_key(&self.data(), role, name)
     }
 
-    /// The key of the reviewer `alice`.
+    /// Returns the key of the reviewer `alice`.
     pub fn reviewer(&self) -> &str {
         self.key.get_or_init(|| self.create_key("reviewer", "alice"))
     }
 
-    /// A REST call by `alice`.
+    /// Calls the REST API as `alice`.
     #[track_caller]
     pub fn api(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         self.api_as(self.reviewer(), method, path, body)
@@ -275,7 +277,7 @@ impl Gateway {
         (response.status, response.json_or_null())
     }
 
-    /// The change as the reviewer sees it.
+    /// Returns the change as the reviewer sees it.
     #[track_caller]
     pub fn change(&self, id: &str) -> Value {
         let (status, change) = self.api("GET", &format!("/api/changes/{id}"), None);
@@ -283,7 +285,7 @@ impl Gateway {
         change
     }
 
-    /// Decides on the change as it stands; answers status and body.
+    /// Decides on the current version of the change; returns status and body.
     #[track_caller]
     pub fn try_decide(&self, id: &str, decision: &str, comment: &str) -> (u16, Value) {
         let change = self.change(id);
@@ -302,17 +304,17 @@ impl Gateway {
 
     /// Waits until the change is in that state.
     #[track_caller]
-    pub fn reached(&self, id: &str, state: &str) -> Value {
+    pub fn wait_for_state(&self, id: &str, state: &str) -> Value {
         eventually(&format!("{id} is {state}"), || Some(self.change(id)).filter(|change| change["state"] == state))
     }
 
-    /// SIGTERM; answers how it ended, and what it leaves.
+    /// Sends SIGTERM; returns the exit status and the data that remain.
     pub fn stop(mut self) -> (ExitStatus, TempDir) {
         self.process.terminate();
-        (self.process.ended(), self.home)
+        (self.process.wait_for_exit(), self.home)
     }
 
-    /// SIGKILL; answers what it leaves.
+    /// Sends SIGKILL; returns the data that remain.
     #[must_use]
     pub fn kill(mut self) -> TempDir {
         self.process.0.kill().unwrap();
@@ -321,14 +323,14 @@ impl Gateway {
     }
 }
 
-/// Makes an API key with the command line, whether a gateway runs or not.
+/// Creates an API key with the command line, whether a gateway runs or not.
 #[track_caller]
 #[must_use]
 pub fn create_key(data: &Path, role: &str, name: &str) -> String {
     create_key_by(command_on(data), data, role, name)
 }
 
-/// As [`create_key`], in the store at that address.
+/// Creates an API key like [`create_key`], in the store at that address.
 #[track_caller]
 #[must_use]
 pub fn create_key_in(store: &str, data: &Path, role: &str, name: &str) -> String {
@@ -343,7 +345,7 @@ fn create_key_by(mut command: Command, data: &Path, role: &str, name: &str) -> S
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Runs the program to its end; answers exit code, stdout, stderr.
+/// Runs the program to its end; returns exit code, stdout and stderr.
 pub fn run(args: &[&str]) -> (Option<i32>, String, String) {
     let data = args.iter().skip_while(|arg| **arg != "--data").nth(1);
     let mut command = data.map_or_else(|| command(&[]), |data| command_on(Path::new(data)));
@@ -356,10 +358,10 @@ fn log_of(home: &Path) -> String {
     std::fs::read_to_string(home.join("log")).unwrap_or_default()
 }
 
-/// What `gateway.json` in this data directory says, once it is of this process; `None` if the process ends before. A file
-/// that another gateway has left there is passed over.
-fn published(process: &mut Process, data: &Path) -> Option<Value> {
-    let end = Instant::now() + PATIENCE;
+/// Returns the content of `gateway.json` once this process has written it, ignoring an older file; `None` if the
+/// process ends before.
+fn gateway_file_of(process: &mut Process, data: &Path) -> Option<Value> {
+    let end = Instant::now() + MAX_WAIT;
     while Instant::now() < end {
         let text = std::fs::read(data.join("gateway.json")).unwrap_or_default();
         let file: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -374,19 +376,20 @@ fn published(process: &mut Process, data: &Path) -> Option<Value> {
     None
 }
 
-/// Where this process listens, as it says itself in its data directory; `None` if it ends before or takes too long.
-pub fn address(process: &mut Process, data: &Path) -> Option<SocketAddr> {
-    let file = published(process, data)?;
+/// Returns the address that this process has published in its data directory; `None` if it ends before or takes too
+/// long.
+pub fn published_address(process: &mut Process, data: &Path) -> Option<SocketAddr> {
+    let file = gateway_file_of(process, data)?;
     let url = file["url"].as_str().unwrap();
     Some(url.split_once("://").unwrap().1.parse().unwrap())
 }
 
-/// The port of this gateway, once `/health` there says that it is ready; `None` if it ends before or takes too long.
-pub fn listening(process: &mut Process, data: &Path) -> Option<u16> {
-    let address = address(process, data)?;
-    let end = Instant::now() + PATIENCE;
+/// Returns the gateway's port once `/health` reports that it is ready; `None` if it ends before or takes too long.
+pub fn wait_until_ready(process: &mut Process, data: &Path) -> Option<u16> {
+    let address = published_address(process, data)?;
+    let end = Instant::now() + MAX_WAIT;
     while Instant::now() < end {
-        // It holds the port until it ends, so whoever answers while it lives is it.
+        // The process holds the port until it ends, so any answer while it runs is its own.
         let status = Conn::try_open(address).ok().and_then(|mut conn| {
             conn.request("GET", "/health", &[], b"");
             conn.try_response().map(|response| response.status)

@@ -1,4 +1,4 @@
-//! MCP over raw HTTP: both eras, with every header visible.
+//! MCP over raw HTTP in both eras, with every header visible.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ pub fn initialize_params(version: &str) -> Value {
     json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}})
 }
 
-/// What a modern request carries.
+/// Returns the `_meta` of a modern request.
 pub fn meta() -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -33,7 +33,7 @@ pub fn meta() -> Value {
     })
 }
 
-/// `params` with the modern `_meta`; what `params._meta` has already wins.
+/// Returns `params` with the modern `_meta`; members that are present already win.
 pub fn with_meta(params: Value) -> Value {
     let mut params = params;
     let mut all = meta();
@@ -49,7 +49,7 @@ pub fn with_meta(params: Value) -> Value {
     params
 }
 
-/// The headers of a modern request.
+/// Returns the headers of a modern request.
 pub fn modern_headers(method: &str, params: &Value) -> Vec<(String, String)> {
     let mut headers: Vec<(String, String)> = vec![
         (JSON.0.into(), JSON.1.into()),
@@ -69,12 +69,12 @@ pub fn modern_headers(method: &str, params: &Value) -> Vec<(String, String)> {
     headers
 }
 
-pub fn borrowed(headers: &[(String, String)]) -> Vec<(&str, &str)> {
+pub fn borrow_headers(headers: &[(String, String)]) -> Vec<(&str, &str)> {
     headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 impl Gateway {
-    /// POSTs to `/mcp` with what every client sends, and these headers.
+    /// Posts to `/mcp` with the usual headers and these.
     #[track_caller]
     pub fn post(&self, headers: &[(&str, &str)], body: &str) -> Response {
         let mut all = vec![JSON, ACCEPT];
@@ -82,34 +82,34 @@ impl Gateway {
         self.request("POST", "/mcp", &all, body.as_bytes())
     }
 
-    /// A modern request by the book.
+    /// Sends a correct modern request.
     #[track_caller]
     pub fn modern(&self, id: i64, method: &str, params: Value) -> Response {
         self.modern_conn(id, method, params).response()
     }
 
-    /// As [`Gateway::stateless_revision`], with the answer still to be read.
+    /// Sends a request like [`Gateway::modern`], and leaves the response unread.
     #[track_caller]
     pub fn modern_conn(&self, id: i64, method: &str, params: Value) -> Conn {
         let params = with_meta(params);
         let headers = modern_headers(method, &params);
         let mut conn = self.connect();
-        conn.request("POST", "/mcp", &borrowed(&headers), request(id, method, params).to_string().as_bytes());
+        conn.request("POST", "/mcp", &borrow_headers(&headers), request(id, method, params).to_string().as_bytes());
         conn
     }
 
-    /// A handshake session, initialized.
+    /// Opens and initializes a handshake session.
     #[track_caller]
     pub fn session(&self, version: &'static str) -> Session<'_> {
-        let session = self.opened(version);
+        let session = self.session_without_initialized(version);
         let accepted = session.post(&notification("notifications/initialized").to_string());
         assert_eq!((accepted.status, accepted.body.len()), (202, 0), "{}", accepted.text());
         session
     }
 
-    /// A handshake session that has not said `notifications/initialized`.
+    /// Opens a handshake session without sending `notifications/initialized`.
     #[track_caller]
-    pub fn opened(&self, version: &'static str) -> Session<'_> {
+    pub fn session_without_initialized(&self, version: &'static str) -> Session<'_> {
         let response = self.post(&[], &request(0, "initialize", initialize_params(version)).to_string());
         assert_eq!(response.status, 200, "{}", response.text());
         assert_eq!(response.json()["result"]["protocolVersion"], version);
@@ -117,7 +117,7 @@ impl Gateway {
         Session { gateway: self, id, version }
     }
 
-    /// Calls a tool over the modern era and returns its `structuredContent`.
+    /// Calls a tool in the modern era and returns its `structuredContent`.
     #[track_caller]
     pub fn tool(&self, name: &str, arguments: Value) -> Value {
         let answer = self.modern(1, "tools/call", json!({"name": name, "arguments": arguments})).json();
@@ -126,13 +126,13 @@ impl Gateway {
         answer["result"]["structuredContent"].clone()
     }
 
-    /// The id of the sample project.
+    /// Returns the id of the sample project.
     #[track_caller]
     pub fn project(&self) -> String {
         self.tool("list_projects", json!({}))["projects"][0]["id"].as_str().expect("a project").to_owned()
     }
 
-    /// Proposes a Story; answers the change's id.
+    /// Proposes a Story, and returns the change's id.
     #[track_caller]
     pub fn propose(&self, title: &str) -> String {
         let arguments = json!({"projectId": self.project(), "title": title, "type": "Story"});
@@ -141,7 +141,7 @@ impl Gateway {
         change["changeId"].as_str().unwrap().to_owned()
     }
 
-    /// How many issues have that title.
+    /// Returns how many issues have this title.
     #[track_caller]
     pub fn issues_titled(&self, title: &str) -> usize {
         let mut found = 0;
@@ -173,19 +173,19 @@ impl Session<'_> {
         headers
     }
 
-    /// POSTs these bytes as the session.
+    /// Posts these bytes in the session.
     #[track_caller]
     pub fn post(&self, body: &str) -> Response {
         self.gateway.post(&self.headers(), body)
     }
 
-    /// A request and its JSON answer, whatever it says.
+    /// Sends a request, and returns its JSON answer, even an error.
     #[track_caller]
     pub fn call(&self, id: i64, method: &str, params: Value) -> Value {
         self.post(&request(id, method, params).to_string()).json()
     }
 
-    /// A request whose answer is still to be read.
+    /// Sends a request, and leaves its answer unread.
     #[track_caller]
     pub fn start(&self, body: &Value) -> Conn {
         let mut headers = vec![JSON, ACCEPT];
@@ -195,7 +195,7 @@ impl Session<'_> {
         conn
     }
 
-    /// The standalone stream, or the rest of another after `last`.
+    /// Opens the standalone stream, or resumes a stream after `last`.
     #[track_caller]
     pub fn stream(&self, last: Option<&str>) -> Conn {
         let mut headers = vec![("Accept", "text/event-stream")];

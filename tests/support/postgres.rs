@@ -1,7 +1,7 @@
-//! A PostgreSQL for tests: Debian's, started by `scripts/postgres`, gone when the test program ends.
+//! A PostgreSQL server for tests: Debian's, started by `scripts/postgres`, stopped with the test program.
 //!
-//! With `COUNTERSIGN_TEST_STORE=postgres` every gateway of the black-box tests keeps its store there: each data directory has
-//! a database of its own.
+//! With `COUNTERSIGN_TEST_STORE=postgres`, every gateway of the black-box tests keeps its store there, with a separate
+//! database for each data directory.
 
 use std::{
     collections::HashMap,
@@ -16,33 +16,33 @@ use std::{
 
 use super::eventually;
 
-/// A server of its own.
+/// A separate server.
 pub struct Server {
-    /// Of its folder, with the name of a database behind it.
+    /// The URL of its socket's folder, to which the name of a database is appended.
     base: String,
-    /// In the name of its socket.
+    /// The port in the name of its socket.
     port: u16,
-    /// It ends with the pipe to it.
+    /// The server ends when the pipe to it closes.
     child: Child,
-    said: Mutex<BufReader<ChildStdout>>,
-    /// Whether the second place is that of the one that takes writes.
-    second: AtomicBool,
+    output: Mutex<BufReader<ChildStdout>>,
+    /// Set once the second server is the primary.
+    is_second_primary: AtomicBool,
 }
 
 impl Server {
-    /// `settings` are the server's, as `-c fsync=off`.
+    /// Starts a server; `settings` are its options, as `-c fsync=off`.
     #[must_use]
     pub fn start(settings: &[&str]) -> Self {
         Self::start_by(&[], 5432, settings)
     }
 
-    /// As [`Self::start`], where it listens to TCP too (`-c listen_addresses=localhost`).
+    /// Starts a server like [`Self::start`] that may also listen on TCP (`-c listen_addresses=localhost`).
     #[must_use]
     pub fn on_port(port: u16, settings: &[&str]) -> Self {
         Self::start_by(&[], port, settings)
     }
 
-    /// As [`Self::on_port`], with a command before that of the script.
+    /// Starts a server like [`Self::on_port`], with a prefix before the script's command.
     #[must_use]
     pub fn start_by(before: &[&str], port: u16, settings: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/postgres");
@@ -53,17 +53,17 @@ impl Server {
         let (mut url, mut said) = (String::new(), BufReader::new(child.stdout.take().unwrap()));
         said.read_line(&mut url).unwrap();
         let base = url.trim_end().strip_suffix("postgres").expect("scripts/postgres says what is missing").to_owned();
-        Self { base, port, child, said: Mutex::new(said), second: AtomicBool::new(false) }
+        Self { base, port, child, output: Mutex::new(said), is_second_primary: AtomicBool::new(false) }
     }
 
-    /// The folder of its socket; of two servers, of the one that takes writes.
+    /// Returns the folder of the socket; of two servers, that of the primary.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         let [first, second] = self.folders();
-        if self.second.load(Ordering::SeqCst) { second } else { first }
+        if self.is_second_primary.load(Ordering::SeqCst) { second } else { first }
     }
 
-    /// Where the sockets of two servers are.
+    /// Returns the socket folders of both servers.
     #[must_use]
     pub fn folders(&self) -> [PathBuf; 2] {
         let (_, host) = self.base.split_once('@').unwrap();
@@ -72,52 +72,52 @@ impl Server {
         [first, second]
     }
 
-    /// The address of that database.
+    /// Returns the URL of a database.
     #[must_use]
     pub fn database(&self, name: &str) -> String {
         format!("{}{name}", self.base)
     }
 
-    /// It ends at once, as in a crash.
+    /// Stops the server at once, as in a crash.
     pub fn halt(&self) {
-        self.order("halt");
+        self.send_command("halt");
     }
 
-    /// It begins again, on what it left.
-    pub fn launch(&self) {
-        self.order("launch");
+    /// Starts the server again on the data that it left.
+    pub fn restart(&self) {
+        self.send_command("launch");
     }
 
-    /// Another one replicates it from now on, and what is committed is committed at both.
-    pub fn follow(&self) {
-        self.order("follow");
+    /// Adds a synchronous replica: each commit is made at both servers.
+    pub fn add_replica(&self) {
+        self.send_command("follow");
         self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("postgres", "SELECT pg_reload_conf()");
         eventually("commits wait for the other one", || {
             (self.sql("postgres", "SELECT sync_state FROM pg_stat_replication") == "sync").then_some(())
         });
-        // Whoever says to the others that commits are to wait has heard of it before it does this.
+        // The server that makes commits synchronous has been told before this statement.
         self.sql("postgres", "CHECKPOINT");
-        self.in_step();
+        self.wait_for_replica();
     }
 
-    /// Waits until the other one has all that has been committed.
-    pub fn in_step(&self) {
+    /// Waits until the replica has everything that was committed.
+    pub fn wait_for_replica(&self) {
         let end = self.sql("postgres", "SELECT pg_current_wal_lsn()");
         let there = format!("SELECT bool_or(flush_lsn >= '{end}') FROM pg_stat_replication");
         eventually("the other one has it all", || (self.sql("postgres", &there) == "t").then_some(()));
     }
 
-    /// The other one takes writes from now on; this one has crashed.
-    pub fn promote(&self) {
-        self.order("promote");
-        self.second.fetch_not(Ordering::SeqCst);
+    /// Crashes this server and promotes the replica.
+    pub fn fail_over(&self) {
+        self.send_command("promote");
+        self.is_second_primary.fetch_not(Ordering::SeqCst);
         for statement in ["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"] {
             self.sql("postgres", statement);
         }
     }
 
-    /// As [`Self::database`], of whichever of the two takes writes.
+    /// Returns the URL of a database on whichever server is the primary.
     #[must_use]
     pub fn database_of_both(&self, name: &str) -> String {
         let (user, host) = self.base.trim_end_matches('/').split_once('@').unwrap();
@@ -125,21 +125,21 @@ impl Server {
     }
 
     #[track_caller]
-    fn order(&self, order: &str) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+    fn send_command(&self, order: &str) {
+        let mut said = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(self.child.stdin.as_ref().unwrap(), "{order}").unwrap();
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
         assert_eq!(line.trim_end(), format!("{order}: done"));
     }
 
-    /// Runs SQL in that database and answers what it prints.
+    /// Runs SQL in a database and returns its output.
     #[track_caller]
     pub fn sql(&self, database: &str, sql: &str) -> String {
         Self::run(&self.folder(), self.port, database, sql)
     }
 
-    /// As [`Self::sql`], of the server with its socket in that folder.
+    /// Runs SQL like [`Self::sql`], on the server with its socket in that folder.
     #[track_caller]
     pub fn sql_at(folder: &Path, database: &str, sql: &str) -> String {
         Self::run(folder, 5432, database, sql)
@@ -155,7 +155,7 @@ impl Server {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
-    /// A database as `pg_dump` has it, while it is in use.
+    /// Dumps a database with `pg_dump` while it is in use.
     #[track_caller]
     #[must_use]
     pub fn dump(&self, database: &str) -> Vec<u8> {
@@ -184,38 +184,38 @@ impl Drop for Server {
     }
 }
 
-/// The server of this test program.
-pub fn shared() -> &'static Server {
+/// Returns the server of this test program.
+pub fn shared_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| Server::start(&["-c", "fsync=off", "-c", "max_connections=500"]))
 }
 
-/// Whether the gateways of the tests are to keep their stores in PostgreSQL.
+/// Returns `true` if the gateways of the tests keep their stores in PostgreSQL.
 #[must_use]
-pub fn is_asked_for() -> bool {
+pub fn is_enabled() -> bool {
     std::env::var("COUNTERSIGN_TEST_STORE").is_ok_and(|store| store == "postgres")
 }
 
-/// The name of the database of this data directory; it is made where there is none.
+/// Returns the name of this data directory's database, which is created if it does not exist.
 #[must_use]
 pub fn database_of(data: &Path) -> String {
-    static MADE: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    static DATABASES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
+    let mut made = DATABASES.lock().unwrap_or_else(PoisonError::into_inner);
     let made = made.get_or_insert_default();
     let next = made.len();
     let name = made.entry(data.to_owned()).or_insert_with(|| {
         let name = format!("test_{next}");
-        shared().sql("postgres", &format!("CREATE DATABASE {name}"));
+        shared_server().sql("postgres", &format!("CREATE DATABASE {name}"));
         name
     });
     name.clone()
 }
 
-/// Lets a command that is about this data directory use the database that belongs to it, where the tests ask for that and
-/// the command has no other.
-pub fn set(command: &mut Command, data: &Path) {
+/// Makes a command use the database of this data directory, if the tests run on PostgreSQL and the command names no
+/// other store.
+pub fn set_store_env(command: &mut Command, data: &Path) {
     let variable = "COUNTERSIGN_STORE__URL";
-    if is_asked_for() && command.get_envs().all(|(name, _)| name != variable) {
-        command.env(variable, shared().database(&database_of(data)));
+    if is_enabled() && command.get_envs().all(|(name, _)| name != variable) {
+        command.env(variable, shared_server().database(&database_of(data)));
     }
 }

@@ -1,4 +1,4 @@
-//! A program in a pseudo-terminal, and what its screen shows.
+//! A program in a pseudo-terminal, with its screen.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,11 +20,11 @@ pub struct Pty {
     master: File,
     slave: File,
     pub child: Child,
-    said: Arc<Mutex<Vec<u8>>>,
+    output: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Pty {
-    /// Runs it with a terminal of its own.
+    /// Runs the command in a new terminal.
     pub fn start(command: &Command, columns: u16, rows: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -32,7 +32,7 @@ impl Pty {
         let name = ptsname(&master, Vec::new()).unwrap();
         let slave = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         tcsetwinsize(&slave, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        // The terminal becomes the one that signals come from.
+        // The terminal becomes the controlling one, which sends signals.
         let mut whole = Command::new("/usr/bin/setsid");
         whole.arg("--ctty").arg(command.get_program()).args(command.get_args()).env_clear();
         whole.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -55,7 +55,7 @@ impl Pty {
                 notes.lock().unwrap().extend_from_slice(&buffer[..many]);
             }
         });
-        Self { master: master.into(), slave, child, said }
+        Self { master: master.into(), slave, child, output: said }
     }
 
     pub fn keys(&mut self, keys: &str) {
@@ -66,18 +66,18 @@ impl Pty {
         tcsetwinsize(&self.master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
     }
 
-    /// Everything that came, as it came.
+    /// Returns the raw output so far.
     pub fn raw(&self) -> String {
-        String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.output.lock().unwrap()).into_owned()
     }
 
-    /// Whether typed characters are shown and lines are edited, as a shell wants it.
+    /// Returns `true` if the terminal echoes and edits lines, as a shell expects.
     pub fn is_cooked(&self) -> bool {
         tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
     }
 
     #[track_caller]
-    pub fn waits(&mut self, what: &str, done: impl Fn(&str) -> bool) {
+    pub fn wait_for_screen(&mut self, what: &str, done: impl Fn(&str) -> bool) {
         let deadline = Instant::now() + MAX_WAIT;
         loop {
             let screen = screen(&self.raw());
@@ -92,11 +92,11 @@ impl Pty {
     }
 
     #[track_caller]
-    pub fn shows(&mut self, what: &str) {
-        self.waits(what, |screen| screen.contains(what));
+    pub fn wait_for_text(&mut self, what: &str) {
+        self.wait_for_screen(what, |screen| screen.contains(what));
     }
 
-    pub fn ends(&mut self) -> ExitStatus {
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 }
@@ -108,7 +108,7 @@ impl Drop for Pty {
     }
 }
 
-/// What a terminal would show: places and clearing are followed, styles are passed over.
+/// Returns the text that a terminal would show: follows cursor movements and clearing, and ignores styles.
 fn screen(raw: &str) -> String {
     let mut rows = vec![vec![' '; 300]; 100];
     let (mut row, mut column) = (0_usize, 0_usize);

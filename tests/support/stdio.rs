@@ -1,4 +1,4 @@
-//! The program as a stdio server: lines in, lines out.
+//! The program as a stdio server.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -10,9 +10,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::{PATIENCE, Process, command, mcp};
+use super::{MAX_WAIT, Process, command, mcp};
 
-/// `countersign stdio …` as a child.
+/// A `countersign stdio …` as a child.
 pub struct Agent {
     pub process: Process,
     stdin: Option<ChildStdin>,
@@ -20,10 +20,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// `home` holds the data directory, as a gateway's does.
+    /// Starts an agent; `home` holds the data directory, as a gateway's does.
     pub fn start(home: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let log = std::fs::File::options().create(true).append(true).open(home.join("stdio.log")).unwrap();
-        // A gateway that it starts for itself in the background does not outlive the test.
+        // A gateway that it starts in the background must not outlive the test.
         let mut child = command(&[&[("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "0s")], env].concat())
             .arg("stdio")
             .args(args)
@@ -37,7 +37,7 @@ impl Agent {
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = channel();
-        // Reads all the time, as a client does, so that the program never waits for the test.
+        // Reads continuously, as a client does, so that the program never waits for the test.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).split(b'\n') {
                 let Ok(line) = line else { return };
@@ -49,7 +49,7 @@ impl Agent {
         Self { process: Process(child), stdin, lines }
     }
 
-    /// Sends these bytes as they are. A peer that is gone is no error here.
+    /// Sends exactly these bytes. A closed pipe is no error here.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("stdin is open");
         let _ = stdin.write_all(bytes).and_then(|()| stdin.flush());
@@ -63,10 +63,10 @@ impl Agent {
         self.send(&message.to_string());
     }
 
-    /// The next line on stdout, which must be a JSON object or array.
+    /// Returns the next line on stdout, which must be a JSON object or array.
     #[track_caller]
     pub fn message(&mut self) -> Value {
-        self.message_within(PATIENCE).expect("a line on stdout")
+        self.message_within(MAX_WAIT).expect("a line on stdout")
     }
 
     #[track_caller]
@@ -82,10 +82,10 @@ impl Agent {
         }
     }
 
-    /// The raw text of the next line.
+    /// Returns the raw text of the next line.
     #[track_caller]
     pub fn line(&mut self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line on stdout")
+        self.lines.recv_timeout(MAX_WAIT).expect("a line on stdout")
     }
 
     #[track_caller]
@@ -111,13 +111,13 @@ impl Agent {
         answer
     }
 
-    /// EOF.
+    /// Closes stdin.
     pub fn close(&mut self) {
         self.stdin = None;
     }
 
-    /// All that is still to come on stdout, once the program has closed it.
-    pub fn rest(&mut self) -> Vec<String> {
+    /// Returns everything that still comes on stdout before the program closes it.
+    pub fn read_remaining(&mut self) -> Vec<String> {
         self.lines.iter().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway behind a certificate of its own, and curl to reach it by.
+//! A gateway with its own certificate, and curl to reach it.
 
 use std::{
     path::PathBuf,
@@ -7,27 +7,27 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{Gateway, Options, Process, address, eventually};
+use super::{Gateway, Options, Process, eventually, published_address};
 
-/// `countersign serve` with TLS.
-pub struct Tls {
+/// A `countersign serve` with TLS.
+pub struct TlsGateway {
     pub process: Process,
     pub home: TempDir,
     pub base: String,
     pub cert: PathBuf,
 }
 
-impl Tls {
-    /// Returns when it answers.
+impl TlsGateway {
+    /// Starts the gateway, and returns when it answers.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with("")
     }
 
-    /// As [`Tls::start`], with more of a configuration.
+    /// Starts it like [`TlsGateway::start`], with extra configuration.
     #[must_use]
     pub fn start_with(more: &str) -> Self {
-        // Both come with Debian; without them there is nothing to speak TLS with here.
+        // Both programs come with Debian; without them TLS cannot be tested here.
         for tool in ["openssl", "curl"] {
             assert!(Command::new(tool).arg("--version").output().is_ok(), "this test needs {tool}");
         }
@@ -44,7 +44,7 @@ impl Tls {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let config = format!("tls:\n  cert: {}\n  key: {}\n{more}", cert.display(), key.display());
         let mut process = Gateway::spawn(home.path(), &Options { config: Some(&config), ..Options::default() });
-        let Some(address) = address(&mut process, &home.path().join("data")) else {
+        let Some(address) = published_address(&mut process, &home.path().join("data")) else {
             panic!("{}", std::fs::read_to_string(home.path().join("log")).unwrap());
         };
         let mut tls = Self { process, home, base: format!("https://localhost:{}", address.port()), cert };
@@ -61,7 +61,7 @@ impl Tls {
         self.home.path().join("data")
     }
 
-    /// curl with these arguments; the last one is a path.
+    /// Returns a curl command with these arguments; the last one is a path.
     #[must_use]
     pub fn curl(&self, args: &[&str]) -> Command {
         let (path, args) = args.split_last().unwrap();
@@ -74,9 +74,9 @@ impl Tls {
         self.curl(args).output().unwrap()
     }
 
-    /// SIGTERM, and a good end.
+    /// Sends SIGTERM, and expects exit code 0.
     pub fn stop(mut self) {
         self.process.terminate();
-        assert_eq!(self.process.ended().code(), Some(0));
+        assert_eq!(self.process.wait_for_exit().code(), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! A raw WebSocket client: the upgrade as bytes, frames as bytes.
+//! A raw WebSocket client: the upgrade and the frames as bytes.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Frame {
         serde_json::from_slice(&self.payload).unwrap()
     }
 
-    /// The code of a close frame.
+    /// Returns the code of a close frame.
     pub fn close_code(&self) -> Option<u16> {
         (self.opcode == CLOSE && self.payload.len() >= 2)
             .then(|| u16::from_be_bytes([self.payload[0], self.payload[1]]))
@@ -40,19 +40,19 @@ impl Frame {
 pub struct Ws {
     pub conn: Conn,
     pub head: Head,
-    /// Text frames received, which a resuming client tells.
+    /// Text frames received, which a resuming client reports.
     pub received: u64,
 }
 
 impl Ws {
-    /// Upgrades `path`; the answer's head is there whatever it says.
+    /// Requests an upgrade of `path`, and keeps the head of the response even if it is refused.
     #[track_caller]
     pub fn try_open(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> Self {
-        Self::over(gateway.connect(), path, headers).expect("the connection was closed without an answer")
+        Self::open_on(gateway.connect(), path, headers).expect("the connection was closed without an answer")
     }
 
-    /// As [`Ws::try_open`], over that connection; `None` where no answer comes.
-    pub fn over(mut conn: Conn, path: &str, headers: &[(&str, &str)]) -> Option<Self> {
+    /// Requests an upgrade on that connection; `None` if there is no response.
+    pub fn open_on(mut conn: Conn, path: &str, headers: &[(&str, &str)]) -> Option<Self> {
         let mut all = vec![
             ("Connection", "Upgrade"),
             ("Upgrade", "websocket"),
@@ -103,7 +103,7 @@ impl Ws {
         self.send(&message.to_string());
     }
 
-    /// The next frame, pings answered and counted out; `None` when the peer is gone.
+    /// Returns the next frame; answers pings and skips them. `None` if the peer is gone.
     pub fn frame(&mut self) -> Option<Frame> {
         loop {
             let frame = self.any_frame()?;
@@ -115,7 +115,7 @@ impl Ws {
         }
     }
 
-    /// The next frame, whatever it is.
+    /// Returns the next frame of any kind.
     pub fn any_frame(&mut self) -> Option<Frame> {
         let two = self.conn.exactly(2)?;
         assert_eq!(two[1] & 0x80, 0, "a server's frames are not masked");
@@ -132,13 +132,13 @@ impl Ws {
         Some(frame)
     }
 
-    /// The next message.
+    /// Returns the next message.
     #[track_caller]
     pub fn message(&mut self) -> Value {
         self.frame().expect("a frame").json()
     }
 
-    /// The answer to that id; everything else that comes before is given back too.
+    /// Returns the answer to that id, and the messages before it.
     #[track_caller]
     pub fn answer(&mut self, id: &Value) -> (Value, Vec<Value>) {
         let mut before = Vec::new();
@@ -158,7 +158,7 @@ impl Ws {
         self.answer(&id.into()).0
     }
 
-    /// The handshake in that revision.
+    /// Performs the handshake in that revision.
     #[track_caller]
     pub fn initialize(&mut self, version: &str) -> Value {
         let answer = self.call(0, "initialize", super::mcp::initialize_params(version));
@@ -166,8 +166,8 @@ impl Ws {
         answer
     }
 
-    /// Whether nothing comes for that long.
-    pub fn quiet(&mut self, time: Duration) -> bool {
+    /// Returns `true` if nothing arrives for that long.
+    pub fn is_quiet_for(&mut self, time: Duration) -> bool {
         self.conn.read_within(time).is_none()
     }
 }

@@ -44,7 +44,7 @@ impl Pair {
         tool: &str,
         capabilities: &Value,
     ) -> Self {
-        let gateway = Gateway::with(&Options { config: Some(&config.to_string()), ..Options::default() });
+        let gateway = Gateway::with_options(&Options { config: Some(&config.to_string()), ..Options::default() });
         eventually("the upstream's tools are there", || {
             let listed = gateway.modern(1, "tools/list", json!({})).json();
             listed["result"]["tools"].as_array().unwrap().iter().any(|t| t["name"] == tool).then_some(())
@@ -132,7 +132,7 @@ fn common_messages_pass_byte_for_byte() {
         };
         assert_eq!(got, format!(r#"{{"jsonrpc":"2.0","id":"i\u0064","result":{expected}}}"#), "{case}");
 
-        let (head, body) = pair.upstream.got(r#""name":"bytes""#, 0);
+        let (head, body) = pair.upstream.wait_for_post(r#""name":"bytes""#, 0);
         assert!(
             body.contains(&format!(r#""params":{{"name":"bytes","arguments":{ARGUMENTS},"vendor":[ 1.0 ],"#)),
             "{body}"
@@ -195,7 +195,7 @@ fn progress_and_logs_reach_their_call() {
         let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"warning","data":1.0}}"#;
         assert_eq!(told[..3], [progress("1.0"), progress("2.50"), log.to_owned()]);
         assert_eq!(told.len(), 4, "{told:?}");
-        let sent = pair.upstream.got(r#""name":"talk""#, 0).1;
+        let sent = pair.upstream.wait_for_post(r#""name":"talk""#, 0).1;
         assert!(!sent.contains("t\\u0041") && sent.contains("progressToken"), "{sent}");
     }
 }
@@ -231,7 +231,7 @@ fn handshake_clients_are_asked_during_the_call() {
         let result = call.expect_event().data.unwrap();
         assert!(result.contains(ANSWER), "{result}");
         if upstream == STATELESS {
-            let retry = pair.upstream.got(r#""name":"ask""#, 1).1;
+            let retry = pair.upstream.wait_for_post(r#""name":"ask""#, 1).1;
             let more = format!(r#""inputResponses":{{"user_name":{ANSWER}}},"requestState":{STATE}"#);
             assert!(retry.contains(&more) && retry.contains(ARGUMENTS), "{retry}");
             assert!(!result.contains("resultType"), "{result}");
@@ -278,7 +278,7 @@ fn stateless_clients_get_questions_as_input() {
         let done = text(&mut retry("ask", &answers, &state));
         assert!(done.contains(ANSWER) && done.contains(r#""resultType":"complete""#), "{done}");
         refused("ask", &state);
-        assert_eq!(pair.upstream.got(r#""name":"ask""#, 0).1.matches("requestState").count(), 0);
+        assert_eq!(pair.upstream.wait_for_post(r#""name":"ask""#, 0).1.matches("requestState").count(), 0);
     }
 }
 
@@ -336,14 +336,14 @@ fn incapable_client_is_not_asked() {
 fn cancelled_call_is_cancelled_upstream() {
     for pair in all_pairs() {
         let call = pair.call("slow", "", "");
-        pair.upstream.got(r#""name":"slow""#, 0);
+        pair.upstream.wait_for_post(r#""name":"slow""#, 0);
         if !pair.is_stateless() {
             // Closing the connection is not a cancellation in this era.
             let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"id"}}"#;
             assert_eq!(pair.post("", "", cancel).response().status, 202);
         }
         drop(call);
-        pair.upstream.cancelled();
+        pair.upstream.wait_for_cancellation();
     }
 }
 
@@ -367,9 +367,9 @@ fn prefix_is_removed_from_names_and_uris() {
         let pair = Pair::new(client, upstream, "p_", &json!({}));
         let got = text(&mut pair.call("p_bytes", "", ""));
         assert!(got.contains("12345678901234567890123"), "{got}");
-        pair.upstream.got(r#""params":{"name":"bytes","arguments""#, 0);
+        pair.upstream.wait_for_post(r#""params":{"name":"bytes","arguments""#, 0);
         let got = text(&mut pair.start("resources/read", "fake+x:here", r#"{"uri":"fake+x:here"}"#, ""));
         assert!(got.contains(r#"[{"uri":"fake+x:here","text":"t","n":1.0}]"#), "{got}");
-        pair.upstream.got(r#""params":{"uri":"x:here""#, 0);
+        pair.upstream.wait_for_post(r#""params":{"uri":"x:here""#, 0);
     }
 }

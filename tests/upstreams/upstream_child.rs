@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use countersign_child::environment::RUNNERS;
+use countersign_child::environment::RUNNER_VARIABLES;
 use countersign_config::UpstreamTarget;
 use countersign_protocol::rpc_error::RpcError;
 use countersign_upstream::{Connector, LinkError, Response, child::ChildConnector};
@@ -39,7 +39,7 @@ async fn concurrent_requests_are_answered_byte_for_byte() {
 async fn unstartable_program_is_reported() {
     let data = tempfile::tempdir().unwrap();
     let connect = async |program: &str, folder: Option<&str>| {
-        let mut config = config(&marker(), &[]);
+        let mut config = config(&new_marker(), &[]);
         let UpstreamTarget::Command { command, cwd, .. } = &mut config.target else { panic!("no command") };
         *command = program.to_owned();
         *cwd = folder.map(Into::into);
@@ -52,7 +52,7 @@ async fn unstartable_program_is_reported() {
     let why = connect("python3", Some("/nonexistent/folder")).await;
     assert!(why.contains("/nonexistent/folder"), "{why}");
     // The program is not a guard.
-    let other = connector(config(&marker(), &[]), data.path()).guarded_by("/bin/true".as_ref());
+    let other = connector(config(&new_marker(), &[]), data.path()).guarded_by("/bin/true".as_ref());
     let why = refusal(&other).await;
     assert!(why.contains("guard"), "{why}");
 }
@@ -67,18 +67,18 @@ async fn refusal(connector: &ChildConnector) -> String {
 
 #[tokio::test]
 async fn child_inherits_little_from_the_gateway() {
-    let marker = marker();
+    let marker = new_marker();
     let mut config = config(&marker, &[]);
     set_env(&mut config, "TOKEN", "s3cret value");
     set_env(&mut config, "LANG", "xx_XX");
     let child = Child::start_with(&marker, |data| connector(config, data)).await;
-    let guard = guard(&marker);
+    let guard = guard_of(&marker);
     let environ = std::fs::read_to_string(format!("/proc/{guard}/environ")).unwrap();
     let env: std::collections::BTreeMap<&str, &str> =
         environ.split_terminator('\0').filter_map(|entry| entry.split_once('=')).collect();
     assert_eq!((env["TOKEN"], env["LANG"]), ("s3cret value", "xx_XX"));
     let allowed = ["PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME", "TOKEN", "MIMALLOC_ARENA_RESERVE"];
-    let of_runners = |name: &str| RUNNERS.contains(&name.to_ascii_uppercase().as_str());
+    let of_runners = |name: &str| RUNNER_VARIABLES.contains(&name.to_ascii_uppercase().as_str());
     for name in env.keys() {
         assert!(allowed.contains(name) || name.starts_with("LC_") || of_runners(name), "{name}");
     }
@@ -247,7 +247,7 @@ async fn stderr_is_logged_without_secrets() {
     let written = LogBuffer::default();
     let subscriber = tracing_subscriber::fmt().with_writer(written.clone()).with_ansi(false).finish();
     let _default = tracing::subscriber::set_default(subscriber);
-    let marker = marker();
+    let marker = new_marker();
     let mut config = config(&marker, &[]);
     set_env(&mut config, "TOKEN", "hunter2");
     let child = Child::start_with(&marker, |data| connector(config, data)).await;
@@ -269,7 +269,7 @@ async fn stderr_is_logged_without_secrets() {
 
 #[tokio::test]
 async fn child_that_writes_100_mib_is_ended() {
-    let marker = marker();
+    let marker = new_marker();
     let config = config(&marker, &[]);
     let child = Child::start_with(&marker, |data| connector(config, data).max_message(1 << 20)).await;
     // Just below the limit is fine.

@@ -81,14 +81,14 @@ async fn stubborn_child_is_killed_with_its_processes() {
             child.result("echo", "{}").await;
             let marker = child.marker.clone();
             let daemon = usize::from(flags.contains(&"daemon"));
-            assert_eq!(alive(&marker).len(), 2 + daemon, "the guard, the server and its daemon: {flags:?}");
+            assert_eq!(processes_with(&marker).len(), 2 + daemon, "the guard, the server and its daemon: {flags:?}");
             if dropped {
                 drop(child);
             } else {
                 child.link.close();
                 child.wait_for_end().await;
             }
-            wait_until("everything gone", || alive(&marker).is_empty()).await;
+            wait_until("everything gone", || processes_with(&marker).is_empty()).await;
         },
     ))
     .await;
@@ -98,7 +98,7 @@ async fn stubborn_child_is_killed_with_its_processes() {
 async fn leftover_processes_are_ended() {
     let child = Child::start(&["daemon"]).await;
     child.result("daemon", "{}").await;
-    assert_eq!(alive(&child.marker).len(), 4);
+    assert_eq!(processes_with(&child.marker).len(), 4);
     assert_lost(child.call("exit", r#"{"status":1}"#).await, "status 1");
     child.wait_until_gone().await;
 }
@@ -108,12 +108,12 @@ async fn daemonized_child_is_killed() {
     let child = Child::start(&[]).await;
     child.result("flee", "{}").await;
     let marker = child.marker.clone();
-    assert!(alive(&marker).len() >= 2);
+    assert!(processes_with(&marker).len() >= 2);
     drop(child);
-    wait_until("all gone", || alive(&marker).is_empty()).await;
+    wait_until("all gone", || processes_with(&marker).is_empty()).await;
     // It could be missed once between two of its forks.
     for _ in 0..100 {
-        assert!(alive(&marker).is_empty());
+        assert!(processes_with(&marker).is_empty());
     }
 }
 
@@ -141,7 +141,7 @@ async fn terminated_guard_ends_its_server() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let child = Child::start(&["daemon"]).await;
         child.result("echo", "{}").await;
-        kill(guard(&child.marker), signal);
+        kill(guard_of(&child.marker), signal);
         child.wait_for_end().await;
         child.wait_until_gone().await;
     }
@@ -155,14 +155,14 @@ async fn killed_guard_takes_its_server_along() {
     let call = child.link.request(&outgoing, Arc::new(RecordingListener::default()));
     tokio::pin!(call);
     assert!(futures_util::poll!(&mut call).is_pending());
-    kill(guard(&child.marker), Signal::KILL);
+    kill(guard_of(&child.marker), Signal::KILL);
     assert_lost(within_max_wait("an error", call).await, "guard");
     child.wait_until_gone().await;
 }
 
 #[tokio::test]
 async fn flapping_leaves_nothing() {
-    let marker = marker();
+    let marker = new_marker();
     let data = tempfile::tempdir().unwrap();
     for status in 0..10 {
         let mut config = config(&marker, &[]);
@@ -181,7 +181,7 @@ async fn flapping_leaves_nothing() {
         }
         within_max_wait("its end", link.closed().cancelled()).await;
     }
-    wait_until("all gone", || alive(&marker).is_empty()).await;
+    wait_until("all gone", || processes_with(&marker).is_empty()).await;
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn stopped_thread_leaves_no_process() {
     drop(first);
     runtime().block_on(async {
         within_max_wait("its end", link.closed().cancelled()).await;
-        wait_until("all gone", || alive(&marker).is_empty()).await;
+        wait_until("all gone", || processes_with(&marker).is_empty()).await;
     });
 }
 
@@ -232,7 +232,7 @@ fn gateway_to_be_killed() {
 #[tokio::test]
 async fn killed_gateway_leaves_no_process() {
     for signal in [Signal::KILL, Signal::TERM, Signal::ABORT] {
-        let marker = marker();
+        let marker = new_marker();
         let mut gateway = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "upstream_child_ends::gateway_to_be_killed", "--ignored", "--nocapture"])
             .env("TEST_MARKER", &marker)
@@ -242,9 +242,9 @@ async fn killed_gateway_leaves_no_process() {
             .unwrap();
         let mut lines = std::io::BufReader::new(gateway.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"), "it did not start");
-        assert_eq!(alive(&marker).len(), 4, "guard, server, two daemons");
+        assert_eq!(processes_with(&marker).len(), 4, "guard, server, two daemons");
         kill(gateway.id().try_into().unwrap(), signal);
         gateway.wait().unwrap();
-        wait_until("all gone", || alive(&marker).is_empty()).await;
+        wait_until("all gone", || processes_with(&marker).is_empty()).await;
     }
 }

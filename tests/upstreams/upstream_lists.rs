@@ -1,5 +1,5 @@
-//! Lists of an upstream through the real program: byte for byte in every revision, kept fresh, and their changes told
-//! to exactly those who want to hear of them.
+//! Tests of an upstream's lists through the real program: byte for byte in every revision, kept fresh, and their
+//! changes reported to exactly those who subscribed.
 
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, mcp, ws::Ws};
@@ -11,8 +11,8 @@ fn gateway(prefix: &str) -> Gateway {
         "policy: {{default: allow}}\nmodules: {{tracker: {{enabled: false}}}}\nmcpServers:\n  demo:\n    \
          command: python3\n    args: [\"{SERVER}\"]\n    prefix: \"{prefix}\"\n"
     );
-    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
-    // Servers are connected in the background.
+    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
+    // Servers connect in the background.
     eventually("the server's tools are listed", || {
         let mut ws = open_session(&gateway, "2025-11-25");
         names(&ws.call(1, "tools/list", json!({})), "tools").contains(&format!("{prefix}odd")).then_some(())
@@ -35,14 +35,14 @@ fn tool(ws: &mut Ws, id: i64, name: &str, arguments: &Value) -> Value {
     ws.call(id, "tools/call", json!({"name": format!("demo__{name}"), "arguments": arguments}))
 }
 
-/// What a tool of the server says, as it is in its text.
+/// Returns the JSON in the text of a tool's result.
 fn tool_json(ws: &mut Ws, id: i64, name: &str) -> Value {
     let answer = tool(ws, id, name, &json!({}));
     serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"))).unwrap()
 }
 
-/// Notifications of that method until the answer to a ping, by which all that was sent before has arrived.
-fn told(ws: &mut Ws, id: i64, method: &str) -> usize {
+/// Counts notifications of that method up to the answer to a ping, which follows everything sent before.
+fn count_notifications(ws: &mut Ws, id: i64, method: &str) -> usize {
     ws.send_json(&mcp::request(id, "tools/call", json!({"name": "demo__lists", "arguments": {}})));
     let (_, before) = ws.answer(&json!(id));
     before.iter().filter(|message| message["method"] == method).count()
@@ -59,7 +59,7 @@ fn requests_wait_for_a_starting_server() {
         "limits": { "first_connection": "60s" },
         "mcpServers": { "demo": { "command": "sh", "args": ["-c", script], "prefix": "" } },
     });
-    let gateway = Gateway::with(&Options { config: Some(&config.to_string()), ..Options::default() });
+    let gateway = Gateway::with_options(&Options { config: Some(&config.to_string()), ..Options::default() });
     let mut stateless = Ws::open(&gateway);
     let listen = json!({ "notifications": { "resourceSubscriptions": ["note:///b"] } });
     stateless.send_json(&mcp::request(1, "subscriptions/listen", mcp::with_meta(listen)));
@@ -73,7 +73,7 @@ fn requests_wait_for_a_starting_server() {
     for (id, (method, params)) in (1..).zip(&requests) {
         ws.send_json(&mcp::request(id, method, params.clone()));
     }
-    // By then all have been taken up.
+    // By then all have been accepted.
     ws.send_json(&mcp::request(9, "ping", json!({})));
     let (_, before) = ws.answer(&json!(9));
     assert!(before.is_empty(), "{before:?}");
@@ -87,8 +87,8 @@ fn requests_wait_for_a_starting_server() {
         }
     }
     let acknowledged: Value = serde_json::from_slice(&stateless.frame().unwrap().payload).unwrap();
-    let told = &acknowledged["params"]["notifications"]["resourceSubscriptions"];
-    assert_eq!(told, &json!(["note:///b"]), "{acknowledged}");
+    let count_notifications = &acknowledged["params"]["notifications"]["resourceSubscriptions"];
+    assert_eq!(count_notifications, &json!(["note:///b"]), "{acknowledged}");
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn list_change_is_reported_once_if_real() {
         changes += before.iter().filter(|m| m["method"] == "notifications/tools/list_changed").count();
         names(&answer, "tools").contains(&"demo__more".to_owned()).then_some(())
     });
-    changes += told(&mut waiting, 99, "notifications/tools/list_changed");
+    changes += count_notifications(&mut waiting, 99, "notifications/tools/list_changed");
     assert_eq!(changes, 1, "of a list that is the same as before nothing is told");
     let event = listen.expect_event().json();
     assert_eq!(event["method"], "notifications/tools/list_changed");
     assert_eq!(event["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 5);
-    assert_eq!(told(&mut uninitialized, 8, "notifications/tools/list_changed"), 0);
+    assert_eq!(count_notifications(&mut uninitialized, 8, "notifications/tools/list_changed"), 0);
 }
 
 #[test]
@@ -207,7 +207,14 @@ fn updates_reach_subscribers_with_one_subscription() {
     let update = listen.expect_event().json();
     assert_eq!(update["params"]["uri"], "demo+note:///b");
     let updated = "notifications/resources/updated";
-    assert_eq!([told(&mut one, 6, updated), told(&mut two, 6, updated), told(&mut caller, 6, updated)], [0, 0, 0]);
+    assert_eq!(
+        [
+            count_notifications(&mut one, 6, updated),
+            count_notifications(&mut two, 6, updated),
+            count_notifications(&mut caller, 6, updated)
+        ],
+        [0, 0, 0]
+    );
 
     subscribe(&mut one, "unsubscribe", "demo+note:///a");
     drop(listen);

@@ -129,7 +129,7 @@ fn session_events_have_no_number() {
 
 #[test]
 fn stalled_dashboard_harms_nobody() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![
             ("COUNTERSIGN_LIMITS__OUTBOX_MESSAGES", "64"),
             ("COUNTERSIGN_CHANGES__MAX_PENDING", "100000"),
@@ -192,7 +192,7 @@ fn audit_trail_reads_back_in_order() {
     assert!(!gateway.reviewer().is_empty());
     let change = gateway.propose("Audited");
     gateway.decide(&change, "approve");
-    gateway.reached(&change, "applied");
+    gateway.wait_for_state(&change, "applied");
     let (status, page) = gateway.api("GET", &format!("/api/audit?change={change}"), None);
     assert_eq!(status, 200);
     let entries = page["entries"].as_array().unwrap();

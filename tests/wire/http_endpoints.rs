@@ -103,7 +103,7 @@ fn proposer_cannot_approve() {
     let mut headers = mcp::modern_headers("tools/call", &params);
     headers.push(("Authorization".into(), bearer));
     let body = mcp::request(1, "tools/call", params).to_string();
-    let answer = gateway.request("POST", "/mcp", &mcp::borrowed(&headers), body.as_bytes()).json();
+    let answer = gateway.request("POST", "/mcp", &mcp::borrow_headers(&headers), body.as_bytes()).json();
     let change = answer["result"]["structuredContent"]["changeId"].as_str().expect("a change").to_owned();
     let path = format!("/api/changes/{change}/decision");
     let (status, refused) = gateway.api_as(&key, "POST", &path, Some(&json!({"decision": "approve", "version": 1})));
@@ -126,7 +126,8 @@ fn outdated_version_decides_nothing() {
 
 #[test]
 fn keys_mode_needs_a_key_and_limits_guessing() {
-    let gateway = Gateway::with(&Options { env: vec![("COUNTERSIGN_AUTH__MODE", "keys")], ..Options::default() });
+    let gateway =
+        Gateway::with_options(&Options { env: vec![("COUNTERSIGN_AUTH__MODE", "keys")], ..Options::default() });
     let ping = mcp::request(1, "ping", json!({})).to_string();
     let without = gateway.post(&[], &ping);
     assert_eq!(without.status, 401, "{}", without.text());
@@ -172,7 +173,7 @@ fn foreign_hosts_and_origins_are_refused_at_every_endpoint() {
     }
     let preflight = [("Origin", "https://app.example.com"), ("Access-Control-Request-Method", "POST")];
     assert_eq!(gateway.request("OPTIONS", "/mcp", &preflight, b"").status, 403);
-    let open = Gateway::with(&Options {
+    let open = Gateway::with_options(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__HTTP__CORS_ORIGINS", "https://app.example.com")],
         ..Options::default()
     });
@@ -199,7 +200,7 @@ fn bodies_are_compressed_on_request() {
 /// The second request is read once the first is answered, before any of its body arrives.
 #[test]
 fn pipelined_body_may_arrive_late() {
-    let gateway = Gateway::with(&small_limits());
+    let gateway = Gateway::with_options(&small_limits());
     let body = mcp::request(1, "ping", json!({})).to_string();
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\nAccept: */*\r\nContent-Length: {}\r\n\r\n",
@@ -220,7 +221,7 @@ fn pipelined_body_may_arrive_late() {
 
 #[test]
 fn slow_and_huge_requests_are_cut_off() {
-    let gateway = Gateway::with(&small_limits());
+    let gateway = Gateway::with_options(&small_limits());
     // A head without an end.
     let mut slow = gateway.connect();
     slow.send(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ");
@@ -260,7 +261,7 @@ fn slow_and_huge_requests_are_cut_off() {
 
 #[test]
 fn garbage_is_answered_or_cut_off() {
-    let gateway = Gateway::with(&small_limits());
+    let gateway = Gateway::with_options(&small_limits());
     let host = format!("127.0.0.1:{}", gateway.port);
     for (bytes, status) in [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(), 400),
@@ -314,7 +315,7 @@ fn deep_and_wide_json_is_bounded() {
 
 #[test]
 fn connections_over_the_limit_are_refused() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__HTTP__MAX_CONNECTIONS", "8")],
         ..Options::default()
     });

@@ -18,7 +18,7 @@ fn send_altered(gateway: &Gateway, change: impl FnOnce(&mut Value, &mut Vec<(Str
     let mut body = mcp::request(31, "tools/list", mcp::with_meta(json!({})));
     let mut headers = mcp::modern_headers("tools/list", &json!({}));
     change(&mut body, &mut headers);
-    gateway.request("POST", "/mcp", &mcp::borrowed(&headers), body.to_string().as_bytes())
+    gateway.request("POST", "/mcp", &mcp::borrow_headers(&headers), body.to_string().as_bytes())
 }
 
 fn set(headers: &mut Vec<(String, String)>, name: &str, value: Option<&str>) {
@@ -36,7 +36,7 @@ fn call_with_name(gateway: &Gateway, name: Option<&str>) -> Response {
     gateway.request(
         "POST",
         "/mcp",
-        &mcp::borrowed(&headers),
+        &mcp::borrow_headers(&headers),
         mcp::request(32, "tools/call", params).to_string().as_bytes(),
     )
 }
@@ -63,7 +63,7 @@ fn header_checks_run_in_order() {
     let no_request = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
     for (body, code) in [("", -32700), ("{", -32700), ("[]", -32600), ("5", -32600), (no_request, -32600)] {
         let headers = mcp::modern_headers("tools/list", &json!({}));
-        let answer = gateway.request("POST", "/mcp", &mcp::borrowed(&headers), body.as_bytes());
+        let answer = gateway.request("POST", "/mcp", &mcp::borrow_headers(&headers), body.as_bytes());
         assert_eq!((answer.status, answer.code()), (400, Some(code)), "{body}: {}", answer.text());
     }
 
@@ -204,7 +204,7 @@ fn results_have_type_and_ttl() {
     let accepted = {
         let body = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": mcp::with_meta(json!({"requestId": 1}))});
         let headers = mcp::modern_headers("notifications/cancelled", &json!({}));
-        gateway.request("POST", "/mcp", &mcp::borrowed(&headers), body.to_string().as_bytes())
+        gateway.request("POST", "/mcp", &mcp::borrow_headers(&headers), body.to_string().as_bytes())
     };
     assert_eq!((accepted.status, accepted.body.len()), (202, 0), "{}", accepted.text());
 }

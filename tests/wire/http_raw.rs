@@ -258,7 +258,7 @@ fn writes_in_one_batch_are_not_shared() {
 fn unknown_revision_gets_the_newest_handshake_one() {
     let gateway = Gateway::start();
     for version in mcp::LEGACY {
-        let session = gateway.opened(version);
+        let session = gateway.session_without_initialized(version);
         assert!(session.id.bytes().all(|byte| byte.is_ascii_graphic()), "{}", session.id);
         assert_eq!(session.id.len(), 32);
     }
@@ -266,7 +266,8 @@ fn unknown_revision_gets_the_newest_handshake_one() {
         let answer = gateway.post(&[], &mcp::request(0, "initialize", mcp::initialize_params(version)).to_string());
         assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25", "{version}: {}", answer.text());
     }
-    let strict = Gateway::with(&Options { env: vec![("COUNTERSIGN_STRICT_VERSIONS", "true")], ..Options::default() });
+    let strict =
+        Gateway::with_options(&Options { env: vec![("COUNTERSIGN_STRICT_VERSIONS", "true")], ..Options::default() });
     let refused = strict.post(&[], &mcp::request(0, "initialize", mcp::initialize_params("1999-01-01")).to_string());
     let error = &refused.json()["error"];
     assert_eq!(error["code"], -32602, "{error}");

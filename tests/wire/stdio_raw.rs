@@ -109,7 +109,7 @@ fn stdio_requests_run_concurrently() {
 /// Checks the exit code 0 within the time limit. The promise is a second; the limit leaves room for a loaded machine.
 #[track_caller]
 fn check_clean_exit(agent: &mut Agent, since: Instant) {
-    let status = agent.process.ended();
+    let status = agent.process.wait_for_exit();
     assert_eq!(status.code(), Some(0), "{status:?}");
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
 }
@@ -138,7 +138,7 @@ fn eof_flushes_finished_answers() {
     agent.send_bytes(pings.as_bytes());
     let since = Instant::now();
     agent.close();
-    let rest = agent.rest();
+    let rest = agent.read_remaining();
     check_clean_exit(&mut agent, since);
     let ids: Vec<Value> = rest.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
     for id in 100..300 {
@@ -191,7 +191,7 @@ fn attached_agents_share_one_gateway_with_the_dashboard() {
     let after = second.call(2, "tools/call", json!({"name": "wait_for_change", "arguments": {"changeId": change}}));
     assert!(after["result"].is_object(), "{after}");
     second.process.terminate();
-    assert_eq!(second.process.ended().code(), Some(0));
+    assert_eq!(second.process.wait_for_exit().code(), Some(0));
     assert_eq!(gateway.request("GET", "/health", &[], b"").status, 200);
 }
 
@@ -202,8 +202,11 @@ fn attached_agent_ends_with_the_gateway() {
     agent.initialize("2025-11-25");
     let (status, _home) = gateway.stop();
     assert_eq!(status.code(), Some(0));
-    agent.process.ended();
-    assert!(agent.rest().iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "nothing but JSON on stdout");
+    agent.process.wait_for_exit();
+    assert!(
+        agent.read_remaining().iter().all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        "nothing but JSON on stdout"
+    );
 }
 
 /// Returns the processes that serve that data directory and are not our children.
@@ -241,7 +244,7 @@ fn missing_gateway_is_started_and_ends_by_itself() {
     assert_eq!(seen["result"]["structuredContent"]["status"], "pending", "{seen}");
     for agent in &mut agents {
         agent.close();
-        agent.process.ended();
+        agent.process.wait_for_exit();
     }
     let ended = std::panic::catch_unwind(|| {
         eventually("it ends by itself", || detached_gateways(&data).is_empty().then_some(()))

@@ -75,7 +75,7 @@ fn the_modern_era_over_a_socket() {
 
 #[test]
 fn invalid_frames_close_with_their_code() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__MAX_MESSAGE_SIZE", "64KiB")],
         ..Options::default()
     });
@@ -174,7 +174,7 @@ fn concurrent_requests_can_be_cancelled() {
 
 #[test]
 fn dead_sockets_are_evicted_after_pings() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![
             ("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "200ms"),
             ("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "100000"),
@@ -212,7 +212,7 @@ fn dead_sockets_are_evicted_after_pings() {
 
 #[test]
 fn socket_over_the_limit_is_refused() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__MAX_CONNECTIONS", "3")],
         ..Options::default()
     });
@@ -280,7 +280,7 @@ fn lost_frame_is_resent_on_resume() {
 
 #[test]
 fn late_or_foreign_resume_is_refused() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__REPLAY_FRAMES", "4")],
         ..Options::default()
     });
@@ -304,7 +304,7 @@ fn late_or_foreign_resume_is_refused() {
 
 #[test]
 fn stalled_reader_is_dropped() {
-    let gateway = Gateway::with(&Options {
+    let gateway = Gateway::with_options(&Options {
         env: vec![
             ("COUNTERSIGN_LIMITS__OUTBOX_MESSAGES", "64"),
             ("COUNTERSIGN_LIMITS__OUTBOX_BYTES", "1MiB"),
@@ -377,6 +377,6 @@ fn quiet_sockets_stay_open() {
     let gateway = Gateway::start();
     let mut ws = Ws::open(&gateway);
     ws.initialize("2025-11-25");
-    assert!(ws.quiet(Duration::from_millis(200)), "nothing unasked");
+    assert!(ws.is_quiet_for(Duration::from_millis(200)), "nothing unasked");
     assert_eq!(ws.call(1, "ping", json!({}))["result"], json!({}));
 }

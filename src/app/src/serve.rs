@@ -463,7 +463,7 @@ fn providers(
     all.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, count)));
     for provider in &all {
         // What is compiled in cannot be away: its breaker is closed for good.
-        countersign_telemetry::metrics::breaker(provider.name(), Breaker::Closed);
+        countersign_telemetry::metrics::set_breaker_state(provider.name(), Breaker::Closed);
     }
     Ok(all)
 }

@@ -149,7 +149,7 @@ impl Authenticator {
         if let Some((principal, checked)) = &known
             && now.saturating_duration_since(*checked) < MAX_KEY_AGE
         {
-            CacheMetrics::of(Cache::Keys).hit();
+            CacheMetrics::for_cache(Cache::Keys).hit();
             return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
         }
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
@@ -185,7 +185,7 @@ impl Authenticator {
         if let Some(hit) = self.cache.get(key)
             && now.saturating_duration_since(hit.checked_at) < MAX_KEY_AGE
         {
-            CacheMetrics::of(Cache::Keys).hit();
+            CacheMetrics::for_cache(Cache::Keys).hit();
             return Ok(Arc::clone(&hit.principal));
         }
         if let Some(principal) = self.look_up(key)? {
@@ -227,7 +227,7 @@ impl Authenticator {
     }
 
     fn look_up(&self, hash: &SecretHash) -> Result<Option<Arc<Principal>>, McpError> {
-        CacheMetrics::of(Cache::Keys).miss();
+        CacheMetrics::for_cache(Cache::Keys).miss();
         let record = self.store.find_key(hash)?;
         // The index has compared the hashes, but not in constant time.
         let live = record.filter(|record| record.key.revoked_at.is_none() && secret::is_same_hash(&record.hash, hash));

@@ -1,10 +1,10 @@
-//! Whether an MCP server keeps the protocol: an independent prober that speaks raw bytes, over stdio, HTTP or WebSocket, to a
-//! server of any revision.
+//! Checks whether an MCP server follows the protocol: an independent prober that sends raw bytes over stdio, HTTP or
+//! WebSocket to a server of any revision.
 //!
-//! It uses no SDK, and of the gateway, which is one of the servers that it checks, only how child processes are started and
-//! ended, and TLS. `wire` carries bytes, `probe.rs` speaks JSON-RPC by the book, `catalog` has the checks, one table for each group,
-//! `report.rs` is what comes out, without what `redact.rs` finds of credentials. Nothing that could write is called, unless
-//! that is asked for.
+//! It uses no SDK. From the gateway, which is one of the servers that it checks, it uses only the code that starts and
+//! ends child processes. `wire` carries bytes, `probe.rs` speaks correct JSON-RPC, `catalog` has one table of checks
+//! for each group, and `report.rs` formats the results, with credentials removed by `redact.rs`. Tools that could write
+//! are not called unless that is allowed.
 
 mod catalog;
 mod probe;
@@ -18,15 +18,15 @@ use std::{path::PathBuf, time::Duration};
 use url::Url;
 
 pub use catalog::{Check, Group, Level, all as checks};
-pub use report::{Checked, Report, Status};
+pub use report::{CheckResult, Report, Status};
 pub use run::{Progress, check};
 pub use wire::ProbeError;
 
-/// The stateless revision, and those of the handshake era from the newest.
+/// The stateless revision, and the handshake revisions from the newest.
 pub const MODERN: &str = "2026-07-28";
 pub const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// Which server.
+/// The server to check.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// Started as a child, for each connection anew.
@@ -47,7 +47,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// As reports name it: without headers, which may be credentials, and without a user or password.
+    /// Returns the name for reports, without headers, user or password, which may be credentials.
     #[must_use]
     pub fn label(&self) -> String {
         match self {
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// `stdio`, `http` or `websocket`.
+    /// Returns `stdio`, `http` or `websocket`.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         match self {
@@ -73,18 +73,18 @@ impl Target {
     }
 }
 
-/// How it is checked.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which revision is spoken; the newest that the server has, where none is named.
+    /// The revision to speak; `None` means the newest that the server supports.
     pub revision: Option<String>,
-    /// Only these groups.
+    /// Runs only these groups of checks; empty means all.
     pub only: Vec<Group>,
-    /// Calls tools too that do not say that they only read.
+    /// Calls tools that are not marked as read-only, too.
     pub allow_writes: bool,
-    /// For one answer.
+    /// The time limit for one answer.
     pub timeout: Duration,
-    /// For the whole run.
+    /// The time limit for the whole run.
     pub run_limit: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Speaks JSON-RPC to the server as a client by the book would, and keeps what was said.
+//! Speaks JSON-RPC to the server like a correct client, and records the messages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,40 +8,40 @@ use tokio::time::Instant;
 use crate::{
     MODERN, Options, Target,
     redact::Redactor,
-    wire::{Answer, Budget, Http, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, parse, weight},
+    wire::{Budget, Http, HttpResponse, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, estimate_weight, parse},
 };
 
-/// Characters of a message that a report repeats.
-const SHOWN: usize = 1500;
-/// Messages that a report repeats, the last ones.
-const KEPT: usize = 4;
-/// How long nothing has to come for it to count as nothing.
-pub(crate) const QUIET: Duration = Duration::from_millis(300);
-/// Pages of a list that are read.
-const PAGES: usize = 50;
+/// The most characters of a message in a report.
+const MAX_MESSAGE_CHARS: usize = 1500;
+/// The most messages in a report; the last ones are kept.
+const MAX_MESSAGES: usize = 4;
+/// How long to wait before concluding that the server sends nothing.
+pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(300);
+/// The most pages of a list that are read.
+const MAX_PAGES: usize = 50;
 
-/// What was sent and what came back.
+/// The recorded messages in both directions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transcript {
     pub sent: Vec<String>,
     pub received: Vec<String>,
 }
 
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+fn truncate_message(text: &str) -> String {
+    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((end, _)) => format!("{}… ({} bytes)", text.get(..end).unwrap_or_default(), text.len()),
         None => text.to_owned(),
     }
 }
 
-fn keep(list: &mut Vec<String>, text: &str) {
-    list.push(shown(text));
-    if list.len() > KEPT {
+fn push_bounded(list: &mut Vec<String>, text: &str) {
+    list.push(truncate_message(text));
+    if list.len() > MAX_MESSAGES {
         list.remove(0);
     }
 }
 
-/// What the server said of itself when it was opened.
+/// The information that the server gave when it was opened.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The result of `handshake_revision` or `server/discover`.
@@ -58,17 +58,17 @@ impl Facts {
     }
 }
 
-/// What all checks of one run know.
+/// The state that all checks of a run share.
 #[derive(Clone)]
 pub(crate) struct Probe {
     pub target: Target,
     pub options: Options,
-    /// The revision that is spoken.
+    /// The revision in use.
     pub revision: Arc<str>,
     pub facts: Arc<Facts>,
     pub transcript: Arc<std::sync::Mutex<Transcript>>,
     pub redactor: Arc<Redactor>,
-    /// Of all connections of the run.
+    /// The read budget of all connections of the run.
     pub budget: Arc<Budget>,
 }
 
@@ -85,13 +85,13 @@ impl Probe {
         }
     }
 
-    /// The same in another revision, with nothing said yet.
-    pub fn speaking(&self, revision: &str) -> Self {
-        Self { revision: revision.into(), ..self.anew() }
+    /// Returns a probe for another revision, with an empty transcript.
+    pub fn with_revision(&self, revision: &str) -> Self {
+        Self { revision: revision.into(), ..self.with_new_transcript() }
     }
 
-    /// The same, with nothing said yet.
-    pub fn anew(&self) -> Self {
+    /// Returns a copy with an empty transcript.
+    pub fn with_new_transcript(&self) -> Self {
         Self { transcript: Arc::default(), ..self.clone() }
     }
 
@@ -104,50 +104,50 @@ impl Probe {
     }
 
     pub fn note_sent(&self, text: &str) {
-        keep(&mut self.lock().sent, &self.redactor.redact(text));
+        push_bounded(&mut self.lock().sent, &self.redactor.redact(text));
     }
 
     pub fn note_received(&self, text: &str) {
-        keep(&mut self.lock().received, &self.redactor.redact(text));
+        push_bounded(&mut self.lock().received, &self.redactor.redact(text));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Transcript> {
         self.transcript.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// What was said since this was asked last.
+    /// Returns the messages recorded since the last call.
     pub fn take_transcript(&self) -> Transcript {
         std::mem::take(&mut *self.lock())
     }
 
-    /// A connection on which nothing was said.
+    /// Opens a connection without a handshake.
     pub async fn connect(&self) -> Result<Conn, ProbeError> {
         let mut wire = Wire::open(&self.target, self.limit(), &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
         {
             http.version = Some(self.revision.to_string());
-            http.mirrors = true;
+            http.mirrors_body = true;
         }
-        Ok(Conn { wire, probe: self.clone(), next: 1 })
+        Ok(Conn { wire, probe: self.clone(), last_id: 1 })
     }
 
-    /// A connection on which anything may be asked.
+    /// Opens a connection on which any request may be sent.
     pub async fn open(&self) -> Result<Conn, ProbeError> {
         let mut conn = self.connect().await?;
         if !self.is_modern() {
             conn.initialize(&self.revision).await?;
             conn.notify("notifications/initialized").await?;
         } else if !matches!(conn.wire, Wire::Http(_)) {
-            // A server of both eras learns from the first message which one is spoken (2026-07-28/basic/versioning).
-            conn.lives().await?;
+            // The first message tells a server of both eras which one is used (2026-07-28/basic/versioning).
+            conn.ensure_alive().await?;
         }
-        // What led here is no part of what is checked.
+        // The opening is not part of the check.
         self.take_transcript();
         Ok(conn)
     }
 
-    /// What a message of this revision carries.
+    /// Builds a message with the members that the revision requires.
     pub fn message(&self, id: Option<&Value>, method: &str, params: Value) -> Value {
         let mut params = params;
         if self.is_modern() {
@@ -155,7 +155,7 @@ impl Probe {
                 params = json!({});
             }
             let own = params["_meta"].as_object().cloned().unwrap_or_default();
-            let mut meta = envelope(&self.revision);
+            let mut meta = stateless_meta(&self.revision);
             meta.extend(own);
             params["_meta"] = Value::Object(meta);
         }
@@ -171,43 +171,43 @@ impl Probe {
     }
 }
 
-/// What a stateless request says of itself (2026-07-28/basic/index#meta).
-pub(crate) fn envelope(revision: &str) -> Map<String, Value> {
+/// Returns the metadata of a stateless request (2026-07-28/basic/index#meta).
+pub(crate) fn stateless_meta(revision: &str) -> Map<String, Value> {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": revision,
-        "io.modelcontextprotocol/clientInfo": client(),
+        "io.modelcontextprotocol/clientInfo": client_info(),
         "io.modelcontextprotocol/clientCapabilities": {},
     });
     meta.as_object().cloned().unwrap_or_default()
 }
 
-/// Returns `true` if the ids are equal, or would be if both were texts: the checks of ids say what is wrong with such an
-/// answer, and all others go on with it.
-pub(crate) fn is_same_id(one: &Value, other: &Value) -> bool {
+/// Returns `true` if the ids are equal, also after converting both to text. Only the checks of ids report a wrong type;
+/// all others accept it.
+pub(crate) fn ids_match(one: &Value, other: &Value) -> bool {
     let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
     one == other || (one.as_f64().is_some() && one.as_f64() == other.as_f64()) || text(one) == text(other)
 }
 
-/// Whether a message is a response, to whatever.
+/// Returns `true` if a message is a response to any request.
 fn is_response(message: &Value) -> bool {
     message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
 }
 
-pub(crate) fn client() -> Value {
+pub(crate) fn client_info() -> Value {
     json!({ "name": "countersign-check", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// What comes to one request, no more than is read of one message.
+/// Collects the messages for one request, up to the size limit of one message.
 #[derive(Default)]
-struct Gathered {
+struct MessageCollector {
     messages: Vec<Value>,
-    taken: usize,
+    total_weight: usize,
 }
 
-impl Gathered {
+impl MessageCollector {
     fn push(&mut self, text: &str, message: Option<Value>) -> Result<(), ProbeError> {
-        self.taken += weight(text);
-        if self.taken > MAX_WEIGHT {
+        self.total_weight += estimate_weight(text);
+        if self.total_weight > MAX_WEIGHT {
             return Err(ProbeError::InvalidData("more comes to one request than is read of it".to_owned()));
         }
         self.messages.extend(message);
@@ -215,11 +215,11 @@ impl Gathered {
     }
 }
 
-/// One connection, or what stands for one over HTTP.
+/// A connection, or a series of HTTP requests that stand for one.
 pub(crate) struct Conn {
     pub wire: Wire,
     probe: Probe,
-    next: i64,
+    last_id: i64,
 }
 
 impl Conn {
@@ -230,13 +230,13 @@ impl Conn {
         }
     }
 
-    /// An id that was not used on this connection.
-    pub fn id(&mut self) -> Value {
-        self.next += 1;
-        self.next.into()
+    /// Returns an id that was not used on this connection.
+    pub fn next_id(&mut self) -> Value {
+        self.last_id += 1;
+        self.last_id.into()
     }
 
-    /// Sends text as it is.
+    /// Sends text unchanged.
     pub async fn send(&mut self, text: &str) -> Result<(), ProbeError> {
         self.send_bytes(text.as_bytes()).await
     }
@@ -244,7 +244,7 @@ impl Conn {
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
         self.probe.note_sent(&String::from_utf8_lossy(bytes));
         let limit = self.probe.limit();
-        // One that reads nothing is waited for as long as one that says nothing.
+        // A server that does not read is given as long as one that does not answer.
         match tokio::time::timeout(limit * 4, self.wire.send(bytes)).await {
             Ok(sent) => sent,
             Err(_) => Err(ProbeError::Timeout(limit)),
@@ -260,31 +260,31 @@ impl Conn {
         Ok(received)
     }
 
-    /// What comes until then; nothing after it, even if there was no end of it before.
-    async fn receive_by(&mut self, end: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
+    /// Receives a message before the deadline, even if the server never stops sending.
+    async fn receive_until(&mut self, end: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
         match end.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Ok(None),
             left => self.receive(left).await,
         }
     }
 
-    /// Sends a message and gives the response with its id, whatever comes before.
+    /// Sends a message and returns the response with its id, skipping other messages.
     pub async fn exchange(&mut self, message: &Value) -> Result<ReceivedMessage, ProbeError> {
         self.send(&message.to_string()).await?;
         self.response(&message["id"]).await
     }
 
-    /// The response with that id.
+    /// Returns the response with that id.
     pub async fn response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
         let limit = self.probe.limit();
         let end = Instant::now() + limit;
         let mut other = None;
         loop {
-            let Some(received) = self.receive_by(end).await? else {
+            let Some(received) = self.receive_until(end).await? else {
                 return Err(other.unwrap_or(ProbeError::Timeout(limit)));
             };
             let Some(json) = received.json() else {
-                // An HTTP answer without a message is the answer.
+                // An HTTP response without a message is the answer.
                 if received.status.is_some() {
                     return Ok(received);
                 }
@@ -292,23 +292,23 @@ impl Conn {
             };
             if json.get("method").is_some() {
                 self.decline(&json).await?;
-            } else if is_same_id(&json["id"], id) || received.status.is_some() {
-                // Over HTTP an answer belongs to its request, whatever it says.
+            } else if ids_match(&json["id"], id) || received.status.is_some() {
+                // Over HTTP a response belongs to its request, whatever its id is.
                 return Ok(received);
             } else if is_response(&json) {
                 other.get_or_insert_with(|| ProbeError::WrongId {
                     sent: id.to_string(),
-                    id: json.get("id").map_or_else(|| "missing".to_owned(), |id| shown(&id.to_string())),
-                    received: shown(&self.probe.redactor.redact(&received.text)),
+                    id: json.get("id").map_or_else(|| "missing".to_owned(), |id| truncate_message(&id.to_string())),
+                    received: truncate_message(&self.probe.redactor.redact(&received.text)),
                 });
             }
         }
     }
 
-    /// What comes next that is no request or notification of the server's own: those are nobody's answer.
+    /// Returns the next message that is not a request or notification of the server.
     pub async fn next_answer(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let end = Instant::now() + limit;
-        while let Some(received) = self.receive_by(end).await? {
+        while let Some(received) = self.receive_until(end).await? {
             match received.json().filter(|message| message.get("method").is_some()) {
                 Some(message) => self.decline(&message).await?,
                 None => return Ok(Some(received)),
@@ -317,7 +317,7 @@ impl Conn {
         Ok(None)
     }
 
-    /// What a server asks is declined, but for a ping.
+    /// Answers a ping, and declines all other requests of the server.
     async fn decline(&mut self, message: &Value) -> Result<(), ProbeError> {
         let Some(id) = message.get("id") else { return Ok(()) };
         let answer = match message["method"].as_str() {
@@ -327,32 +327,32 @@ impl Conn {
         self.wire.send(answer.to_string().as_bytes()).await
     }
 
-    /// A request by the book, and its response.
+    /// Sends a correct request and returns the response.
     pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, ProbeError> {
-        self.weighed(method, params).await.map(|(response, _)| response)
+        self.ask_with_weight(method, params).await.map(|(response, _)| response)
     }
 
-    /// The same, and what the response takes.
-    async fn weighed(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
-        let id = self.id();
+    /// Sends a correct request and returns the response with its estimated size.
+    async fn ask_with_weight(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
+        let id = self.next_id();
         let message = self.probe.message(Some(&id), method, params);
         let received = self.exchange(&message).await?;
         let status = received.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
-        let response = received
-            .json()
-            .ok_or_else(|| ProbeError::InvalidData(format!("no JSON: {status} {}", shown(&received.text))))?;
-        Ok((response, weight(&received.text)))
+        let response = received.json().ok_or_else(|| {
+            ProbeError::InvalidData(format!("no JSON: {status} {}", truncate_message(&received.text)))
+        })?;
+        Ok((response, estimate_weight(&received.text)))
     }
 
-    /// Sends a message, and gives everything that comes within that time, to its response at most.
+    /// Sends a message and returns everything received until its response or the time limit.
     pub async fn gather(&mut self, message: &Value, limit: Duration) -> Result<Vec<Value>, ProbeError> {
         let text = message.to_string();
         if let Wire::Http(http) = &self.wire {
             self.probe.note_sent(&text);
-            let answer = http.request_for("POST", &http.headers_of(message), text.as_bytes(), limit).await?;
+            let answer = http.request_within("POST", &http.headers_for(message), text.as_bytes(), limit).await?;
             let messages = answer.messages();
             messages.iter().for_each(|text| self.probe.note_received(text));
-            let mut all = Gathered::default();
+            let mut all = MessageCollector::default();
             for text in &messages {
                 all.push(text, parse(text))?;
             }
@@ -360,10 +360,10 @@ impl Conn {
         }
         self.send(&text).await?;
         let end = Instant::now() + limit;
-        let mut all = Gathered::default();
-        while let Some(received) = self.receive_by(end).await? {
+        let mut all = MessageCollector::default();
+        while let Some(received) = self.receive_until(end).await? {
             let Some(came) = received.json() else { continue };
-            let is_answer = came.get("method").is_none() && is_same_id(&came["id"], &message["id"]);
+            let is_answer = came.get("method").is_none() && ids_match(&came["id"], &message["id"]);
             all.push(&received.text, Some(came))?;
             if is_answer {
                 break;
@@ -375,22 +375,25 @@ impl Conn {
     pub async fn notify(&mut self, method: &str) -> Result<(), ProbeError> {
         let message = self.probe.message(None, method, Value::Null);
         self.send(&message.to_string()).await?;
-        // Over HTTP its answer is there already, and is nobody's.
+        // The HTTP response to a notification was already received and answers no request.
         if let Wire::Http(http) = &mut self.wire {
             while http.receive().is_some() {}
         }
         Ok(())
     }
 
-    /// The handshake's first half; its result.
+    /// Sends `initialize` and returns its result.
     pub async fn initialize(&mut self, version: &str) -> Result<Value, ProbeError> {
-        let params = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": client() });
-        let id = self.id();
+        let params = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": client_info() });
+        let id = self.next_id();
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": "initialize", "params": params });
         let received = self.exchange(&message).await?;
         let response = received.json().unwrap_or_default();
         let Some(result) = response.get("result") else {
-            return Err(ProbeError::InvalidData(format!("initialize is answered with {}", shown(&received.text))));
+            return Err(ProbeError::InvalidData(format!(
+                "initialize is answered with {}",
+                truncate_message(&received.text)
+            )));
         };
         let negotiated = result["protocolVersion"].as_str().unwrap_or(version).to_owned();
         if let Wire::Http(http) = &mut self.wire
@@ -401,14 +404,14 @@ impl Conn {
         Ok(result.clone())
     }
 
-    /// Every entry of a list.
-    pub async fn list(&mut self, method: &str, of: &str) -> Result<Vec<Value>, ProbeError> {
+    /// Returns all entries of a paginated list.
+    pub async fn read_list(&mut self, method: &str, of: &str) -> Result<Vec<Value>, ProbeError> {
         let mut all = Vec::new();
         let mut cursor: Option<Value> = None;
         let mut taken = 0;
-        for _ in 0..PAGES {
+        for _ in 0..MAX_PAGES {
             let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-            let (response, weight) = self.weighed(method, params).await?;
+            let (response, weight) = self.ask_with_weight(method, params).await?;
             taken += weight;
             if taken > MAX_WEIGHT {
                 return Err(ProbeError::InvalidData(format!("more in {method} than is read of a list")));
@@ -423,24 +426,32 @@ impl Conn {
         Ok(all)
     }
 
-    /// Whether it still answers.
-    pub async fn lives(&mut self) -> Result<(), ProbeError> {
+    /// Fails if the server no longer answers requests with results.
+    pub async fn ensure_alive(&mut self) -> Result<(), ProbeError> {
         let method = if self.probe.is_modern() { "server/discover" } else { "ping" };
         let response = self.ask(method, json!({})).await?;
         match response.get("result") {
             Some(_) => Ok(()),
-            None => Err(ProbeError::InvalidData(format!("{method} is answered with {}", shown(&response.to_string())))),
+            None => Err(ProbeError::InvalidData(format!(
+                "{method} is answered with {}",
+                truncate_message(&response.to_string())
+            ))),
         }
     }
 
-    /// Whether it still says anything to a request, an error too.
-    pub async fn answers(&mut self) -> Result<(), ProbeError> {
+    /// Fails if the server no longer answers requests, be it with an error.
+    pub async fn ensure_responsive(&mut self) -> Result<(), ProbeError> {
         let method = if self.probe.is_modern() { "server/discover" } else { "ping" };
         self.ask(method, json!({})).await.map(drop)
     }
 
-    /// One HTTP request with these headers in place of the usual ones.
-    pub async fn post(&mut self, method: &str, headers: &[(String, String)], body: &str) -> Result<Answer, ProbeError> {
+    /// Sends an HTTP request with exactly these headers.
+    pub async fn post(
+        &mut self,
+        method: &str,
+        headers: &[(String, String)],
+        body: &str,
+    ) -> Result<HttpResponse, ProbeError> {
         let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         self.probe.note_sent(&format!("{method}\n{}\n\n{body}", told.join("\n")));
         let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
@@ -449,13 +460,13 @@ impl Conn {
         Ok(answer)
     }
 
-    /// A stream that GET opens, heard for that long; a server that says nothing for the whole time has none.
-    pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<Answer, ProbeError> {
+    /// Reads a stream opened by GET for the time limit. A server that sends nothing has no stream.
+    pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<HttpResponse, ProbeError> {
         let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         self.probe.note_sent(&format!("GET\n{}", told.join("\n")));
         let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
-        let answer = match http.request_for("GET", headers, b"", limit).await {
-            // Some servers send the head with the first event.
+        let answer = match http.request_within("GET", headers, b"", limit).await {
+            // Some servers send the response head only with the first event.
             Err(ProbeError::Timeout(_)) => http.request("GET", headers, b"").await?,
             answer => answer?,
         };

@@ -1,4 +1,4 @@
-//! Keeps credentials out of reports: a server may say what it was given.
+//! Removes credentials from reports, because a server may repeat what it received.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -6,16 +6,16 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use crate::Target;
 
-/// Shorter values are no secrets, and hiding them would make a report illegible (`1`, `no`).
-const SHORTEST: usize = 4;
+/// The shortest secret in bytes; masking shorter values (`1`, `no`) would make reports illegible.
+const MIN_SECRET_BYTES: usize = 4;
 const MASK: &str = "[secret]";
-/// The end of a text that was cut off.
-const CUT: char = '…';
+/// The end of a truncated text.
+const ELLIPSIS: char = '…';
 
-/// Hides the values of headers and of the environment, and the credentials and the query of the address.
+/// Masks the values of headers and environment variables, and the credentials and query of the URL.
 #[derive(Debug, Default)]
 pub(crate) struct Redactor {
-    /// Longest first, so that none shows because a part of it was hidden before.
+    /// Longest first, so that a secret that contains another one is masked as a whole.
     secrets: Vec<String>,
 }
 
@@ -25,41 +25,44 @@ impl Redactor {
         match target {
             Target::Command { env, .. } => env.iter().for_each(|(_, value)| found.push(value.clone())),
             Target::Http { url, headers } | Target::WebSocket { url, headers } => {
-                headers.iter().for_each(|(name, value)| of_header(name, value, &mut found));
+                headers.iter().for_each(|(name, value)| collect_header_secrets(name, value, &mut found));
                 found.extend(url.password().map(str::to_owned));
                 found.extend(url.query().map(str::to_owned));
                 found.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
             }
         }
-        // Where a message is shown as the text of another one, it is escaped once more.
+        // A message that is quoted in another message is escaped twice.
         let mut secrets = Vec::new();
         for text in found.iter().flat_map(|value| value.lines()) {
             let mut spellings = vec![text.trim().to_owned()];
             for _ in 0..2 {
-                let escaped: BTreeSet<String> = spellings.iter().flat_map(|spelling| in_json(spelling)).collect();
+                let escaped: BTreeSet<String> =
+                    spellings.iter().flat_map(|spelling| json_spellings(spelling)).collect();
                 secrets.extend(std::mem::replace(&mut spellings, escaped.into_iter().collect()));
             }
             secrets.extend(spellings);
         }
-        secrets.retain(|secret| secret.len() >= SHORTEST);
+        secrets.retain(|secret| secret.len() >= MIN_SECRET_BYTES);
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
         Self { secrets }
     }
 
-    /// Returns the text without the secrets, and without the beginning of one where the text was cut off.
+    /// Masks all secrets, including the beginning of one at the end of a truncated text.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for secret in &self.secrets {
             if text.contains(secret.as_str()) {
                 text = Cow::Owned(text.replace(secret.as_str(), MASK));
             }
-            let begun = text.find(CUT).into_iter().flat_map(|_| text.match_indices(CUT)).find_map(|(at, _)| {
-                let before = text.get(..at)?;
-                let ends = |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
-                let length = (SHORTEST..secret.len()).rev().find(ends)?;
-                Some(at - length..at)
-            });
+            let begun =
+                text.find(ELLIPSIS).into_iter().flat_map(|_| text.match_indices(ELLIPSIS)).find_map(|(at, _)| {
+                    let before = text.get(..at)?;
+                    let ends =
+                        |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
+                    let length = (MIN_SECRET_BYTES..secret.len()).rev().find(ends)?;
+                    Some(at - length..at)
+                });
             if let Some(begun) = begun {
                 text.to_mut().replace_range(begun, MASK);
             }
@@ -68,8 +71,9 @@ impl Redactor {
     }
 }
 
-/// The value, and what of it a server may repeat alone: the token after a scheme, a password, the value of a cookie.
-fn of_header(name: &str, value: &str, found: &mut Vec<String>) {
+/// Collects the value and the parts that a server may repeat alone: the token after a scheme, a password, a cookie
+/// value.
+fn collect_header_secrets(name: &str, value: &str, found: &mut Vec<String>) {
     found.push(value.to_owned());
     if let Some((scheme, token)) = value.trim().split_once(' ') {
         found.push(token.trim().to_owned());
@@ -84,9 +88,9 @@ fn of_header(name: &str, value: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The spellings of a text in JSON: some writers escape `/`, others what HTML or scripts take
-/// for markup.
-fn in_json(text: &str) -> Vec<String> {
+/// Returns the JSON spellings of a text. Some writers escape `/`, others the characters that HTML or scripts take for
+/// markup.
+fn json_spellings(text: &str) -> Vec<String> {
     let plain = serde_json::to_string(text).unwrap_or_default();
     let plain = plain.trim_matches('"');
     let mut all = Vec::new();

@@ -1,71 +1,71 @@
-//! What came out, for people, for programs and for CI.
+//! The results of a run, for people, programs and CI.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::catalog::{Check, Level};
 
-/// How a check ended.
+/// The status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     Passed,
     Failed,
-    /// It does not concern this server, or could not be tried.
+    /// The check does not apply to this server, or could not be run.
     Skipped,
 }
 
-/// One check and how it ended.
+/// The result of one check.
 #[derive(Clone, Debug, Serialize)]
-pub struct Checked {
+pub struct CheckResult {
     pub id: &'static str,
     pub group: &'static str,
     pub level: Level,
     pub status: Status,
-    /// What has to be so.
+    /// The requirement that is checked.
     pub says: &'static str,
-    /// Where the specification says it.
+    /// The page of the specification.
     pub spec: String,
-    /// Why it failed or was skipped.
+    /// The reason why it failed or was skipped.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
     pub sent: Vec<String>,
     pub received: Vec<String>,
-    /// How to mend it; nothing where nothing is broken.
+    /// How to fix a failure; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
     pub milliseconds: u64,
 }
 
-/// All of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub target: String,
     pub transport: &'static str,
     pub revision: String,
-    /// `name version`, as the server says.
+    /// `name version`, as reported by the server.
     pub server: String,
     pub milliseconds: u64,
-    /// Why the run was ended before all checks were over.
+    /// The reason why the run ended before all checks were complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
-    pub checks: Vec<Checked>,
+    pub checks: Vec<CheckResult>,
 }
 
 impl Report {
     #[must_use]
     pub fn count(&self, status: Status, level: Option<Level>) -> usize {
-        let counted = |check: &&Checked| check.status == status && level.is_none_or(|level| check.level == level);
+        let counted = |check: &&CheckResult| check.status == status && level.is_none_or(|level| check.level == level);
         self.checks.iter().filter(counted).count()
     }
 
-    /// Whether everything was checked, and nothing failed that must hold.
+    /// Returns `true` if all checks were run and none of the required ones failed.
     #[must_use]
     pub fn complies(&self) -> bool {
         self.stopped.is_none() && self.count(Status::Failed, Some(Level::Must)) == 0
     }
 
-    /// One object.
+    /// Formats the report as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut json = json!(self);
@@ -73,14 +73,14 @@ impl Report {
         json
     }
 
-    /// As CI systems read it. A failed *should* is no failure there either.
+    /// Formats the report as JUnit XML for CI systems. A failed *should* check is not a failure there.
     #[must_use]
     pub fn to_junit(&self) -> String {
         let seconds = |milliseconds: u64| milliseconds as f64 / 1000.0;
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         out.push_str(&format!(
             "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3}\">\n",
-            escaped(&format!("{} ({}, {})", self.target, self.transport, self.revision)),
+            escape_xml(&format!("{} ({}, {})", self.target, self.transport, self.revision)),
             self.checks.len() + usize::from(self.stopped.is_some()),
             self.count(Status::Failed, Some(Level::Must)) + usize::from(self.stopped.is_some()),
             self.count(Status::Skipped, None) + self.count(Status::Failed, Some(Level::Should)),
@@ -90,7 +90,7 @@ impl Report {
             out.push_str(&format!(
                 "  <testcase classname=\"{}\" name=\"{}\" time=\"{:.3}\">",
                 check.group,
-                escaped(check.id),
+                escape_xml(check.id),
                 seconds(check.milliseconds)
             ));
             let said = format!(
@@ -105,17 +105,21 @@ impl Report {
             match (check.status, check.level) {
                 (Status::Passed, _) => {}
                 (Status::Failed, Level::Must) => {
-                    out.push_str(&format!("<failure message=\"{}\">{}</failure>", escaped(&check.why), escaped(&said)));
+                    out.push_str(&format!(
+                        "<failure message=\"{}\">{}</failure>",
+                        escape_xml(&check.why),
+                        escape_xml(&said)
+                    ));
                 }
                 (Status::Failed, Level::Should) => {
-                    out.push_str(&format!("<skipped message=\"should: {}\"/>", escaped(&check.why)));
+                    out.push_str(&format!("<skipped message=\"should: {}\"/>", escape_xml(&check.why)));
                 }
-                (Status::Skipped, _) => out.push_str(&format!("<skipped message=\"{}\"/>", escaped(&check.why))),
+                (Status::Skipped, _) => out.push_str(&format!("<skipped message=\"{}\"/>", escape_xml(&check.why))),
             }
             out.push_str("</testcase>\n");
         }
         if let Some(why) = &self.stopped {
-            let why = escaped(&format!("the run was ended: {why}"));
+            let why = escape_xml(&format!("the run was ended: {why}"));
             out.push_str(&format!(
                 "  <testcase classname=\"run\" name=\"run\"><failure message=\"{why}\"/></testcase>\n"
             ));
@@ -125,8 +129,8 @@ impl Report {
     }
 }
 
-/// What XML 1.0 can have in a text or an attribute.
-fn escaped(text: &str) -> String {
+/// Escapes text for XML 1.0, in elements and attributes.
+fn escape_xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -142,11 +146,11 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The page of the specification that a check stands on.
-pub(crate) fn page(check: &Check, revision: &str) -> String {
+/// Returns the page of the specification for a check.
+pub(crate) fn spec_page(check: &Check, revision: &str) -> String {
     let (legacy, modern) = check.spec;
     let page = if revision == crate::MODERN { modern } else { legacy };
-    // The first revision has messages on a page of their own.
+    // The first revision describes messages on a separate page.
     match page.strip_prefix("basic/index#").filter(|_| revision == "2024-11-05") {
         Some("messages") => format!("{revision}/basic/messages"),
         Some(anchor) => format!("{revision}/basic/messages#{anchor}"),
@@ -159,7 +163,7 @@ mod tests {
     use super::*;
 
     fn report(status: Status, level: Level) -> Report {
-        let checked = Checked {
+        let checked = CheckResult {
             id: "a/b",
             group: "messages",
             level,

@@ -1,4 +1,4 @@
-//! Runs the checks, each with a time of its own.
+//! Runs the checks, each with its own time limit.
 
 use std::{
     sync::Arc,
@@ -12,27 +12,27 @@ use crate::{
     LEGACY, MODERN, Options, Target,
     catalog::{self, Check, Verdict},
     probe::{Facts, Probe, Transcript},
-    report::{Checked, Report, Status, page},
+    report::{CheckResult, Report, Status, spec_page},
     wire::ProbeError,
 };
 
-/// What one check may take, beyond the time for one answer.
-const STRETCH: u32 = 6;
+/// The time limit of a check, in multiples of the limit for one answer.
+const TIMEOUT_FACTOR: u32 = 6;
 
-/// Checks of a command that run at the same time: each starts a child of its own, which may take a second to be there. One that
-/// ends a server that is shared would else be blamed on the others.
-const AT_ONCE: usize = 4;
+/// The number of checks of a command that run in parallel, each with its own child, which may take a second to start.
+/// Checks of a shared server run one at a time, because a check that ends the server would make others fail.
+const MAX_PARALLEL_CHECKS: usize = 4;
 
-/// Hears of each check as it ends.
+/// Receives the progress of a run.
 pub trait Progress: Send {
     fn run_started(&mut self, server: &str, revision: &str, checks: usize);
-    fn check_finished(&mut self, checked: &Checked);
+    fn check_finished(&mut self, checked: &CheckResult);
 }
 
 /// Checks a server.
 ///
 /// # Errors
-/// A server that cannot be reached, or that speaks no revision that was asked for.
+/// The server cannot be reached, or supports no requested revision.
 pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
     let began = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
@@ -47,12 +47,12 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         checks,
     };
     let late = || format!("it took longer than {} s", options.run_limit.as_secs());
-    let opened = tokio::time::timeout_at(deadline, opened(&probe)).await;
+    let opened = tokio::time::timeout_at(deadline, discover_server(&probe)).await;
     let probe = match opened.unwrap_or_else(|_| Err(ProbeError::RunEnded(late()))) {
         Ok(probe) => probe,
-        // It answers, and no other check can tell its answers apart.
+        // The server answers with wrong ids, so no other check can match its answers.
         Err(trouble @ ProbeError::WrongId { .. }) => {
-            let finding = other_id(&probe, trouble);
+            let finding = wrong_id_result(&probe, trouble);
             progress.run_started("", LEGACY[0], 1);
             progress.check_finished(&finding);
             return Ok(report(LEGACY[0], String::new(), vec![finding], None));
@@ -72,10 +72,11 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         .collect();
     progress.run_started(&server, &probe.revision, chosen.len());
     let at_once = match target {
-        Target::Command { .. } => AT_ONCE,
+        Target::Command { .. } => MAX_PARALLEL_CHECKS,
         Target::Http { .. } | Target::WebSocket { .. } => 1,
     };
-    let mut running = stream::iter(&chosen).map(|check| one(probe.anew(), check)).buffered(at_once);
+    let mut running =
+        stream::iter(&chosen).map(|check| run_check(probe.with_new_transcript(), check)).buffered(at_once);
     let mut checks = Vec::new();
     let mut stopped = None;
     while stopped.is_none() {
@@ -83,7 +84,7 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
             Ok(Some(checked)) => {
                 progress.check_finished(&checked);
                 checks.push(checked);
-                stopped = probe.budget.spent();
+                stopped = probe.budget.exceeded_reason();
             }
             Ok(None) => break,
             Err(_) => stopped = Some(late()),
@@ -93,15 +94,15 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     for check in chosen.iter().skip(checks.len()) {
         let why = stopped.as_deref().unwrap_or_default();
         let verdict = Verdict::Skipped(format!("the run was ended: {why}"));
-        let checked = checked(&probe, check, verdict, Transcript::default(), Duration::ZERO);
+        let checked = check_result(&probe, check, verdict, Transcript::default(), Duration::ZERO);
         progress.check_finished(&checked);
         checks.push(checked);
     }
     Ok(report(&probe.revision, server, checks, stopped))
 }
 
-/// What is said of a server that answers, but with other ids than those of the requests.
-fn other_id(probe: &Probe, trouble: ProbeError) -> Checked {
+/// Creates the result for a server that answers with other ids than those of the requests.
+fn wrong_id_result(probe: &Probe, trouble: ProbeError) -> CheckResult {
     let check = catalog::wrong_id_check();
     let why = trouble.to_string();
     let received = match trouble {
@@ -109,39 +110,39 @@ fn other_id(probe: &Probe, trouble: ProbeError) -> Checked {
         _ => Vec::new(),
     };
     let said = Transcript { received, ..Transcript::default() };
-    checked(&probe.speaking(LEGACY[0]), check, Verdict::Fails(why), said, Duration::ZERO)
+    check_result(&probe.with_revision(LEGACY[0]), check, Verdict::Fails(why), said, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-async fn one(probe: Probe, check: &'static Check) -> Checked {
+async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
     let began = Instant::now();
-    let limit = probe.limit() * STRETCH + Duration::from_secs(5);
+    let limit = probe.limit() * TIMEOUT_FACTOR + Duration::from_secs(5);
     let verdict = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(trouble)) => Verdict::Fails(trouble.to_string()),
         Err(_) => Verdict::Fails(format!("it was not over within {limit:?}")),
     };
-    checked(&probe, check, verdict, probe.take_transcript(), began.elapsed())
+    check_result(&probe, check, verdict, probe.take_transcript(), began.elapsed())
 }
 
-/// How a check ended, without the secrets that the server was given.
-fn checked(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript, time: Duration) -> Checked {
+/// Creates the result of a check, with secrets masked.
+fn check_result(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript, time: Duration) -> CheckResult {
     let (status, why) = match verdict {
         Verdict::Holds => (Status::Passed, String::new()),
         Verdict::Fails(why) => (Status::Failed, why),
         Verdict::Skipped(why) => (Status::Skipped, why),
     };
     let told = if status == Status::Passed { Transcript::default() } else { said };
-    Checked {
+    CheckResult {
         id: check.id,
         group: check.group.as_str(),
         level: check.level,
         status,
         says: check.says,
-        spec: page(check, &probe.revision),
+        spec: spec_page(check, &probe.revision),
         why: probe.redactor.redact(&why).into_owned(),
         sent: told.sent,
         received: told.received,
@@ -150,31 +151,31 @@ fn checked(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript, tim
     }
 }
 
-/// Finds out what the server speaks, and what it has.
-async fn opened(probe: &Probe) -> Result<Probe, ProbeError> {
+/// Finds out which revision the server supports and what it offers.
+async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
     let wanted = probe.options.revision.as_deref();
     let mut refused = None;
     for revision in std::iter::once(MODERN).chain(LEGACY) {
         if wanted.is_some_and(|wanted| wanted != revision) {
             continue;
         }
-        let mut probe = probe.speaking(revision);
-        match opening(&probe).await {
+        let mut probe = probe.with_revision(revision);
+        match read_opening(&probe).await {
             Ok(opening) => {
-                // A server of the handshake era may answer with another revision than it was asked for.
+                // A handshake server may answer with another revision than the requested one.
                 if let Some(said) = opening["protocolVersion"].as_str()
                     && said != revision
                     && wanted.is_none()
                     && LEGACY.contains(&said)
                 {
-                    probe = probe.speaking(said);
+                    probe = probe.with_revision(said);
                 }
-                probe.facts = Arc::new(facts(&probe, opening).await);
+                probe.facts = Arc::new(read_facts(&probe, opening).await);
                 probe.take_transcript();
                 return Ok(probe);
             }
             Err(trouble @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(trouble),
-            // Whoever does not even answer the handshake has none of its revisions: one time-out is enough.
+            // A server that does not answer the handshake supports no handshake revision, so one timeout is enough.
             Err(trouble @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN => {
                 return Err(trouble);
             }
@@ -184,7 +185,7 @@ async fn opened(probe: &Probe) -> Result<Probe, ProbeError> {
     Err(refused.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))
 }
 
-async fn opening(probe: &Probe) -> Result<Value, ProbeError> {
+async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
     let mut conn = probe.connect().await?;
     if !probe.is_modern() {
         return conn.initialize(&probe.revision).await;
@@ -197,19 +198,19 @@ async fn opening(probe: &Probe) -> Result<Value, ProbeError> {
     }
 }
 
-/// What it lists. A list that fails is empty here; a check says why.
-async fn facts(probe: &Probe, opening: Value) -> Facts {
+/// Reads the server's lists. A list that fails is empty here; a check reports the failure.
+async fn read_facts(probe: &Probe, opening: Value) -> Facts {
     let mut facts = Facts { opening, ..Facts::default() };
     let Ok(mut conn) = probe.open().await else { return facts };
     if facts.offers("tools") {
-        facts.tools = conn.list("tools/list", "tools").await.unwrap_or_default();
+        facts.tools = conn.read_list("tools/list", "tools").await.unwrap_or_default();
     }
     if facts.offers("resources") {
-        facts.resources = conn.list("resources/list", "resources").await.unwrap_or_default();
-        facts.templates = conn.list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
+        facts.resources = conn.read_list("resources/list", "resources").await.unwrap_or_default();
+        facts.templates = conn.read_list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
     }
     if facts.offers("prompts") {
-        facts.prompts = conn.list("prompts/list", "prompts").await.unwrap_or_default();
+        facts.prompts = conn.read_list("prompts/list", "prompts").await.unwrap_or_default();
     }
     facts
 }

@@ -1,16 +1,16 @@
-//! The variables that a child process gets of this process's environment.
+//! The environment variables that a child process inherits.
 //!
-//! The list is closed: a variable that is not on it, and every credential, reaches a child by its own configuration only.
-//! To add one, put it into the list here and into the table of `docs/servers.md`.
+//! The list is closed: other variables, and all credentials, reach a child only through its own configuration. To add a
+//! variable, add it to the list here and to the table in `docs/servers.md`.
 
 use std::ffi::{OsStr, OsString};
 
-/// Variables about the user, the language and where programs are. All that begin with `LC_` belong to them.
-const BASIC: [&str; 7] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME"];
+/// Variables about the user, the locale and program locations. All variables that begin with `LC_` are included too.
+const BASIC_VARIABLES: [&str; 7] = ["PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME"];
 
-/// Variables that package runners (npx, uvx, pipx, bunx, deno) and their HTTP clients need to reach the network and their
-/// caches. They count in upper and in lower case, as the programs read them.
-pub const RUNNERS: [&str; 49] = [
+/// Variables that package runners (npx, uvx, pipx, bunx, deno) and their HTTP clients need for the network and their
+/// caches. They are inherited in upper and lower case, as the programs read them.
+pub const RUNNER_VARIABLES: [&str; 49] = [
     // Certificates.
     "NODE_EXTRA_CA_CERTS",
     "NODE_USE_SYSTEM_CA",
@@ -36,7 +36,7 @@ pub const RUNNERS: [&str; 49] = [
     "NPM_CONFIG_HTTPS_PROXY",
     "NPM_CONFIG_NOPROXY",
     "PIP_PROXY",
-    // Caches and what was installed before.
+    // Caches and installed packages.
     "XDG_CACHE_HOME",
     "XDG_DATA_HOME",
     "NPM_CONFIG_CACHE",
@@ -66,30 +66,31 @@ pub const RUNNERS: [&str; 49] = [
     "UV_PYTHON_INSTALL_MIRROR",
 ];
 
-/// What of an environment a child gets, and what it does not get for the credentials in it.
+/// The variables that a child inherits, and those withheld because of credentials.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Inherited {
+pub struct InheritedEnvironment {
     pub variables: Vec<(OsString, OsString)>,
-    /// Names of listed variables whose address has a user or a password in it (`http://me:secret@proxy:3128`).
+    /// Names of listed variables whose URL contains a user or a password (`http://me:secret@proxy:3128`).
     pub withheld: Vec<String>,
 }
 
-impl Inherited {
-    /// Returns what a child gets of this process's environment.
+impl InheritedEnvironment {
+    /// Selects the variables of this process that a child inherits.
     #[must_use]
     pub fn from_process() -> Self {
         Self::new(std::env::vars_os())
     }
 
+    /// Selects the variables that a child inherits.
     #[must_use]
     pub fn new(all: impl Iterator<Item = (OsString, OsString)>) -> Self {
         let mut inherited = Self::default();
         for (variable, value) in all {
             let Some(name) = variable.to_str() else { continue };
-            let of_runners = is_of_runners(name);
-            if of_runners && has_credentials(&value) {
+            let is_for_runners = is_runner_variable(name);
+            if is_for_runners && has_credentials(&value) {
                 inherited.withheld.push(name.to_owned());
-            } else if of_runners || BASIC.contains(&name) || name.starts_with("LC_") {
+            } else if is_for_runners || BASIC_VARIABLES.contains(&name) || name.starts_with("LC_") {
                 inherited.variables.push((variable, value));
             }
         }
@@ -97,11 +98,11 @@ impl Inherited {
     }
 }
 
-fn is_of_runners(name: &str) -> bool {
-    RUNNERS.iter().any(|listed| *listed == name || listed.to_ascii_lowercase() == name)
+fn is_runner_variable(name: &str) -> bool {
+    RUNNER_VARIABLES.iter().any(|listed| *listed == name || listed.to_ascii_lowercase() == name)
 }
 
-/// Returns `true` if some address in the value has a user or a password before its host.
+/// Returns `true` if a URL in the value has a user or a password before its host.
 fn has_credentials(value: &OsStr) -> bool {
     value.to_string_lossy().split_whitespace().any(|address| {
         // A proxy may be written without a scheme, and an index may have a name (`private=https://…`).
@@ -115,11 +116,11 @@ fn has_credentials(value: &OsStr) -> bool {
 mod tests {
     use super::*;
 
-    fn inherited(all: &[(&str, &str)]) -> Inherited {
-        Inherited::new(all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
+    fn inherited(all: &[(&str, &str)]) -> InheritedEnvironment {
+        InheritedEnvironment::new(all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
     }
 
-    fn names(inherited: &Inherited) -> Vec<&str> {
+    fn names(inherited: &InheritedEnvironment) -> Vec<&str> {
         inherited.variables.iter().map(|(name, _)| name.to_str().unwrap()).collect()
     }
 
@@ -127,9 +128,9 @@ mod tests {
     fn environment_without_listed_variables_is_empty() {
         let all = ["TERM", "COUNTERSIGN_KEY", "AWS_SECRET_ACCESS_KEY", "LD_PRELOAD", "NODE_OPTIONS", "NPM_TOKEN"];
         let all = all.map(|name| (name, "x"));
-        assert_eq!(inherited(&all), Inherited::default());
-        // Written as no program reads it.
-        assert_eq!(inherited(&[("Https_Proxy", "x"), ("path", "x")]), Inherited::default());
+        assert_eq!(inherited(&all), InheritedEnvironment::default());
+        // Mixed case, which no program reads.
+        assert_eq!(inherited(&[("Https_Proxy", "x"), ("path", "x")]), InheritedEnvironment::default());
     }
 
     #[test]
@@ -140,7 +141,7 @@ mod tests {
         let rows =
             part.lines().filter(|line| line.starts_with("| ")).flat_map(|line| line.split('`').skip(1).step_by(2));
         let listed: Vec<&str> = rows.filter(|name| *name != "LC_*").collect();
-        let expected: Vec<&str> = BASIC.into_iter().chain(RUNNERS).collect();
+        let expected: Vec<&str> = BASIC_VARIABLES.into_iter().chain(RUNNER_VARIABLES).collect();
         assert_eq!(sorted(listed), sorted(expected));
     }
 

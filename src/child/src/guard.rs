@@ -1,16 +1,16 @@
-//! The guard: the small process between the gateway and one stdio server (`countersign __guard -- command args…`).
-//! `countersign check` has it between itself and the server that it checks, in the place of the gateway.
+//! The guard: a small process between the gateway and one stdio server (`countersign __guard -- command args…`).
+//! `countersign check` uses it in the same way for the server that it tests.
 //!
-//! It carries no data. The server's stdin, stdout and stderr are pipes of the gateway's that come over the guard's own
-//! stdin, a Unix socket, as descriptors. Later the socket tells each of the two that the other has gone: when the
-//! gateway closes its side, or dies by whatever signal, the guard ends the server and everything that the server
-//! started; the gateway reads there how the server ended, and by the end of it that nothing is left.
+//! The guard carries no data. The server's stdin, stdout and stderr are pipes of the gateway; the guard receives them
+//! as descriptors over its own stdin, a Unix socket. The socket later reports the end of either side: when the gateway
+//! closes it, or dies from any signal, the guard ends the server and all its descendants. The gateway reads from it how
+//! the server ended, and its end means that no descendant is left.
 //!
-//! The guard is the subreaper of all that it starts, so that a daemon that leaves its group and its session is still
-//! a descendant of the guard's, to be found and reaped. The gateway cannot be that itself: it may be killed.
+//! The guard is the subreaper of its descendants, so that a daemon that leaves its group and session can still be found
+//! and reaped. The gateway cannot be the subreaper because it may be killed.
 //!
-//! It must never write what it was given (arguments and environment hold secrets), never allocate much, and outlive
-//! every process that it answers for.
+//! The guard must never write its arguments or environment, which hold secrets. It must not allocate much, and must
+//! outlive every process that it supervises.
 
 use std::{
     collections::HashSet,
@@ -37,34 +37,35 @@ use tokio::{
 
 use crate::processes;
 
-/// The subcommand. It has no help: only the gateway uses it.
+/// The subcommand. It has no help, because only the gateway uses it.
 pub const SUBCOMMAND: &str = "__guard";
-/// What the gateway adds to the guard's environment: its allocator would else begin with two huge pages, 4 MiB where
-/// 2 MiB are plenty. The spelling tells it from a server's own setting of that name, which is passed on.
-pub(crate) const LEAN: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
-/// The gateway's order to end the server now. Without an order, the end of the socket means that the gateway is gone.
+/// An environment variable for the guard: without it, its allocator would reserve two huge pages, 4 MiB instead of 2
+/// MiB. The unusual value distinguishes it from the server's own setting, which is passed on.
+pub(crate) const SMALL_ARENA: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
+/// The gateway's order to terminate the server. Without an order, the end of the socket means that the gateway is gone.
 pub(crate) const TERMINATE_ORDER: &[u8] = b"end\n";
-/// The order to kill it at once.
+/// The gateway's order to kill the server at once.
 pub(crate) const KILL_ORDER: &[u8] = b"kill\n";
-/// What a server whose gateway is gone has to leave by itself, since its stdin has ended with it
+/// Time for a server to exit by itself after its gateway is gone, because its stdin has ended too
 /// (2025-11-25/basic/lifecycle#stdio).
-const LEAVE: Duration = Duration::from_secs(2);
-/// From SIGTERM to SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
-/// Between rounds of SIGKILL: what is left then was forked meanwhile.
-const ROUND: Duration = Duration::from_millis(20);
-/// Between rounds in the end, for what the guard may not signal (a program of another user).
-const LONG_ROUND: Duration = Duration::from_secs(1);
+const SELF_EXIT_TIME: Duration = Duration::from_secs(2);
+/// Time between SIGTERM and SIGKILL.
+const TERMINATION_TIME: Duration = Duration::from_secs(2);
+/// Initial time between rounds of SIGKILL; remaining processes were forked in the meantime.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum time between rounds of SIGKILL, for processes that the guard may not signal (of another user).
+const MAX_KILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the guard tells the gateway: one line each.
+/// A report from the guard to the gateway, one line each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
-    /// The server runs under this id, since this many ticks after boot (`starttime` of proc_pid_stat(5)).
+pub enum GuardReport {
+    /// The server runs with this process id, and started at this time in clock ticks since boot (`starttime` of
+    /// proc_pid_stat(5)).
     Started {
         pid: i32,
-        since: u64,
+        start_ticks: u64,
     },
-    /// It could not be started, because of that error number.
+    /// The server could not be started; `errno` tells why.
     Failed {
         errno: i32,
     },
@@ -76,23 +77,23 @@ pub enum Report {
     },
 }
 
-impl Report {
-    fn line(&self) -> String {
+impl GuardReport {
+    fn to_line(&self) -> String {
         match self {
-            Self::Started { pid, since } => format!("started {pid} {since}\n"),
+            Self::Started { pid, start_ticks } => format!("started {pid} {start_ticks}\n"),
             Self::Failed { errno } => format!("failed {errno}\n"),
             Self::Exited { status } => format!("exited {status}\n"),
             Self::Killed { signal } => format!("killed {signal}\n"),
         }
     }
 
-    /// `None` for a line that no guard writes.
+    /// Parses a line; `None` if a guard does not write such a line.
     pub fn parse(line: &str) -> Option<Self> {
-        let (word, rest) = line.trim_end().split_once(' ')?;
-        Some(match word {
+        let (name, rest) = line.trim_end().split_once(' ')?;
+        Some(match name {
             "started" => {
-                let (pid, since) = rest.split_once(' ')?;
-                Self::Started { pid: pid.parse().ok()?, since: since.parse().ok()? }
+                let (pid, start_ticks) = rest.split_once(' ')?;
+                Self::Started { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? }
             }
             "failed" => Self::Failed { errno: rest.parse().ok()? },
             "exited" => Self::Exited { status: rest.parse().ok()? },
@@ -102,10 +103,10 @@ impl Report {
     }
 }
 
-/// Runs the guard with the arguments that follow [`SUBCOMMAND`], until nothing of the server is left.
+/// Runs the guard with the arguments after [`SUBCOMMAND`], until no descendant of the server is left.
 ///
 /// # Errors
-/// Where it was not the gateway that started it, or the system refuses the little that it needs.
+/// The guard was not started by the gateway, or a system call failed.
 pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
     let (Some(dashes), Some(program)) = (args.next(), args.next()) else {
         return Err(format!("{SUBCOMMAND} is started by the gateway"));
@@ -113,38 +114,39 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
     if dashes != "--" {
         return Err(format!("{SUBCOMMAND} is started by the gateway"));
     }
-    // Without a controlling terminal, nothing here can stop for one, nor get its Ctrl-C.
+    // Without a controlling terminal, no process here is stopped by it or receives its Ctrl-C.
     let _ = rustix::process::setsid();
     become_subreaper().map_err(|error| format!("cannot adopt orphans: {error}"))?;
-    let (control, server) = receive().map_err(|error| format!("{SUBCOMMAND} is started by the gateway: {error}"))?;
+    let (control, server) =
+        receive_descriptors().map_err(|error| format!("{SUBCOMMAND} is started by the gateway: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        // Handlers first: no end of a child may be missed, and nothing may end the guard once it has a child.
+        // Signal handlers first: no end of a child may be missed, and no signal may end the guard once it has a child.
         let signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
         let control = Control::new(control).map_err(|error| format!("cannot use its socket: {error}"))?;
         let mut command = Command::new(program);
         let [stdin, stdout, stderr] = server;
         command.args(args).stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
-        if std::env::var_os(LEAN.0).is_some_and(|value| value == LEAN.1) {
-            command.env_remove(LEAN.0);
+        if std::env::var_os(SMALL_ARENA.0).is_some_and(|value| value == SMALL_ARENA.1) {
+            command.env_remove(SMALL_ARENA.0);
         }
         let started = command.spawn();
-        // The gateway sees the end of the server's stdout only when nobody else holds it.
+        // The gateway sees the end of the server's stdout only if no other process holds it.
         drop(command);
         match started {
             Ok(child) => {
                 let pid = Pid::from_child(&child);
-                let since = processes::started(pid).unwrap_or(0);
-                control.tell(&Report::Started { pid: pid.as_raw_nonzero().get(), since });
-                watch(pid, &control, signals).await;
+                let start_ticks = processes::read_start_ticks(pid).unwrap_or(0);
+                control.send_report(&GuardReport::Started { pid: pid.as_raw_nonzero().get(), start_ticks });
+                supervise(pid, &control, signals).await;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
-                control.tell(&Report::Failed { errno: error.raw_os_error().unwrap_or(0) });
+                control.send_report(&GuardReport::Failed { errno: error.raw_os_error().unwrap_or(0) });
                 Ok(ExitCode::FAILURE)
             }
         }
@@ -157,13 +159,13 @@ fn become_subreaper() -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The socket that is stdin, and what came over it: the server's stdin, stdout and stderr.
-fn receive() -> std::io::Result<(StdUnixStream, [Stdio; 3])> {
+/// Receives the control socket (stdin) and, over it, the server's stdin, stdout and stderr.
+fn receive_descriptors() -> std::io::Result<(StdUnixStream, [Stdio; 3])> {
     let stdin = std::io::stdin();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0_u8; 1];
-    // Close-on-exec, so that the server has them as its 0, 1 and 2 and nowhere else.
+    // Close-on-exec, so that the server holds them only as its descriptors 0, 1 and 2.
     rustix::net::recvmsg(&stdin, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut received: Vec<OwnedFd> = Vec::with_capacity(3);
     for message in ancillary.drain() {
@@ -177,49 +179,49 @@ fn receive() -> std::io::Result<(StdUnixStream, [Stdio; 3])> {
     Ok((StdUnixStream::from(stdin.as_fd().try_clone_to_owned()?), server))
 }
 
-/// The guard's side of the socket.
+/// The guard's end of the control socket.
 struct Control {
-    told: StdUnixStream,
-    heard: UnixStream,
+    writer: StdUnixStream,
+    reader: UnixStream,
 }
 
 impl Control {
     fn new(stream: StdUnixStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { told: stream.try_clone()?, heard: UnixStream::from_std(stream)? })
+        Ok(Self { writer: stream.try_clone()?, reader: UnixStream::from_std(stream)? })
     }
 
-    /// A few bytes always fit; a gateway that is gone need not know.
-    fn tell(&self, report: &Report) {
-        let _ = (&self.told).write_all(report.line().as_bytes());
+    /// A report always fits into the socket buffer. If the gateway is gone, nobody needs it.
+    fn send_report(&self, report: &GuardReport) {
+        let _ = (&self.writer).write_all(report.to_line().as_bytes());
     }
 
-    /// Waits for the gateway's order, or for its end.
-    async fn ordered(&self) -> Order {
+    /// Waits for the gateway's order or for its end.
+    async fn next_order(&self) -> Order {
         let mut buffer = [0_u8; 64];
         loop {
-            if self.heard.readable().await.is_err() {
-                return Order::Leave;
+            if self.reader.readable().await.is_err() {
+                return Order::GatewayGone;
             }
-            match self.heard.try_read(&mut buffer) {
+            match self.reader.try_read(&mut buffer) {
                 Ok(count @ 1..) if buffer.get(..count) == Some(KILL_ORDER) => return Order::Kill,
                 Ok(1..) => return Order::Terminate,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return Order::Leave,
+                Ok(0) | Err(_) => return Order::GatewayGone,
             }
         }
     }
 }
 
-/// What the gateway wants of a server.
+/// An order of the gateway.
 enum Order {
-    /// Nothing: the gateway is gone.
-    Leave,
+    /// The gateway is gone and gave no order.
+    GatewayGone,
     Terminate,
     Kill,
 }
 
-/// What ends children, and what would end the guard.
+/// Signals of ended children, and signals that would end the guard.
 struct Signals {
     child: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
@@ -240,29 +242,31 @@ impl Signals {
     }
 }
 
-/// How far the end has come.
+/// The progress of ending the server.
 enum Phase {
     Running,
-    Leaving { until: Instant },
+    AwaitingExit { until: Instant },
     Terminating { until: Instant },
     Killing { next: Instant, pause: Duration, left: HashSet<(Pid, u64)> },
 }
 
-/// Until no descendant is left.
-async fn watch(server: Pid, control: &Control, mut signals: Signals) {
+/// Supervises the server until no descendant is left.
+async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
     let mut phase = Phase::Running;
     loop {
         match reap(server, control) {
-            Reaped::NothingLeft => return,
-            // What a server leaves behind would hold its pipes, its files and its port.
-            Reaped::Server if matches!(phase, Phase::Running | Phase::Leaving { .. }) => phase = terminate(server),
-            Reaped::Server | Reaped::Others => {}
+            ReapOutcome::NoChildren => return,
+            // Remaining descendants of a server would keep its pipes, files and port open.
+            ReapOutcome::Server if matches!(phase, Phase::Running | Phase::AwaitingExit { .. }) => {
+                phase = terminate(server)
+            }
+            ReapOutcome::Server | ReapOutcome::Others => {}
         }
-        let running = matches!(phase, Phase::Running);
-        let alive = matches!(phase, Phase::Running | Phase::Leaving { .. });
+        let is_running = matches!(phase, Phase::Running);
+        let before_termination = matches!(phase, Phase::Running | Phase::AwaitingExit { .. });
         let deadline = match phase {
             Phase::Running => None,
-            Phase::Leaving { until } | Phase::Terminating { until } => Some(until),
+            Phase::AwaitingExit { until } | Phase::Terminating { until } => Some(until),
             Phase::Killing { next, .. } => Some(next),
         };
         let timer = async {
@@ -273,18 +277,18 @@ async fn watch(server: Pid, control: &Control, mut signals: Signals) {
         };
         tokio::select! {
             _ = signals.child.recv() => {}
-            order = control.ordered(), if running => phase = match order {
+            order = control.next_order(), if is_running => phase = match order {
                 Order::Kill => kill(server, &phase),
                 Order::Terminate => terminate(server),
-                Order::Leave => Phase::Leaving { until: Instant::now() + LEAVE },
+                Order::GatewayGone => Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIME },
             },
-            // A service manager signals every process of the service: the guard then does its work, not more and not less.
-            _ = signals.terminate.recv(), if alive => phase = terminate(server),
-            _ = signals.interrupt.recv(), if alive => phase = terminate(server),
-            _ = signals.hangup.recv(), if alive => phase = terminate(server),
-            _ = signals.quit.recv(), if alive => phase = terminate(server),
+            // A service manager signals every process of the service: the guard then terminates its server as usual.
+            _ = signals.terminate.recv(), if before_termination => phase = terminate(server),
+            _ = signals.interrupt.recv(), if before_termination => phase = terminate(server),
+            _ = signals.hangup.recv(), if before_termination => phase = terminate(server),
+            _ = signals.quit.recv(), if before_termination => phase = terminate(server),
             () = timer => phase = match phase {
-                Phase::Leaving { .. } => terminate(server),
+                Phase::AwaitingExit { .. } => terminate(server),
                 _ => kill(server, &phase),
             },
         }
@@ -295,48 +299,50 @@ fn terminate(server: Pid) -> Phase {
     processes::signal_descendants(server, Signal::TERM);
     // One that is stopped would not see it.
     processes::signal_descendants(server, Signal::CONT);
-    Phase::Terminating { until: Instant::now() + GRACE }
+    Phase::Terminating { until: Instant::now() + TERMINATION_TIME }
 }
 
 fn kill(server: Pid, phase: &Phase) -> Phase {
     let killed = processes::signal_descendants(server, Signal::KILL);
     let pause = match phase {
-        // The same ones, still: they cannot be killed, and are only waited for.
-        Phase::Killing { pause, left, .. } if !killed.is_empty() && *left == killed => (*pause * 2).min(LONG_ROUND),
-        _ => ROUND,
+        // The same processes as before cannot be killed and are only waited for.
+        Phase::Killing { pause, left, .. } if !killed.is_empty() && *left == killed => {
+            (*pause * 2).min(MAX_KILL_INTERVAL)
+        }
+        _ => KILL_INTERVAL,
     };
     Phase::Killing { next: Instant::now() + pause, pause, left: killed }
 }
 
-enum Reaped {
-    NothingLeft,
+enum ReapOutcome {
+    NoChildren,
     Server,
     Others,
 }
 
-/// Takes leave of every child that has ended, adopted ones too.
-fn reap(server: Pid, control: &Control) -> Reaped {
-    let mut reaped = Reaped::Others;
+/// Reaps every child that has ended, including adopted ones.
+fn reap(server: Pid, control: &Control) -> ReapOutcome {
+    let mut reaped = ReapOutcome::Others;
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == server => {
-                if let Some(report) = ended(status) {
-                    control.tell(&report);
-                    reaped = Reaped::Server;
+                if let Some(report) = report_for_status(status) {
+                    control.send_report(&report);
+                    reaped = ReapOutcome::Server;
                 }
             }
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
             Ok(None) => return reaped,
-            Err(_) => return Reaped::NothingLeft,
+            Err(_) => return ReapOutcome::NoChildren,
         }
     }
 }
 
-fn ended(status: WaitStatus) -> Option<Report> {
+fn report_for_status(status: WaitStatus) -> Option<GuardReport> {
     if let Some(status) = status.exit_status() {
-        return Some(Report::Exited { status });
+        return Some(GuardReport::Exited { status });
     }
-    status.terminating_signal().map(|signal| Report::Killed { signal })
+    status.terminating_signal().map(|signal| GuardReport::Killed { signal })
 }
 
 #[cfg(test)]
@@ -346,15 +352,15 @@ mod tests {
     #[test]
     fn reports_round_trip_as_lines() {
         for report in [
-            Report::Started { pid: 12, since: 99 },
-            Report::Failed { errno: 2 },
-            Report::Exited { status: 3 },
-            Report::Killed { signal: 9 },
+            GuardReport::Started { pid: 12, start_ticks: 99 },
+            GuardReport::Failed { errno: 2 },
+            GuardReport::Exited { status: 3 },
+            GuardReport::Killed { signal: 9 },
         ] {
-            assert_eq!(Report::parse(&report.line()), Some(report));
+            assert_eq!(GuardReport::parse(&report.to_line()), Some(report));
         }
         for line in ["", "\n", "started\n", "started 1\n", "exited x\n", "hello 1\n"] {
-            assert_eq!(Report::parse(line), None, "{line}");
+            assert_eq!(GuardReport::parse(line), None, "{line}");
         }
     }
 

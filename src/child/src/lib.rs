@@ -1,12 +1,13 @@
-//! Child processes that speak over stdin and stdout: upstream servers, and servers that `countersign check` looks at.
+//! Child processes that communicate over stdin and stdout: upstream servers, and servers that `countersign check`
+//! tests.
 //!
-//! [`environment`] is the closed list of variables that a child gets of this process. [`start()`] runs a child under a guard
-//! process of its own ([`guard`]), which ends it and everything that it started, also after this process was killed.
-//! Nothing here knows what is said over the pipes.
+//! [`environment`] is the closed list of variables that a child inherits. [`start()`] runs a child under its own guard
+//! process ([`guard`]), which ends the child and all its descendants, even after this process was killed. This crate
+//! does not know what is sent over the pipes.
 
 pub mod environment;
 pub mod guard;
 mod processes;
 mod start;
 
-pub use start::{Guard, Spec, StartError, Started, start, this_program};
+pub use start::{ChildSpec, Guard, RunningChild, StartError, start, this_program};

@@ -1,4 +1,4 @@
-//! Which processes descend from this one (proc_pid_stat(5)), and signals to all of them.
+//! Finds the descendants of this process (proc_pid_stat(5)) and signals them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,34 +9,34 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 #[cfg(target_os = "linux")]
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-/// How often the processes are looked at in one round: what was forked during one look is seen by the next.
-const LOOKS: usize = 20;
+/// The most scans in one round. A process forked during one scan is found by the next.
+const MAX_SCANS: usize = 20;
 
-/// What matters of `/proc/<pid>/stat`.
+/// The relevant fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: i32,
-    /// In clock ticks since boot: with the id it names one process for good.
-    since: u64,
-    /// It has ended and only waits to be reaped.
-    dead: bool,
+    /// In clock ticks since boot. Together with the process id it identifies a process uniquely.
+    start_ticks: u64,
+    /// The process has ended and waits to be reaped.
+    has_ended: bool,
 }
 
-/// Sends a signal to every living descendant of this process, whatever its group and session, and says which those
-/// were. `group`: what it started first, all that is known where there is no `/proc`.
+/// Sends a signal to every living descendant of this process, whatever its group and session, and returns them. Without
+/// `/proc`, it signals the process group `group`.
 ///
-/// Best effort: what forks all the time may be missed, so whoever must be sure calls it again.
+/// Best effort: processes that keep forking may be missed, so callers that must be sure call it again.
 pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<(Pid, u64)> {
     let mut signalled = HashSet::new();
-    for _ in 0..LOOKS {
-        let Some(found) = descendants(getpid()) else {
+    for _ in 0..MAX_SCANS {
+        let Some(processes) = descendants(getpid()) else {
             let _ = kill_process_group(group, signal);
             break;
         };
         let before = signalled.len();
-        for (pid, since) in found {
-            if signalled.insert((pid, since)) {
-                send(pid, since, signal);
+        for (pid, start_ticks) in processes {
+            if signalled.insert((pid, start_ticks)) {
+                send_signal(pid, start_ticks, signal);
             }
         }
         if signalled.len() == before {
@@ -46,72 +46,72 @@ pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<(Pid, u6
     signalled
 }
 
-/// Sends a signal to that process if it still is the one that was started then.
-fn send(pid: Pid, since: u64, signal: Signal) {
-    // The descriptor keeps its process; the second look tells whether it is the one that was meant.
+/// Sends a signal to a process if it is still the one with that start time.
+fn send_signal(pid: Pid, start_ticks: u64, signal: Signal) {
+    // The descriptor refers to one process, and the second check verifies that it is the right one.
     #[cfg(target_os = "linux")]
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => {
-            if started(pid) == Some(since) {
+            if read_start_ticks(pid) == Some(start_ticks) {
                 let _ = pidfd_send_signal(&process, signal);
             }
             return;
         }
         Err(rustix::io::Errno::SRCH) => return,
-        // Kernels and sandboxes without them.
+        // Kernels and sandboxes without pidfds.
         Err(_) => {}
     }
-    if started(pid) == Some(since) {
+    if read_start_ticks(pid) == Some(start_ticks) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// When that process started, if it exists.
-pub(crate) fn started(pid: Pid) -> Option<u64> {
-    stat(pid.as_raw_nonzero().get()).map(|stat| stat.since)
+/// Returns the start time of a process, if it exists.
+pub(crate) fn read_start_ticks(pid: Pid) -> Option<u64> {
+    stat(pid.as_raw_nonzero().get()).map(|stat| stat.start_ticks)
 }
 
-/// All living descendants of a process; `None` where the system does not tell.
-fn descendants(of: Pid) -> Option<Vec<(Pid, u64)>> {
-    let of = of.as_raw_nonzero().get();
-    stat(of)?;
+/// Returns all living descendants of a process, or `None` if the system does not list them.
+fn descendants(root: Pid) -> Option<Vec<(Pid, u64)>> {
+    let root = root.as_raw_nonzero().get();
+    stat(root)?;
     let entries = fs::read_dir("/proc").ok()?;
-    let mut all: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
+    let mut by_parent: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
     for entry in entries.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if let Some(stat) = stat(pid) {
-            all.entry(stat.parent).or_default().push((pid, stat));
+            by_parent.entry(stat.parent).or_default().push((pid, stat));
         }
     }
-    let mut found = Vec::new();
-    let mut open = vec![of];
-    while let Some(parent) = open.pop() {
-        // Removed, so that no tree that changed while it was read can lead in a circle.
-        for (pid, stat) in all.remove(&parent).unwrap_or_default() {
-            open.push(pid);
-            if !stat.dead
+    let mut living = Vec::new();
+    let mut pending = vec![root];
+    while let Some(parent) = pending.pop() {
+        // Removed, so that a tree that changed while it was read cannot lead to a cycle.
+        for (pid, stat) in by_parent.remove(&parent).unwrap_or_default() {
+            pending.push(pid);
+            if !stat.has_ended
                 && let Some(pid) = Pid::from_raw(pid)
             {
-                found.push((pid, stat.since));
+                living.push((pid, stat.start_ticks));
             }
         }
     }
-    Some(found)
+    Some(living)
 }
 
 fn stat(pid: i32) -> Option<Stat> {
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The program's name stands in parentheses, may be anything and need not be UTF-8.
-fn parse(stat: &[u8]) -> Option<Stat> {
+/// Parses a stat file. The program's name is in parentheses, may contain any character and need not be UTF-8.
+fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let after = memchr::memrchr(b')', stat)? + 1;
     let mut fields = std::str::from_utf8(&stat[after..]).ok()?.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     // State is field 3 and starttime field 22.
-    let since = fields.nth(17)?.parse().ok()?;
-    Some(Stat { parent, since, dead: matches!(state, "Z" | "X") })
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    Some(Stat { parent, start_ticks, has_ended: matches!(state, "Z" | "X") })
 }
 
 #[cfg(test)]
@@ -122,12 +122,12 @@ mod tests {
     fn stat_is_parsed_with_any_program_name() {
         let rest = "S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1000 10";
         for name in ["sh", "a) R 1", "x ) (", ""] {
-            let stat = parse(format!("123 ({name}) {rest}\n").as_bytes()).unwrap();
-            assert_eq!(stat, Stat { parent: 7, since: 4242, dead: false }, "{name}");
+            let stat = parse_stat(format!("123 ({name}) {rest}\n").as_bytes()).unwrap();
+            assert_eq!(stat, Stat { parent: 7, start_ticks: 4242, has_ended: false }, "{name}");
         }
-        assert!(parse(b"1 (\xff\xfe) Z 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1").unwrap().dead);
+        assert!(parse_stat(b"1 (\xff\xfe) Z 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1").unwrap().has_ended);
         for broken in ["", "1 (x", "1 (x) S", "1 (x) S a b c"] {
-            assert_eq!(parse(broken.as_bytes()), None, "{broken}");
+            assert_eq!(parse_stat(broken.as_bytes()), None, "{broken}");
         }
     }
 
@@ -143,10 +143,10 @@ mod tests {
             std::thread::yield_now();
         };
         assert!(descendants(getpid()).unwrap().iter().any(|(found, _)| *found == pid));
-        // Another start time is another process.
-        send(below[0].0, below[0].1 + 1, Signal::KILL);
-        assert_eq!(started(below[0].0), Some(below[0].1));
-        send(below[0].0, below[0].1, Signal::KILL);
+        // Another start time means another process.
+        send_signal(below[0].0, below[0].1 + 1, Signal::KILL);
+        assert_eq!(read_start_ticks(below[0].0), Some(below[0].1));
+        send_signal(below[0].0, below[0].1, Signal::KILL);
         child.wait().unwrap();
         assert_eq!(descendants(pid), None);
     }

@@ -1,4 +1,4 @@
-//! Starts a child under its guard: environment, working directory, pipes, and what the guard tells.
+//! Starts a child under its guard: environment, working directory, pipes and the guard's reports.
 
 use std::{
     ffi::OsString,
@@ -28,16 +28,16 @@ use tokio::{
 };
 
 use crate::{
-    guard::{KILL_ORDER, LEAN, Report, SUBCOMMAND, TERMINATE_ORDER},
+    guard::{GuardReport, KILL_ORDER, SMALL_ARENA, SUBCOMMAND, TERMINATE_ORDER},
     processes,
 };
 
-/// How long the guard may take to start the child; it takes milliseconds.
-const START: Duration = Duration::from_secs(30);
-/// This program, also after an upgrade has replaced its file.
+/// How long the guard may take to start the child, which normally takes milliseconds.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The path of this program, which stays valid after an upgrade has replaced its file.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Returns the program whose guard subcommand children of this process are started with: this one.
+/// Returns the path of this program, which provides the guard's subcommand for children.
 #[must_use]
 pub fn this_program() -> PathBuf {
     let this = Path::new(THIS_PROGRAM);
@@ -45,35 +45,35 @@ pub fn this_program() -> PathBuf {
     found.unwrap_or_else(|_| this.to_owned())
 }
 
-/// What to start.
-pub struct Spec<'a> {
-    /// The program that has the guard's subcommand.
+/// The command of a child and its environment.
+pub struct ChildSpec<'a> {
+    /// The program that provides the guard's subcommand.
     pub guard: &'a Path,
     pub command: &'a str,
     pub args: &'a [String],
-    /// What of this process's environment it gets.
+    /// Variables that it inherits from this process.
     pub inherited: &'a [(OsString, OsString)],
-    /// Beside that; wins over it.
+    /// Additional variables, which override the inherited ones.
     pub env: &'a [(&'a str, &'a str)],
-    /// That of this process, where none is given.
+    /// The working directory; `None` means that of this process.
     pub cwd: Option<&'a Path>,
 }
 
-/// Why a child does not run. Nothing of it is left.
+/// The reason why a child could not be started. No process is left in that case.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
     #[error("`{command}` cannot be started: {error}{hint}")]
     Command { command: String, error: std::io::Error, hint: &'static str },
-    #[error("it did not start within {}s", START.as_secs())]
+    #[error("it did not start within {}s", START_TIMEOUT.as_secs())]
     TooSlow,
     #[error("its guard ended at once; its stderr is in the log")]
     GuardEnded,
 }
 
-/// A child that runs. Dropping it all ends it (its stdin ends; after a while SIGTERM, after another SIGKILL).
-pub struct Started {
+/// A running child. Dropping it ends the child: its stdin is closed, and SIGTERM and then SIGKILL follow after a while.
+pub struct RunningChild {
     pub stdin: pipe::Sender,
     pub stdout: pipe::Receiver,
     pub stderr: pipe::Receiver,
@@ -83,10 +83,10 @@ pub struct Started {
 /// Starts a child and waits until its program runs.
 ///
 /// # Errors
-/// A program that cannot be started, or a system that refuses what a guard needs.
-pub async fn start(spec: Spec<'_>) -> Result<Started, StartError> {
+/// The program cannot be started, or the system refuses what the guard needs.
+pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
     let failed = |what: &'static str| move |error: std::io::Error| StartError::System(what, error);
-    let (started, theirs) = prepare().map_err(failed("no pipes for it"))?;
+    let (started, theirs) = create_pipes().map_err(failed("no pipes for it"))?;
     let (stdin, stdout, stderr, ours) = started;
     let mut command = process::Command::new(spec.guard);
     command
@@ -96,7 +96,7 @@ pub async fn start(spec: Spec<'_>) -> Result<Started, StartError> {
         .arg(spec.command)
         .args(spec.args)
         .env_clear()
-        .env(LEAN.0, LEAN.1)
+        .env(SMALL_ARENA.0, SMALL_ARENA.1)
         .envs(spec.inherited.iter().map(|(name, value)| (name, value)))
         .envs(spec.env.iter().copied())
         .stdin(theirs.control)
@@ -106,15 +106,15 @@ pub async fn start(spec: Spec<'_>) -> Result<Started, StartError> {
         command.current_dir(cwd);
     }
     let process = command.spawn().map_err(failed("its guard cannot be started"))?;
-    // Only the guard holds its side now, so that its end is seen here.
+    // Now only the guard holds its end, so its exit is visible here.
     drop(command);
     let mut guard = Guard::new(ours, process).map_err(failed("no socket for it"))?;
-    match timeout(START, guard.report()).await.map_err(|_| StartError::TooSlow)? {
-        Some(Report::Started { pid, since }) => {
-            guard.server = Pid::from_raw(pid).map(|pid| (pid, since));
-            Ok(Started { stdin, stdout, stderr, guard })
+    match timeout(START_TIMEOUT, guard.next_report()).await.map_err(|_| StartError::TooSlow)? {
+        Some(GuardReport::Started { pid, start_ticks }) => {
+            guard.server = Pid::from_raw(pid).map(|pid| (pid, start_ticks));
+            Ok(RunningChild { stdin, stdout, stderr, guard })
         }
-        Some(Report::Failed { errno }) => {
+        Some(GuardReport::Failed { errno }) => {
             let error = std::io::Error::from_raw_os_error(errno);
             let hint = match error.kind() {
                 std::io::ErrorKind::NotFound => "; no such program, or its interpreter is missing",
@@ -126,17 +126,18 @@ pub async fn start(spec: Spec<'_>) -> Result<Started, StartError> {
     }
 }
 
-/// What the guard starts with.
-struct Theirs {
+/// The ends of the socket and the pipe that the guard starts with.
+struct GuardEnds {
     control: OwnedFd,
     stderr: OwnedFd,
 }
 
-type Ours = (pipe::Sender, pipe::Receiver, pipe::Receiver, StdUnixStream);
+/// The gateway's ends of the pipes and the socket.
+type GatewayEnds = (pipe::Sender, pipe::Receiver, pipe::Receiver, StdUnixStream);
 
-/// The pipes and the socket. The server's ends of the pipes wait in the socket for the guard: they are never
-/// inheritable in the gateway, so that no other process which is started at the same time can get them.
-fn prepare() -> std::io::Result<(Ours, Theirs)> {
+/// Creates the pipes and the socket. The server's ends of the pipes wait in the socket for the guard. They are never
+/// inheritable in the gateway, so no other process started at the same time can get them.
+fn create_pipes() -> std::io::Result<(GatewayEnds, GuardEnds)> {
     let (server_in, stdin) = std::io::pipe()?;
     let (stdout, server_out) = std::io::pipe()?;
     let (stderr, server_err) = std::io::pipe()?;
@@ -154,13 +155,13 @@ fn prepare() -> std::io::Result<(Ours, Theirs)> {
         pipe::Receiver::from_owned_fd(stderr.into())?,
         ours,
     );
-    Ok((ours, Theirs { control: control.into(), stderr: server_err.into() }))
+    Ok((ours, GuardEnds { control: control.into(), stderr: server_err.into() }))
 }
 
-/// This process's side of the guard.
+/// The gateway's connection to a guard.
 pub struct Guard {
     reports: Lines<BufReader<OwnedReadHalf>>,
-    /// For the order to end the child. Closed without one, it says that this process is gone.
+    /// Sends the order to end the child. If it is closed without an order, the guard knows that this process is gone.
     order: Option<OwnedWriteHalf>,
     process: process::Child,
     server: Option<(Pid, u64)>,
@@ -174,11 +175,11 @@ impl Guard {
         Ok(Self { reports, order: Some(write), process, server: None })
     }
 
-    /// Returns the next report; `None` once the guard is gone. Nothing is lost where the future is dropped.
-    pub async fn report(&mut self) -> Option<Report> {
+    /// Returns the next report, or `None` once the guard is gone. Cancel-safe: dropping the future loses no report.
+    pub async fn next_report(&mut self) -> Option<GuardReport> {
         loop {
             match self.reports.next_line().await {
-                Ok(Some(line)) => match Report::parse(&line) {
+                Ok(Some(line)) => match GuardReport::parse(&line) {
                     Some(report) => return Some(report),
                     None => continue,
                 },
@@ -187,31 +188,31 @@ impl Guard {
         }
     }
 
-    /// Orders the end: SIGTERM to everything that the child started, SIGKILL to what is left after two seconds.
+    /// Orders SIGTERM for the child and all its descendants, and SIGKILL for those that are left after two seconds.
     pub fn terminate(&mut self) {
-        self.give(TERMINATE_ORDER);
+        self.send_order(TERMINATE_ORDER);
     }
 
-    /// Orders the end at once: SIGKILL to everything that the child started.
+    /// Orders SIGKILL for the child and all its descendants.
     pub fn kill(&mut self) {
-        self.give(KILL_ORDER);
+        self.send_order(KILL_ORDER);
     }
 
-    fn give(&mut self, order: &[u8]) {
+    fn send_order(&mut self, order: &[u8]) {
         if let Some(socket) = self.order.take() {
-            // Where it does not get through, the end of the socket says the same, only later.
+            // If the order is not delivered, the end of the socket has the same effect later.
             let _ = socket.try_write(order);
         }
     }
 
-    /// Waits until nothing is left of the child, and takes leave of the guard.
+    /// Waits until no descendant of the child is left, and reaps the guard.
     ///
-    /// `orphaned`: the guard ended before the child did, by no order of ours (somebody killed it).
+    /// `orphaned`: the guard ended before the child without an order, because somebody killed it.
     pub async fn finish(mut self, orphaned: bool) {
-        while self.report().await.is_some() {}
-        if orphaned && let Some((pid, since)) = self.server {
-            // Best effort, since nothing adopted what the child started: its group is all that is known.
-            if processes::started(pid) == Some(since) {
+        while self.next_report().await.is_some() {}
+        if orphaned && let Some((pid, start_ticks)) = self.server {
+            // Best effort: nothing adopted the descendants of the child, so only its process group is known.
+            if processes::read_start_ticks(pid) == Some(start_ticks) {
                 let _ = kill_process_group(pid, Signal::KILL);
             }
         }

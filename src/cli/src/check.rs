@@ -10,8 +10,8 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, Style, columns, cut, one_line, remark},
 };
-use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, ProbeError, Progress, Status, Target};
-use countersign_child::environment::Inherited;
+use countersign_check::{CheckResult, Group, LEGACY, Level, MODERN, Options, ProbeError, Progress, Status, Target};
+use countersign_child::environment::InheritedEnvironment;
 use countersign_config::{Secret, UpstreamTarget};
 use countersign_domain::text::plural;
 
@@ -108,7 +108,7 @@ fn forwarded_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failur
         Err(_) => Err(usage_error(format!("--env {name}: there is no such variable, or it is no text"))),
     };
     let named: Vec<_> = args.env.iter().map(variable).collect::<Result<_, _>>()?;
-    let withheld = Inherited::from_process().withheld.into_iter();
+    let withheld = InheritedEnvironment::from_process().withheld.into_iter();
     for name in withheld.filter(|name| !args.env.contains(name)) {
         remark(&format!(
             "The server does not get {name}, since it holds a user or a password; --env {name} passes it."
@@ -157,7 +157,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    fn row(&mut self, checked: &Checked) -> std::io::Result<()> {
+    fn row(&mut self, checked: &CheckResult) -> std::io::Result<()> {
         let (style, mark) = match (checked.status, checked.level) {
             (Status::Passed, _) => (Style::Green, "✓"),
             (Status::Failed, Level::Must) => (Style::Red, "✗"),
@@ -201,7 +201,7 @@ impl Progress for Table<'_> {
         }
     }
 
-    fn check_finished(&mut self, checked: &Checked) {
+    fn check_finished(&mut self, checked: &CheckResult) {
         if !self.quiet {
             let written = self.row(checked);
             self.write_error = self.write_error.take().or(written.err());
@@ -242,7 +242,7 @@ mod tests {
     use countersign_check::Report;
 
     fn verdict(failed: usize) -> String {
-        let checked = Checked {
+        let checked = CheckResult {
             id: "messages/answer",
             group: "messages",
             level: Level::Must,
@@ -255,7 +255,7 @@ mod tests {
             advice: None,
             milliseconds: 0,
         };
-        let advised = Checked { level: Level::Should, ..checked.clone() };
+        let advised = CheckResult { level: Level::Should, ..checked.clone() };
         let mut checks = vec![checked; failed];
         checks.push(advised);
         let report = Report {

@@ -35,7 +35,7 @@ pub fn parse_since(text: &str) -> Result<Since, String> {
     }
 }
 
-/// Resolves a text to a moment, relative to `people.current_principal`.
+/// Resolves a text to a moment, relative to `now`.
 pub fn resolve(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);

@@ -39,7 +39,7 @@ struct OfflineDecision {
     unknown: Vec<String>,
 }
 
-/// Answers a `POST /api/policy/test` whose body is `format.render_body`, as JSON.
+/// Answers a `POST /api/policy/test` whose body is `body`, as JSON.
 pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();

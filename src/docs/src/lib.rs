@@ -36,7 +36,7 @@ use self::{
         args::{ReadCall, ToolCall, WriteCall},
         blocking, completion, definitions, plan,
         reads::{MAX_CONCURRENT_SEARCHES, Reader},
-        resources, run, whose,
+        resources, run, tenant,
     },
 };
 use countersign_config::DocsConfig;
@@ -80,14 +80,19 @@ impl Docs {
         let library = Library::open(data_dir, config, embedder.as_ref(), &events)?;
         let answerer = Answerer { generator: config.generation.as_ref().map(Generator::new) };
         Ok(Arc::new(Self {
-            reader: Reader { library, embedder, answerer, turns: Arc::new(Semaphore::new(MAX_CONCURRENT_SEARCHES)) },
+            reader: Reader {
+                library,
+                embedder,
+                answerer,
+                search_slots: Arc::new(Semaphore::new(MAX_CONCURRENT_SEARCHES)),
+            },
             events,
         }))
     }
 
     async fn run_read(&self, look: ReadCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match look {
-            ReadCall::Refresh { tenant: whose, path } => self.reader.refresh(&whose, &path, ctx).await,
+            ReadCall::Refresh { tenant: selector, path } => self.reader.refresh(&selector, &path, ctx).await,
             ReadCall::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
         }
     }
@@ -165,7 +170,7 @@ impl Provider for Docs {
     ) -> Result<Option<Box<RawValue>>, McpError> {
         let by_branch =
             |project: &str| self.reader.library.project(project).is_none_or(|project| project.is_by_branch());
-        whose::completed(tool, arguments, notes, by_branch)
+        tenant::complete_arguments(tool, arguments, notes, by_branch)
     }
 
     fn preview<'a>(
@@ -178,7 +183,7 @@ impl Provider for Docs {
             let library = Arc::clone(&self.reader.library);
             match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
                 ToolCall::Write(write) => {
-                    let turn = whose::project(&library, write.project())?.lock_files().await;
+                    let turn = tenant::require_project(&library, write.project())?.lock_files().await;
                     let ctx = ctx.clone();
                     blocking(move || {
                         let _turn = turn;
@@ -186,7 +191,7 @@ impl Provider for Docs {
                     })
                     .await
                 }
-                ToolCall::Read(look) => Ok(plan::nothing(&look)),
+                ToolCall::Read(look) => Ok(plan::unchanged_preview(&look)),
             }
         })
     }
@@ -194,9 +199,9 @@ impl Provider for Docs {
     fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
         let Some(change) = ToolCall::parse(tool, arguments) else { return Ok(Vec::new()) };
         // The preview shows a part of the document's text, as a search does.
-        let search = |whose: &tools::args::TenantSelector, query: &str| {
+        let search = |selector: &tools::args::TenantSelector, query: &str| {
             let mut arguments = json!({ "query": query });
-            for (name, value) in [("project_name", &whose.project_name), ("branch_name", &whose.branch_name)] {
+            for (name, value) in [("project_name", &selector.project_name), ("branch_name", &selector.branch_name)] {
                 if let Some(value) = value {
                     arguments[name] = value.as_str().into();
                 }
@@ -205,13 +210,13 @@ impl Provider for Docs {
         };
         Ok(match change? {
             ToolCall::Write(
-                WriteCall::Put { tenant: whose, path, .. } | WriteCall::Promote { tenant: whose, path, .. },
+                WriteCall::Put { tenant: selector, path, .. } | WriteCall::Promote { tenant: selector, path, .. },
             )
-            | ToolCall::Read(ReadCall::Refresh { tenant: whose, path }) => search(&whose, &path),
+            | ToolCall::Read(ReadCall::Refresh { tenant: selector, path }) => search(&selector, &path),
             ToolCall::Write(WriteCall::Delete(delete)) | ToolCall::Read(ReadCall::DryRun(delete)) => {
-                let whose =
+                let selector =
                     tools::args::TenantSelector { project_name: Some(delete.project), branch_name: delete.branch };
-                search(&whose, "documents")
+                search(&selector, "documents")
             }
         })
     }
@@ -240,7 +245,7 @@ impl Module for Docs {
         arguments: &'a Map<String, Value>,
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        Box::pin(async move { completion::get(&self.reader.library, name, arguments, ctx) })
+        Box::pin(async move { completion::get_prompt(&self.reader.library, name, arguments, ctx) })
     }
 
     fn complete<'a>(

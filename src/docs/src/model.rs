@@ -58,7 +58,7 @@ pub(crate) struct Tenant {
 pub(crate) struct Document {
     /// The path relative to the folder of its collection, with `/` between its parts and no `.` or `..` among them.
     pub path: String,
-    /// From its front matter, else its first heading, else the name of its file.
+    /// The title from its front matter, else its first heading, else the name of its file.
     pub title: String,
     /// From its front matter, else the beginning of its first paragraph, at most 300 characters.
     pub summary: String,

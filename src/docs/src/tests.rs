@@ -311,7 +311,7 @@ async fn session_sees_only_its_project_and_branch() {
     let (ctx, uri) = (in_session(&notes), "docs://handbook/note.md");
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok(), "before it is about anything");
     for (project, branch) in [("other", "main"), ("handbook", "dev")] {
-        whose::ActiveTenant { project: project.into(), branch: branch.into() }.note(&notes);
+        tenant::ActiveTenant { project: project.into(), branch: branch.into() }.save(&notes);
         let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
         let subscribed = bench.docs.may_subscribe(uri, &ctx).await.unwrap_err();
         assert_eq!((read.kind, subscribed.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch), "{project}");
@@ -322,7 +322,7 @@ async fn session_sees_only_its_project_and_branch() {
         let prompted = bench.docs.get_prompt("capture", &known, &ctx).await.unwrap_err();
         assert_eq!((completed.kind, prompted.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch));
     }
-    whose::ActiveTenant { project: "handbook".into(), branch: "main".into() }.note(&notes);
+    tenant::ActiveTenant { project: "handbook".into(), branch: "main".into() }.save(&notes);
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());
     assert_eq!(bench.docs.resources(&ctx).await.unwrap().len(), 2);
     assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "nothing is noted of who has no session");

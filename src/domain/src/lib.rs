@@ -1,12 +1,12 @@
-//! What the gateway decides by: changes and their life, policy, principals, and what an event of the feed says.
+//! The rules of the gateway: changes and their states, policy, principals, and the content of feed events.
 //!
-//! Pure: no I/O, and the clock is passed in. Nothing here knows who asks over which transport, or where anything is
-//! stored.
+//! This crate is pure: no I/O, and the clock is passed in. It knows neither the transport of a request nor where
+//! anything is stored.
 //!
-//! [`changes::machine`] is the state machine of a change, [`changes::audit`] the chain of its trail, [`changes::diff`]
-//! what a reviewer sees; [`policy`] says what becomes of a call; [`principal`] who somebody is and may do; [`questions`]
-//! what a server may ask a client, and in which words; [`recipes`] how a call of a tool is previewed; [`webhooks`] what of
-//! an event goes out.
+//! [`changes::machine`] is the state machine of a change, [`changes::audit`] the hash chain of its trail, and
+//! [`changes::diff`] what a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities and roles,
+//! [`questions`] adapts what a server asks a client, [`recipes`] describes previews of tool calls, and [`webhooks`]
+//! formats outgoing events.
 
 pub mod changes;
 pub mod policy;
@@ -16,5 +16,5 @@ pub mod recipes;
 pub mod text;
 pub mod webhooks;
 
-/// Names of the providers that are compiled in, whether they are enabled or not.
+/// Names of the built-in providers, whether they are enabled or not.
 pub const BUILT_IN_PROVIDERS: [&str; 3] = ["tracker", "docs", "gateway"];

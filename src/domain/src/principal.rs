@@ -1,20 +1,20 @@
-//! Who is asking: a principal, its role, and by what it was authenticated.
+//! Principals: their roles, and how they were authenticated.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// What a principal may do. `admin` may do everything that the others may.
+/// The permissions of a principal. `admin` has those of all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Speaks MCP: lists, reads, proposes changes, sees its own changes.
+    /// Uses MCP: lists, reads, proposes changes, sees its own changes.
     Agent,
     /// Sees all changes and decides on them.
     Reviewer,
-    /// Sees all changes and cannot act.
+    /// Sees all changes and cannot decide on them.
     Viewer,
-    /// Reviewer, agent and viewer in one; manages keys.
+    /// Has the permissions of reviewer, agent and viewer, and manages keys.
     Admin,
 }
 
@@ -30,21 +30,21 @@ impl Role {
     }
 
     #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Agent, Self::Reviewer, Self::Viewer, Self::Admin].into_iter().find(|role| role.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Agent, Self::Reviewer, Self::Viewer, Self::Admin].into_iter().find(|role| role.as_str() == name)
     }
 
-    /// May use the MCP endpoints and `/tools`.
+    /// Returns `true` if the role may use the MCP endpoints and `/tools`.
     #[must_use]
     pub const fn may_call(self) -> bool {
         matches!(self, Self::Agent | Self::Admin | Self::Reviewer)
     }
-    /// May see changes, sessions, providers and the audit trail of everyone.
+    /// Returns `true` if the role may see changes, sessions, providers and the audit trail of everyone.
     #[must_use]
     pub const fn may_view(self) -> bool {
         matches!(self, Self::Reviewer | Self::Viewer | Self::Admin)
     }
-    /// May approve, reject and settle.
+    /// Returns `true` if the role may approve, reject and settle.
     #[must_use]
     pub const fn may_decide(self) -> bool {
         matches!(self, Self::Reviewer | Self::Admin)
@@ -55,39 +55,39 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Principal {
-    /// Stable and unique; what self-approval, limits and visibility key on. A key's principal is its `--name`.
+    /// A stable, unique name, by which self-approval, limits and visibility are decided. For a key it is its `--name`.
     pub name: String,
     pub role: Role,
-    /// The id (not the secret) of the key that was presented, if any.
+    /// The id (not the secret) of the presented key, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// Who it belongs to (`keys create --owner`), where that is somebody else than its name says: several keys may be
-    /// of one person, who decides once and never on what they proposed.
+    /// The person who owns the key (`keys create --owner`), if it is not the one of that name. A person with several
+    /// keys decides once, and never on their own proposals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
 
 impl Principal {
-    /// Whose it is: what decisions are counted by.
+    /// Returns the person by whom decisions are counted.
     #[must_use]
     pub fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or(&self.name)
     }
 
-    /// The shared principal of agents without a key in `auth.mode: local`.
+    /// Returns the shared principal of agents without a key in `auth.mode: local`.
     #[must_use]
     pub fn local_agent() -> Self {
         Self { name: "local-agent".into(), role: Role::Agent, key_id: None, owner: None }
     }
 }
 
-/// The SHA-256 of a secret, which is stored and looked up in its place.
+/// The SHA-256 of a secret, stored in place of the secret.
 pub type SecretHash = [u8; 32];
 
-/// Says by what a principal was authenticated, kept to ask later whether it still holds.
+/// How a principal was authenticated, kept to check later whether it is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// No key, from loopback or the same user's socket, in `auth.mode: local`.
+    /// No key, but a connection from loopback or the same user's socket, in `auth.mode: local`.
     Loopback,
     /// The key with that hash.
     Key(SecretHash),
@@ -95,7 +95,7 @@ pub enum Credential {
     SignIn(SecretHash),
 }
 
-/// A principal that was authenticated.
+/// An authenticated principal with its credential.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub principal: Arc<Principal>,

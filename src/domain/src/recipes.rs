@@ -1,4 +1,4 @@
-//! How to preview calls of one tool of an upstream, as the configuration says it (`mcpServers.<name>.previews`).
+//! Recipes for previews of an upstream tool's calls, as configured in `mcpServers.<name>.previews`.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -10,33 +10,33 @@ use crate::{
     policy::{Condition, condition::Variables},
 };
 
-/// What most expressions of a recipe look at.
+/// Variables of most expressions in a recipe.
 pub const ARGUMENT_VARIABLES: &Variables = &[("arguments", &[])];
-/// What [`ResultSelector::keep`] looks at: what the pointer found, too.
+/// Variables of [`ResultSelector::keep`], including the value that the pointer found.
 pub const SELECTOR_VARIABLES: &Variables = &[("arguments", &[]), ("found", &[])];
-/// What [`Recipe::policy.with_sources_of`] looks at: the present state, too; null where there is nothing yet.
+/// Variables of [`Recipe::after`], including the present state, which is null if there is none yet.
 pub const AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[])];
 
-/// Where the text of a tool's result lies unless a recipe says otherwise.
+/// JSON pointer to the text of a tool result, used if a recipe names no other.
 pub const FIRST_TEXT: &str = "/content/0/text";
 
-/// See the module's page.
+/// The preview of one tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recipe {
-    /// What kind of thing is altered, such as `file`.
+    /// The kind of the target, such as `file`.
     pub entity: Option<String>,
-    /// What it does to that; without it, an update, or a creation where [`Recipe::before`] finds nothing.
+    /// The operation on the target. Without it, it is an update, or a creation if [`Recipe::before`] finds nothing.
     pub operation: Option<Operation>,
-    /// The thing's name: for people, and changes of one thing run one after another.
+    /// The name of the target, shown to people. Changes of one target run one after another.
     pub target: Option<Condition>,
     pub summary: Option<Condition>,
-    /// What the text of [`Recipe::policy.with_sources_of`] is called.
+    /// The label for the text of [`Recipe::after`].
     pub label: Option<String>,
     pub dry_run: Option<DryRun>,
-    /// The present state of what `policy.with_sources_of` says the state to come of.
+    /// Reads the present state, to compare it with that of `after`.
     pub before: Option<PreviewRead>,
     pub after: Option<Condition>,
-    /// More live state that a reviewer should see.
+    /// Reads more live state for the reviewer.
     pub reads: Vec<PreviewRead>,
 }
 
@@ -46,16 +46,16 @@ impl Recipe {
     }
 }
 
-/// The tool itself with these arguments added, which must stand in its input schema. Its `Debug` tells how it is made, and
-/// not who vouches for it.
+/// A call of the tool itself with additional arguments, which must be part of its input schema. Its `Debug` text leaves
+/// out `vouched`, so that comparisons of the text ignore it.
 #[derive(Clone, PartialEq)]
 pub struct DryRun {
     pub arguments: Vec<(String, Value)>,
     pub label: Option<String>,
     pub pick: ResultSelector,
     pub shown: DisplayFormat,
-    /// The operator wrote the recipe, or named its set, for this server. Else only a tool whose definition was accepted is
-    /// called: that it does nothing in a dry run is the server's own word.
+    /// The operator wrote the recipe, or named its set, for this server. Otherwise only a tool with an accepted
+    /// definition is called, because the server alone claims that a dry run changes nothing.
     pub vouched: bool,
 }
 
@@ -67,30 +67,30 @@ impl fmt::Debug for DryRun {
     }
 }
 
-/// A call of a tool of the same server that reads.
+/// A read-only call of another tool of the same server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreviewRead {
     pub label: String,
-    /// By the server's own name.
+    /// The tool's name on the server.
     pub tool: String,
-    /// Expressions over the proposed arguments; one that comes to null is left out.
+    /// Expressions over the proposed arguments; those that evaluate to null are left out.
     pub arguments: Vec<(String, Condition)>,
     pub pick: ResultSelector,
     pub shown: DisplayFormat,
-    /// Where this fits the error that the tool answers with, there is nothing yet.
+    /// If this matches the tool's error, there is no present state.
     pub missing: Option<Pattern>,
 }
 
-/// What of a result counts.
+/// Selects the relevant part of a result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResultSelector {
-    /// A JSON pointer into the result; empty: [`FIRST_TEXT`].
+    /// A JSON pointer into the result; empty means [`FIRST_TEXT`].
     pub pointer: String,
-    /// Of what the pointer found.
+    /// Filters the value that the pointer found.
     pub keep: Option<Condition>,
-    /// Of the text, the lines that this fits.
+    /// Keeps the matching lines of the text.
     pub lines: Option<Pattern>,
-    /// Of a diff or git's status, what speaks of these paths.
+    /// Keeps the parts of a diff or of git's status that concern these paths.
     pub paths: Option<Condition>,
 }
 
@@ -99,11 +99,11 @@ pub struct ResultSelector {
 pub enum DisplayFormat {
     #[default]
     Text,
-    /// It is a unified diff.
+    /// The text is a unified diff.
     Diff,
 }
 
-/// A regular expression, searched for.
+/// A regular expression, which may match anywhere.
 #[derive(Clone, Debug)]
 pub struct Pattern(pub Regex);
 
@@ -116,9 +116,9 @@ impl PartialEq for Pattern {
 /// The recipes of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Recipes {
-    /// The shipped sets that they come from.
+    /// The built-in sets that they come from.
     pub sets: Vec<&'static str>,
-    /// By the server's own names of its tools.
+    /// Recipes by the server's own names of its tools.
     pub by_tool: Arc<BTreeMap<String, Recipe>>,
     /// The tools whose recipe the operator wrote.
     pub written: Vec<String>,
@@ -134,8 +134,8 @@ impl Eq for Recipes {}
 
 impl Recipes {
     #[must_use]
-    pub fn get(&self, own: &str) -> Option<&Recipe> {
-        self.by_tool.get(own)
+    pub fn get(&self, tool: &str) -> Option<&Recipe> {
+        self.by_tool.get(tool)
     }
 
     #[must_use]
@@ -143,14 +143,14 @@ impl Recipes {
         self.by_tool.is_empty()
     }
 
-    /// The tools whose dry run needs no acceptance of the tool.
+    /// Returns the tools whose dry run does not require an accepted definition.
     #[must_use]
     pub fn vouched_tools(&self) -> Vec<String> {
         let vouched = self.by_tool.iter().filter(|(_, recipe)| recipe.is_vouched());
         vouched.map(|(tool, _)| tool.clone()).collect()
     }
 
-    /// Makes all other dry runs need it.
+    /// Requires an accepted definition for the dry runs of all other tools.
     pub fn vouch_only_for(&mut self, tools: &[String]) {
         for (tool, recipe) in Arc::make_mut(&mut self.by_tool) {
             if let Some(dry) = &mut recipe.dry_run {
@@ -159,11 +159,11 @@ impl Recipes {
         }
     }
 
-    /// Whether calls are made by these that `old` does not make: recipes that the operator wrote since, or others, and dry
-    /// runs of tools that nobody has accepted.
+    /// Returns `true` if these recipes make calls that `old` does not make: recipes that the operator added or changed,
+    /// or dry runs of unaccepted tools.
     #[must_use]
     pub fn calls_more_than(&self, old: &Self) -> bool {
-        let unasked = |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.is_vouched();
-        self.by_tool.iter().filter(unasked).any(|(tool, recipe)| old.get(tool) != Some(recipe))
+        let is_unconditional = |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.is_vouched();
+        self.by_tool.iter().filter(is_unconditional).any(|(tool, recipe)| old.get(tool) != Some(recipe))
     }
 }

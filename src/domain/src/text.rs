@@ -1,14 +1,14 @@
-//! Words for numbers of things.
+//! Counts with singular and plural.
 
 use std::fmt::Display;
 
-/// Returns a number of things: `1 chunk`, `2 chunks`.
+/// Formats a count with a regular plural: `1 chunk`, `2 chunks`.
 #[must_use]
 pub fn plural(n: impl Display + From<u8> + PartialEq, one: &str) -> String {
     plurals(n, one, &format!("{one}s"))
 }
 
-/// As [`plural`], of a word that takes more than an s: `1 entry`, `2 entries`.
+/// Like [`plural`], for an irregular plural: `1 entry`, `2 entries`.
 #[must_use]
 pub fn plurals<N: Display + From<u8> + PartialEq>(n: N, one: &str, many: &str) -> String {
     let word = if n == N::from(1) { one } else { many };

@@ -1,9 +1,10 @@
-//! The feed: committed change events in order of their numbers, and session events, to any number of subscribers.
+//! The feed: committed change events in order of their sequence numbers, and session events, for any number of
+//! subscribers.
 //!
-//! Never decides what happens to a change, and never slows the one that announces it.
+//! It never decides what happens to a change, and never delays the code that announces events.
 //!
-//! [`Feed`] is a ring in memory with the store behind it: a [`FeedSubscription`] that falls behind the ring reads the
-//! store and joins again, so that no change event is missed or repeated. Each [`FeedEvent`] is serialized once.
+//! [`Feed`] is a ring in memory backed by the store. A [`FeedSubscription`] that falls behind the ring reads from the
+//! store until it catches up, so that no change event is missed or repeated. Each [`FeedEvent`] is serialized once.
 
 use std::{
     borrow::Cow,
@@ -19,29 +20,29 @@ use countersign_domain::changes::{Change, ChangeState};
 use countersign_store::{Store, StoreError, StoredEvent, Written};
 use countersign_telemetry::ConnectionGuard;
 
-/// Events read from the store at a time, for one subscriber that is behind.
-const REPLAY: usize = 64;
+/// The number of events read from the store at a time, for one subscriber that is behind.
+const REPLAY_BATCH: usize = 64;
 
-/// Which change an event is about, for subscribers inside the gateway.
+/// The change that an event is about, for subscribers inside the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedChange {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
-    /// Its proposer's principal.
+    /// The principal of its proposer.
     pub principal: String,
 }
 
-/// One event, as bytes that all subscribers share.
+/// An event, as bytes that all subscribers share.
 #[derive(Debug)]
 pub struct FeedEvent {
-    /// `None` for session events: they are live only and cannot be resumed after.
+    /// The sequence number; `None` for session events, which are only live and cannot be resumed.
     pub seq: Option<u64>,
     /// `change.created`, `session.opened`, `hello`, …
     pub kind: Cow<'static, str>,
-    /// The event's JSON, on one line: the payload of a WebSocket frame.
+    /// The event's JSON on one line, as sent in a WebSocket frame.
     pub json: Bytes,
-    /// The same as a whole SSE event: `id` (numbered ones), `event`, `data`, blank line.
+    /// The complete SSE event: `id` (if numbered), `event`, `data`, blank line.
     pub sse: Bytes,
     /// `None` for session events.
     pub change: Option<FeedChange>,
@@ -64,23 +65,23 @@ impl FeedEvent {
         Self { seq, kind, json: sse.slice(start..end), sse, change }
     }
 
-    /// What a subscriber without `since` hears first: where the feed stands.
+    /// Creates the first event for a subscriber without `since`, which tells the current sequence number.
     #[must_use]
     pub fn hello(seq: u64) -> Self {
         let json = format!(r#"{{"type":"hello","seq":{seq}}}"#);
         Self::new(None, "hello".into(), json.as_bytes(), None)
     }
 
-    /// What a subscriber hears whose place lies before the oldest event that is kept: everything up to this number is
-    /// gone, so what it knows is to be read again.
+    /// Creates the event for a subscriber whose position is before the oldest stored event. All events up to `seq` are
+    /// deleted, so the subscriber must read the current state again.
     fn reset(seq: u64) -> Self {
         let json = format!(r#"{{"type":"reset","seq":{seq}}}"#);
         Self::new(Some(seq), "reset".into(), json.as_bytes(), None)
     }
 
-    /// Makes the event of a transition that was just committed.
+    /// Creates the event of a transition that was just committed.
     #[must_use]
-    pub fn committed(written: &Written, kind: &'static str, change: &Change) -> Self {
+    pub fn from_committed(written: &Written, kind: &'static str, change: &Change) -> Self {
         let change = FeedChange {
             id: change.id.clone(),
             version: change.version,
@@ -90,29 +91,29 @@ impl FeedEvent {
         Self::new(Some(written.seq), kind.into(), &written.event, Some(change))
     }
 
-    /// Makes an event of one that was read from the store, about that change.
+    /// Creates an event that was read from the store, about the given change.
     #[must_use]
     pub fn from_stored(event: StoredEvent, change: FeedChange) -> Self {
         Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
     }
 
-    fn stored(event: StoredEvent) -> Result<Self, StoreError> {
+    fn parse_stored(event: StoredEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
-        struct Outer {
-            change: Inner,
+        struct StoredEventJson {
+            change: StoredChange,
         }
         #[derive(Deserialize)]
-        struct Inner {
+        struct StoredChange {
             id: String,
             version: u64,
             state: ChangeState,
-            proposer: Who,
+            proposer: StoredProposer,
         }
         #[derive(Deserialize)]
-        struct Who {
+        struct StoredProposer {
             principal: String,
         }
-        let Outer { change } = serde_json::from_str(&event.data)
+        let StoredEventJson { change } = serde_json::from_str(&event.data)
             .map_err(|e| StoreError::BadRecord(format!("feed event {}: {e}", event.seq)))?;
         let change = FeedChange {
             id: change.id,
@@ -124,8 +125,9 @@ impl FeedEvent {
     }
 }
 
-struct Live {
-    /// The number of the last event that was announced.
+/// The announced state of the feed.
+struct LiveState {
+    /// The sequence number of the last announced event.
     head: u64,
     /// `None` once the feed is closed.
     ring: Option<broadcast::Sender<Arc<FeedEvent>>>,
@@ -134,32 +136,33 @@ struct Live {
 /// The handle to the feed. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed {
-    live: Arc<Mutex<Live>>,
+    live: Arc<Mutex<LiveState>>,
     store: Arc<dyn Store>,
 }
 
 impl Feed {
-    /// Makes the feed of a store. `head` is the number of the store's last event, `ring` how many events are kept in memory.
+    /// Creates the feed of a store. `head` is the sequence number of the store's last event, and `ring` the number of
+    /// events kept in memory.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, head: u64, ring: usize) -> Self {
         let (ring, _) = broadcast::channel(ring.max(1));
-        Self { live: Arc::new(Mutex::new(Live { head, ring: Some(ring) })), store }
+        Self { live: Arc::new(Mutex::new(LiveState { head, ring: Some(ring) })), store }
     }
 
-    /// The number of the last change event that was announced; 0 before the first.
+    /// Returns the sequence number of the last announced change event; 0 before the first.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.lock().head
     }
 
-    /// Subscribers at this moment.
+    /// Returns the current number of subscribers.
     #[must_use]
     pub fn subscribers(&self) -> usize {
         self.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
     }
 
-    /// From now on, or, with `since`, everything after that number first. A `since` beyond the end of the feed
-    /// (from another database) counts as the end. `None` once the feed is closed.
+    /// Subscribes from now on, or to everything after the number `since`. A `since` beyond the end of the feed (from
+    /// another database) counts as the end. Returns `None` once the feed is closed.
     #[must_use]
     pub fn subscribe(&self, since: Option<u64>) -> Option<FeedSubscription> {
         let live = self.lock();
@@ -169,24 +172,24 @@ impl Feed {
             events,
             store: Arc::clone(&self.store),
             last,
-            behind: last < live.head,
-            doubtful: (last > live.head).then_some(live.head),
+            is_behind: last < live.head,
+            unconfirmed_head: (last > live.head).then_some(live.head),
             replay: VecDeque::new(),
             _counted: ConnectionGuard::subscriber(),
         })
     }
 
-    /// Tells everybody who listens of a session. The event's `type` is `session.opened` or `session.closed`.
+    /// Announces a session event to all subscribers. Its `type` is `session.opened` or `session.closed`.
     pub fn publish_session(&self, event: &serde_json::Value) {
         let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("session").to_owned();
         let event = FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None);
         if let Some(ring) = &self.lock().ring {
-            // An error means that nobody listens.
+            // An error means that there is no subscriber.
             let _ = ring.send(Arc::new(event));
         }
     }
 
-    /// Announces an event that is durable. Only `PendingChanges` calls this, in order of the numbers.
+    /// Announces a durable event. Only `PendingChanges` calls this, in order of the sequence numbers.
     pub fn publish(&self, event: FeedEvent) {
         let mut live = self.lock();
         if let Some(seq) = event.seq {
@@ -197,46 +200,46 @@ impl Feed {
         }
     }
 
-    /// Ends the feed: subscribers get what is in the ring, and then the end.
+    /// Closes the feed: subscribers receive the events in the ring, and then the end.
     pub fn close(&self) {
         self.lock().ring = None;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Live> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LiveState> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One subscriber's place in the feed.
+/// A subscriber's position in the feed.
 pub struct FeedSubscription {
     events: broadcast::Receiver<Arc<FeedEvent>>,
     store: Arc<dyn Store>,
-    /// The last change event that was handed out.
+    /// The sequence number of the last change event that was returned.
     last: u64,
-    /// What comes next is in the store and perhaps no longer in the ring.
-    behind: bool,
-    /// `last` is beyond what was announced then, which was this; the store knows whether it exists.
-    doubtful: Option<u64>,
+    /// The next events must be read from the store, because the ring may no longer hold them.
+    is_behind: bool,
+    /// `last` was beyond this announced head when the subscription began; the store tells whether it exists.
+    unconfirmed_head: Option<u64>,
     replay: VecDeque<Arc<FeedEvent>>,
     _counted: ConnectionGuard,
 }
 
 impl FeedSubscription {
-    /// The number of the last change event that was handed out, or was asked to start after.
+    /// Returns the sequence number of the last returned change event, or the requested start.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.last
     }
 
-    /// The next event; `None` when the feed is closed or the store cannot be read (subscribe again from
-    /// [`FeedSubscription::position`]). Cancel-safe: nothing is lost if the future is dropped.
+    /// Returns the next event. `None` means that the feed is closed or the store cannot be read; subscribe again from
+    /// [`FeedSubscription::position`]. Cancel-safe: dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Arc<FeedEvent>> {
         loop {
             if let Some(event) = self.replay.pop_front() {
                 self.last = event.seq.unwrap_or(self.last);
                 return Some(event);
             }
-            if self.doubtful.is_some() || self.behind {
+            if self.unconfirmed_head.is_some() || self.is_behind {
                 if let Err(error) = self.catch_up().await {
                     if !matches!(error, StoreError::Closed) {
                         tracing::warn!(%error, "a feed subscriber cannot be served from the store");
@@ -253,33 +256,33 @@ impl FeedSubscription {
                         self.last = seq;
                         return Some(event);
                     }
-                    Some(_) => self.behind = true,
+                    Some(_) => self.is_behind = true,
                 },
-                Err(RecvError::Lagged(_)) => self.behind = true,
+                Err(RecvError::Lagged(_)) => self.is_behind = true,
                 Err(RecvError::Closed) => return None,
             }
         }
     }
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
-        if let Some(end) = self.doubtful {
-            // An event may be durable, and read by someone, before it is announced.
+        if let Some(end) = self.unconfirmed_head {
+            // An event may be durable, and read by a client, before it is announced.
             if self.last > self.store.heads().await?.event {
                 self.last = end;
             }
-            self.doubtful = None;
+            self.unconfirmed_head = None;
             return Ok(());
         }
-        let events = self.store.events_after(self.last, REPLAY).await?;
-        let all = events.len() < REPLAY;
+        let events = self.store.events_after(self.last, REPLAY_BATCH).await?;
+        let is_complete = events.len() < REPLAY_BATCH;
         let pruned =
             events.first().filter(|first| first.seq > self.last + 1).map(|first| FeedEvent::reset(first.seq - 1));
-        let replay = events.into_iter().map(|e| FeedEvent::stored(e).map(Arc::new)).collect::<Result<_, _>>()?;
+        let replay = events.into_iter().map(|e| FeedEvent::parse_stored(e).map(Arc::new)).collect::<Result<_, _>>()?;
         self.replay = replay;
         if let Some(reset) = pruned {
             self.replay.push_front(Arc::new(reset));
         }
-        self.behind = !all;
+        self.is_behind = !is_complete;
         Ok(())
     }
 }

@@ -1,15 +1,15 @@
-//! Members that some readers take for one another.
+//! Rejects member names that differ from a meaningful one only in case.
 //!
-//! Go's `encoding/json` compares keys without regard to case, and the last one counts: to a server written in Go,
-//! `{"name":"read","MemberName":"delete"}` calls `delete`. What the gateway judged would not be what the server does. So a
-//! key that only resembles one that means something is refused.
+//! Go's `encoding/json` ignores the case of keys and uses the last match: for a server written in Go,
+//! `{"name":"read","Name":"delete"}` calls `delete`. The gateway would check one call and the server would run another,
+//! so such keys are refused.
 
 use super::{
     ErrorKind, McpError,
     outline::{OutlinedObject, OutlinedParams},
 };
 
-/// What means something in the `params` of requests that are passed on.
+/// Members of `params` that have a meaning in requests that the gateway forwards.
 const MEANINGFUL_PARAMS: [&str; 11] = [
     "name",
     "arguments",
@@ -24,49 +24,50 @@ const MEANINGFUL_PARAMS: [&str; 11] = [
     "_meta",
 ];
 
-/// Refuses members of `params`, and of its `_meta`, that some reader takes for others.
+/// Rejects members of `params`, and of its `_meta`, that a case-insensitive reader would confuse with a meaningful one.
 ///
 /// # Errors
-/// `InvalidParams` that names the member that is meant.
+/// `InvalidParams` that names the meaningful member.
 pub fn check(params: &OutlinedParams<'_>) -> Result<(), McpError> {
     check_object(params.object, "params", &MEANINGFUL_PARAMS)?;
     params.meta.map_or(Ok(()), |meta| check_object(meta, "params._meta", &[super::params::keys::PROGRESS_TOKEN]))
 }
 
-fn check_object(object: OutlinedObject<'_>, place: &str, known: &[&str]) -> Result<(), McpError> {
+fn check_object(object: OutlinedObject<'_>, path: &str, known: &[&str]) -> Result<(), McpError> {
     for member in object.members() {
         if known.contains(&&*member.key) {
             continue;
         }
-        // In ASCII, what is of another length differs by more than case.
+        // Two ASCII keys of different length differ by more than case.
         let ascii = member.key.is_ascii();
-        let alike = |known: &&&str| (!ascii || known.len() == member.key.len()) && eq_ignoring_case(&member.key, known);
-        if let Some(meant) = known.iter().find(alike) {
-            let message = format!("`{place}` have a member that differs from `{meant}` in case only");
-            return Err(McpError::new(ErrorKind::InvalidParams, message).with("member", *meant));
+        let is_variant =
+            |known: &&&str| (!ascii || known.len() == member.key.len()) && eq_ignoring_case(&member.key, known);
+        if let Some(meaningful) = known.iter().find(is_variant) {
+            let message = format!("`{path}` have a member that differs from `{meaningful}` in case only");
+            return Err(McpError::new(ErrorKind::InvalidParams, message).with("member", *meaningful));
         }
     }
     Ok(())
 }
 
-/// Whether two keys differ in case only.
+/// Returns `true` if two keys are equal when case is ignored.
 #[must_use]
 pub fn eq_ignoring_case(a: &str, b: &str) -> bool {
     a.chars().map(fold_case).eq(b.chars().map(fold_case))
 }
 
-/// The same for keys that differ in case only: simple case folding.
+/// Maps a character to its simple case folding, so that keys that differ only in case become equal.
 #[must_use]
 pub fn fold_case(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_lowercase();
     }
-    // Up first: `ſ` is lower case and folds to `s`.
-    let one = |mut cased: std::char::ToUppercase| match (cased.next(), cased.next()) {
+    // Upper case first: `ſ` is a lower-case letter that folds to `s`.
+    let single = |mut cased: std::char::ToUppercase| match (cased.next(), cased.next()) {
         (Some(upper), None) => upper,
         _ => c,
     };
-    let upper = one(c.to_uppercase());
+    let upper = single(c.to_uppercase());
     let mut lower = upper.to_lowercase();
     match (lower.next(), lower.next()) {
         (Some(lower), None) => lower,

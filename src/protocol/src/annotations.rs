@@ -1,4 +1,4 @@
-//! What a tool says of its own behaviour.
+//! The behavior hints of a tool.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
-//! Checks on tool arguments that go to review, and the hashes that pin what was reviewed.
+//! Checks tool arguments that go to review, and hashes what was reviewed.
 //!
-//! Two readers of `{"a":1,"a":2}` may see two different values: the reviewer one, the provider the other.
-//! So duplicate keys are refused at any depth, in one pass over the text that never recurses.
+//! Two parsers of `{"a":1,"a":2}` may see two different values: the reviewer one and the provider the other. Duplicate
+//! keys are therefore refused at any depth, in one pass over the text without recursion.
 
 use std::{borrow::Cow, collections::HashSet, io};
 
@@ -16,30 +16,30 @@ use super::{
 mod text_hash;
 pub use text_hash::canonical_text_hash;
 
-/// Refuses duplicate keys at any depth (compared after unescaping) and too deep nesting.
+/// Rejects duplicate keys at any depth (compared after unescaping) and nesting deeper than `max_depth`.
 ///
 /// # Errors
-/// `InvalidParams` that says what is wrong, with `data.key` or `data.maxDepth`.
+/// `InvalidParams` with the reason, and with `data.key` or `data.maxDepth`.
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
-    let bad = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
-    // Of each container that is open; an array has none.
+    let invalid = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
+    // The keys of each open container; an array has none.
     let mut open: Vec<SeenKeys<'_>> = Vec::new();
     for token in tokens(raw.get()) {
         match token {
             Token::Open(_) if open.len() >= max_depth => {
                 let message = format!("`params.arguments` are nested deeper than {max_depth} levels");
-                return Err(bad(Cow::Owned(message)).with("maxDepth", max_depth));
+                return Err(invalid(Cow::Owned(message)).with("maxDepth", max_depth));
             }
             Token::Open(_) => open.push(SeenKeys::default()),
             Token::Close(_) => _ = open.pop(),
             Token::Key(key) => {
                 let Some(key) = string(key) else {
-                    return Err(bad("`params.arguments` have a key that is not valid Unicode".into()));
+                    return Err(invalid("`params.arguments` have a key that is not valid Unicode".into()));
                 };
                 if let Some(key) = open.last_mut().and_then(|keys| keys.insert(key)) {
-                    let shown: String = key.chars().take(128).collect();
+                    let shortened: String = key.chars().take(128).collect();
                     let message = "`params.arguments` have a key more than once in one object";
-                    return Err(bad(message.into()).with("key", shown));
+                    return Err(invalid(message.into()).with("key", shortened));
                 }
             }
             Token::String(_) | Token::Scalar(_) | Token::Comma => {}
@@ -48,7 +48,7 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     Ok(())
 }
 
-/// The keys of one object so far. Most objects have few, and comparing those beats hashing them.
+/// Keys seen so far in one object. Most objects have few keys, and comparing them is faster than hashing.
 enum SeenKeys<'a> {
     Few(Vec<Cow<'a, str>>),
     Many(HashSet<Cow<'a, str>>),
@@ -63,7 +63,7 @@ impl Default for SeenKeys<'_> {
 impl<'a> SeenKeys<'a> {
     const MAX_LINEAR_KEYS: usize = 12;
 
-    /// Gives the key back if it is there already.
+    /// Adds a key, or returns it if it was added before.
     fn insert(&mut self, key: Cow<'a, str>) -> Option<Cow<'a, str>> {
         match self {
             Self::Few(keys) if keys.contains(&key) => Some(key),
@@ -72,9 +72,9 @@ impl<'a> SeenKeys<'a> {
                 None
             }
             Self::Few(keys) => {
-                let mut many: HashSet<_> = std::mem::take(keys).into_iter().collect();
-                many.insert(key);
-                *self = Self::Many(many);
+                let mut set: HashSet<_> = std::mem::take(keys).into_iter().collect();
+                set.insert(key);
+                *self = Self::Many(set);
                 None
             }
             Self::Many(keys) => match keys.contains(&key) {
@@ -88,8 +88,8 @@ impl<'a> SeenKeys<'a> {
     }
 }
 
-/// `sha256:<hex>` of a JSON value with the keys of its objects in order: equal for equal values, however they
-/// were written. Numbers count as they are written (`1` and `1.0` differ).
+/// Returns `sha256:<hex>` of a JSON value with the keys of its objects sorted. Equal values have equal hashes, whatever
+/// their formatting; numbers are compared as written (`1` and `1.0` differ).
 #[must_use]
 pub fn canonical_hash(value: &Value) -> String {
     let mut sink = HashWriter(Sha256::new());
@@ -97,7 +97,7 @@ pub fn canonical_hash(value: &Value) -> String {
     format_digest(sink.0)
 }
 
-/// `sha256:<hex>` of bytes as they are.
+/// Returns `sha256:<hex>` of the bytes, unchanged.
 #[must_use]
 pub fn text_hash(bytes: &[u8]) -> String {
     format_digest(Sha256::new().chain_update(bytes))
@@ -114,7 +114,7 @@ fn format_digest(hash: Sha256) -> String {
     text
 }
 
-/// Hashes what is written to it.
+/// Feeds everything that is written to it into a hash.
 struct HashWriter(Sha256);
 
 impl io::Write for HashWriter {
@@ -128,7 +128,8 @@ impl io::Write for HashWriter {
     }
 }
 
-/// Writes a value with sorted keys. A stack of its own instead of recursion: values may come from anywhere.
+/// Writes a value with sorted keys. It uses an explicit stack because deeply nested values would overflow the call
+/// stack.
 fn write_canonical(sink: &mut HashWriter, value: &Value) {
     enum Step<'a> {
         Text(&'static [u8]),
@@ -172,7 +173,7 @@ fn write_canonical(sink: &mut HashWriter, value: &Value) {
 }
 
 fn write_scalar<T: serde::Serialize + ?Sized>(sink: &mut HashWriter, value: &T) {
-    // Neither strings, numbers, booleans and null nor a hash can refuse to be written.
+    // Serializing strings, numbers, booleans and null cannot fail, and neither can writing to a hash.
     let _ = serde_json::to_writer(sink, value);
 }
 

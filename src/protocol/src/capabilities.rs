@@ -1,4 +1,4 @@
-//! What a client can be asked for.
+//! The capabilities of a client: which requests a server may send to it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::Revision;
 
-/// The capabilities of a client that an upstream may use through the gateway, normalized: equal sets share a link.
+/// The capabilities that an upstream may use through the gateway. They are normalized, so that clients with equal
+/// capabilities share a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientCapabilities {
     pub elicitation_form: bool,
@@ -16,25 +17,25 @@ pub struct ClientCapabilities {
     pub sampling_tools: bool,
     pub sampling_context: bool,
     pub roots: bool,
-    /// `extensions` and `experimental`, as JSON objects: passed on, since the gateway need not know them.
+    /// `extensions` and `experimental` as JSON objects. They are forwarded without being interpreted.
     pub extensions: Option<Arc<str>>,
     pub experimental: Option<Arc<str>>,
 }
 
 impl ClientCapabilities {
-    /// What a client declared, in the terms of its revision.
+    /// Reads the capabilities that a client declared.
     ///
     /// An empty `elicitation` means form mode (2025-11-25/client/elicitation#capabilities).
     #[must_use]
     pub fn from_declaration(capabilities: &str) -> Self {
-        // Most clients of tools declare nothing, and this stands on the way of every call.
+        // A fast path: most clients of tools declare nothing, and every call passes here.
         if capabilities == "{}" {
             return Self::default();
         }
         let declared: CapabilitiesMember = serde_json::from_str(capabilities).unwrap_or_default();
-        let has = |of: &Option<Map<String, Value>>, key: &str| of.as_ref().is_some_and(|m| m.contains_key(key));
-        let raw = |of: &Option<Map<String, Value>>| {
-            of.as_ref().filter(|m| !m.is_empty()).map(|m| Arc::from(Value::Object(m.clone()).to_string()))
+        let has = |member: &Option<Map<String, Value>>, key: &str| member.as_ref().is_some_and(|m| m.contains_key(key));
+        let raw = |member: &Option<Map<String, Value>>| {
+            member.as_ref().filter(|m| !m.is_empty()).map(|m| Arc::from(Value::Object(m.clone()).to_string()))
         };
         Self {
             elicitation_form: has(&declared.elicitation, "form")
@@ -49,13 +50,13 @@ impl ClientCapabilities {
         }
     }
 
-    /// Nothing that a server could ask for: such clients share connections.
+    /// Returns `true` if a server can send this client no request. All such clients share connections.
     #[must_use]
     pub fn accepts_no_requests(&self) -> bool {
         !(self.elicitation_form || self.elicitation_url || self.sampling || self.roots)
     }
 
-    /// As they are declared to an upstream of that revision: nothing that it does not have.
+    /// Formats the capabilities for an upstream of `revision`, without those that the revision does not know.
     #[must_use]
     pub fn to_json(&self, revision: Revision) -> Value {
         let mut out = json!({});

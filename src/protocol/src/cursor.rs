@@ -1,45 +1,47 @@
 //! Pagination cursors (2026-07-28/server/utilities/pagination): opaque to clients, checked when they come back.
 //!
-//! A cursor names the list it belongs to and, where asked for, the generation of the route table, so that one
-//! list's cursor is refused by another. It holds nothing secret and grants nothing.
+//! A cursor names its list and, optionally, the generation of the route table, so that another list rejects it. It
+//! holds no secret and grants no access.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::McpError;
 
-/// Where the next page starts.
+/// The start of the next page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Entries before the page.
+    /// Number of entries before the page.
     pub offset: u64,
-    /// The state of the list that the offset counts in, where lists are held still.
+    /// The version of the list that `offset` counts in, for lists that are stable between pages.
     pub generation: Option<u64>,
 }
 
-/// Longer text is no cursor of ours: a tag, two numbers and their separators are far shorter.
+/// The longest cursor in bytes that is decoded. Cursors of the gateway (a tag, two numbers and separators) are far
+/// shorter.
 const MAX_LEN: usize = 256;
 
-/// Writes a cursor for the list called `tag` (such as `tools`; without `.`).
+/// Writes a cursor for the list `tag` (such as `tools`; `tag` must not contain `.`).
 #[must_use]
 pub fn encode(tag: &str, cursor: Cursor) -> String {
     let generation = cursor.generation.map_or_else(String::new, |generation| generation.to_string());
     URL_SAFE_NO_PAD.encode(format!("{tag}.{}.{generation}", cursor.offset))
 }
 
-/// Reads a cursor that a client sent back for the list called `tag`.
+/// Reads a cursor that a client sent back for the list `tag`.
 ///
 /// # Errors
-/// `InvalidParams` for anything that [`encode`] does not write for that list.
+/// `InvalidParams` for text that [`encode`] does not write for that list.
 pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
     parse(tag, text).ok_or_else(|| {
         McpError::invalid_param("cursor", "`params.cursor` is not valid here; leave it out to begin again")
     })
 }
 
-/// The cursor in `text`, or the start of the list.
+/// Returns the offset in the cursor `text`, or 0 if there is no cursor.
 ///
 /// # Errors
-/// As [`decode`]. Also for a cursor of another generation: the list has changed, and must be read from its start.
+/// The errors of [`decode`]. Also fails for a cursor of another generation: the list has changed and must be read from
+/// its start.
 pub fn start_offset(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u64, McpError> {
     let Some(text) = text else { return Ok(0) };
     let cursor = decode(tag, text)?;
@@ -59,15 +61,15 @@ fn parse(tag: &str, text: &str) -> Option<Cursor> {
     }
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let mut parts = std::str::from_utf8(&bytes).ok()?.split('.');
-    let (found, offset, generation) = (parts.next()?, parts.next()?, parts.next()?);
-    if found != tag || parts.next().is_some() {
+    let (found_tag, offset, generation) = (parts.next()?, parts.next()?, parts.next()?);
+    if found_tag != tag || parts.next().is_some() {
         return None;
     }
     let cursor = Cursor {
         offset: offset.parse().ok()?,
         generation: if generation.is_empty() { None } else { Some(generation.parse().ok()?) },
     };
-    // `+1` and `01` parse as numbers too, but nobody was given them.
+    // `+1` and `01` parse as numbers too, but were never issued.
     (encode(tag, cursor) == text).then_some(cursor)
 }
 

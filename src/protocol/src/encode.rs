@@ -1,19 +1,20 @@
-//! Writes messages: the envelope around payloads that stay the text they are.
+//! Writes messages: an envelope around payloads that stay text.
 //!
-//! Each message is one allocation and one line: line breaks between the tokens of a payload become
-//! spaces, because a line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
+//! Each message is one allocation and one line. Line breaks between the tokens of a payload become spaces, because a
+//! line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
 
 use bytes::Bytes;
 
 use super::{McpError, RequestId, Revision, json::one_line};
 
-/// The answer to a request that succeeded. `result` is JSON text, as it travels on.
+/// Returns the response to a request that succeeded. `result` is JSON text and is not changed.
 #[must_use]
 pub fn result(id: &RequestId, result: &str) -> Bytes {
     concat(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","result":"#, result, "}"])
 }
 
-/// The answer to a request that failed. Without an id, the revision decides between `null` and no member.
+/// Returns the response to a request that failed. Without an id, the revision decides whether the member is `null` or
+/// absent.
 #[must_use]
 pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> Bytes {
     let id = match id {
@@ -33,7 +34,7 @@ pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> By
     Bytes::from(out)
 }
 
-/// The `error` object alone, as JSON text: what `tasks/get` and the feed carry inside other messages.
+/// Returns the `error` object alone as JSON text, as `tasks/get` and the feed embed it in other messages.
 #[must_use]
 pub fn error_object(error: &McpError, revision: Revision) -> String {
     let mut out = Vec::new();
@@ -66,20 +67,20 @@ fn write_error_object(out: &mut Vec<u8>, error: &McpError, revision: Revision) {
     out.extend_from_slice(b"}}");
 }
 
-/// A message that is not answered. `params` is JSON text of an object.
+/// Returns a notification, which is never answered. `params` is the JSON text of an object.
 #[must_use]
 pub fn notification(method: &str, params: Option<&str>) -> Bytes {
     message(&[r#"{"jsonrpc":"2.0","method":"#], method, params)
 }
 
-/// A message to a client or upstream that is to be answered. `params` is JSON text of an object.
+/// Returns a request, which must be answered. `params` is the JSON text of an object.
 #[must_use]
 pub fn request(id: &RequestId, method: &str, params: Option<&str>) -> Bytes {
     message(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","method":"#], method, params)
 }
 
 fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
-    // Our methods need no escape; another's name is quoted with care.
+    // The gateway's own method names need no escaping; names from a peer may.
     let (open, quoted, close);
     let method: [&str; 3] = if method.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
         (open, close) = ("\"", "\"");
@@ -92,7 +93,8 @@ fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
     concat(&[head, &method, &tail].concat())
 }
 
-/// The answers to a batch (2025-03-26/basic/index, "Batching"). Empty parts give an empty array, which must not be sent.
+/// Joins the responses to a batch (2025-03-26/basic/index, "Batching"). Without parts the result is an empty array,
+/// which must not be sent.
 #[must_use]
 pub fn batch(parts: &[Bytes]) -> Bytes {
     let mut out = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum::<usize>() + 1);
@@ -107,7 +109,7 @@ pub fn batch(parts: &[Bytes]) -> Bytes {
     Bytes::from(out)
 }
 
-/// One allocation of exactly the right size, without line breaks.
+/// Concatenates the parts in one allocation of the exact size, and removes line breaks.
 fn concat(parts: &[&str]) -> Bytes {
     let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
     for part in parts {
@@ -123,7 +125,7 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
 
 fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     let start = out.len();
-    // Writing strings and JSON trees into memory cannot fail; should it ever, the message stays JSON.
+    // Serializing strings and JSON trees into memory cannot fail. If it ever did, the message would still be JSON.
     if serde_json::to_writer(&mut *out, value).is_err() {
         out.truncate(start);
         out.extend_from_slice(b"null");

@@ -1,10 +1,11 @@
-//! The JSON-RPC envelope: what kind of message received bytes are, and where its parts lie in them.
+//! The JSON-RPC envelope: the kind of a received message, and the position of its parts.
 //!
-//! Everything but the id is borrowed. Payloads are skipped, never taken apart, so the cost is one linear
-//! pass over the text ([`single_pass`]; what it does not understand is left to `serde_json`). It must never panic or recurse on input, whatever the bytes are.
+//! Everything but the id is borrowed. Payloads are skipped and never parsed, so the cost is one linear pass over the
+//! text ([`single_pass`], with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes
+//! are.
 //! Rules: JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
 
-// A fault is as large as the error and the id that it must carry; it is made once and moved to the encoder.
+// A fault holds an error and an id. It is created once and moved to the encoder, so its size does not matter.
 #![allow(clippy::result_large_err)]
 
 use std::borrow::Cow;
@@ -21,12 +22,12 @@ mod members;
 mod single_pass;
 use members::Members;
 
-/// What one message may be like.
+/// Limits on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Levels of arrays and objects in one message, its own object included.
+    /// Levels of nested arrays and objects in one message, including its own object.
     pub max_depth: usize,
-    /// Members of a batch.
+    /// The most messages in a batch.
     pub max_batch: usize,
 }
 
@@ -36,11 +37,11 @@ impl Default for Limits {
     }
 }
 
-/// What was received at once.
+/// A single message or a batch.
 #[derive(Debug)]
 pub enum Incoming<'a> {
     Single(Message<'a>),
-    /// A JSON array, whatever the revision: whether batches exist is [`super::Rules::batches`]. Never empty.
+    /// A JSON array, which is never empty. [`super::Rules::batches`] tells whether the revision has batches.
     Batch(Vec<Result<Message<'a>, EnvelopeFault>>),
 }
 
@@ -53,7 +54,7 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The id of a request; a notification has none, and a response's is not one to answer.
+    /// Returns the id of a request. Notifications have none, and the id of a response must not be answered.
     #[must_use]
     pub fn request_id(&self) -> Option<&RequestId> {
         match self {
@@ -62,7 +63,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The method of a request or notification.
+    /// Returns the method of a request or notification.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
         match self {
@@ -72,7 +73,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The parameters of a request or notification.
+    /// Returns the parameters of a request or notification.
     #[must_use]
     pub fn params(&self) -> Option<&'a RawValue> {
         match self {
@@ -83,42 +84,42 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A message with `method` and `id`: it is answered.
+/// A message with `method` and `id`, which must be answered.
 #[derive(Debug)]
 pub struct Request<'a> {
     pub id: RequestId,
     pub method: Cow<'a, str>,
     /// A JSON object, if present.
     pub params: Option<&'a RawValue>,
-    /// Of `params`.
+    /// The positions of the members of `params`.
     pub outline: Outline,
 }
 
 impl Request<'_> {
-    /// Its `params`, of which an absent one is an empty object.
+    /// Returns `params` with the positions of its members. Absent `params` count as an empty object.
     #[must_use]
     pub fn outlined_params(&self) -> OutlinedParams<'_> {
         self.outline.params(self.params.map_or("{}", RawValue::get))
     }
 
-    /// As [`params::meta`].
+    /// Reads `params._meta`.
     ///
     /// # Errors
-    /// As [`params::meta`].
+    /// The errors of [`params::parse_meta`].
     pub fn meta(&self) -> Result<Meta<'_>, McpError> {
         params::meta_from_outline(self.outlined_params())
     }
 
-    /// Its `params` as those of `tools/call`.
+    /// Reads `params` as those of `tools/call`.
     ///
     /// # Errors
-    /// As [`params::parse`].
+    /// The errors of [`params::parse`].
     pub fn tool_call(&self) -> Result<CallTool<'_>, McpError> {
         CallTool::from_outline(self.params, self.outlined_params().object)
     }
 }
 
-/// A message with `method` and without `id`: it is never answered.
+/// A message with `method` and without `id`, which is never answered.
 #[derive(Debug)]
 pub struct Notification<'a> {
     pub method: Cow<'a, str>,
@@ -129,19 +130,19 @@ pub struct Notification<'a> {
 /// A message with `result` or `error`.
 #[derive(Debug)]
 pub struct Response<'a> {
-    /// `None` only with an error: the peer could not read the id of what it answers.
+    /// `None` only with an error: the peer could not read the id of the request that it answers.
     pub id: Option<RequestId>,
     /// The `result`, or the `error` object.
     pub outcome: Result<&'a RawValue, &'a RawValue>,
 }
 
-/// Why received bytes are no message.
+/// The reason why received bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvelopeFault {
     pub error: McpError,
-    /// The id of the request that is refused, where it could be read.
+    /// The id of the rejected request, if it could be read.
     pub id: Option<RequestId>,
-    /// It was a notification all the same, so it is not answered with a message (on HTTP only with a status).
+    /// The message was a notification, so no message answers it. On HTTP it is answered with a status alone.
     pub is_notification: bool,
 }
 
@@ -160,12 +161,12 @@ impl EnvelopeFault {
     }
 }
 
-/// Finds out what was received.
+/// Parses a message or a batch.
 ///
 /// # Errors
-/// `-32700` for what is not JSON text (not UTF-8, a byte order mark, trailing bytes, lone surrogates, `NaN`),
-/// `-32600` for JSON that is no message or over a limit, `-32602` for `params` that are an array.
-/// Faults of a batch's members are inside [`Incoming::Batch`].
+/// `-32700` for text that is not JSON (not UTF-8, a byte order mark, trailing bytes, lone surrogates, `NaN`), `-32600`
+/// for JSON that is not a message or exceeds a limit, `-32602` for `params` that are an array. Faults of the messages
+/// in a batch are returned inside [`Incoming::Batch`].
 pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     let text = std::str::from_utf8(text)
         .map_err(|e| EnvelopeFault::parse(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
@@ -175,9 +176,9 @@ pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, Envelo
     parse_with_serde(text, limits)
 }
 
-/// Whatever the text is, and what is wrong with it.
+/// Parses text that [`single_pass`] did not accept, and finds the error in it.
 fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
-    if json::lone_surrogate(text) {
+    if json::has_lone_surrogate(text) {
         return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
     }
     match text.bytes().find(|b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
@@ -212,7 +213,7 @@ fn batch<'a>(text: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, E
     }
 }
 
-/// One message from JSON text that may be any value.
+/// Parses one message from JSON text that may be any value.
 fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     if !text.trim_start_matches([' ', '\t', '\n', '\r']).starts_with('{') {
         return Err(EnvelopeFault::invalid("A message must be a JSON object"));
@@ -221,7 +222,7 @@ fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFa
     build_message(text, members, limits)
 }
 
-/// The message that has those members.
+/// Builds the message from its members.
 fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     let id = match members.id {
         None => IdMember::Absent,
@@ -231,8 +232,8 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
         Some(_) => IdMember::Invalid,
     };
     let has_outcome = members.result.is_some() || members.error.is_some();
-    // An error that answers a broken response with that response's id could be taken for the answer to
-    // another request of the peer with the same id, so only what may be a request is answered by its id.
+    // A response with an error is not answered by its id: the peer could take the answer for the response to another of
+    // its requests. Only a message that may be a request is answered by its id.
     let fault_id = if members.method.is_none() && has_outcome { None } else { id.valid_id() };
     let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).with_id(fault_id.clone()));
 
@@ -246,7 +247,7 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
         return invalid("`id` must be a string or an integer");
     }
     let is_notification = members.method.is_some() && !has_outcome && matches!(id, IdMember::Absent);
-    if !members.depth_checked && json::deeper_than(text, limits.max_depth) {
+    if !members.depth_checked && json::is_deeper_than(text, limits.max_depth) {
         let max = limits.max_depth;
         let mut fault =
             EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).with_id(fault_id);
@@ -299,11 +300,11 @@ fn response<'a>(members: &Members<'a>, id: IdMember) -> Result<Message<'a>, Enve
     }
 }
 
-/// What the `id` member is.
+/// The `id` member of a message.
 enum IdMember {
     Absent,
     Valid(RequestId),
-    /// Null, a fraction, a container, a boolean, or there more than once.
+    /// Null, a fraction, a container, a boolean or a duplicate member.
     Invalid,
 }
 
@@ -321,7 +322,7 @@ fn is_null(raw: &RawValue) -> bool {
 }
 
 fn is_version_two(raw: &RawValue) -> bool {
-    // The escaped spelling is legal too, if nobody's habit.
+    // The escaped spelling is legal too, although nobody uses it.
     raw.get() == "\"2.0\"" || json::string(raw.get()).is_some_and(|text| text == "2.0")
 }
 

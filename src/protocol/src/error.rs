@@ -1,4 +1,4 @@
-//! The one error table: what the gateway may answer, with its numeric code, its stable string and its HTTP status.
+//! The one table of errors that the gateway returns, each with its numeric code, its stable string and its HTTP status.
 
 use std::{
     borrow::Cow,
@@ -11,14 +11,15 @@ use super::{Revision, redact::redact};
 
 macro_rules! error_table {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $code:literal, $status:literal;)*) => {
-        /// Every way a request can fail. The variant fixes the JSON-RPC number, `data.code` and the HTTP status.
+        /// The ways in which a request can fail. The variant determines the JSON-RPC number, `data.code` and the HTTP
+        /// status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
         impl ErrorKind {
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
-            /// Whether it says nothing about what a call was about: it may be tried again later.
+            /// Returns `true` if the error is unrelated to the content of the call, so that a retry may succeed.
             #[must_use]
-            pub const fn passes(self) -> bool {
+            pub const fn is_transient(self) -> bool {
                 matches!(
                     self,
                     Self::Timeout
@@ -32,13 +33,13 @@ macro_rules! error_table {
                         | Self::Internal
                 )
             }
-            /// The number on the wire, before a revision's own exceptions (see [`McpError::number`]).
+            /// Returns the number on the wire, before a revision's exceptions (see [`McpError::number`]).
             #[must_use]
             pub const fn number(self) -> i64 { match self { $(Self::$kind => $number,)* } }
-            /// The stable string in `data.code`.
+            /// Returns the stable string in `data.code`.
             #[must_use]
             pub const fn code(self) -> &'static str { match self { $(Self::$kind => $code,)* } }
-            /// The HTTP status on the plain HTTP and REST endpoints.
+            /// Returns the HTTP status on the plain HTTP and REST endpoints.
             #[must_use]
             pub const fn status(self) -> u16 { match self { $(Self::$kind => $status,)* } }
         }
@@ -80,7 +81,7 @@ error_table! {
     ChangeExpired = -31016, "CHANGE_EXPIRED", 409;
     /// The version or digest that a decision was made against is not the current one.
     VersionConflict = -31017, "VERSION_CONFLICT", 409;
-    /// Whoever proposed a change cannot approve it.
+    /// The proposer of a change cannot approve it.
     SelfApproval = -31018, "SELF_APPROVAL", 403;
     Cancelled = -31019, "CANCELLED", 499;
     ShuttingDown = -31020, "SHUTTING_DOWN", 503;
@@ -88,37 +89,37 @@ error_table! {
     StoreUnavailable = -31021, "STORE_UNAVAILABLE", 503;
     TooLarge = -31022, "TOO_LARGE", 413;
     NotFound = -31023, "NOT_FOUND", 404;
-    /// An idempotency key was used again with other arguments.
+    /// An idempotency key was reused with other arguments.
     IdempotencyConflict = -31024, "IDEMPOTENCY_CONFLICT", 409;
-    /// A session cannot be resumed because the missed frames are no longer held.
+    /// A session cannot be resumed because the missed frames are no longer retained.
     ResumeTooLate = -31025, "RESUME_TOO_LATE", 410;
-    /// An upstream answered with an error of its own, which is passed on ([`PassthroughError`]).
+    /// An upstream returned an error of its own, which is passed through ([`PassthroughError`]).
     UpstreamError = -31026, "UPSTREAM_ERROR", 502;
-    /// What an upstream asks for or answers has no counterpart in the client's revision.
+    /// A request or response of an upstream has no counterpart in the client's revision.
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
-    /// An approved change needs an answer that nobody is there to give.
+    /// An approved change needs an answer from a client that is not connected.
     InputRequired = -31028, "INPUT_REQUIRED", 409;
-    /// A person said no to a change.
+    /// A reviewer rejected the change.
     ChangeRejected = -31045, "CHANGE_REJECTED", 403;
-    /// The rule for a change lets nobody edit its arguments.
+    /// The rule of the change forbids edits of its arguments.
     EditForbidden = -31040, "EDIT_FORBIDDEN", 403;
-    /// The rule for a change asks for a preview of what it would do, and there is none.
+    /// The rule of the change requires a preview, and there is none.
     PreviewRequired = -31041, "PREVIEW_REQUIRED", 409;
-    /// The rule for a change asks for a comment with each decision.
+    /// The rule of the change requires a comment with each decision.
     CommentRequired = -31042, "COMMENT_REQUIRED", 422;
-    /// What was not wholly shown cannot be approved in bulk.
+    /// A change whose diff was truncated cannot be approved in bulk.
     Truncated = -31043, "TRUNCATED", 409;
-    /// One person has one vote, whatever keys they have.
+    /// A person has one vote, whichever of their keys they use.
     AlreadyVoted = -31044, "ALREADY_VOTED", 409;
-    /// A call about documents names no project, and its session has none active.
+    /// A call about documents names no project, and its session has no active project.
     ProjectNotActive = -31046, "PROJECT_NOT_ACTIVE", 409;
-    /// A project, branch or root that is not configured, not checked out or not the active one.
+    /// A project, branch or root is not configured, not checked out or not active.
     TenantMismatch = -31047, "TENANT_MISMATCH", 403;
     DocumentNotFound = -31048, "DOCUMENT_NOT_FOUND", 404;
     InvalidDocType = -31049, "INVALID_DOC_TYPE", 422;
-    /// The front matter of a document breaks the schema of its type.
+    /// The front matter of a document violates the schema of its type.
     SchemaValidationFailed = -31050, "SCHEMA_VALIDATION_FAILED", 422;
-    /// The model for embeddings did not answer, or not with embeddings.
+    /// The embedding model did not answer, or its answer held no embeddings.
     EmbeddingFailed = -31051, "EMBEDDING_FAILED", 502;
     ExternalDocsNotConfigured = -31052, "EXTERNAL_DOCS_NOT_CONFIGURED", 404;
     ExternalDocsNotPromotable = -31053, "EXTERNAL_DOCS_NOT_PROMOTABLE", 403;
@@ -126,20 +127,20 @@ error_table! {
     FileSystem = -31054, "FILE_SYSTEM_ERROR", 500;
 }
 
-/// An error as a client sees it. What the log should know beyond it is logged where it happens.
+/// An error as a client sees it. Details for the log are logged where the error occurs.
 ///
-/// No more than a pointer, since nearly every result on the way of a call could be one, and hardly any is.
+/// It is a single pointer: nearly every result in the path of a call could hold one, and hardly any does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct McpError(Box<ErrorBody>);
 
-/// What a [`McpError`] says.
+/// The content of a [`McpError`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ErrorBody {
     pub kind: ErrorKind,
     pub message: Cow<'static, str>,
-    /// More members for `data`, beside `code`.
+    /// Members of `data` in addition to `code`.
     pub data: Map<String, Value>,
-    /// It is another server's: its own code and data stand on the wire, not those of `kind` and `data`.
+    /// The error of another server. Its code and data are sent instead of those of `kind` and `data`.
     pub passthrough: Option<PassthroughError>,
 }
 
@@ -157,36 +158,36 @@ impl DerefMut for McpError {
     }
 }
 
-/// What an upstream wrote in an error beside the message.
+/// The code and data of an error that an upstream returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassthroughError {
     pub code: i64,
-    /// JSON text on one line, as it came.
+    /// JSON text on one line, otherwise unchanged.
     pub data: Option<Box<str>>,
 }
 
 impl McpError {
-    /// An error of the gateway's own. Its message may repeat what another server said, but no configured secret.
+    /// Creates an error of the gateway. The message may quote another server; configured secrets in it are masked.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = match message.into() {
             Cow::Owned(text) => match redact(&text) {
                 Cow::Owned(masked) => masked.into(),
                 Cow::Borrowed(_) => text.into(),
             },
-            own @ Cow::Borrowed(_) => own,
+            literal @ Cow::Borrowed(_) => literal,
         };
         Self::from_parts(kind, message)
     }
 
-    /// Cold, so that what leads here is kept out of the way of the calls that go well.
+    /// A cold function, so that error paths stay out of the fast path of successful calls.
     #[cold]
     #[inline(never)]
     fn from_parts(kind: ErrorKind, message: Cow<'static, str>) -> Self {
         Self(Box::new(ErrorBody { kind, message, data: Map::new(), passthrough: None }))
     }
 
-    /// An error that another server answered, passed on as it wrote it. `kind` is what it counts as here; `data` is JSON
-    /// text.
+    /// Creates an error that passes an upstream's error through unchanged. `kind` is how the gateway counts it; `data`
+    /// is JSON text.
     #[must_use]
     pub fn from_upstream(
         kind: ErrorKind,
@@ -194,26 +195,26 @@ impl McpError {
         message: impl Into<Cow<'static, str>>,
         data: Option<&str>,
     ) -> Self {
-        // Raw line breaks stand only between tokens, and a message is one line.
+        // Raw line breaks occur only between tokens, and a message is one line.
         let data = data.map(|data| data.replace(['\n', '\r'], " ").into_boxed_str());
         let mut error = Self::from_parts(kind, message.into());
         error.passthrough = Some(PassthroughError { code, data });
         error
     }
 
-    /// `VALIDATION_FAILED`, with what is wrong in `details.errors`: of each a JSON pointer, the rule that it breaks and a
-    /// message. `details` of an error is an object, whatever the error.
+    /// Creates `VALIDATION_FAILED` with the list `details.errors`, whose items hold a JSON pointer, the violated rule
+    /// and a message. `details` of an error is always an object.
     #[must_use]
     pub fn validation_failed(message: impl Into<Cow<'static, str>>, errors: Vec<Value>) -> Self {
         Self::new(ErrorKind::ValidationFailed, message).with("details", serde_json::json!({ "errors": errors }))
     }
 
-    /// `INVALID_PARAMS`, about that member.
+    /// Creates `INVALID_PARAMS` about a member.
     pub(crate) fn invalid_param(member: &str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidParams, message).with("member", member)
     }
 
-    /// A member is there more than once: two readers could go by two different ones.
+    /// Creates the error for a duplicate member, which two readers could resolve differently.
     pub(crate) fn repeated_member(member: &str) -> Self {
         Self::invalid_param(member, format!("`{member}` is given more than once"))
     }
@@ -225,7 +226,7 @@ impl McpError {
         self
     }
 
-    /// The number on the wire in that revision.
+    /// Returns the number on the wire in `revision`.
     #[must_use]
     pub fn number(&self, revision: Revision) -> i64 {
         if let Some(foreign) = &self.passthrough {
@@ -237,7 +238,7 @@ impl McpError {
         }
     }
 
-    /// The `data` member: `code` first, then what was added.
+    /// Returns the `data` member: `code` first, then the added members.
     #[must_use]
     pub fn data(&self) -> Value {
         let mut data = Map::with_capacity(self.data.len() + 1);
@@ -262,8 +263,8 @@ mod tests {
     #[test]
     fn own_errors_mask_secrets_and_upstream_errors_do_not() {
         crate::redact::register_secrets(["error-secret-1".to_owned()]);
-        let said = || "bad key: Bearer error-secret-1".to_owned();
-        assert_eq!(McpError::new(ErrorKind::UpstreamUnavailable, said()).message, "bad key: Bearer [secret]");
-        assert_eq!(McpError::from_upstream(ErrorKind::UpstreamError, -1, said(), None).message, said());
+        let message = || "bad key: Bearer error-secret-1".to_owned();
+        assert_eq!(McpError::new(ErrorKind::UpstreamUnavailable, message()).message, "bad key: Bearer [secret]");
+        assert_eq!(McpError::from_upstream(ErrorKind::UpstreamError, -1, message(), None).message, message());
     }
 }

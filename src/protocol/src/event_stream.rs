@@ -1,39 +1,40 @@
-//! Reads `text/event-stream` (https://html.spec.whatwg.org/multipage/server-sent-events.html), in chunks of any size.
+//! Parses `text/event-stream` (https://html.spec.whatwg.org/multipage/server-sent-events.html) from chunks of any size.
 //!
-//! Own code because of the bound: an event that grows without end must not fill the memory, and readers that are to be
-//! had keep an unfinished line or event however long it is.
+//! Available crates buffer an unfinished line or event without a limit. This parser bounds an event, so that a hostile
+//! server cannot fill the memory.
 
 use bytes::{Buf, BytesMut};
 
-/// One event that was dispatched.
+/// A complete event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Empty for `message`.
+    /// Empty stands for `message`.
     pub name: String,
     pub data: Vec<u8>,
 }
 
 impl Event {
-    /// It carries a message of the protocol: other events are none of ours, and primers and keep-alives are empty.
+    /// Returns `true` if the event carries a protocol message. Priming and keep-alive events are empty, and other names
+    /// are ignored.
     #[must_use]
     pub fn is_message(&self) -> bool {
         matches!(&*self.name, "" | "message") && !self.data.is_empty()
     }
 }
 
-/// An event is longer than allowed.
+/// The error for an event that exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventTooLong;
 
-/// See the module's page.
+/// A parser of an event stream, which holds the unfinished part of its input.
 pub struct EventReader {
     max: usize,
     input: BytesMut,
-    /// How much of `input` is known to have no line end.
+    /// Length of the prefix of `input` that has no line end.
     searched: usize,
-    /// The last line ended with a carriage return: a line feed that follows belongs to it.
+    /// The last line ended with a carriage return, so a following line feed belongs to it.
     after_cr: bool,
-    /// Past the place where a byte order mark may stand.
+    /// The optional byte order mark was skipped or found absent.
     mark_checked: bool,
     name: String,
     data: Vec<u8>,
@@ -44,7 +45,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// `max` bytes of one event, its unfinished line included.
+    /// Creates a parser that accepts at most `max` bytes for one event, including its unfinished line.
     #[must_use]
     pub fn new(max: usize) -> Self {
         Self {
@@ -62,19 +63,19 @@ impl EventReader {
         }
     }
 
-    /// Another connection follows: what was unfinished is forgotten, ids and times stay.
+    /// Prepares for a new connection: drops the unfinished event, keeps the last id and the retry time.
     pub fn reset_for_reconnect(&mut self) {
         let (last_id, retry) = (self.last_id.take(), self.retry_millis);
         *self = Self { id: last_id.clone(), last_id, retry_millis: retry, ..Self::new(self.max) };
     }
 
-    /// The id of the last event that was complete; what `Last-Event-ID` says.
+    /// Returns the id of the last complete event, for the header `Last-Event-ID`.
     #[must_use]
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// Milliseconds to wait before another connection, if the server said so.
+    /// Returns the milliseconds to wait before reconnecting, if the server set them.
     #[must_use]
     pub fn retry_millis(&self) -> Option<u64> {
         self.retry_millis
@@ -84,16 +85,16 @@ impl EventReader {
         self.input.extend_from_slice(chunk);
     }
 
-    /// Something was pushed that no event was made of yet.
+    /// Returns `true` if input was pushed that is not part of a returned event.
     #[must_use]
     pub fn has_input(&self) -> bool {
         !self.input.is_empty()
     }
 
-    /// The next complete event of what was pushed; `None` if more has to be pushed.
+    /// Returns the next complete event, or `None` if more input is needed.
     ///
     /// # Errors
-    /// [`EventTooLong`]; nothing sensible comes after that.
+    /// [`EventTooLong`]; the parser must not be used after it.
     pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
         if !self.mark_checked && !self.skip_byte_order_mark() {
             return Ok(None);
@@ -127,7 +128,7 @@ impl EventReader {
         }
     }
 
-    /// Whether it is clear if there is one.
+    /// Skips a byte order mark, and returns `false` if more input is needed to recognize it.
     fn skip_byte_order_mark(&mut self) -> bool {
         const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
         if self.input.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.input) {

@@ -1,8 +1,10 @@
-//! The header ladder of the stateless era's HTTP endpoint: what the headers say must be what the body says.
+//! Checks that the headers of a request agree with its body, on the HTTP endpoint of the stateless era.
 //!
-//! Pure functions over header values, so that no HTTP library is needed here. The order of the checks is part
-//! of the contract (2026-07-28/basic/transports/streamable-http, "Server Validation"; basic/index, "`_meta`"):
-//! `-32602` for `_meta`, `-32020` for headers, `-32022` for the version, then `-32601` for the method.
+//! The functions take header values and need no HTTP library. The order of the checks is part of the contract
+//! (2026-07-28/basic/transports/streamable-http, "Server Validation"; basic/index, "`_meta`").
+//!
+//! The steps are numbered as in the specification: step 3 checks `_meta` (`-32602`), step 4 the headers (`-32020`),
+//! step 5 the version (`-32022`), step 6 the method (`-32601`) and step 7 the headers of the tool's parameters.
 
 use std::borrow::Cow;
 
@@ -17,31 +19,31 @@ mod value;
 pub use value::encode_value;
 pub(super) use value::{decode_value, visible_ascii};
 
-/// `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-MemberName`; names compare without regard to case.
+/// The names of the headers in lower case; names are compared without regard to case.
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
 
-/// The lines of one header field in a request.
+/// The values of one header in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderField<'a> {
     Absent,
     One(&'a [u8]),
-    /// More than one line: two readers could go by two different values.
+    /// Several lines, of which two readers could use different ones.
     Repeated,
 }
 
 /// The headers of an HTTP request.
 pub trait Headers {
-    /// The field of that name, which is lower case here; names are case-insensitive.
+    /// Returns the header `name`, which must be lower case. Header names are case-insensitive.
     fn field(&self, name: &str) -> HeaderField<'_>;
 }
 
-/// Name and value pairs, for tests and for transports that hold headers so.
+/// Name and value pairs, for tests and for transports that store headers as pairs.
 impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
     fn field(&self, name: &str) -> HeaderField<'_> {
-        let mut found = self.iter().filter(|(n, _)| n.as_ref().eq_ignore_ascii_case(name)).map(|(_, v)| v.as_ref());
-        match (found.next(), found.next()) {
+        let mut values = self.iter().filter(|(n, _)| n.as_ref().eq_ignore_ascii_case(name)).map(|(_, v)| v.as_ref());
+        match (values.next(), values.next()) {
             (None, _) => HeaderField::Absent,
             (Some(value), None) => HeaderField::One(value),
             (Some(_), Some(_)) => HeaderField::Repeated,
@@ -49,9 +51,9 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
     }
 }
 
-/// Whether a message is of the stateless era, so that the whole ladder applies to it: its `_meta` names a
-/// protocol version, its version header names a stateless one, or it carries `Mcp-Method` and does not say by its
-/// version header that it is of the handshake era all the same.
+/// Returns `true` if a message belongs to the stateless era, so that all checks apply to it. That is the case if its
+/// `_meta` names a protocol version, or its version header names a stateless one. A message with `Mcp-Method` also
+/// counts, unless its version header names a handshake revision.
 #[must_use]
 pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
     if meta.protocol_version.is_some() {
@@ -68,7 +70,7 @@ pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
     }
 }
 
-/// Whether a version is stateless, served or not: a date not before the first stateless revision.
+/// Returns `true` for a date that is not before the first stateless revision, even if the gateway does not serve it.
 fn is_stateless_version(version: &str) -> bool {
     let bytes = version.as_bytes();
     bytes.len() == 10
@@ -76,22 +78,22 @@ fn is_stateless_version(version: &str) -> bool {
         && version >= Revision::MODERN.as_str()
 }
 
-/// Steps 3 and 5 alone, for transports without headers (stdio, WebSocket): the revision of a stateless request.
+/// Runs steps 3 and 5 alone, for transports without headers (stdio, WebSocket), and returns the revision.
 ///
 /// # Errors
-/// `-32602` if `_meta` lacks the protocol version or the client's capabilities, `-32022` for a version that
-/// is not served.
+/// `-32602` if `_meta` lacks the protocol version or the client's capabilities, `-32022` for a version that is not
+/// served.
 pub fn check_envelope(meta: &Meta<'_>) -> Result<Revision, McpError> {
     negotiate::stateless_revision(required_version(meta)?)
 }
 
-/// Steps 3 to 5 of the ladder for a message on the HTTP endpoint.
+/// Runs steps 3 to 5 for a message on the HTTP endpoint, and returns its revision.
 ///
-/// Notifications need no `_meta` and no headers in this revision; what they carry must agree all the same.
+/// Notifications need no `_meta` and no headers in this revision. Those that are present must still agree.
 ///
 /// # Errors
-/// In this order: `-32602` (`_meta`), `-32020` (headers), `-32022` (version); `-32600` for a response, which
-/// no client of this era sends.
+/// In this order: `-32602` (`_meta`), `-32020` (headers), `-32022` (version). Also `-32600` for a response, because no
+/// client of this era sends any.
 pub fn check(headers: &(impl Headers + ?Sized), message: &Message<'_>, meta: &Meta<'_>) -> Result<Revision, McpError> {
     match message {
         Message::Request(request) => check_request(headers, request, meta),
@@ -102,10 +104,10 @@ pub fn check(headers: &(impl Headers + ?Sized), message: &Message<'_>, meta: &Me
     }
 }
 
-/// [`check`] for a request.
+/// Runs [`check`] for a request.
 ///
 /// # Errors
-/// As [`check`].
+/// The errors of [`check`].
 pub fn check_request(
     headers: &(impl Headers + ?Sized),
     request: &Request<'_>,
@@ -153,24 +155,24 @@ fn check_notification(
     }
 }
 
-/// Step 6: the request that a stateless client may send under this name.
+/// Runs step 6: returns the method of a request that a stateless client may send.
 ///
 /// # Errors
-/// `-32601`, also for methods of the handshake era such as `handshake_revision` and `ping`.
+/// `-32601` for unknown methods, and for methods of the handshake era such as `initialize` and `ping`.
 pub fn check_method(request: &Request<'_>, revision: Revision) -> Result<Method, McpError> {
     Method::parse_request(&request.method, revision)
 }
 
-/// The revision in which a handshake-era request is served over HTTP: that of its session where one is known,
-/// else the one its header names, else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
+/// Returns the revision of a handshake-era request over HTTP. It is that of the session if known, else the one in the
+/// header, else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
 ///
 /// # Errors
-/// `-32600`, to be sent with status 400, for a header that names no handshake revision that the gateway serves.
+/// `-32600`, to be sent with status 400, if the header does not name a handshake revision that the gateway serves.
 pub fn handshake_revision(
     headers: &(impl Headers + ?Sized),
     negotiated: Option<Revision>,
 ) -> Result<Revision, McpError> {
-    let named =
+    let in_header =
         match headers.field(PROTOCOL_VERSION) {
             HeaderField::Absent => None,
             HeaderField::One(value) => {
@@ -184,13 +186,13 @@ pub fn handshake_revision(
                 return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
             }
         };
-    Ok(negotiated.or(named).unwrap_or(Revision::V2025_03_26))
+    Ok(negotiated.or(in_header).unwrap_or(Revision::V2025_03_26))
 }
 
-/// The HTTP status that carries an error on the stateless endpoint.
+/// Returns the HTTP status for an error on the stateless endpoint.
 ///
-/// Fixed by the specification for the errors of the ladder; whatever a handler answers is a `200` with the
-/// error in its body, because a client could take another status for a server of the other era.
+/// The specification fixes it for the errors of these checks. An error from a handler is sent with status 200, because
+/// a client could take another status for a server of the other era.
 #[must_use]
 pub fn http_status(error: &McpError) -> u16 {
     match error.kind {
@@ -199,7 +201,7 @@ pub fn http_status(error: &McpError) -> u16 {
         | ErrorKind::HeaderMismatch
         | ErrorKind::MissingCapability
         | ErrorKind::UnsupportedVersion => 400,
-        // A request whose `params` or `_meta` are malformed as a whole never reached a handler.
+        // Malformed `params` or `_meta` are detected before the handler runs.
         ErrorKind::InvalidParams if is_envelope_error(error) => 400,
         ErrorKind::MethodNotFound => 404,
         ErrorKind::Unauthorized => 401,
@@ -213,7 +215,7 @@ fn is_envelope_error(error: &McpError) -> bool {
     member.is_some_and(|member| matches!(member, "params" | "_meta") || member.starts_with("_meta."))
 }
 
-/// The protocol version, if `_meta` has all that every request must have.
+/// Returns the protocol version, after checking that `_meta` has all required members.
 fn required_version<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
     let missing =
         |key: &str| McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` is missing"));
@@ -224,7 +226,7 @@ fn required_version<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
     Ok(version)
 }
 
-/// Name and value of the headers that [`check_request`] wants of a request, which came in by a transport without any.
+/// Builds the headers that [`check_request`] requires, for a request that arrived without headers.
 #[must_use]
 pub fn for_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'static str, Cow<'r, str>)> {
     let name = mirrored_name_key(&request.method)
@@ -234,7 +236,7 @@ pub fn for_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'s
     [version, Some((METHOD, Cow::Borrowed(&*request.method))), name].into_iter().flatten().collect()
 }
 
-/// Which member of `params` the header `Mcp-MemberName` mirrors, for the methods that have one.
+/// Returns the member of `params` that the header `Mcp-Name` mirrors, for the methods that have one.
 fn mirrored_name_key(method: &str) -> Option<&'static str> {
     match method {
         "tools/call" | "prompts/get" => Some("name"),
@@ -266,13 +268,13 @@ pub(super) fn invalid_characters(name: &str) -> McpError {
     mismatch(name, "has characters that a header must not have")
 }
 
-/// `-32020`. The values are not echoed: either side may be hostile, and each client knows its own.
+/// Creates the `-32020` error. The values are not echoed: either side may be hostile, and each knows its own value.
 pub(super) fn mismatch(name: &str, what: &str) -> McpError {
     McpError::new(ErrorKind::HeaderMismatch, format!("Header mismatch: {} {what}", canonical_name(name)))
         .with("header", canonical_name(name))
 }
 
-/// The name as the specification writes it.
+/// Returns the header name as the specification spells it.
 fn canonical_name(name: &str) -> Cow<'_, str> {
     match name {
         PROTOCOL_VERSION => Cow::Borrowed("MCP-Protocol-Version"),

@@ -1,4 +1,4 @@
-//! Request ids, kept as the JSON text they came in.
+//! Request ids, stored as the JSON text that was received.
 
 use std::{
     borrow::Cow,
@@ -9,44 +9,44 @@ use std::{
 
 use compact_str::{CompactString, ToCompactString};
 
-/// A JSON-RPC request id: the raw JSON text of a string or an integer of any length, echoed byte for byte.
+/// A JSON-RPC request id: the raw JSON text of a string or of an integer of any length, echoed byte for byte.
 ///
-/// Two ids are equal if they are the same string or the same integer, however a string was escaped:
-/// `"a"` and `"\u0061"` are one id. `1` and `"1"` are two (2026-07-28/basic/index, "Requests").
+/// Two ids are equal if they are the same string or the same integer, whatever escapes a string uses: `"a"` and
+/// `"\u0061"` are one id. `1` and `"1"` differ (2026-07-28/basic/index, "Requests").
 #[derive(Clone)]
 pub struct RequestId {
     raw: CompactString,
-    /// The text has an escape, so that comparing bytes is not enough.
+    /// The text has an escape, so comparing bytes is not enough.
     has_escapes: bool,
 }
 
 impl RequestId {
-    /// Wraps raw JSON text that the envelope parser has already accepted as an id.
+    /// Wraps raw JSON text that the envelope parser has accepted as an id.
     pub fn from_raw(raw: &str) -> Self {
         Self { raw: raw.into(), has_escapes: raw.contains('\\') }
     }
 
-    /// The id in that JSON text, which must be one JSON value without surrounding whitespace.
+    /// Parses an id from JSON text, which must be one value without surrounding whitespace.
     ///
-    /// `None` for anything but a string or an integer: null, fractions, exponents, booleans, objects, arrays.
+    /// Returns `None` for null, fractions, exponents, booleans, objects and arrays.
     #[must_use]
     pub fn from_json(raw: &str) -> Option<Self> {
         is_string_or_integer(raw).then(|| Self::from_raw(raw))
     }
 
-    /// The id that is this string.
+    /// Creates the id that is this string.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         Self::from_raw(&serde_json::Value::from(text).to_string())
     }
 
-    /// The JSON text of the id, as the client wrote it.
+    /// Returns the JSON text of the id, as the client wrote it.
     #[must_use]
     pub fn as_json(&self) -> &str {
         &self.raw
     }
 
-    /// What equality, order and hash go by: the raw text, with the escapes of a string undone.
+    /// Returns the raw text with the escapes of a string decoded. Equality, order and hash use it.
     fn canonical(&self) -> Cow<'_, str> {
         if !self.has_escapes {
             return Cow::Borrowed(&self.raw);
@@ -58,7 +58,7 @@ impl RequestId {
     }
 }
 
-/// Whether valid JSON text is a string or an integer (no fraction, no exponent).
+/// Returns `true` if valid JSON text is a string or an integer (no fraction, no exponent).
 pub(super) fn is_string_or_integer(raw: &str) -> bool {
     match raw.as_bytes() {
         [b'"', ..] => true,

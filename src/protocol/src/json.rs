@@ -1,8 +1,8 @@
-//! JSON text that stays text: read by structure, changed member by member, every other byte as it was.
+//! Reads and edits JSON as text: members are replaced one by one, and every other byte stays unchanged.
 //!
-//! One walker, [`scanner`], has two manners. Text that may be anything is checked against the grammar while it is passed
-//! (`Scanner::value`, for the envelope). Everything here is for text that is known to be JSON, a `RawValue` or what was
-//! parsed before, and follows its structure alone; whatever else comes in, nothing panics and nothing recurses.
+//! [`scanner`] walks the text in two ways. Untrusted text is checked against the grammar (`Scanner::check_value`, for
+//! the envelope). The functions in this module are for text that is known to be JSON, such as a `RawValue`, and follow
+//! only its structure; on other text they neither panic nor recurse.
 
 use std::{borrow::Cow, fmt::Write};
 
@@ -15,7 +15,7 @@ pub use edits::{
 pub(crate) use edits::{edit_object_into, max_growth};
 pub use known::trusted_raw_value;
 pub use scanner::{Token, tokens};
-pub(crate) use scanner::{deeper_than, lone_surrogate};
+pub(crate) use scanner::{has_lone_surrogate, is_deeper_than};
 
 use scanner::Scanner;
 
@@ -23,33 +23,33 @@ use scanner::Scanner;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member<'a> {
     pub key: Cow<'a, str>,
-    /// Its value as it is written.
+    /// The value as it is written.
     pub value: &'a str,
-    /// Where its key begins in the object's text, in bytes.
+    /// Byte offset of the key in the object's text.
     pub start: usize,
-    /// Where its value ends.
+    /// Byte offset of the end of the value.
     pub end: usize,
 }
 
-/// The members of an object, in order, repeated ones too; none of what is no object.
+/// Iterates over the members of an object in order, including duplicates. Yields nothing for other values.
 #[must_use]
 pub fn members(object: &str) -> Members<'_> {
     Members(Scanner::inside_container(object, b'{'))
 }
 
-/// The value of a member; of the last one, where there are several, as most readers see it.
+/// Returns the value of a member. Of duplicates it is the last one, as in most parsers.
 #[must_use]
 pub fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     members(object).filter(|member| member.key == key).last().map(|member| member.value)
 }
 
-/// The elements of an array with where each begins; none of what is no array.
+/// Iterates over the elements of an array, each with its byte offset. Yields nothing for other values.
 #[must_use]
 pub fn elements(array: &str) -> Elements<'_> {
     Elements(Scanner::inside_container(array, b'['))
 }
 
-/// See [`members`].
+/// The iterator of [`members`].
 pub struct Members<'a>(Scanner<'a>);
 
 impl<'a> Iterator for Members<'a> {
@@ -57,7 +57,7 @@ impl<'a> Iterator for Members<'a> {
 
     fn next(&mut self) -> Option<Member<'a>> {
         let (start, key) = self.0.next_value()?;
-        // One that is no Unicode text (`"\ud800"`) hides none of those behind it.
+        // A key that is not valid Unicode (`"\ud800"`) must not hide the members after it.
         let key = string(key).or_else(|| Some(inside_quotes(key)?.into()))?;
         self.0.skip_space();
         self.0.consume(b':')?;
@@ -67,7 +67,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// See [`elements`].
+/// The iterator of [`elements`].
 pub struct Elements<'a>(Scanner<'a>);
 
 impl<'a> Iterator for Elements<'a> {
@@ -80,7 +80,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The string that JSON text is, borrowed where nothing in it is escaped.
+/// Decodes a JSON string. The result is borrowed if the string has no escapes.
 #[must_use]
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
     let inner = inside_quotes(value)?;
@@ -94,7 +94,7 @@ fn inside_quotes(value: &str) -> Option<&str> {
     value.strip_prefix('"')?.strip_suffix('"')
 }
 
-/// A JSON string.
+/// Encodes text as a JSON string.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
@@ -102,9 +102,9 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// Writes a JSON string to a text.
+/// Appends text as a JSON string.
 pub fn push_quoted(out: &mut impl Write, text: &str) {
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = if scanner::is_plain(text) {
         out.write_char('"').and_then(|()| out.write_str(text)).and_then(|()| out.write_char('"'))
     } else {
@@ -112,8 +112,8 @@ pub fn push_quoted(out: &mut impl Write, text: &str) {
     };
 }
 
-/// Makes JSON text one line: line breaks stand only between its tokens, since strings want them escaped, and there a space
-/// means the same. Many readers take a carriage return for a line end too.
+/// Replaces line breaks in JSON text by spaces. They occur only between tokens, since strings must escape them. A
+/// carriage return is replaced too, because many readers take it for a line end.
 pub fn one_line(text: &mut [u8]) {
     let mut from = 0;
     while let Some(at) = text.get(from..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {

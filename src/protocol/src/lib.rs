@@ -1,11 +1,11 @@
 //! JSON-RPC and the MCP wire protocol: envelopes, revisions and eras, error codes, header rules, JSON text.
 //!
-//! Pure: no I/O, no clock, nothing of sessions or providers. What differs between revisions stands in one table
-//! ([`revision::Rules`]), and their methods in [`method`].
+//! This crate is pure: no I/O, no clock, no sessions and no providers. All differences between revisions stand in one
+//! table ([`revision::Rules`]), and the methods of each revision in [`method`].
 //!
-//! [`envelope::parse`] borrows a message from the received bytes, [`params`] reads what the gateway must understand of
-//! it, [`headers`] checks what HTTP says of it, and [`encode`] writes the answer around the bytes of a result that
-//! nobody took apart ([`json`] changes single members). [`error`] has the one table of error codes.
+//! [`envelope::parse`] borrows a message from the received bytes. [`params`] reads the members that the gateway must
+//! understand, [`headers`] compares them with the HTTP headers, and [`encode`] writes the response around a result that
+//! stays text ([`json`] changes single members). [`error`] holds the one table of error codes.
 
 pub mod alike;
 pub mod annotations;

@@ -1,37 +1,37 @@
-//! The methods that the gateway knows, and in which revisions each exists.
+//! The methods that the gateway knows, and the revisions that have each of them.
 //!
-//! One table, read by the dispatcher: a method that is not here, or not in the client's revision, is
-//! `-32601`. Sources: `schema.ts` of each revision; the last three requests are our own extensions.
+//! The dispatcher reads this one table: a method that is missing here, or missing in the client's revision, gives
+//! `-32601`. Sources: `schema.ts` of each revision; the last three requests are extensions of the gateway.
 
 use super::{Era, ErrorKind, McpError, Revision, negotiate};
 
-/// In which revisions a method exists.
+/// The revisions that have a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Span {
+enum Availability {
     All,
     Legacy,
     Modern,
-    /// From 2025-11-25 on: tasks, first experimental and then an extension.
-    Newest,
-    /// 2025-11-25 alone.
-    LastLegacy,
+    /// From 2025-11-25: tasks, first experimental and later an extension.
+    Since2025Nov,
+    /// Only 2025-11-25.
+    Only2025Nov,
 }
 
-/// How a message with that method is sent.
+/// The direction of a message and whether it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A client asks, the gateway answers.
+    /// A client sends it, the gateway answers.
     Request,
-    /// A client tells the gateway.
+    /// A client sends it.
     ClientNotification,
-    /// The gateway tells a client.
+    /// The gateway sends it.
     ServerNotification,
-    /// Either tells the other.
+    /// Both sides send it.
     Notification,
 }
 
 macro_rules! methods {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $kind:ident, $span:ident, $session:literal;)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $kind:ident, $availability:ident, $session:literal;)*) => {
         /// A method that the gateway knows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Method { $($(#[$doc])* $variant,)* }
@@ -39,13 +39,13 @@ macro_rules! methods {
         impl Method {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The method of that name; names are case-sensitive.
+            /// Returns the method of that name; names are case-sensitive.
             #[must_use]
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
 
-            /// The name on the wire.
+            /// Returns the name on the wire.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -56,11 +56,11 @@ macro_rules! methods {
                 match self { $(Self::$variant => Kind::$kind,)* }
             }
 
-            const fn span(self) -> Span {
-                match self { $(Self::$variant => Span::$span,)* }
+            const fn availability(self) -> Availability {
+                match self { $(Self::$variant => Availability::$availability,)* }
             }
 
-            /// Whether a handshake-era client must have an initialized session before it may send this.
+            /// Returns `true` if a handshake-era client must have an initialized session to send this.
             #[must_use]
             pub const fn needs_session(self) -> bool {
                 match self { $(Self::$variant => $session,)* }
@@ -86,17 +86,17 @@ methods! {
     SetLevel = "logging/setLevel", Request, Legacy, true;
     Listen = "subscriptions/listen", Request, Modern, false;
     /// 2025-11-25/basic/utilities/tasks, and the extension `io.modelcontextprotocol/tasks`.
-    TasksGet = "tasks/get", Request, Newest, true;
-    /// The extension's own.
+    TasksGet = "tasks/get", Request, Since2025Nov, true;
+    /// Only in the extension.
     TasksUpdate = "tasks/update", Request, Modern, true;
-    TasksCancel = "tasks/cancel", Request, Newest, true;
-    TasksResult = "tasks/result", Request, LastLegacy, true;
-    TasksList = "tasks/list", Request, LastLegacy, true;
-    /// Ours: whether the gateway and its store work.
+    TasksCancel = "tasks/cancel", Request, Since2025Nov, true;
+    TasksResult = "tasks/result", Request, Only2025Nov, true;
+    TasksList = "tasks/list", Request, Only2025Nov, true;
+    /// An extension of the gateway: the health of the gateway and its store.
     HealthCheck = "health/check", Request, All, false;
-    /// Ours: name, version, revisions, transports.
+    /// An extension of the gateway: its name, version, revisions and transports.
     ServerInfo = "info/server", Request, All, false;
-    /// Ours: the counters of `GET /metrics`.
+    /// An extension of the gateway: the counters of `GET /metrics`.
     MetricsGet = "metrics/get", Request, All, false;
     Initialized = "notifications/initialized", ClientNotification, Legacy, false;
     RootsListChanged = "notifications/roots/list_changed", ClientNotification, Legacy, true;
@@ -107,38 +107,38 @@ methods! {
     PromptsListChanged = "notifications/prompts/list_changed", ServerNotification, All, true;
     ResourcesListChanged = "notifications/resources/list_changed", ServerNotification, All, true;
     ResourcesUpdated = "notifications/resources/updated", ServerNotification, All, true;
-    TaskStatus = "notifications/tasks/status", ServerNotification, LastLegacy, true;
+    TaskStatus = "notifications/tasks/status", ServerNotification, Only2025Nov, true;
     TaskChanged = "notifications/tasks", ServerNotification, Modern, false;
     SubscriptionsAcknowledged = "notifications/subscriptions/acknowledged", ServerNotification, Modern, false;
 }
 
 impl Method {
-    /// Whether the method exists in that revision.
+    /// Returns `true` if `revision` has the method.
     #[must_use]
     pub fn exists_in(self, revision: Revision) -> bool {
-        match self.span() {
-            Span::All => true,
-            Span::Legacy => revision.era() == Era::Legacy,
-            Span::Modern => revision.era() == Era::Modern,
-            Span::Newest => revision >= Revision::V2025_11_25,
-            Span::LastLegacy => revision == Revision::V2025_11_25,
+        match self.availability() {
+            Availability::All => true,
+            Availability::Legacy => revision.era() == Era::Legacy,
+            Availability::Modern => revision.era() == Era::Modern,
+            Availability::Since2025Nov => revision >= Revision::V2025_11_25,
+            Availability::Only2025Nov => revision == Revision::V2025_11_25,
         }
     }
 
-    /// Whether messages with this method are answered.
+    /// Returns `true` if messages with this method are answered.
     #[must_use]
     pub const fn is_request(self) -> bool {
         matches!(self.kind(), Kind::Request)
     }
 
-    /// The request that a client of that revision may send under this name.
+    /// Parses the name of a request that a client of `revision` may send.
     ///
     /// # Errors
-    /// `-32601` for a name that does not exist, not in that revision, or only as a notification.
+    /// `-32601` for a name that is unknown, not part of the revision, or only a notification.
     pub fn parse_request(name: &str, revision: Revision) -> Result<Self, McpError> {
         match Self::parse(name) {
             Some(method) if method.is_request() && method.exists_in(revision) => Ok(method),
-            // Nobody but a handshake-era client sends this, and it may show the message to a person.
+            // Only handshake-era clients send this, and they may show the message to a person.
             Some(Self::Initialize) => {
                 Err(method_not_found(name).with("supported", negotiate::supported_versions(None)))
             }
@@ -146,7 +146,7 @@ impl Method {
         }
     }
 
-    /// The notification that a client of that revision may send under this name; others are ignored.
+    /// Parses the name of a notification that a client of `revision` may send. Others return `None` and are ignored.
     #[must_use]
     pub fn parse_client_notification(name: &str, revision: Revision) -> Option<Self> {
         Self::parse(name)
@@ -154,11 +154,11 @@ impl Method {
     }
 }
 
-/// `-32601`, naming the method as far as any real one is long.
+/// Creates the `-32601` error, which names at most 128 characters of the method.
 #[must_use]
 pub fn method_not_found(name: &str) -> McpError {
-    let shown: String = name.chars().take(128).collect();
-    McpError::new(ErrorKind::MethodNotFound, "Method not found").with("method", shown)
+    let shortened: String = name.chars().take(128).collect();
+    McpError::new(ErrorKind::MethodNotFound, "Method not found").with("method", shortened)
 }
 
 #[cfg(test)]

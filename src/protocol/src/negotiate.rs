@@ -1,11 +1,12 @@
-//! Which revision a client gets (2025-11-25/basic/lifecycle, "Version Negotiation"; 2026-07-28/basic/versioning).
+//! Negotiates the revision of a client (2025-11-25/basic/lifecycle, "Version Negotiation";
+//! 2026-07-28/basic/versioning).
 
 use super::{Era, ErrorKind, McpError, Revision};
 
-/// The revision that answers an `handshake_revision` for `requested`.
+/// Returns the revision that answers an `initialize` for `requested`.
 ///
-/// A handshake revision that the gateway serves is echoed. Anything else, a stateless one included, is
-/// offered the newest handshake revision: there is no handshake in the stateless era.
+/// A handshake revision that the gateway serves is echoed. For anything else, including a stateless revision, the
+/// newest handshake revision is offered.
 ///
 /// # Errors
 /// With `strict`, `-32602` with `data: {supported, requested}` instead of the offer.
@@ -17,36 +18,36 @@ pub fn handshake_revision(requested: &str, strict: bool) -> Result<Revision, Mcp
     }
 }
 
-/// The revision that a stateless request names in `_meta`.
+/// Returns the revision that a stateless request names in `_meta`.
 ///
 /// # Errors
-/// `-32022` with `data: {supported, requested}` for any but a stateless one that the gateway serves; a
-/// handshake revision inside a stateless envelope too, because its rules do not fit such a request.
+/// `-32022` with `data: {supported, requested}` for anything but a stateless revision that the gateway serves. A
+/// handshake revision in a stateless envelope is rejected too, because its rules do not fit such a request.
 pub fn stateless_revision(version: &str) -> Result<Revision, McpError> {
     match Revision::parse(version) {
         Some(revision) if revision.era() == Era::Modern => Ok(revision),
-        // Only what such a request may name: the same list that `server/discover` gives.
+        // Lists only the stateless revisions, like `server/discover`.
         _ => Err(unsupported_version(ErrorKind::UnsupportedVersion, version, Some(Era::Modern))),
     }
 }
 
-/// The versions that the gateway serves, newest first: all of them, or those of one era.
+/// Returns the versions that the gateway serves, newest first, optionally of one era.
 #[must_use]
 pub fn supported_versions(era: Option<Era>) -> Vec<&'static str> {
     Revision::ALL.iter().rev().filter(|r| era.is_none_or(|era| r.era() == era)).map(|r| r.as_str()).collect()
 }
 
-/// `-32021`: the request needs what its client did not declare. `required` is a `ClientCapabilities` object
-/// of what is missing (2026-07-28/basic/index, "`_meta`"). Of the stateless era only.
+/// Creates the `-32021` error of the stateless era: the request needs a capability that its client did not declare.
+/// `required` is a `ClientCapabilities` object with the missing ones (2026-07-28/basic/index, "`_meta`").
 #[must_use]
 pub fn missing_capability(required: serde_json::Value) -> McpError {
     McpError::new(ErrorKind::MissingCapability, "The client lacks a capability that this request needs")
         .with("requiredCapabilities", required)
 }
 
-/// A refusal with `data: {supported, requested}`, where `supported_versions` are the versions of that era or all.
+/// Creates an error with `data: {supported, requested}`, where `supported` lists the versions of `era` or all.
 pub(super) fn unsupported_version(kind: ErrorKind, requested: &str, era: Option<Era>) -> McpError {
-    // What a client sends is echoed only as far as any version is long.
+    // A hostile client could send a huge version; no real one is longer than this.
     let requested: String = requested.chars().take(64).collect();
     McpError::new(kind, "Unsupported protocol version")
         .with("supported", supported_versions(era))

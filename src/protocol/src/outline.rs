@@ -1,5 +1,5 @@
-//! Where the members of a request's `params` and of its `_meta` lie: found once, when the request comes in, for
-//! everybody who asks for one of them on its way.
+//! Records where the members of a request's `params` and of its `_meta` are. The outline is built once per request and
+//! used by every later step.
 
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
@@ -8,14 +8,14 @@ use super::{
     json::{self, Member, MemberEdit},
 };
 
-/// A member of an object, as places in the object's text.
+/// The position of a member in the text of its object.
 #[derive(Debug)]
 struct MemberSpan {
-    /// Where its key begins, with the quote.
+    /// Offset of the key, including its quote.
     start: usize,
-    /// Bytes of the key between its quotes.
+    /// Length of the key in bytes, without its quotes.
     key_len: usize,
-    /// The key, where it is written with escapes.
+    /// The decoded key, if it is written with escapes.
     escaped: Option<Box<str>>,
     value: Range<usize>,
 }
@@ -31,20 +31,20 @@ impl MemberSpan {
     }
 }
 
-/// See the module's page. It holds places only, and so outlives the buffer that the request came in.
+/// The positions of the members of `params`. It holds no text, so it can outlive the buffer of the request.
 #[derive(Clone, Debug, Default)]
 pub struct Outline(Arc<MemberSpans>);
 
 #[derive(Debug, Default)]
 struct MemberSpans {
-    /// Those of `params`, then those of its last `_meta`.
+    /// The members of `params`, followed by those of its last `_meta`.
     spans: Vec<MemberSpan>,
     params_count: usize,
     meta: Option<Range<usize>>,
 }
 
 impl Outline {
-    /// The outline of `params`, a JSON object. What is none has no members.
+    /// Builds the outline of `params`, a JSON object. Other values have no members.
     #[must_use]
     pub fn new(params: &str) -> Self {
         let mut spots = MemberSpans { spans: Vec::with_capacity(8), params_count: 0, meta: None };
@@ -56,13 +56,13 @@ impl Outline {
             spots.spans.push(spot);
         }
         spots.params_count = spots.spans.len();
-        if let Some(meta) = spots.meta.clone().and_then(|place| params.get(place)) {
+        if let Some(meta) = spots.meta.clone().and_then(|range| params.get(range)) {
             spots.spans.extend(json::members(meta).map(|member| MemberSpan::from_member(&member)));
         }
         Self(Arc::new(spots))
     }
 
-    /// The `params` that this is the outline of.
+    /// Combines the outline with the `params` that it was built from.
     #[must_use]
     pub fn params<'a>(&'a self, text: &'a str) -> OutlinedParams<'a> {
         let (params, meta) = self.0.spans.split_at(self.0.params_count);
@@ -72,13 +72,13 @@ impl Outline {
                 .0
                 .meta
                 .clone()
-                .and_then(|place| text.get(place))
+                .and_then(|range| text.get(range))
                 .map(|text| OutlinedObject { text, spots: meta }),
         }
     }
 }
 
-/// An outline in the making, by whoever passes the members of `params` anyway.
+/// Builds an outline while another parser walks `params`.
 pub(super) struct OutlineBuilder {
     params: Vec<MemberSpan>,
     meta: Vec<MemberSpan>,
@@ -90,8 +90,8 @@ impl OutlineBuilder {
         Self { params: Vec::with_capacity(8), meta: Vec::new(), meta_range: None }
     }
 
-    /// A member of `params`, whose key begins at `start` with its quote and has no escapes. Places are those in the
-    /// text of `params`.
+    /// Adds a member of `params`, whose key has no escapes and begins at `start` with its quote. Offsets are relative
+    /// to the text of `params`.
     pub(super) fn add_member(&mut self, key: &str, start: usize, value: Range<usize>) {
         if key == "_meta" {
             self.meta_range = Some(value.clone());
@@ -99,32 +99,32 @@ impl OutlineBuilder {
         self.params.push(MemberSpan { start, key_len: key.len(), escaped: None, value });
     }
 
-    /// A `_meta` begins, whose members are those that count.
+    /// Starts a `_meta` and drops the members of an earlier one, because the last one counts.
     pub(super) fn begin_meta(&mut self) {
         self.meta.clear();
     }
 
-    /// A member of `_meta`, with the length of its key. Places are those in its own text.
+    /// Adds a member of `_meta`, whose key has `key` bytes. Offsets are relative to the text of `_meta`.
     pub(super) fn add_meta_member(&mut self, start: usize, key: usize, value: Range<usize>) {
         self.meta.push(MemberSpan { start, key_len: key, escaped: None, value });
     }
 
     pub(super) fn finish(mut self) -> Outline {
-        let of_params = self.params.len();
+        let params_count = self.params.len();
         self.params.append(&mut self.meta);
-        Outline(Arc::new(MemberSpans { spans: self.params, params_count: of_params, meta: self.meta_range }))
+        Outline(Arc::new(MemberSpans { spans: self.params, params_count, meta: self.meta_range }))
     }
 }
 
-/// `params` whose members are known.
+/// `params` and the positions of its members.
 #[derive(Clone, Copy, Debug)]
 pub struct OutlinedParams<'a> {
     pub object: OutlinedObject<'a>,
-    /// Its `_meta`, whatever that is.
+    /// The value of `_meta`, which may be of any type.
     pub meta: Option<OutlinedObject<'a>>,
 }
 
-/// An object whose members are known; a value without any, if it is none.
+/// An object and the positions of its members. Other values have no members.
 #[derive(Clone, Copy, Debug)]
 pub struct OutlinedObject<'a> {
     text: &'a str,
@@ -132,16 +132,16 @@ pub struct OutlinedObject<'a> {
 }
 
 impl<'a> OutlinedObject<'a> {
-    /// `{}`
+    /// The empty object `{}`.
     pub const EMPTY: OutlinedObject<'static> = OutlinedObject { text: "{}", spots: &[] };
 
-    /// As it is written.
+    /// Returns the text of the object.
     #[must_use]
     pub const fn text(&self) -> &'a str {
         self.text
     }
 
-    /// As [`json::members`].
+    /// Like [`json::members`].
     pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
         let text = self.text;
         self.spots.iter().map_while(move |spot| {
@@ -154,28 +154,28 @@ impl<'a> OutlinedObject<'a> {
         })
     }
 
-    /// As [`json::add_member`].
+    /// Like [`json::member`].
     #[must_use]
     pub fn member(&self, key: &str) -> Option<&'a str> {
         self.members().filter(|member| member.key == key).last().map(|member| member.value)
     }
 
-    /// The only member of that name.
+    /// Returns the value of the member `key`, if there is exactly one.
     ///
     /// # Errors
-    /// `InvalidParams` if there are more.
+    /// `InvalidParams` for a duplicate member.
     pub fn unique_member(&self, key: &str) -> Result<Option<&'a str>, McpError> {
         let mut found = self.members().filter(|member| member.key == key).map(|member| member.value);
         let first = found.next();
         if found.next().is_some() { Err(McpError::repeated_member(key)) } else { Ok(first) }
     }
 
-    /// As [`json::edit_into`].
+    /// Like [`json::edit_into`].
     pub fn edit_into(&self, out: &mut String, edits: &[(&str, MemberEdit<'_>)]) {
         json::edit_object_into(out, self.text, self.members(), edits);
     }
 
-    /// As [`json::edit`].
+    /// Like [`json::edit`].
     #[must_use]
     pub fn edit(&self, edits: &[(&str, MemberEdit<'_>)]) -> String {
         let mut out = String::with_capacity(self.text.len() + json::max_growth(edits));

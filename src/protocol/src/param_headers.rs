@@ -1,5 +1,5 @@
-//! `Mcp-Param-*`: tool arguments that are mirrored in headers by an `x-mcp-header` annotation in the schema.
-//! (2026-07-28/server/tools, "x-mcp-header"; basic/transports/streamable-http, "Custom Headers from Tool Parameters")
+//! `Mcp-Param-*`: headers that mirror tool arguments with an `x-mcp-header` annotation in the schema
+//! (2026-07-28/server/tools, "x-mcp-header"; basic/transports/streamable-http, "Custom Headers from Tool Parameters").
 
 use std::borrow::Cow;
 
@@ -12,41 +12,41 @@ use super::{
     json,
 };
 
-/// One annotated property of an input schema.
+/// An annotated property of an input schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamHeader {
-    /// The whole field name: `Mcp-Param-Region`.
+    /// The complete header name, such as `Mcp-Param-Region`.
     pub header: String,
-    /// The chain of property names from the root of the arguments.
+    /// The path of property names from the root of the arguments.
     pub path: Vec<String>,
 }
 
-/// The annotation.
+/// The keyword of the annotation in a schema.
 const ANNOTATION: &str = "x-mcp-header";
 
-/// The largest integer that a double holds exactly, and so any a header may carry.
+/// The largest integer that a double represents exactly, so that larger headers are compared as text.
 const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 
-/// Reads the annotations of a tool's input schema, in the order of their properties.
+/// Reads the annotations of a tool's input schema, in the order of its properties.
 ///
 /// # Errors
-/// Why the tool definition is invalid, for the log: the name is no token or there twice, the property is not a
-/// string, integer or boolean, or the annotation stands where no chain of `properties` leads.
+/// The reason why the tool definition is invalid, for the log: the name is not a token or is duplicated, the property
+/// is not a string, integer or boolean, or the annotation is not reachable through `properties` alone.
 pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     let mut found: Vec<ParamHeader> = Vec::new();
-    // Schemas to visit: where they stand, and whether only `properties` led there.
-    let mut todo: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
-    while let Some((schema, path, reachable)) = todo.pop() {
+    // Schemas to visit: each with its path, and whether only `properties` led to it.
+    let mut pending: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
+    while let Some((schema, path, reachable)) = pending.pop() {
         let Some(schema) = schema.as_object() else { continue };
         if let Some(annotation) = schema.get(ANNOTATION) {
-            let at = path.join(".");
+            let location = path.join(".");
             if !reachable || path.is_empty() {
-                return Err(format!("`{ANNOTATION}` at `{at}` is not reachable through `properties` alone"));
+                return Err(format!("`{ANNOTATION}` at `{location}` is not reachable through `properties` alone"));
             }
             let name = annotation.as_str().filter(|name| is_token(name));
-            let name = name.ok_or_else(|| format!("`{ANNOTATION}` of `{at}` is not a header name"))?;
+            let name = name.ok_or_else(|| format!("`{ANNOTATION}` of `{location}` is not a header name"))?;
             if !is_primitive(schema) {
-                return Err(format!("`{ANNOTATION}` of `{at}` is not on a string, integer or boolean"));
+                return Err(format!("`{ANNOTATION}` of `{location}` is not on a string, integer or boolean"));
             }
             let header = format!("Mcp-Param-{name}");
             if found.iter().any(|other| other.header.eq_ignore_ascii_case(&header)) {
@@ -54,7 +54,7 @@ pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
             }
             found.push(ParamHeader { header, path: path.clone() });
         }
-        push_subschemas(schema, &path, reachable, &mut todo);
+        push_subschemas(schema, &path, reachable, &mut pending);
     }
     Ok(found)
 }
@@ -63,20 +63,20 @@ fn push_subschemas<'a>(
     schema: &'a Map<String, Value>,
     path: &[String],
     reachable: bool,
-    todo: &mut Vec<(&'a Value, Vec<String>, bool)>,
+    pending: &mut Vec<(&'a Value, Vec<String>, bool)>,
 ) {
-    let below = |step: &str| path.iter().cloned().chain([step.to_owned()]).collect::<Vec<_>>();
+    let child_path = |step: &str| path.iter().cloned().chain([step.to_owned()]).collect::<Vec<_>>();
     // Pushed in reverse, so that they are visited in order.
     for (keyword, value) in schema.iter().rev() {
         match keyword.as_str() {
             "properties" => {
                 for (name, property) in value.as_object().into_iter().flatten().rev() {
-                    todo.push((property, below(name), reachable));
+                    pending.push((property, child_path(name), reachable));
                 }
             }
             "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => {
                 for (name, sub) in value.as_object().into_iter().flatten().rev() {
-                    todo.push((sub, below(name), false));
+                    pending.push((sub, child_path(name), false));
                 }
             }
             "items"
@@ -95,21 +95,21 @@ fn push_subschemas<'a>(
             | "then"
             | "else"
             | "contentSchema" => match value {
-                Value::Array(list) => todo.extend(list.iter().rev().map(|sub| (sub, below(keyword), false))),
-                other => todo.push((other, below(keyword), false)),
+                Value::Array(list) => pending.extend(list.iter().rev().map(|sub| (sub, child_path(keyword), false))),
+                other => pending.push((other, child_path(keyword), false)),
             },
-            // Values of `default`, `enum` and the like are data, not schemas.
+            // Values of `default`, `enum` and similar keywords are data, not schemas.
             _ => {}
         }
     }
 }
 
-/// `1*tchar` (RFC 9110 section 5.6.2).
+/// Returns `true` for a token, `1*tchar` (RFC 9110 section 5.6.2).
 fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-/// A string, integer or boolean, or null beside one of them: a null argument has no header.
+/// Returns `true` for a string, integer or boolean schema, also in a union with null. A null argument has no header.
 fn is_primitive(schema: &Map<String, Value>) -> bool {
     let primitive = |name: &Value| matches!(name.as_str(), Some("string" | "integer" | "boolean"));
     match schema.get("type") {
@@ -121,13 +121,12 @@ fn is_primitive(schema: &Map<String, Value>) -> bool {
     }
 }
 
-/// Step 7 of the ladder: each annotated argument is mirrored by its header, and each header by its argument.
+/// Runs step 7: each annotated argument must be mirrored by its header, and each header by its argument.
 ///
-/// `arguments` are those of the call; `None` is an empty object.
+/// `arguments` are those of the call; `None` counts as an empty object.
 ///
 /// # Errors
-/// `-32020` for a header that is missing though the argument is there, there though the argument is not,
-/// there twice, undecodable or different.
+/// `-32020` for a header that is missing, duplicated, undecodable or different, or whose argument is missing.
 pub fn check_params(
     headers: &(impl Headers + ?Sized),
     annotated: &[ParamHeader],
@@ -142,7 +141,7 @@ pub fn check_params(
             (HeaderField::Absent, None) => {}
             (HeaderField::Repeated, _) => return Err(mismatch(name, "is given more than once")),
             (HeaderField::One(_), None) => return Err(mismatch(name, "is there without its argument")),
-            // An object or array is none of the annotated types: the input schema refuses it in its turn.
+            // Objects and arrays are not annotated types; the input schema rejects them later.
             (HeaderField::Absent, Some(Value::Object(_) | Value::Array(_))) => {}
             (HeaderField::Absent, Some(_)) => return Err(mismatch(name, "is missing")),
             (HeaderField::One(header), Some(value)) => {
@@ -155,9 +154,9 @@ pub fn check_params(
     Ok(())
 }
 
-/// The headers of a call to a server that annotates its tools; `arguments` is JSON text.
+/// Builds the headers for a call to a server that annotates its tools; `arguments` is JSON text.
 ///
-/// An argument that is absent or null has none (2026-07-28/basic/transports/streamable-http, "Client Behavior").
+/// An absent or null argument has no header (2026-07-28/basic/transports/streamable-http, "Client Behavior").
 #[must_use]
 pub fn for_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
     let header = |param: &ParamHeader| {
@@ -172,7 +171,7 @@ pub fn for_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<
     annotated.iter().filter_map(header).collect()
 }
 
-/// A value as a header holds it: in the Base64 form where plain ASCII cannot ("Value Encoding").
+/// Encodes a value for a header: unchanged if it is plain ASCII, else in the Base64 form ("Value Encoding").
 #[must_use]
 pub fn encode_value(text: &str) -> Cow<'_, str> {
     let plain = text.bytes().all(|b| matches!(b, b'\t' | b' '..=b'~'));
@@ -183,7 +182,7 @@ pub fn encode_value(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(text)))
 }
 
-/// Whether a decoded header says what the argument says; integers compare as numbers (`42.0` is `42`).
+/// Returns `true` if a decoded header equals the argument; integers compare as numbers (`42.0` is `42`).
 fn matches_argument(header: &str, value: &Value) -> bool {
     match value {
         Value::String(text) => header == text,
@@ -192,7 +191,7 @@ fn matches_argument(header: &str, value: &Value) -> bool {
             let numeric = header.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E'));
             match (header.parse::<f64>(), number.as_f64()) {
                 (Ok(h), Some(n)) if numeric && n.abs() <= MAX_SAFE_INTEGER => h == n,
-                // Past that, doubles run together and only the digits tell integers apart.
+                // Larger integers lose precision as doubles, so their digits are compared.
                 _ => header == number.to_string(),
             }
         }

@@ -1,7 +1,7 @@
-//! What the gateway must understand of `params`: borrowed, typed, and no more than that.
+//! The members of `params` that the gateway must understand, borrowed and typed.
 //!
-//! Unknown members are skipped here and travel on untouched. A member of the wrong type is an
-//! `InvalidParams` error whose message and `data.member` name it; nothing else of it is echoed.
+//! Unknown members are skipped here and forwarded unchanged. A member of the wrong type gives an `InvalidParams` error
+//! whose message and `data.member` name it; its value is not echoed.
 
 use std::borrow::Cow;
 
@@ -18,10 +18,10 @@ pub(super) use meta::meta_from_outline;
 pub use meta::{Meta, is_modern, keys, parse_meta};
 pub use types::{Implementation, LoggingLevel};
 
-/// Reads `params` as a `T`; absent `params` are an empty object.
+/// Parses `params` as a `T`. Absent `params` count as an empty object.
 ///
 /// # Errors
-/// `InvalidParams` naming the member that is missing, there twice, or of the wrong type.
+/// `InvalidParams` naming the member that is missing, duplicated or of the wrong type.
 pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, McpError> {
     let text = params.map_or("{}", RawValue::get);
     if !text.starts_with('{') {
@@ -30,16 +30,16 @@ pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, 
     serde_json::from_str(text).map_err(|_| describe_error::<T>(text))
 }
 
-/// Reads again what has failed, this time keeping track of where: only the failing path pays for it.
+/// Parses failed input again while tracking the path, so that only failures pay for it.
 fn describe_error<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
         return McpError::invalid_param("params", "`params` are invalid");
     };
     let mut reason = error.inner().to_string();
-    // The position is one within `params`, which the client cannot see.
-    if let Some(at) = reason.rfind(" at line ") {
-        reason.truncate(at);
+    // The position is relative to `params`, which the client cannot see.
+    if let Some(position) = reason.rfind(" at line ") {
+        reason.truncate(position);
     }
     let (field, what) = parse_serde_message(&reason);
     let path = error.path().to_string();
@@ -47,15 +47,15 @@ fn describe_error<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
         ("." | "?", None) => return McpError::invalid_param("params", format!("`params` {what}")),
         ("." | "?", Some(field)) => field.to_owned(),
         (path, None) => path.chars().take(128).collect(),
-        // A member that is there twice is already part of the path.
+        // A duplicate member is already part of the path.
         (path, Some(field)) if path.rsplit('.').next() == Some(field) => path.to_owned(),
         (path, Some(field)) => format!("{path}.{field}"),
     };
     McpError::invalid_param(&member, format!("`params.{member}` {what}"))
 }
 
-/// The member that serde names, and what is wrong. Only our own part of serde's text is passed on: the rest
-/// quotes what the client sent, at any length.
+/// Splits a message of serde into the member that it names and the problem. Only fixed parts of the message are passed
+/// on, because the rest quotes the client's input at any length.
 fn parse_serde_message(reason: &str) -> (Option<&str>, String) {
     for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is given more than once")] {
         if let Some(rest) = reason.strip_prefix(prefix) {
@@ -86,16 +86,16 @@ pub struct CallTool<'a> {
     /// A JSON object.
     #[serde(borrow, default, deserialize_with = "fields::optional_object")]
     pub arguments: Option<&'a RawValue>,
-    /// Asks for a task (2025-11-25/basic/utilities/tasks); a JSON object, meaningless in other revisions.
+    /// Asks for a task (2025-11-25/basic/utilities/tasks): a JSON object, ignored in other revisions.
     #[serde(borrow, default)]
     pub task: Option<&'a RawValue>,
 }
 
 impl<'a> CallTool<'a> {
-    /// As [`parse`], of `params` whose members are known.
+    /// Like [`parse`], for `params` with an outline.
     pub(crate) fn from_outline(params: Option<&'a RawValue>, object: OutlinedObject<'a>) -> Result<Self, McpError> {
         let sole = |key| object.unique_member(key).ok().flatten();
-        // What is in order is taken from where it is known to be; what is wrong with the rest is told by its parser.
+        // A fast path for well-formed calls. For others the full parser reports the error.
         if let Some(name) = sole("name").and_then(json::string)
             && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
             && object.member("task").is_none()
@@ -149,7 +149,7 @@ pub struct Complete<'a> {
     pub context: CompleteContext,
 }
 
-/// What is completed.
+/// The prompt or resource whose argument is completed.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type")]
 pub enum Reference<'a> {
@@ -166,7 +166,7 @@ pub enum Reference<'a> {
     },
 }
 
-/// The argument that is being typed, and what stands there so far.
+/// The argument to complete, with the text typed so far.
 #[derive(Debug, Deserialize)]
 pub struct CompleteArgument<'a> {
     #[serde(borrow)]
@@ -175,7 +175,7 @@ pub struct CompleteArgument<'a> {
     pub value: Cow<'a, str>,
 }
 
-/// Arguments that are already settled (2025-06-18 and later).
+/// Arguments that already have a value (2025-06-18 and later).
 #[derive(Debug, Default, Deserialize)]
 pub struct CompleteContext {
     /// All values are strings.
@@ -196,7 +196,7 @@ pub struct Listen<'a> {
     pub notifications: ListenFilter<'a>,
 }
 
-/// What a subscription asks for. An absent member is not asked for.
+/// The notifications that a subscription asks for. An absent member means no.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenFilter<'a> {
@@ -214,7 +214,7 @@ pub struct ListenFilter<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cancelled<'a> {
-    /// Optional in the schema of 2025-11-25 for the sake of tasks; without it there is nothing to cancel here.
+    /// Optional in the schema of 2025-11-25 because of tasks; without it there is nothing to cancel here.
     #[serde(deserialize_with = "fields::request_id")]
     pub request_id: RequestId,
     #[serde(borrow, default)]
@@ -225,7 +225,7 @@ pub struct Cancelled<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress<'a> {
-    /// A string or an integer, as it was written in the request's `_meta`.
+    /// A string or an integer, as written in the request's `_meta`.
     #[serde(deserialize_with = "fields::request_id")]
     pub progress_token: RequestId,
     pub progress: f64,

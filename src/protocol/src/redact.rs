@@ -1,7 +1,7 @@
-//! Keeps configured secrets out of the texts that the gateway composes of what others said: error messages, log lines, what
-//! the dashboard shows. What a server answers to a call is not touched.
+//! Masks configured secrets in texts that quote other parties: error messages, log lines and texts on the dashboard.
+//! Results of tool calls are not changed.
 //!
-//! The secrets are those of the process: errors and log lines come from everywhere.
+//! The secrets are global to the process, because errors and log lines are created everywhere.
 
 use std::{
     borrow::Cow,
@@ -11,20 +11,20 @@ use std::{
     },
 };
 
-/// Stands in place of a secret.
+/// Replaces a secret.
 pub const MASK: &str = "[secret]";
-/// The shortest secret that is kept out of texts, in bytes: shorter ones are part of too many words.
+/// Length in bytes of the shortest secret that is masked; shorter ones occur in too many words.
 pub const MIN_SECRET: usize = 6;
 
-/// Longest first, so that none shows because a part of it was hidden before.
+/// Longest first, so that a secret that contains another one is masked as a whole.
 static SECRETS: RwLock<Vec<String>> = RwLock::new(Vec::new());
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Keeps these values out of texts for as long as the process lives, as they are and as they stand in JSON.
+/// Masks these values from now on, both as they are and as JSON writes them.
 pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     let mut all = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
     for value in values {
-        // A secret of several lines (a private key) is seen one line at a time.
+        // Each line of a multi-line secret (a private key) is masked on its own, because texts may show a single line.
         for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET) {
             let quoted = crate::json::quoted(line);
             all.push(line.to_owned());
@@ -36,7 +36,7 @@ pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     ANY.store(!all.is_empty(), Ordering::Release);
 }
 
-/// Returns the text without the secrets in it.
+/// Returns the text with all secrets masked.
 #[must_use]
 pub fn redact(text: &str) -> Cow<'_, str> {
     let mut out = Cow::Borrowed(text);
@@ -51,8 +51,8 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     out
 }
 
-/// The spellings of a text in JSON, of which this is the plain one: some writers escape `/`, others what HTML or scripts take
-/// for markup.
+/// Returns the JSON spellings of a text. Some writers escape `/`, others the characters that HTML or scripts take for
+/// markup.
 fn json_spellings(plain: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {

@@ -1,18 +1,18 @@
-//! The protocol revisions that the gateway serves, and the one table of what differs between them.
+//! The protocol revisions that the gateway serves, and the one table of their differences.
 //!
-//! To add one:
-//! 1. Add its line to `revisions!` below, by date, and move `NEWEST_LEGACY` or `MODERN` to it.
-//!    `only_dates_of_revisions_parse` finds what was left; `table_matches_schemas` does not
-//!    compile without a column for it. Where a message differs, add a rule to [`Rules`] with a row in that test.
-//! 2. Say in `method.rs` which methods exist in it; `every_method_in_every_revision` does not compile without a column.
+//! To add a revision:
+//! 1. Add its line to `revisions!` below, in order of date, and move `NEWEST_LEGACY` or `MODERN` to it.
+//!    `only_dates_of_revisions_parse` finds what was forgotten; `table_matches_schemas` does not compile without a
+//!    column for it. Where a message differs, add a rule to [`Rules`] with a row in that test.
+//! 2. Add to `method.rs` which methods it has; `every_method_in_every_revision` does not compile without a column.
 //! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake)
 //!    find a server of it, and of those before it: `a_server_of_one_revision_alone_is_found_whichever_it_is`.
-//! 4. Where a message of it differs, read its rules where that message is written: definitions in
-//!    `src/routing/src/table/revision_filter.rs` (`revision_filter_keeps_supported_members_verbatim` does not compile without it),
-//!    calls and results in `src/bridge`. Do not compare revisions elsewhere.
-//! 5. Add its scenarios to `tests/conformance/expectations.mjs`: `official_suite_covers_each_revision`.
+//! 4. Where a message differs, read its rules where that message is written: definitions in
+//!    `src/routing/src/table/revision_filter.rs` (`revision_filter_keeps_supported_members_verbatim` does not compile
+//!    without it), calls and results in `src/bridge`. Do not compare revisions elsewhere.
+//! 5. Add its scenarios to `tests/conformance/expectations.mjs`; `official_suite_covers_each_revision` checks that.
 
-/// How a client opens: with an `handshake_revision` handshake, or with every request describing itself.
+/// How a client starts: with an `initialize` handshake, or with every request carrying its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
     /// 2024-11-05 to 2025-11-25.
@@ -21,17 +21,17 @@ pub enum Era {
     Modern,
 }
 
-/// What a message looks like in one revision. Each row was checked against that revision's `schema.ts`.
+/// The properties of messages in one revision. Each row was checked against that revision's `schema.ts`.
 #[derive(Debug)]
 pub struct Rules {
     pub era: Era,
-    /// JSON-RPC batch arrays are accepted: 2025-03-26/basic/index, "Batching"; 2024-11-05 is silent and so
-    /// inherits them from JSON-RPC 2.0; removed by 2025-06-18/changelog.
+    /// JSON-RPC batch arrays are accepted (2025-03-26/basic/index, "Batching"). 2024-11-05 is silent and inherits them
+    /// from JSON-RPC 2.0; 2025-06-18/changelog removed them.
     pub batches: bool,
-    /// An error whose request id could not be read carries `"id": null` (else the member is left out).
-    /// JSON-RPC 2.0 section 5 wants null; from 2025-11-25 on the schema has an optional id that is never null.
+    /// An error for a request without a readable id carries `"id": null`; otherwise the member is absent. JSON-RPC 2.0
+    /// section 5 requires null; since 2025-11-25 the schema has an optional id that is never null.
     pub null_id_on_unreadable: bool,
-    /// Bad tool arguments are an `isError` result (else a `-32602` error): 2025-11-25/changelog.
+    /// Invalid tool arguments give an `isError` result instead of a `-32602` error (2025-11-25/changelog).
     pub invalid_arguments_are_tool_errors: bool,
     /// `structuredContent`, `outputSchema`, `title`, `resource_link`, `annotations.lastModified`, completion
     /// context and `_meta` on definitions and contents exist (2025-06-18).
@@ -56,11 +56,11 @@ pub struct Rules {
 }
 
 impl Revision {
-    /// What an `handshake_revision` with an unknown version is answered with (2025-11-25/basic/lifecycle).
+    /// The revision offered to an `initialize` with an unknown version (2025-11-25/basic/lifecycle).
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
     pub const MODERN: Self = Self::V2026_07_28;
 
-    /// The revision of that date string, if the gateway serves it.
+    /// Returns the revision of that date, if the gateway serves it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|r| r.as_str() == text)
@@ -74,7 +74,7 @@ impl Revision {
 
 macro_rules! revisions {
     ($($variant:ident = $date:literal, $rules:expr;)*) => {
-        /// A protocol revision that the gateway serves, oldest first.
+        /// A protocol revision that the gateway serves; the order is by date.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Revision { $($variant,)* }
 
@@ -82,13 +82,13 @@ macro_rules! revisions {
             /// All revisions, oldest first.
             pub const ALL: [Self; [$($date),*].len()] = [$(Self::$variant,)*];
 
-            /// The date string that stands on the wire.
+            /// Returns the date as it is written on the wire.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $date,)* }
             }
 
-            /// What differs in this revision.
+            /// Returns the rules of this revision.
             #[must_use]
             pub const fn rules(self) -> &'static Rules {
                 match self { $(Self::$variant => &$rules,)* }
@@ -110,7 +110,7 @@ revisions! {
 mod tests {
     use super::*;
 
-    /// Which revisions have it, oldest first.
+    /// Evaluates a rule for each revision, oldest first.
     fn column(rule: fn(&Rules) -> bool) -> [bool; Revision::ALL.len()] {
         Revision::ALL.map(|revision| rule(revision.rules()))
     }
@@ -129,7 +129,7 @@ mod tests {
         assert!(Revision::ALL.windows(2).all(|pair| pair[0] < pair[1] && pair[0].as_str() < pair[1].as_str()));
     }
 
-    /// The suite begins with 2025-11-25.
+    /// The official suite starts with 2025-11-25.
     #[test]
     fn official_suite_covers_each_revision() {
         let expected = include_str!("../../../tests/conformance/expectations.mjs");

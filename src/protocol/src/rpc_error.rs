@@ -1,14 +1,14 @@
-//! Errors of other JSON-RPC peers, as they were written.
+//! Errors returned by other JSON-RPC peers.
 
 use serde_json::value::RawValue;
 
-/// An error object as an upstream wrote it.
+/// An error object returned by an upstream.
 #[derive(Clone, Debug)]
 pub struct RpcError {
     pub code: i64,
     pub message: String,
     pub data: Option<Box<RawValue>>,
-    /// The HTTP status it came with, where it came over HTTP.
+    /// The HTTP status of the response, if it came over HTTP.
     pub status: Option<u16>,
 }
 

@@ -1,13 +1,13 @@
-//! The name that a typing mistake would explain, for errors that say what was probably meant.
+//! Suggests the name that the user probably meant, for error messages.
 //!
-//! A suggestion tells of a name: whoever asks for one passes only names that the reader may see.
+//! A suggestion reveals a name, so callers must pass only names that the reader may see.
 
-/// Characters of a name that are looked at.
+/// Number of characters of a name that are compared.
 const MAX_NAME: usize = 100;
-/// Names that are compared: a hostile peer asks for unknown ones as often as it likes.
+/// Number of names that are compared, because a hostile peer may ask for unknown names at any rate.
 const MAX_CANDIDATES: usize = 2000;
 
-/// The candidate that is nearest, where one is near enough: of three letters one may be wrong, of twelve three.
+/// Returns the nearest candidate, if it is near enough: of three letters one may be wrong, of twelve three.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);
@@ -23,14 +23,14 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// As [`nearest`], for tools: also one whose name has a prefix that was left out (`read_file` for `fs__read_file`).
+/// Like [`nearest`], for tools: also finds a name without its prefix (`read_file` for `fs__read_file`).
 #[must_use]
 pub fn nearest_tool<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    let own = |candidate: &&&'a str| {
+    let has_prefix = |candidate: &&&'a str| {
         let prefix = candidate.strip_suffix(name);
         !name.is_empty() && prefix.is_some_and(|prefix| prefix.ends_with(|c: char| !c.is_alphanumeric()))
     };
-    nearest(name, candidates.iter().copied()).or_else(|| candidates.iter().find(own).copied())
+    nearest(name, candidates.iter().copied()).or_else(|| candidates.iter().find(has_prefix).copied())
 }
 
 fn normalize(name: &str) -> String {

@@ -55,8 +55,8 @@ pub struct ToolDef {
     pub self_service: bool,
     /// The tool sends progress or waits, so its answer may have to be streamed.
     pub long_running: bool,
-    /// For a module's tool that writes: returns `true` for arguments with which a call only reads (a dry run). Policy
-    /// treats such calls like calls of a read-only tool.
+    /// Returns `true` for arguments with which a module's writing tool only reads (a dry run). Policy treats such calls
+    /// like calls of a read-only tool.
     pub read_only_when: Option<fn(&RawValue) -> bool>,
     /// The whole definition as the upstream wrote it, but with the name that clients use; `None` for a module.
     pub raw: Option<Arc<RawValue>>,
@@ -167,9 +167,9 @@ pub struct CallContext {
     pub inquirer: Option<Arc<dyn Inquirer>>,
     /// Notes of the session that makes the call. `None` for a stateless call and for calls of the Executor.
     pub session: Option<Arc<SessionNotes>>,
-    /// For the run of an approved change: must be checked just before the first byte of the call is sent.
+    /// The lease of the approved change that is run, to be checked just before the first byte of the call is sent.
     pub permit: Option<Permit>,
-    /// For the run of an approved change: the approved fingerprint, which a module compares when it writes.
+    /// The approved fingerprint of the change that is run, which a module compares when it writes.
     pub approved_state: Option<String>,
     /// Charges the time that a module's thread spends on the call to the caller's rate limit; `None` if no caller is
     /// charged.

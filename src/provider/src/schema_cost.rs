@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a schema of `uses.increment` definitions, each of which refers to the next one twice.
+    /// Returns a schema of `count` definitions, each of which refers to the next one twice.
     fn doubling(count: usize) -> Value {
         let defs = (0..count).map(|n| {
             let next = json!({ "$ref": format!("#/$defs/a{}", n + 1) });

@@ -92,7 +92,7 @@ fn find_changes(old: &Config, new: &Config) -> Diff {
     }
 }
 
-/// Returns the names that are only in `people.current_principal`, only in `before`, and in both with different values.
+/// Returns the names that are only in `now`, only in `before`, and in both with different values.
 fn diff_by_name<T: PartialEq>(
     before: &[T],
     now: &[T],

@@ -121,7 +121,7 @@ impl SettingsView {
         settings.collect()
     }
 
-    /// Returns the pending changes value by value; `people.current_principal` is in force, and `then` would be.
+    /// Returns the pending changes value by value; `now` is in force, and `then` would be.
     #[must_use]
     pub fn value_diffs(
         &self,

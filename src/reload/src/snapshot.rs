@@ -61,7 +61,7 @@ pub(super) enum BodyError {
     Differs(String),
 }
 
-/// Serializes the settings in force and the servers of `people.current_principal`, including those that do not run. Fails if the result
+/// Serializes the settings in force and the servers of `now`, including those that do not run. Fails if the result
 /// would be read back as a looser or stricter policy.
 pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &[u8; 16]) -> Result<String, BodyError> {
     let value = |setting: &ActiveSetting| match setting.key {

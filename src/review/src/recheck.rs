@@ -162,7 +162,7 @@ impl Inner {
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) => Ok((provider, preview)),
-            Ok(Ok(Err(error))) if error.kind.passes() => Err(PreviewFailure::Unavailable(error)),
+            Ok(Ok(Err(error))) if error.kind.is_transient() => Err(PreviewFailure::Unavailable(error)),
             Ok(Ok(Err(error))) => Err(PreviewFailure::Impossible(error)),
             Ok(Err(_panic)) => {
                 tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a preview panicked");

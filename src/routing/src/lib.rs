@@ -14,6 +14,7 @@ pub mod target;
 
 pub use actor::Router;
 pub use table::{
-    PublishedTable, RouteDirectory, RouteTable, ToolRoute, list_entries, listing, resources, unreached, validate,
+    PublishedTable, RouteDirectory, RouteTable, ToolRoute, list_entries, listing, resources, unreached_upstreams,
+    validate,
 };
 pub use target::RouteTarget;

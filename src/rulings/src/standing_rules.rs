@@ -109,7 +109,7 @@ impl StandingRuleCache {
     /// Loads all rules.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
         let nodes = store.nodes();
         let now = now(&*nodes);

@@ -1,35 +1,36 @@
-//! Named points at which a test can make the process end at once, as a crash or a power cut would.
+//! Named points at which a test can end the process at once, like a crash or a power cut.
 //!
-//! Inert in release builds unless compiled with `--cfg crash_points`, and inert everywhere unless
-//! `COUNTERSIGN_CRASH_AT` names the point. With `COUNTERSIGN_CRASH_AFTER=n` the n-th passage crashes (the first is 1).
+//! They do nothing in release builds unless compiled with `--cfg crash_points`, and nothing anywhere unless
+//! `COUNTERSIGN_CRASH_AT` names the point. With `COUNTERSIGN_CRASH_AFTER=n` the n-th pass crashes (the first is 1).
 
-/// All of them. The crash proof (`tests/durability/crash_proof`) ends a gateway at each.
+/// All crash points. The crash proof (`tests/durability/crash_proof`) ends a gateway at each.
 pub const CRASH_POINTS: &[&str] = &[
-    // Of every transition: in the store's transaction with the change written and its audit entry not, before and
-    // after the commit, and around telling of it.
+    // Every transition: in the store's transaction after the change was written and before its audit entry, before and
+    // after the commit, and before and after the announcement.
     "within_transaction",
     "before_commit",
     "after_commit",
     "between_commit_and_announce",
     "after_announce",
-    // Of a proposal: after its preview, once it is durable, and before it is answered as a task.
+    // A proposal: after its preview, once it is durable, and before the answer as a task.
     "before_propose",
     "after_propose",
     "before_task_answer",
-    // Of a decision: before the target is looked at, and once it is durable.
+    // A decision: before the target is checked, and once it is durable.
     "before_approve",
     "after_approve",
-    // Of an approval that is taken back.
+    // A withdrawn approval.
     "before_undo",
     "after_undo",
-    // Of an edit: after its preview, and once it is durable.
+    // An edit: after its preview, and once it is durable.
     "before_edit",
     "after_edit",
-    // Of a target that moved: after it was looked at, with the old diff refused and the new one not shown, and after.
+    // A changed target: after the check, after the old diff was rejected and before the new one is shown, and after
+    // that.
     "before_stale",
     "between_stale_and_refresh",
     "after_refresh",
-    // Of what ends without running.
+    // Changes that end without running.
     "before_withdraw",
     "after_withdraw",
     "before_expire",
@@ -37,25 +38,25 @@ pub const CRASH_POINTS: &[&str] = &[
     // Of an outcome that a person settles.
     "before_settle",
     "after_settle",
-    // Of a run.
+    // A run.
     "before_claim",
     "after_claim",
     "after_call",
     "before_result",
     "after_result",
-    // Of standing rules: on record and not in force, in force, used and the call not made.
+    // Standing rules: recorded but not in force, in force, and used before the call is made.
     "before_rule_created",
     "between_rule_and_routes",
     "after_rule_created",
     "before_rule_revoked",
     "after_rule_revoked",
     "after_rule_used",
-    // Of webhooks: before and after events are taken in, and around noting that one has arrived.
+    // Webhooks: before and after events are accepted, and before and after a delivery is recorded.
     "before_take_in",
     "after_take_in",
     "after_delivery",
     "after_delivery_noted",
-    // Of the pruning of what is old.
+    // The removal of old data.
     "before_prune_commit",
     "after_prune_commit",
 ];
@@ -74,11 +75,11 @@ mod armed {
             let after = std::env::var("COUNTERSIGN_CRASH_AFTER").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
             Some((point, AtomicU64::new(after)))
         });
-        if let Some((armed, left)) = armed
+        if let Some((armed, remaining)) = armed
             && armed == point
-            && left.fetch_sub(1, Ordering::Relaxed) == 1
+            && remaining.fetch_sub(1, Ordering::Relaxed) == 1
         {
-            // Not `exit`: nothing may be flushed, unlocked or closed on the way.
+            // Not `exit`, because nothing may be flushed, unlocked or closed.
             std::process::abort();
         }
     }

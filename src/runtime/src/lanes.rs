@@ -1,10 +1,10 @@
-//! Threads for large messages. What one of them costs (to be parsed, validated, hashed, compared, written) grows with its
-//! bytes, and a thread that serves connections stands still meanwhile, for everybody: a call whose arguments have 300,000
-//! keys would make a reviewer wait. So a message above [`LARGE_MESSAGE_BYTES`] is handled here from its first byte to its answer, by
-//! the very code that handles a small one. Small ones never come here.
+//! Threads for large messages. The cost of a message (parsing, validating, hashing, comparing, writing) grows with its
+//! size, and meanwhile its thread serves no other connection: a call with 300,000 keys in its arguments would delay a
+//! reviewer. A message above [`LARGE_MESSAGE_BYTES`] is therefore handled here from its first byte to its response, by
+//! the same code as a small one.
 //!
-//! All that one principal sends runs on one of these threads at a time, so that nobody occupies all of them. The threads
-//! are started when they are first needed.
+//! All messages of one principal run on one of these threads at a time, so that a principal cannot occupy all of them.
+//! Threads are started when they are first needed.
 
 use std::{
     collections::HashMap,
@@ -20,11 +20,11 @@ use tokio::sync::oneshot;
 use crate::reclaim;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Bytes above which a message, a body or a change is large: what is below costs less than a millisecond or so, and a
-/// hop to another thread would cost it more than it spares others.
+/// Size in bytes above which a message, a body or a change is large. A smaller one takes about a millisecond at most,
+/// so moving it to another thread would cost more than it saves.
 pub const LARGE_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// See the module's page.
+/// The pool of threads for large messages.
 pub struct LargeMessageThreads {
     threads: Box<[OnceLock<Arbiter>]>,
     leases: Mutex<Leases>,
@@ -33,17 +33,17 @@ pub struct LargeMessageThreads {
 #[derive(Default)]
 struct Leases {
     by_principal: HashMap<String, Lease>,
-    /// Principals on each thread.
+    /// Number of principals on each thread.
     load: Vec<usize>,
 }
 
-/// Where a principal's messages run as long as there are any.
+/// The thread of a principal, as long as messages of the principal are in progress.
 struct Lease {
     thread: usize,
     messages: usize,
 }
 
-/// A message's place; gives it back when it is over.
+/// The assignment of a message to a thread, which ends when it is dropped.
 struct ThreadLease {
     lanes: Arc<LargeMessageThreads>,
     principal: String,
@@ -64,7 +64,7 @@ impl Drop for ThreadLease {
 }
 
 impl LargeMessageThreads {
-    /// With so many threads; 0 is one for each core, and at least two.
+    /// Creates a pool with this number of threads; 0 means one for each core, and at least two.
     #[must_use]
     pub fn new(threads: usize) -> Arc<Self> {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2);
@@ -84,7 +84,7 @@ impl LargeMessageThreads {
                 lease.thread
             }
             None => {
-                // Where the fewest others are.
+                // The thread with the fewest principals.
                 let lane = (0..load.len()).min_by_key(|lane| load[*lane]).unwrap_or(0);
                 load[lane] += 1;
                 of.insert(principal.to_owned(), Lease { thread: lane, messages: 1 });
@@ -94,11 +94,11 @@ impl LargeMessageThreads {
         ThreadLease { lanes: Arc::clone(self), principal: principal.to_owned(), thread: lane }
     }
 
-    /// Makes a future on the principal's thread and runs it there to its end. Nobody waits for it any more: it is not
-    /// begun, or given up at its next wait. Must be called on a thread of the actix system.
+    /// Creates a future on the principal's thread and runs it there to completion. If the caller stops waiting, the
+    /// future is not started or is dropped at its next await. Must be called on a thread of the actix system.
     ///
     /// # Errors
-    /// `SHUTTING_DOWN` once the threads have ended.
+    /// `SHUTTING_DOWN` if the threads have ended.
     pub async fn run<F, W>(self: &Arc<Self>, principal: &str, make: F) -> Result<W::Output, McpError>
     where
         F: FnOnce() -> W + Send + 'static,
@@ -108,7 +108,7 @@ impl LargeMessageThreads {
         let place = self.lease_thread(principal);
         let thread = self.threads[place.thread].get_or_init(Arbiter::new);
         let (mut sender, receiver) = oneshot::channel();
-        let sent = thread.spawn_fn(move || {
+        let is_scheduled = thread.spawn_fn(move || {
             actix::spawn(async move {
                 let _place = place;
                 if sender.is_closed() {
@@ -119,30 +119,30 @@ impl LargeMessageThreads {
                 tokio::select! {
                     biased;
                     () = sender.closed() => {}
-                    done = work => {
-                        let _ = sender.send(done);
+                    output = work => {
+                        let _ = sender.send(output);
                     }
                 }
                 reclaim::collect_after_large();
             });
         });
-        let ended = || McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-        if !sent {
-            return Err(ended());
+        let shutting_down = || McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
+        if !is_scheduled {
+            return Err(shutting_down());
         }
-        receiver.await.map_err(|_| ended())
+        receiver.await.map_err(|_| shutting_down())
     }
 }
 
-/// Something large that was made on one of these threads and is dropped there, wherever it was used meanwhile, so that its
-/// memory is free at once ([`reclaim`]): thirty refused handshakes of 7 MiB held 230 MiB (`scripts/memory handshakes`).
+/// A large value that is dropped on the thread where it was created, wherever it was used, so that its memory is freed
+/// at once ([`reclaim`]). Otherwise thirty refused handshakes of 7 MiB kept 230 MiB (`scripts/memory handshakes`).
 pub struct DropOnOwnerThread<T: Default + Send + 'static> {
     value: T,
     owner: ArbiterHandle,
 }
 
 impl<T: Default + Send + 'static> DropOnOwnerThread<T> {
-    /// At home on the thread that calls this, which must be one of an actix system.
+    /// Creates a value that the current thread owns, which must be a thread of an actix system.
     #[must_use]
     pub fn on_current_thread(value: T) -> Self {
         Self { value, owner: Arbiter::current() }
@@ -160,15 +160,15 @@ impl<T: Default + Send + 'static> Deref for DropOnOwnerThread<T> {
 impl<T: Default + Send + 'static> Drop for DropOnOwnerThread<T> {
     fn drop(&mut self) {
         let value = mem::take(&mut self.value);
-        // Without the thread, at the very end, it is dropped here.
+        // If the thread has ended at shutdown, the value is dropped here.
         self.owner.spawn_fn(move || drop(value));
     }
 }
 
-/// Runs what grows with `bytes` away from this thread, if it is large; for what is not a message of a principal's.
+/// Runs work on another thread if its size `bytes` is large. It is for work that is not a message of a principal.
 ///
 /// # Errors
-/// `INTERNAL_ERROR` where it broke off.
+/// `INTERNAL_ERROR` if the work panicked.
 pub async fn offload<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -177,13 +177,13 @@ pub async fn offload<T: Send + 'static>(
         return Ok(work());
     }
     let work = move || {
-        // What the thread made before is dropped by now.
+        // Earlier values of this thread were dropped by now.
         reclaim::collect();
         work()
     };
-    let done = tokio::task::spawn_blocking(work).await;
+    let outcome = tokio::task::spawn_blocking(work).await;
     reclaim::collect_after_large();
-    done.map_err(|_| McpError::new(ErrorKind::Internal, "the work broke off"))
+    outcome.map_err(|_| McpError::new(ErrorKind::Internal, "the work broke off"))
 }
 
 #[cfg(test)]
@@ -199,21 +199,21 @@ mod tests {
     #[actix::test]
     async fn each_principal_has_its_own_thread() {
         let lanes = LargeMessageThreads::new(2);
-        let (hold, held) = oneshot::channel::<()>();
+        let (release, released) = oneshot::channel::<()>();
         let first = {
             let lanes = Arc::clone(&lanes);
-            actix::spawn(async move { lanes.run("a", || async { (thread::current().id(), held.await) }).await })
+            actix::spawn(async move { lanes.run("a", || async { (thread::current().id(), released.await) }).await })
         };
-        // It waits there, and others of its principal come beside it.
+        // It waits, and other messages of the principal run beside it.
         while lanes.leases.lock().by_principal.is_empty() {
             tokio::task::yield_now().await;
         }
-        let beside = thread_of(&lanes, "a").await;
-        assert_ne!(beside, thread_of(&lanes, "b").await);
-        assert_ne!(beside, thread::current().id());
-        hold.send(()).unwrap();
-        assert_eq!(first.await.unwrap().unwrap().0, beside);
-        // Its place is given back on its own thread, a moment after the answer.
+        let concurrent = thread_of(&lanes, "a").await;
+        assert_ne!(concurrent, thread_of(&lanes, "b").await);
+        assert_ne!(concurrent, thread::current().id());
+        release.send(()).unwrap();
+        assert_eq!(first.await.unwrap().unwrap().0, concurrent);
+        // The assignment ends on its own thread, shortly after the response.
         while !lanes.leases.lock().by_principal.is_empty() {
             tokio::task::yield_now().await;
         }
@@ -223,13 +223,13 @@ mod tests {
     #[actix::test]
     async fn abandoned_work_is_dropped() {
         let lanes = LargeMessageThreads::new(1);
-        let (dropped, told) = oneshot::channel::<()>();
+        let (dropped, notified) = oneshot::channel::<()>();
         let work = lanes.run("a", move || async move {
             let _dropped = dropped;
             std::future::pending::<()>().await;
         });
-        assert!(futures_util::FutureExt::now_or_never(work).is_none(), "it runs elsewhere");
-        told.await.unwrap_err();
+        assert!(futures_util::FutureExt::now_or_never(work).is_none(), "it runs on another thread");
+        notified.await.unwrap_err();
     }
 
     #[derive(Default)]
@@ -237,8 +237,8 @@ mod tests {
 
     impl Drop for DropProbe {
         fn drop(&mut self) {
-            if let Some(told) = &self.0 {
-                told.send(thread::current().id()).unwrap();
+            if let Some(sender) = &self.0 {
+                sender.send(thread::current().id()).unwrap();
             }
         }
     }
@@ -249,17 +249,17 @@ mod tests {
         let (sender, dropped) = std::sync::mpsc::channel();
         let make =
             || async move { (thread::current().id(), DropOnOwnerThread::on_current_thread(DropProbe(Some(sender)))) };
-        let (home, value) = lanes.run("a", make).await.unwrap();
+        let (owner, value) = lanes.run("a", make).await.unwrap();
         assert!(value.0.is_some());
         drop(value);
-        assert_eq!(dropped.recv().unwrap(), home);
-        assert_ne!(home, thread::current().id());
+        assert_eq!(dropped.recv().unwrap(), owner);
+        assert_ne!(owner, thread::current().id());
     }
 
     #[actix::test]
     async fn small_work_runs_on_current_thread() {
-        let here = thread::current().id();
-        assert_eq!(offload(LARGE_MESSAGE_BYTES, || thread::current().id()).await.unwrap(), here);
-        assert_ne!(offload(LARGE_MESSAGE_BYTES + 1, || thread::current().id()).await.unwrap(), here);
+        let current = thread::current().id();
+        assert_eq!(offload(LARGE_MESSAGE_BYTES, || thread::current().id()).await.unwrap(), current);
+        assert_ne!(offload(LARGE_MESSAGE_BYTES + 1, || thread::current().id()).await.unwrap(), current);
     }
 }

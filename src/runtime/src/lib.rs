@@ -1,9 +1,9 @@
-//! What several crates need of threads and memory, and what has nothing to do with MCP.
+//! Threads, memory and crash points: utilities that have nothing to do with MCP.
 //!
-//! Never knows who uses it: no session, no change, no provider.
+//! This crate knows none of its users: no session, no change, no provider.
 //!
-//! [`lanes`] has the threads for large messages, [`reclaim`] what gives memory back, and [`crash`] the points where
-//! tests kill the process.
+//! [`large_messages`] has the threads for large messages, [`reclaim`] returns freed memory to the system, and [`crash`]
+//! has the points where tests kill the process.
 
 pub mod crash;
 pub mod lanes;

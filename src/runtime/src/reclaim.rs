@@ -1,63 +1,64 @@
-//! Makes this thread take back what other threads have freed of its memory, and give it back to the system.
+//! Collects memory of this thread that other threads have freed, and returns it to the system.
 //!
-//! The allocator of the program (mimalloc) leaves what one thread allocated and another one freed to the first, which
-//! finds it when it allocates again; and what is free goes back to the system a moment later, at the next occasion. A
-//! thread that rests has none: after 35 proposals of 7 MiB, the threads that had handled them kept 500 MB
-//! (`scripts/memory proposals`). So who makes something large calls [`collect_after_large`], or [`made`] on a thread that runs no
-//! tasks, which then has a [`round`] after each [`pause`].
+//! The program's allocator (mimalloc) leaves memory that another thread freed to the thread that allocated it, which
+//! notices it at its next allocations. Free memory is returned to the system later, on such an occasion. An idle thread
+//! has none: after 35 proposals of 7 MiB, their threads kept 500 MB (`scripts/memory proposals`). Code that creates
+//! large values therefore calls [`collect_after_large`], or [`note_allocation`] on a thread without tasks, which then
+//! calls [`run_round`] after each [`time_to_next_round`].
 
 use std::{cell::Cell, hint::black_box, time::Duration};
 
 use actix::Arbiter;
 
-/// About as long as what was made lives, and longer than the allocator waits before it gives something back.
+/// About the lifetime of large values, and longer than the allocator waits before it returns memory.
 const ROUND_INTERVAL: Duration = Duration::from_millis(150);
 
-/// Fewer bytes than that are not worth a round.
+/// Allocations below this size in bytes are not worth a round.
 const MIN_TRACKED_BYTES: usize = 256 << 10;
 
-/// What is freed is collected in one round and given back in the next.
+/// Freed memory is collected in one round and returned in the next.
 const COLLECTION_ROUNDS: u8 = 2;
 
-/// When threads that ran something large aside (`aside`) have ended, and left what they had to others.
+/// After this time, blocking threads that ran large work (`offload`) have ended and left their memory to others.
 const POOL_THREAD_LIFETIME: Duration = Duration::from_secs(12);
 
-/// A thread's heap is tidied up once in so many allocations of more than a KiB (`mi_option_generic_collect`, and what
-/// it may be late). There is a function for it, too, which only unsafe code can call.
+/// The allocator tidies a thread's heap once per this number of allocations above 1 KiB (`mi_option_generic_collect`,
+/// with some margin). It also has a function for this, but that requires unsafe code.
 const ALLOCATIONS: usize = 10_100;
 const ALLOCATION_BYTES: usize = 2 << 10;
 
-/// What is free in a segment (32 MiB) goes back to the system when something else is freed there, a moment later: so many
-/// allocations of so many bytes, which nobody writes to, take what is free in all of them.
+/// Free memory in a segment (32 MiB) is returned when something else in it is freed a moment later. This number of
+/// allocations of this size, which are never written to, uses the free memory of all segments.
 const SEGMENT_ALLOCATIONS: usize = 64;
 const SEGMENT_ALLOCATION_BYTES: usize = 512 << 10;
 
 thread_local! {
-    /// Rounds that are left, and whether a task is to run them.
+    /// The remaining rounds, and whether a task runs them.
     static ROUNDS_LEFT: Cell<u8> = const { Cell::new(0) };
     static HAS_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Collects what was freed of this thread's memory, in a fraction of a millisecond.
+/// Collects freed memory of this thread in a fraction of a millisecond.
 pub fn collect() {
     for _ in 0..ALLOCATIONS {
         black_box(Vec::<u8>::with_capacity(ALLOCATION_BYTES));
     }
-    let spans: [Vec<u8>; SEGMENT_ALLOCATIONS] = std::array::from_fn(|_| Vec::with_capacity(SEGMENT_ALLOCATION_BYTES));
-    black_box(spans);
+    let segments: [Vec<u8>; SEGMENT_ALLOCATIONS] =
+        std::array::from_fn(|_| Vec::with_capacity(SEGMENT_ALLOCATION_BYTES));
+    black_box(segments);
 }
 
-/// This thread has made or freed something large: collects in a moment, and again. Does nothing on a thread that is not
-/// one of an actix system.
+/// Schedules collections after this thread created or freed something large. Does nothing on a thread outside of an
+/// actix system.
 pub fn collect_after_large() {
-    // By its handle: a task of this thread may run outside of where others can be spawned directly.
+    // Uses the handle, because some tasks run where others cannot be spawned directly.
     let Some(thread) = Arbiter::try_current() else { return };
     ROUNDS_LEFT.set(COLLECTION_ROUNDS);
     if !HAS_TASK.replace(true) {
         thread.spawn(async {
-            while let Some(pause) = pause() {
+            while let Some(pause) = time_to_next_round() {
                 tokio::time::sleep(pause).await;
-                round();
+                run_round();
             }
             HAS_TASK.set(false);
             tokio::time::sleep(POOL_THREAD_LIFETIME).await;
@@ -66,28 +67,28 @@ pub fn collect_after_large() {
     }
 }
 
-/// This thread is about to make something large: what it made before, if that was a moment ago, may be free by now.
+/// Collects before this thread creates something large, if an earlier large value may have been freed.
 pub fn collect_before_large() {
     if ROUNDS_LEFT.get() > 0 {
         collect();
     }
 }
 
-/// This thread, which runs no tasks, has made something of so many bytes.
-pub fn made(bytes: usize) {
+/// Records an allocation on a thread that runs no tasks.
+pub fn note_allocation(bytes: usize) {
     if bytes > MIN_TRACKED_BYTES {
         ROUNDS_LEFT.set(COLLECTION_ROUNDS);
     }
 }
 
-/// How long until the next [`round`], if there is one.
+/// Returns the time until the next [`run_round`], or `None` if none is due.
 #[must_use]
-pub fn pause() -> Option<Duration> {
+pub fn time_to_next_round() -> Option<Duration> {
     (ROUNDS_LEFT.get() > 0).then_some(ROUND_INTERVAL)
 }
 
-/// Collects after a [`pause`].
-pub fn round() {
+/// Runs a collection round.
+pub fn run_round() {
     ROUNDS_LEFT.set(ROUNDS_LEFT.get().saturating_sub(1));
     collect();
 }

@@ -272,7 +272,7 @@ impl MessageSource {
             }
         };
         let revision = exchange.revision();
-        let cache = CacheMetrics::of(Cache::Reads);
+        let cache = CacheMetrics::for_cache(Cache::Reads);
         cache.miss();
         group.iter().skip(1).for_each(|_| cache.hit());
         match serve(&exchange, first).await {

@@ -9,7 +9,7 @@ use countersign_domain::changes::{Change, ChangeState, audit::EntryHash};
 use countersign_runtime::reclaim;
 
 pub(crate) fn parse_change(body: &str) -> Result<Arc<Change>, StoreError> {
-    reclaim::made(body.len());
+    reclaim::note_allocation(body.len());
     serde_json::from_str(body).map(Arc::new).map_err(|e| StoreError::BadRecord(format!("a change: {e}")))
 }
 

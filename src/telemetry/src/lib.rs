@@ -1,9 +1,10 @@
-//! What the gateway tells its operator: logs on stderr and numbers for Prometheus.
+//! Logs on stderr and metrics for Prometheus.
 //!
-//! Never writes to stdout, which belongs to the stdio protocol. Never logs a secret, and never makes a label of what a
-//! client sent.
+//! This crate never writes to stdout, which belongs to the stdio protocol. It never logs a secret, and never uses
+//! client input as a label.
 //!
-//! [`logs`] sets the log up, [`metrics`] has the one table of metrics, [`metrics::requests`] counts requests cheaply.
+//! [`logs`] sets up logging, [`metrics`] has the one table of metrics, and [`metrics::requests`] counts requests
+//! cheaply.
 
 pub mod logs;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! Logs: structured, on stderr, never on stdout, where the stdio protocol lives. Colour only on a terminal.
+//! Structured logs on stderr, never on stdout, which belongs to the stdio protocol. Colors are used only on a terminal.
 
 use std::{io::IsTerminal, path::PathBuf, sync::OnceLock, time::Duration};
 
@@ -10,12 +10,14 @@ use tracing_subscriber::{
 use super::writer::StderrWriter;
 pub use super::writer::open_log;
 
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     Text,
     Json,
 }
 
+/// The configuration of logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// A `tracing` filter, such as `info,countersign=debug`.
@@ -23,13 +25,13 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-/// How long the end of the process may wait for a stderr that is read slowly.
-const FLUSH: Duration = Duration::from_millis(250);
+/// The time that the end of the process waits for a slow reader of stderr.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(250);
 
 static WRITER: OnceLock<StderrWriter> = OnceLock::new();
 static FILTER: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Writes what is still queued when it is dropped: keep it until the process ends.
+/// Writes queued log lines when it is dropped, so it must live until the process ends.
 #[must_use]
 pub struct LogGuard(());
 
@@ -39,7 +41,7 @@ impl Drop for LogGuard {
     }
 }
 
-/// Why logging could not be set up.
+/// The reason why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("the log thread could not be started: {0}")]
@@ -47,28 +49,31 @@ pub enum LogError {
     #[error("log.filter: {0}")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
     #[error("logging was set up before")]
-    Twice,
+    AlreadyInitialized,
     #[error("logging is not set up")]
-    NotYet,
+    NotInitialized,
 }
 
-/// Starts logging. With `rotate`, stderr is that file (see [`open_log`]), and it is kept below a few MiB.
+/// Starts logging, including panics. With `rotate`, stderr is that file (see [`open_log`]), and its size is limited to
+/// a few MiB.
 ///
-/// Panics are logged from here on, too.
 ///
-/// # Errors
+/// An invalid filter, a thread that cannot be started, or a second call.
 /// A bad filter, no thread, or a second call.
 pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, LogError> {
-    let filter = parse(&config.filter)?;
+    let filter = parse_filter(&config.filter)?;
     let writer = StderrWriter::start(rotate).map_err(LogError::Thread)?;
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let use_color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
     let layer = match config.format {
-        LogFormat::Text => layer.with_ansi(colour).boxed(),
+        LogFormat::Text => layer.with_ansi(use_color).boxed(),
         LogFormat::Json => layer.with_ansi(false).json().flatten_event(true).boxed(),
     };
     let (filter, handle) = Reload::new(filter);
-    tracing_subscriber::registry().with(layer.with_filter(filter)).try_init().map_err(|_| LogError::Twice)?;
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .map_err(|_| LogError::AlreadyInitialized)?;
     let _ = WRITER.set(writer);
     let _ = FILTER.set(handle);
     std::panic::set_hook(Box::new(|info| {
@@ -83,8 +88,8 @@ pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, Log
     Ok(LogGuard(()))
 }
 
-/// A filter. At `info` the web server's own account of its workers is left out, unless the filter speaks of it.
-fn parse(text: &str) -> Result<EnvFilter, LogError> {
+/// Parses a filter. At `info`, the web server's messages about its workers are left out, unless the filter names it.
+fn parse_filter(text: &str) -> Result<EnvFilter, LogError> {
     const SERVER: &str = "actix_server";
     let filter = EnvFilter::builder().parse(text)?;
     if text.contains("actix") || filter.max_level_hint() != Some(LevelFilter::INFO) {
@@ -93,18 +98,18 @@ fn parse(text: &str) -> Result<EnvFilter, LogError> {
     Ok(filter.add_directive(format!("{SERVER}=warn").parse()?))
 }
 
-/// Logs by another filter from now on.
+/// Replaces the filter.
 ///
 /// # Errors
-/// A bad filter, or logging that was never set up; the old one stays.
+/// An invalid filter, or logging that was never set up. The old filter stays.
 pub fn set_filter(filter: &str) -> Result<(), LogError> {
-    let filter = parse(filter)?;
-    FILTER.get().ok_or(LogError::NotYet)?.reload(filter).map_err(|_| LogError::NotYet)
+    let filter = parse_filter(filter)?;
+    FILTER.get().ok_or(LogError::NotInitialized)?.reload(filter).map_err(|_| LogError::NotInitialized)
 }
 
-/// Waits, for a quarter of a second at most, until everything logged so far is written.
+/// Waits, for at most a quarter of a second, until all logged lines are written.
 pub fn flush() {
     if let Some(writer) = WRITER.get() {
-        writer.flush(FLUSH);
+        writer.flush(FLUSH_TIMEOUT);
     }
 }

@@ -1,6 +1,6 @@
-//! The one table of metrics, the recorder behind it, and handles for what is not counted per request.
+//! The one table of metrics, the recorder, and handles for metrics that are not counted per request.
 //!
-//! Label values come from closed sets: nothing that a client sends becomes a label.
+//! Label values come from closed sets: client input never becomes a label.
 
 mod names;
 pub mod requests;
@@ -59,8 +59,8 @@ enum Kind {
     Histogram,
 }
 
-/// Name, kind, unit, HELP text.
-const TABLE: [(&str, Kind, Unit, &str); 32] = [
+/// Name, kind, unit and HELP text of each metric.
+const METRICS: [(&str, Kind, Unit, &str); 32] = [
     (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
     (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
     (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
@@ -101,11 +101,11 @@ const TABLE: [(&str, Kind, Unit, &str); 32] = [
 ];
 
 /// Upper bounds of the duration histogram, in seconds.
-const BUCKETS: [f64; 15] =
+const DURATION_BUCKETS: [f64; 15] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 
-/// How often samples are folded into histograms, so that they do not pile up between scrapes.
-const UPKEEP: Duration = Duration::from_secs(1);
+/// How often samples are folded into histograms, so that they do not accumulate between scrapes.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $label:literal,)* }) => {
@@ -114,7 +114,7 @@ macro_rules! labels {
         pub enum $name { $($(#[$vdoc])* $variant,)* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-            /// The label's value.
+            /// Returns the label value.
             #[must_use]
             pub const fn as_str(self) -> &'static str { match self { $(Self::$variant => $label,)* } }
         }
@@ -123,7 +123,7 @@ macro_rules! labels {
 use labels;
 
 labels! {
-    /// Which endpoint a request came through; the same words as in a change's proposer.
+    /// The endpoint of a request, with the same names as in a change's proposer.
     Transport {
         Http = "http",
         WebSocket = "websocket",
@@ -134,9 +134,9 @@ labels! {
 }
 
 labels! {
-    /// Queues whose length is watched.
+    /// Queues whose length is measured.
     Queue {
-        /// Messages for clients that read slowly, over all connections.
+        /// Messages for slow clients, over all connections.
         Outbox = "outbox",
         /// Writes waiting for the store's next commit.
         Store = "store",
@@ -144,13 +144,13 @@ labels! {
 }
 
 labels! {
-    /// Caches whose hit rate is watched.
+    /// Caches whose hit rate is measured.
     Cache {
-        /// Reads of a batch that one call answered.
+        /// Batched reads that were answered by one call.
         Reads = "reads",
         /// Verified keys.
         Keys = "keys",
-        /// Answers of upstream servers.
+        /// Responses of upstream servers.
         Upstreams = "upstreams",
     }
 }
@@ -170,10 +170,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Installs the process's recorder, with every metric described; later calls return the same one.
+    /// Installs the recorder of the process and describes every metric. Later calls return the same recorder.
     ///
     /// # Errors
-    /// Another recorder was installed by somebody else, or the upkeep thread could not start.
+    /// Another recorder was installed before, or the upkeep thread could not be started.
     pub fn install() -> Result<Self, MetricsError> {
         static INSTALLED: OnceLock<Result<Metrics, String>> = OnceLock::new();
         INSTALLED.get_or_init(|| Self::build().map_err(|e| e.to_string())).clone().map_err(MetricsError)
@@ -181,24 +181,24 @@ impl Metrics {
 
     fn build() -> Result<Self, Box<dyn std::error::Error>> {
         let prometheus = PrometheusBuilder::new()
-            .set_buckets(&BUCKETS)
+            .set_buckets(&DURATION_BUCKETS)
             .map_err(|e: BuildError| e.to_string())?
             .install_recorder()
             .map_err(|e| e.to_string())?;
-        describe();
+        describe_metrics();
         let metrics = Self { prometheus };
         metrics.register();
         let upkeep = metrics.clone();
         std::thread::Builder::new().name("metrics-upkeep".into()).spawn(move || {
             loop {
-                std::thread::sleep(UPKEEP);
+                std::thread::sleep(UPKEEP_INTERVAL);
                 upkeep.refresh();
             }
         })?;
         Ok(metrics)
     }
 
-    /// What would otherwise appear only after its first use, so that a scrape right after the start shows it.
+    /// Creates series that would otherwise appear only after their first use, so that the first scrape shows them.
     fn register(&self) {
         for transport in Transport::ALL {
             connections(*transport).set(0.0);
@@ -208,7 +208,7 @@ impl Metrics {
             queue_length(*queue).set(0.0);
         }
         for cache in Cache::ALL {
-            let _ = CacheMetrics::of(*cache);
+            let _ = CacheMetrics::for_cache(*cache);
         }
         gauge!(FEED_SUBSCRIBERS).set(0.0);
         body_bytes().set(0.0);
@@ -222,26 +222,26 @@ impl Metrics {
         self.prometheus.run_upkeep();
         gauge!(ERROR_RATIO).set(requests::error_ratio());
         for cache in Cache::ALL {
-            gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::of(*cache).ratio());
+            gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::for_cache(*cache).ratio());
         }
     }
 
-    /// The Prometheus text format, version 0.0.4.
+    /// Renders the Prometheus text format, version 0.0.4.
     #[must_use]
     pub fn render(&self) -> String {
         self.refresh();
-        names::without_removed(self.prometheus.render())
+        names::drop_removed_series(self.prometheus.render())
     }
 }
 
-/// The recorder could not be installed.
+/// The error if the recorder could not be installed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("metrics cannot be collected: {0}")]
 pub struct MetricsError(String);
 
-/// Gives the recorder every name's HELP text and unit.
-fn describe() {
-    for (name, kind, unit, help) in TABLE {
+/// Registers the HELP text and unit of every metric.
+fn describe_metrics() {
+    for (name, kind, unit, help) in METRICS {
         match kind {
             Kind::Counter => metrics::describe_counter!(name, unit, help),
             Kind::Gauge => metrics::describe_gauge!(name, unit, help),
@@ -258,36 +258,36 @@ fn sessions(transport: Transport) -> Gauge {
     gauge!(SESSIONS, "transport" => transport.as_str())
 }
 
-/// The gauge of the bytes of bodies that are held.
+/// Returns the gauge of the bytes in buffered bodies.
 pub fn body_bytes() -> Gauge {
     gauge!(BODY_BYTES)
 }
 
-/// The gauge of a queue's length; keep it, looking it up costs more than setting it.
+/// Returns the gauge of a queue's length. Keep it, because the look-up costs more than setting it.
 pub fn queue_length(queue: Queue) -> Gauge {
     gauge!(QUEUE_LENGTH, "queue" => queue.as_str())
 }
 
-/// Counts something open until it is dropped.
+/// Counts an open connection, session or subscriber until it is dropped.
 pub struct ConnectionGuard(Gauge);
 
 impl ConnectionGuard {
-    /// An open connection.
+    /// Counts an open connection.
     #[must_use]
     pub fn connection(transport: Transport) -> Self {
-        Self::of(connections(transport))
+        Self::new(connections(transport))
     }
-    /// A live session.
+    /// Counts a live session.
     #[must_use]
     pub fn session(transport: Transport) -> Self {
-        Self::of(sessions(transport))
+        Self::new(sessions(transport))
     }
-    /// A subscriber of the feed.
+    /// Counts a subscriber of the feed.
     #[must_use]
     pub fn subscriber() -> Self {
-        Self::of(gauge!(FEED_SUBSCRIBERS))
+        Self::new(gauge!(FEED_SUBSCRIBERS))
     }
-    fn of(gauge: Gauge) -> Self {
+    fn new(gauge: Gauge) -> Self {
         gauge.increment(1.0);
         Self(gauge)
     }
@@ -299,7 +299,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// Hits and misses of one cache. One for the process; a count costs two atomic additions.
+/// Hits and misses of one cache, global to the process. Counting costs two atomic additions.
 pub struct CacheMetrics {
     hits: Counter,
     misses: Counter,
@@ -308,9 +308,9 @@ pub struct CacheMetrics {
 
 impl CacheMetrics {
     #[must_use]
-    pub fn of(cache: Cache) -> &'static Self {
+    pub fn for_cache(cache: Cache) -> &'static Self {
         static ALL: [OnceLock<CacheMetrics>; 3] = [const { OnceLock::new() }; 3];
-        // `cache as usize` is below 3, so `%` only tells the compiler so.
+        // `cache as usize` is below 3; `%` only proves that to the compiler.
         ALL[cache as usize % 3].get_or_init(|| Self {
             hits: counter!(CACHE_HITS, "cache" => cache.as_str()),
             misses: counter!(CACHE_MISSES, "cache" => cache.as_str()),
@@ -325,7 +325,7 @@ impl CacheMetrics {
         self.misses.increment(1);
         self.counts[1].fetch_add(1, Ordering::Relaxed);
     }
-    /// Hits over look-ups; 0 before the first.
+    /// Returns hits divided by look-ups; 0 before the first look-up.
     #[allow(clippy::cast_precision_loss)]
     fn ratio(&self) -> f64 {
         let [hits, misses] = self.counts.each_ref().map(|c| c.load(Ordering::Relaxed));
@@ -333,18 +333,18 @@ impl CacheMetrics {
     }
 }
 
-/// Sets the state of a provider's circuit breaker. Provider names come from the configuration; beyond 256 of them
-/// the rest share the label `other`.
-pub fn breaker(provider: &str, state: Breaker) {
-    static KNOWN: Names = Names(Mutex::new(BTreeSet::new()));
+/// Sets the state of a provider's circuit breaker. Provider names come from the configuration. Beyond 256 of them, the
+/// rest share the label `other`.
+pub fn set_breaker_state(provider: &str, state: Breaker) {
+    static KNOWN: BoundedNames = BoundedNames(Mutex::new(BTreeSet::new()));
     let label = if KNOWN.admits(provider, 256) { provider } else { "other" };
     gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
 }
 
-/// A bounded set of names that were let in.
-struct Names(Mutex<BTreeSet<String>>);
+/// A bounded set of names.
+struct BoundedNames(Mutex<BTreeSet<String>>);
 
-impl Names {
+impl BoundedNames {
     fn admits(&self, name: &str, limit: usize) -> bool {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.contains(name) || (names.len() < limit && names.insert(name.to_owned()))

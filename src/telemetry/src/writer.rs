@@ -1,5 +1,5 @@
-//! Writes log lines to stderr from a thread of its own, so that whoever does not read our stderr cannot stall the
-//! gateway: when the queue is full, lines are dropped and counted. Keeps a detached gateway's log file bounded.
+//! Writes log lines to stderr from its own thread, so that a slow reader of stderr cannot stall the gateway. If the
+//! queue is full, lines are dropped and counted. Also limits the size of a detached gateway's log file.
 
 use std::{
     borrow::Cow,
@@ -19,12 +19,12 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use countersign_protocol::redact::redact;
 
-/// Lines that may wait.
-const QUEUE: usize = 4096;
-/// Bytes of a log file before it becomes `….1` and a new one begins.
-const MAX_LOG: u64 = 4 << 20;
+/// The most lines in the queue.
+const MAX_QUEUED_LINES: usize = 4096;
+/// Size in bytes at which a log file is renamed to `….1` and a new one is started.
+const MAX_LOG_BYTES: u64 = 4 << 20;
 
-/// Hands lines to the thread. Cheap to clone.
+/// Sends lines to the thread. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct StderrWriter {
     lines: SyncSender<Vec<u8>>,
@@ -40,16 +40,16 @@ struct Shared {
 }
 
 impl StderrWriter {
-    /// Starts the thread. With `rotate`, stderr is that file and is kept bounded.
+    /// Starts the thread. With `rotate`, stderr is that file, and its size is limited.
     pub(super) fn start(rotate: Option<PathBuf>) -> io::Result<Self> {
-        let (lines, queue) = sync_channel(QUEUE);
+        let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
         let shared = Arc::new(Shared::default());
         let writer = Self { lines, shared: Arc::clone(&shared) };
-        std::thread::Builder::new().name("log".into()).spawn(move || pump(&queue, &shared, rotate))?;
+        std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &shared, rotate))?;
         Ok(writer)
     }
 
-    /// Waits until what was logged before is written, at most for `limit`.
+    /// Waits until all lines logged before are written, but at most for `limit`.
     pub(super) fn flush(&self, limit: Duration) {
         let goal = self.shared.queued.load(Ordering::Acquire);
         let written = self.shared.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl StderrWriter {
     }
 }
 
-fn pump(queue: &Receiver<Vec<u8>>, shared: &Shared, rotate: Option<PathBuf>) {
+fn write_lines(queue: &Receiver<Vec<u8>>, shared: &Shared, rotate: Option<PathBuf>) {
     let mut rotation = rotate.map(Rotation::new);
     while let Ok(line) = queue.recv() {
         let mut stderr = io::stderr().lock();
@@ -73,11 +73,11 @@ fn pump(queue: &Receiver<Vec<u8>>, shared: &Shared, rotate: Option<PathBuf>) {
         if dropped > 0 {
             let _ = writeln!(stderr, "countersign: {dropped} log lines were dropped because stderr was not read");
         }
-        // Nobody is left to tell if stderr is gone.
+        // If stderr is closed, there is nowhere to report it.
         let _ = stderr.write_all(&line);
         drop(stderr);
         if let Some(rotation) = &mut rotation {
-            rotation.wrote(line.len() as u64);
+            rotation.record_write(line.len() as u64);
         }
         *shared.written.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         shared.progress.notify_all();
@@ -95,15 +95,15 @@ impl Rotation {
         Self { path, size }
     }
 
-    fn wrote(&mut self, bytes: u64) {
+    fn record_write(&mut self, bytes: u64) {
         self.size = self.size.saturating_add(bytes);
-        if self.size > MAX_LOG && self.turn_over().is_ok() {
+        if self.size > MAX_LOG_BYTES && self.rotate().is_ok() {
             self.size = 0;
         }
     }
 
-    /// The full file becomes `….1` (replacing the last one), and stderr, with all that writes to it, a new file.
-    fn turn_over(&self) -> io::Result<()> {
+    /// Renames the full file to `….1`, replacing an older one, and redirects stderr to a new file.
+    fn rotate(&self) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         std::fs::rename(&self.path, old)?;
@@ -116,18 +116,18 @@ impl Rotation {
 /// Opens a log file for appending, readable by its owner only.
 ///
 /// # Errors
-/// As opening any file.
+/// The file cannot be opened.
 pub fn open_log(path: &std::path::Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// Collects one event's text and sends it when dropped.
-pub(super) struct Line<'a> {
+/// Collects the text of one event and sends it when dropped.
+pub(super) struct LogEntry<'a> {
     writer: &'a StderrWriter,
     text: Vec<u8>,
 }
 
-impl Write for Line<'_> {
+impl Write for LogEntry<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -137,24 +137,25 @@ impl Write for Line<'_> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for LogEntry<'_> {
     fn drop(&mut self) {
         if !self.text.is_empty() {
-            self.writer.send(one_entry(without_secrets(std::mem::take(&mut self.text))));
+            self.writer.send(indent_continuation_lines(mask_secrets(std::mem::take(&mut self.text))));
         }
     }
 }
 
-/// What others say is logged as it came, but for configured secrets.
-fn without_secrets(text: Vec<u8>) -> Vec<u8> {
+/// Masks configured secrets in text that may quote other parties.
+fn mask_secrets(text: Vec<u8>) -> Vec<u8> {
     match std::str::from_utf8(&text).map(redact) {
         Ok(Cow::Owned(masked)) => masked.into_bytes(),
         _ => text,
     }
 }
 
-/// Whatever line breaks are in an entry (a backtrace, or what a client calls itself) are indented: only we begin lines.
-fn one_entry(text: Vec<u8>) -> Vec<u8> {
+/// Indents all lines of an entry but the first, so that text of others (a backtrace, or a client's name) cannot look
+/// like a log line.
+fn indent_continuation_lines(text: Vec<u8>) -> Vec<u8> {
     let Some((b'\n', body)) = text.split_last() else { return text };
     if !body.contains(&b'\n') {
         return text;
@@ -171,9 +172,9 @@ fn one_entry(text: Vec<u8>) -> Vec<u8> {
 }
 
 impl<'a> MakeWriter<'a> for StderrWriter {
-    type Writer = Line<'a>;
-    fn make_writer(&'a self) -> Line<'a> {
-        Line { writer: self, text: Vec::new() }
+    type Writer = LogEntry<'a>;
+    fn make_writer(&'a self) -> LogEntry<'a> {
+        LogEntry { writer: self, text: Vec::new() }
     }
 }
 
@@ -184,13 +185,13 @@ mod tests {
     #[test]
     fn configured_secrets_are_not_logged() {
         countersign_protocol::redact::register_secrets(["not-in-any-log".to_owned()]);
-        assert_eq!(without_secrets(b"401: not-in-any-log".to_vec()), b"401: [secret]");
+        assert_eq!(mask_secrets(b"401: not-in-any-log".to_vec()), b"401: [secret]");
     }
 
     #[test]
     fn continuation_lines_are_indented() {
-        assert_eq!(one_entry(b"a\n".to_vec()), b"a\n");
-        assert_eq!(one_entry(b"a\nb\n\n".to_vec()), b"a\n    b\n    \n");
-        assert_eq!(one_entry(Vec::new()), b"");
+        assert_eq!(indent_continuation_lines(b"a\n".to_vec()), b"a\n");
+        assert_eq!(indent_continuation_lines(b"a\nb\n\n".to_vec()), b"a\n    b\n    \n");
+        assert_eq!(indent_continuation_lines(Vec::new()), b"");
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 
-/// How long calls to a removed server may continue.
+/// Time limit for calls in flight to a removed server.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Creates the connectors of one upstream: one for its command, or one for each of its URLs.

@@ -1,4 +1,4 @@
-//! CPU per call and latency, beside a bare endpoint that parses and answers JSON of the same size.
+//! Measures CPU per call and latency, beside a bare endpoint that parses and answers JSON of the same size.
 
 use std::{
     future::Future,
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::{
     http::{ACCEPT, Http, modern, post},
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     report::{self, goal, line, median, micros, percentile},
     ws::{self, Ws},
 };
 
-/// Connections of the load that CPU is measured under.
+/// The number of connections for CPU measurements.
 pub const CONNECTIONS: usize = 16;
 
 pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
@@ -47,7 +47,7 @@ impl Caller for OverWs {
     }
 }
 
-/// What is measured: how to call the gateway, and the bare endpoint with the same sizes.
+/// One measurement: how to call the gateway, and the bare endpoint with the same sizes.
 struct BenchCase {
     name: &'static str,
     goal: f64,
@@ -70,8 +70,8 @@ impl BenchCase {
     }
 }
 
-/// Calls from all connections for that long; gives the number of calls. Only a connection whose answer has come is
-/// looked at: what the load costs itself, on the same cores, takes from the caches of what is measured.
+/// Calls from all connections for that long; returns the number of calls. Only connections with an answer are polled,
+/// because the load generator shares the caches of the measured servers.
 pub async fn load(callers: &mut [Box<dyn Caller>], time: Duration) -> Result<u64> {
     let end = Instant::now() + time;
     let all: FuturesUnordered<_> = callers
@@ -88,7 +88,7 @@ pub async fn load(callers: &mut [Box<dyn Caller>], time: Duration) -> Result<u64
     all.try_fold(0, |total, calls| future::ready(Ok(total + calls))).await
 }
 
-/// Microseconds of the server's CPU for each call.
+/// Returns the microseconds of the server's CPU for each call, and of the wall clock.
 async fn cpu_per_call(server: &Server, case: &BenchCase, bare: bool, time: Duration) -> Result<(f64, f64)> {
     let mut callers = case.callers(server.port, bare, CONNECTIONS).await?;
     load(&mut callers, time / 4).await?;
@@ -98,7 +98,7 @@ async fn cpu_per_call(server: &Server, case: &BenchCase, bare: bool, time: Durat
     Ok((micros(used) / calls as f64, calls as f64 / since.elapsed().as_secs_f64()))
 }
 
-/// Latencies of one call after the other, sorted.
+/// Returns sorted latencies of consecutive calls.
 async fn latencies(server: &Server, case: &BenchCase, bare: bool, count: usize) -> Result<Vec<Duration>> {
     let mut callers = case.callers(server.port, bare, 1).await?;
     let mut times = Vec::with_capacity(count);
@@ -113,7 +113,7 @@ async fn latencies(server: &Server, case: &BenchCase, bare: bool, count: usize) 
     Ok(times)
 }
 
-/// The bare request for a body of that size answered with that many bytes.
+/// Returns a request of that size to the bare endpoint, which asks for an answer of that size.
 fn bare_request(port: u16, body: usize, answer: usize) -> Rc<Vec<u8>> {
     let around = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"pad":""}}"#.len();
     let pad = "x".repeat(body.saturating_sub(around));
@@ -121,12 +121,12 @@ fn bare_request(port: u16, body: usize, answer: usize) -> Rc<Vec<u8>> {
     Rc::new(post(port, &format!("/{answer}"), &[ACCEPT], &body))
 }
 
-/// Bytes of a request's body.
+/// Returns the size of a request's body.
 fn body_len(request: &[u8]) -> usize {
     request.windows(4).position(|four| four == b"\r\n\r\n").map_or(request.len(), |at| request.len() - at - 4)
 }
 
-/// Bytes of the body that a request is answered with.
+/// Returns the size of the body of the answer to a request.
 async fn answer_len(port: u16, request: &[u8]) -> Result<usize> {
     let mut http = Http::connect(port).await?;
     http.json(request).await?;
@@ -184,7 +184,7 @@ pub async fn run(setting: &RunSettings) -> Result<()> {
     let bare = Server::bare(setting).await?;
     for case in cases(&gateway, &bare).await?.into_iter().filter(|case| case.name.contains(&setting.case)) {
         let (mut ratios, mut ours, mut theirs, mut rates) = (vec![], vec![], vec![], vec![]);
-        // In turn, so that a busy moment of the machine hits both.
+        // In turn, so that a busy moment of the machine affects both.
         for _ in 0..rounds {
             let (our, rate) = cpu_per_call(&gateway, &case, false, time).await?;
             let (their, _) = cpu_per_call(&bare, &case, true, time).await?;

@@ -1,5 +1,5 @@
-//! SQLite, and one gateway and three on one PostgreSQL: proposals and decisions a second, how long an event takes to the
-//! dashboards of all nodes, what a proxied call costs, and what it costs to hand a session's request on.
+//! Compares SQLite with one and three gateways on one PostgreSQL: proposals and decisions per second, the delay of
+//! events to the dashboards of all nodes, the cost of a proxied call, and the cost of forwarding a session's request.
 
 use std::{
     cell::RefCell,
@@ -18,15 +18,15 @@ use tokio::{
 
 use crate::{
     http::{ACCEPT, Http, post},
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     proposals::{WRITERS, change_in, proposal},
     proxied,
     report::{self, goal, line, micros, percentile},
-    store::{Postgres, compared, measure, reviewer, start},
+    store::{Postgres, measure, print_ratios, reviewer, start},
 };
 
 const NODES: usize = 3;
-/// Proposals a second that go on while others are measured, and the clients that make them.
+/// Proposals per second during the other measurements, and below the clients that make them.
 const RATE: u32 = 300;
 const CLIENTS: u32 = 12;
 
@@ -44,8 +44,8 @@ pub async fn run(setting: &RunSettings) -> Result<()> {
             figures.push(measure(setting, name, Some(&postgres.url), nodes, most).await?);
         }
     }
-    compared("one node beside SQLite", &one, &sqlite);
-    compared("three beside one", &three, &one);
+    print_ratios("one node beside SQLite", &one, &sqlite);
+    print_ratios("three beside one", &three, &one);
     let postgres = Postgres::start()?;
     let (nodes, project) = start(setting, Some(&postgres.url), NODES).await?;
     let key = reviewer(setting, Some(&postgres.url), &nodes)?;
@@ -95,7 +95,7 @@ impl BackgroundLoad {
         Self { clients, made, began: Instant::now() }
     }
 
-    /// How many a second there were.
+    /// Stops the clients, and returns the rate that was achieved.
     fn end(self) -> Result<f64> {
         ensure!(self.clients.iter().all(|client| !client.is_finished()), "the load has ended early");
         self.clients.iter().for_each(JoinHandle::abort);
@@ -103,7 +103,7 @@ impl BackgroundLoad {
     }
 }
 
-/// A dashboard: when it heard of which change.
+/// A dashboard that records when it heard of each change.
 struct Dashboard {
     heard: Rc<RefCell<HashMap<String, Instant>>>,
     news: Rc<Notify>,
@@ -136,7 +136,7 @@ impl Dashboard {
         Ok(Self { heard, news, reads })
     }
 
-    async fn hears(&self, change: &str) -> Result<Instant> {
+    async fn wait_for_event(&self, change: &str) -> Result<Instant> {
         loop {
             if let Some(when) = self.heard.borrow_mut().remove(change) {
                 return Ok(when);
@@ -153,7 +153,7 @@ impl Drop for Dashboard {
     }
 }
 
-/// From the moment that a proposal is sent to the one at which all dashboards, one at each node, have its event.
+/// Measures the time from sending a proposal until the dashboards of all nodes have its event.
 async fn events(name: &str, nodes: &[Server], project: &str, key: &str, count: usize) -> Result<()> {
     let first = nodes.first().context("no node")?;
     let mut dashboards = Vec::new();
@@ -170,7 +170,8 @@ async fn events(name: &str, nodes: &[Server], project: &str, key: &str, count: u
         ensure!(status == 200, "{status}");
         own.push(began.elapsed());
         let change = change_in(http.body(head)).context("no change")?;
-        let heard = futures_util::future::try_join_all(dashboards.iter().map(|dashboard| dashboard.hears(&change)));
+        let heard =
+            futures_util::future::try_join_all(dashboards.iter().map(|dashboard| dashboard.wait_for_event(&change)));
         all.push(heard.await?.into_iter().max().context("no dashboard")?.duration_since(began));
     }
     own.sort_unstable();
@@ -190,7 +191,7 @@ async fn events(name: &str, nodes: &[Server], project: &str, key: &str, count: u
     Ok(())
 }
 
-/// Pings of a session at its own node, and through another one.
+/// Measures pings of a session at its own node, and through another one.
 async fn sessions(nodes: &[Server], count: usize) -> Result<()> {
     let [here, other, ..] = nodes else { return Ok(()) };
     let session = Http::connect(here.port).await?.session().await?;

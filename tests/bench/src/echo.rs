@@ -1,4 +1,4 @@
-//! A fast upstream: an MCP server of one era that answers every tool call with the text it was given.
+//! A fast upstream: an MCP server of one era that answers every tool call with its text.
 
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use anyhow::Result;
@@ -94,7 +94,7 @@ async fn post(body: web::Bytes, echo: web::Data<Echo>) -> HttpResponse {
     }
 }
 
-async fn other(_: HttpRequest) -> HttpResponse {
+async fn method_not_allowed(_: HttpRequest) -> HttpResponse {
     HttpResponse::MethodNotAllowed().finish()
 }
 
@@ -105,11 +105,11 @@ pub fn serve(port: u16, workers: usize, era: Era, count: usize) -> Result<()> {
         HttpServer::new(move || {
             App::new()
                 .app_data(web::Data::new(Echo { era, tools: tools.clone() }))
-                .service(web::resource("/mcp").route(web::post().to(post)).default_service(web::to(other)))
+                .service(web::resource("/mcp").route(web::post().to(post)).default_service(web::to(method_not_allowed)))
                 .default_service(web::to(|| async { HttpResponse::Ok().finish() }))
         })
         .workers(workers)
-        // Longer than a connection rests while others are measured.
+        // Longer than a connection is idle during other measurements.
         .keep_alive(std::time::Duration::from_secs(75))
         .bind(("127.0.0.1", port))?
         .run()

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::{
     http::{Http, modern},
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     report::{self, line, micros, percentile},
 };
 

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, time::Duration};
 use anyhow::{Result, ensure};
 
 use crate::{
-    process::{Server, RunSettings, open_files},
+    process::{RunSettings, Server, open_files},
     report::{self, goal, line},
     ws::{Ws, request},
 };

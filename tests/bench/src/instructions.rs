@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::{
     echo::Era,
     process::RunSettings,
-    proxied::{Callers, TestStand, CallPath},
+    proxied::{CallPath, Callers, TestStand},
     report::{self, line},
 };
 

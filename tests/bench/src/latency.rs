@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::{
     http::{ACCEPT, Http, post},
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     report::{self, goal, line, percentile},
 };
 

@@ -1,4 +1,4 @@
-//! The servers as child processes: starting them, and what the system says of them.
+//! The servers as child processes, and their CPU and memory according to the system.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,18 +11,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{echo::Era, http::Http};
 
-/// What holds for the whole run.
+/// Settings of the whole run.
 #[derive(Clone)]
 pub struct RunSettings {
     pub gateway: PathBuf,
-    /// A program with its arguments that the gateway runs under, such as valgrind.
+    /// A program with arguments under which the gateway runs, such as valgrind.
     pub under: Vec<String>,
     pub workers: usize,
     pub quick: bool,
     pub case: String,
 }
 
-/// A server of ours: killed when dropped.
+/// A server process, killed on drop.
 pub struct Server {
     child: Child,
     pub port: u16,
@@ -31,7 +31,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // In order, since nginx would leave its workers behind.
+        // With SIGTERM, since nginx would leave its workers behind.
         if let Some(id) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
         }
@@ -49,7 +49,7 @@ fn free_port() -> Result<u16> {
 }
 
 impl Server {
-    /// The gateway with fresh data, with limits out of the way of the measurement.
+    /// Starts the gateway with fresh data and with limits that do not affect the measurement.
     pub async fn gateway(setting: &RunSettings, env: &[(&str, &str)]) -> Result<Self> {
         let data = tempfile::tempdir()?;
         let port = free_port()?;
@@ -82,7 +82,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The bare actix-web server.
+    /// Starts the bare actix-web server.
     pub async fn bare(setting: &RunSettings) -> Result<Self> {
         let port = free_port()?;
         let child = Command::new(std::env::current_exe()?)
@@ -94,7 +94,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The echo upstream, with two workers in any case: it is not what is measured.
+    /// Starts the echo upstream, always with two workers, because it is not measured.
     pub async fn echo(era: Era, tools: usize) -> Result<Self> {
         let port = free_port()?;
         let era = if era == Era::Legacy { "legacy" } else { "modern" };
@@ -108,7 +108,7 @@ impl Server {
         Ok(server)
     }
 
-    /// nginx in front of an upstream, set up to be quick: keep-alive on both sides, nothing logged, as many workers.
+    /// Starts nginx in front of an upstream, tuned for speed: keep-alive on both sides, no logs, as many workers.
     pub async fn nginx(setting: &RunSettings, upstream: u16) -> Result<Self> {
         let data = tempfile::tempdir()?;
         let port = free_port()?;
@@ -139,7 +139,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The gateway with that upstream behind it, which is simply allowed; its store is in PostgreSQL where there is an address.
+    /// Starts the gateway with that upstream, whose calls are allowed; the store is in PostgreSQL if there is a URL.
     pub async fn gateway_with_upstream(setting: &RunSettings, upstream: u16, store: Option<&str>) -> Result<Self> {
         let config = tempfile::Builder::new().suffix(".yaml").tempfile()?;
         let text = format!(
@@ -157,7 +157,7 @@ impl Server {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             if let Ok(mut http) = Http::connect(self.port).await
-                // Ready, with all that it needs behind it, and not only there.
+                // Ready with everything that it needs, and not only listening.
                 && http.get(path).await.is_ok_and(|status| status != 503)
             {
                 return Ok(());
@@ -174,7 +174,7 @@ impl Server {
         self.child.id()
     }
 
-    /// SIGTERM, and the end that follows.
+    /// Sends SIGTERM, and waits for the end.
     pub fn stop(mut self) -> Result<()> {
         let id = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).context("no process")?;
         rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
@@ -186,12 +186,12 @@ impl Server {
         self.data.as_ref().map(|data| data.path().join("data")).unwrap_or_default()
     }
 
-    /// A reviewer's key.
+    /// Creates a reviewer's key.
     pub fn reviewer(&self, setting: &RunSettings) -> Result<String> {
         self.reviewer_with(setting, &[])
     }
 
-    /// As [`Self::reviewer`], where the gateway's store is.
+    /// Creates a reviewer's key in the gateway's store, which `env` names.
     pub fn reviewer_with(&self, setting: &RunSettings, env: &[(&str, &str)]) -> Result<String> {
         let output = Command::new(&setting.gateway)
             .args(["keys", "create", "--role", "reviewer", "--name", "bench", "--data"])
@@ -205,7 +205,7 @@ impl Server {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// CPU time so far, user and system, of all threads, and of the processes that it started itself.
+    /// Returns the CPU time so far, user and system, of all threads and of the processes that it started.
     pub fn cpu(&self) -> Result<Duration> {
         let id = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -218,14 +218,14 @@ impl Server {
 
     fn cpu_of(id: u32) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
-        // The name in parentheses may hold spaces; the fields after it do not.
+        // The name in parentheses may contain spaces; the later fields do not.
         let (_, rest) = stat.rsplit_once(')').context("no name in stat")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
         Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
-    /// Resident memory, in KiB.
+    /// Returns the resident memory in KiB.
     pub fn resident(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
@@ -233,19 +233,19 @@ impl Server {
     }
 }
 
-/// As many open files as the system lets us have; children inherit it.
+/// Raises the limit of open files to the system's maximum; children inherit it.
 pub fn raise_limits() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
     Ok(())
 }
 
-/// How many files may be open.
+/// Returns the limit of open files.
 pub fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The processor, for the report.
+/// Returns the name of the processor, for the report.
 pub fn processor() -> String {
     let info = std::fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     http::{Http, modern},
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     report::{self, goal, line},
 };
 

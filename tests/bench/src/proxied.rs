@@ -13,7 +13,7 @@ use crate::{
     calls::{CONNECTIONS, Caller, OverHttp, OverWs, load},
     echo::Era,
     http::{ACCEPT, Http, modern, post},
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     report::{self, goal, line, median, micros},
     ws::{self, Ws},
 };

@@ -1,5 +1,5 @@
-//! The two stores beside each other, on one machine and one disk: proposals and decisions a second, and what they cost, at one
-//! gateway or at several.
+//! Compares the two stores on one machine and disk: proposals and decisions per second, and their cost, at one gateway
+//! or several.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::{
     http::Http,
-    process::{Server, RunSettings},
+    process::{RunSettings, Server},
     proposals::{UNBOUNDED_LIMITS, WRITERS, load, project},
     report::{self, line, percentile},
 };
 
-/// A PostgreSQL of its own, which writes to the disk as one does that somebody relies on.
+/// A separate PostgreSQL with production settings for durability.
 pub struct Postgres {
     child: Child,
     pub url: String,
@@ -36,13 +36,13 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // It ends with its input.
+        // The server ends with its stdin.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// Each a second.
+/// Rates per second.
 pub struct Rates {
     pub proposals: f64,
     pub decisions: f64,
@@ -60,12 +60,12 @@ pub async fn run(setting: &RunSettings) -> Result<()> {
         sqlite.push(measure(setting, "SQLite", None, 1, most).await?);
         server.push(measure(setting, "PostgreSQL", Some(&postgres.url), 1, most).await?);
     }
-    compared("PostgreSQL beside SQLite", &server, &sqlite);
+    print_ratios("PostgreSQL beside SQLite", &server, &sqlite);
     Ok(())
 }
 
-/// The middle of the ratios, each of one round.
-pub fn compared(name: &str, these: &[Rates], those: &[Rates]) {
+/// Prints the median of the ratios of the rounds.
+pub fn print_ratios(name: &str, these: &[Rates], those: &[Rates]) {
     let ratio = |of: fn(&Rates) -> f64| {
         report::median(these.iter().zip(those).map(|(this, that)| of(this) / of(that)).collect())
     };
@@ -73,7 +73,7 @@ pub fn compared(name: &str, these: &[Rates], those: &[Rates]) {
     line("", &format!("{:.2} times the decisions", ratio(|figures| figures.decisions)));
 }
 
-/// So many gateways on the store at that address, or one with SQLite; and the sample project, which is theirs together.
+/// Starts so many gateways on the store at that URL, or one with SQLite; also returns their common sample project.
 pub async fn start(setting: &RunSettings, url: Option<&str>, nodes: usize) -> Result<(Vec<Server>, String)> {
     let mut env = UNBOUNDED_LIMITS.to_vec();
     env.extend(url.map(|url| ("COUNTERSIGN_STORE__URL", url)));
@@ -82,7 +82,7 @@ pub async fn start(setting: &RunSettings, url: Option<&str>, nodes: usize) -> Re
         servers.push(Server::gateway(setting, &env).await?);
     }
     if nodes > 1 {
-        // Until all have heard of each other.
+        // Waits until all know of each other.
         tokio::time::sleep(Duration::from_millis(2500)).await;
     }
     let port = servers.first().context("no gateway")?.port;
@@ -90,13 +90,13 @@ pub async fn start(setting: &RunSettings, url: Option<&str>, nodes: usize) -> Re
     Ok((servers, project))
 }
 
-/// A reviewer's key for the gateways of that store.
+/// Creates a reviewer's key for the gateways of that store.
 pub fn reviewer(setting: &RunSettings, url: Option<&str>, servers: &[Server]) -> Result<String> {
     let env: Vec<_> = url.map(|url| ("COUNTERSIGN_STORE__URL", url)).into_iter().collect();
     servers.first().context("no gateway")?.reviewer_with(setting, &env)
 }
 
-/// [`WRITERS`] clients, a share of them at each of so many gateways, propose and then reject.
+/// Makes [`WRITERS`] clients, spread over so many gateways, propose and then reject.
 pub async fn measure(setting: &RunSettings, name: &str, url: Option<&str>, nodes: usize, most: usize) -> Result<Rates> {
     let (servers, project) = start(setting, url, nodes).await?;
     let key = reviewer(setting, url, &servers)?;
@@ -112,7 +112,7 @@ pub async fn measure(setting: &RunSettings, name: &str, url: Option<&str>, nodes
     let mut times: Vec<Duration> = proposed.iter().map(|(time, _)| *time).collect();
     print_rate(&format!("{name}, proposals"), proposals, &mut times, spent);
 
-    // What each decision has to name is looked up before the clock runs.
+    // The data that each decision must name is fetched before the clock starts.
     let mut shares: Vec<(u16, Vec<Vec<u8>>)> = (0..WRITERS).map(|writer| (ports[writer % nodes], Vec::new())).collect();
     let mut http = Http::connect(ports[0]).await?;
     for (n, (_, id)) in proposed.iter().enumerate() {
@@ -144,7 +144,7 @@ fn print_rate(name: &str, rate: f64, times: &mut [Duration], cpu: f64) {
     );
 }
 
-/// A client for each share makes its requests.
+/// Sends the requests of each share with one client.
 async fn decide(shares: Vec<(u16, Vec<Vec<u8>>)>) -> Result<Vec<Duration>> {
     let local = tokio::task::LocalSet::new();
     local

@@ -50,8 +50,8 @@ struct StopOnDrop<'a>(&'a [Subscriber], &'a World);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|dashboard| dashboard.ended.store(true, Ordering::SeqCst));
-        self.1.enough.store(true, Ordering::SeqCst);
-        self.1.over.store(true, Ordering::SeqCst);
+        self.1.has_enough.store(true, Ordering::SeqCst);
+        self.1.is_over.store(true, Ordering::SeqCst);
     }
 }
 
@@ -59,7 +59,7 @@ fn run_proof(size: &RunSize) {
     let began = Instant::now();
     let server = Server::start(&["-c", "fsync=off", "-c", "max_connections=300"]);
     server.sql("postgres", "CREATE DATABASE cluster");
-    server.follow();
+    server.add_replica();
     let url = server.database_of_both("cluster");
     let make_key = |data: &Path, name: &str| support::create_key_in(&url, data, "reviewer", name);
     let world = World::new(size.nodes, make_key);
@@ -82,18 +82,18 @@ fn run_proof(size: &RunSize) {
         let proposed = || world.proposed.load(Ordering::SeqCst);
         while (nemesis.faults() < size.faults || proposed() < size.changes) && !broken() {
             if nemesis.faults() < size.faults {
-                nemesis.fault();
+                nemesis.inject_fault();
             } else {
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
         }
         let early = broken();
-        world.enough.store(true, Ordering::SeqCst);
+        world.has_enough.store(true, Ordering::SeqCst);
         let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         if results.iter().all(Result::is_ok) && !early {
             let end = checks::wait_until_settled(&world);
             support::eventually("all dashboards have heard everything", || {
-                let all = |dashboard: &Subscriber| dashboard.told.lock().unwrap().len() as u64 >= end;
+                let all = |dashboard: &Subscriber| dashboard.received.lock().unwrap().len() as u64 >= end;
                 (listening.iter().any(std::thread::ScopedJoinHandle::is_finished) || dashboards.iter().all(all))
                     .then_some(())
             });
@@ -107,14 +107,14 @@ fn run_proof(size: &RunSize) {
             result.unwrap_or_else(|_| panic!("a dashboard failed:\n{}", world.log()));
         }
     });
-    let mut told = dashboards.into_iter().map(|dashboard| dashboard.told.into_inner().unwrap());
+    let mut told = dashboards.into_iter().map(|dashboard| dashboard.received.into_inner().unwrap());
     let first = told.next().unwrap();
     for other in told {
         let both = first.len().min(other.len());
         assert_eq!(first[..both], other[..both], "two dashboards heard different things");
     }
     let found = checks::check_everything(&world, &first);
-    nemesis.end();
+    nemesis.end_in_order();
     let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url.as_str())]);
     let output = verify.args(["audit", "verify", "--data"]).arg(world.data()).output().unwrap();
     let verified = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -127,7 +127,7 @@ fn run_proof(size: &RunSize) {
         nemesis.faults(),
         size.nodes,
         nemesis.lives.load(Ordering::SeqCst),
-        nemesis.done
+        nemesis.injected
     );
     println!(
         "upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, withdrawn {}, \

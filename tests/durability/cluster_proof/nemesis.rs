@@ -1,5 +1,5 @@
-//! Several gateways, and whatever may happen to them, to their connections, to their clocks and to the two databases, of which
-//! one follows the other.
+//! Injects faults into several gateways, their connections, their clocks, and the two databases, one of which
+//! replicates the other.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use super::{super::clock, proxy::Proxy};
 use crate::crash_proof::{chance::Chance, world::World};
-use support::{Gateway, Options, Process, http::Conn, listening, postgres::Server};
+use support::{Gateway, Options, Process, http::Conn, postgres::Server, wait_until_ready};
 
 /// Longer than a lease.
 const LONGER_THAN_LEASE: Duration = Duration::from_millis(6500);
@@ -49,45 +49,45 @@ pub struct Nemesis<'a> {
     chance: Chance,
     nodes: Vec<Node>,
     library: std::path::PathBuf,
-    pub done: BTreeMap<Fault, usize>,
-    /// Processes that were started.
+    pub injected: BTreeMap<Fault, usize>,
+    /// The number of processes started.
     pub lives: AtomicUsize,
 }
 
 struct Node {
     process: Option<Process>,
-    /// To either database.
+    /// Proxies to each database.
     proxies: [Proxy; 2],
 }
 
 impl<'a> Nemesis<'a> {
-    /// Starts them all.
+    /// Starts all gateways.
     pub fn new(world: &'a World, server: &'a Server, chance: Chance) -> Self {
         let nodes = world
             .ports
             .iter()
-            .map(|_| Node { process: None, proxies: server.folders().map(|folder| Proxy::to(&folder)) })
+            .map(|_| Node { process: None, proxies: server.folders().map(|folder| Proxy::to_server(&folder)) })
             .collect();
-        let library = clock::library();
+        let library = clock::faketime_library();
         let (done, lives) = (BTreeMap::new(), AtomicUsize::new(0));
-        let mut nemesis = Self { world, server, chance, nodes, library, done, lives };
+        let mut nemesis = Self { world, server, chance, nodes, library, injected: done, lives };
         for n in 0..nemesis.nodes.len() {
             std::fs::create_dir(world.node(n)).unwrap();
             clock::set_clock(&world.node(n), 0);
-            nemesis.start(n);
+            nemesis.start_node(n);
         }
         nemesis
     }
 
     pub fn faults(&self) -> usize {
-        self.done.values().sum()
+        self.injected.values().sum()
     }
 
-    /// Each kind once, and then whatever comes.
-    pub fn fault(&mut self) {
-        let missing = Fault::ALL.into_iter().find(|fault| !self.done.contains_key(fault));
+    /// Injects each kind of fault once, and random ones afterwards.
+    pub fn inject_fault(&mut self) {
+        let missing = Fault::ALL.into_iter().find(|fault| !self.injected.contains_key(fault));
         let any = Fault::ALL[self.below(Fault::ALL.len())];
-        // Three of them take long.
+        // Three kinds take long, so they are chosen less often.
         let any = if matches!(any, Fault::RollingRestart | Fault::Stopped | Fault::FailedOver) && self.below(3) > 0 {
             Fault::Killed
         } else {
@@ -98,15 +98,15 @@ impl<'a> Nemesis<'a> {
         self.world.note_fault(&format!("{fault:?} of node {n}"));
         match fault {
             Fault::Killed => {
-                self.kill(n);
-                self.rest(3000);
-                self.start(n);
+                self.kill_node(n);
+                self.pause(3000);
+                self.start_node(n);
             }
-            Fault::Stopped => self.stop(n),
+            Fault::Stopped => self.freeze_node(n),
             Fault::ServerCrashed => {
                 self.server.halt();
-                self.rest(1500);
-                self.server.launch();
+                self.pause(1500);
+                self.server.restart();
             }
             Fault::Cut => {
                 self.nodes[n].proxies.iter().for_each(Proxy::cut);
@@ -121,13 +121,13 @@ impl<'a> Nemesis<'a> {
             Fault::Slowed => {
                 let delay = 5 + self.chance.below(200);
                 self.nodes[n].proxies.iter().for_each(|proxy| proxy.delay(delay));
-                self.rest(3000);
+                self.pause(3000);
                 self.nodes[n].proxies.iter().for_each(Proxy::pass);
             }
             Fault::ClockStepped => {
                 let seconds = [-3600, -60, -5, 5, 60, 3600][self.below(6)];
                 self.set_clock(n, seconds);
-                self.rest(3000);
+                self.pause(3000);
                 if self.chance.below(2) == 0 {
                     self.set_clock(n, 0);
                 }
@@ -137,78 +137,78 @@ impl<'a> Nemesis<'a> {
                     self.world.ports[n].store(0, Ordering::SeqCst);
                     let mut process = self.nodes[n].process.take().unwrap();
                     process.terminate();
-                    assert!(process.ended().success(), "{}", self.world.log());
-                    self.start(n);
+                    assert!(process.wait_for_exit().success(), "{}", self.world.log());
+                    self.start_node(n);
                 }
             }
             Fault::FailedOver => {
-                // What one of them has alone is lost with it, by its own rules: it is not seen by anybody before the other
-                // one has it, but for a crash in between.
-                self.server.in_step();
+                // By design, data that only one server has is lost with it, but only a crash in between can make it
+                // visible before the other one has it.
+                self.server.wait_for_replica();
                 self.server.halt();
-                self.rest(1500);
-                self.server.promote();
-                self.rest(1500);
-                self.server.follow();
+                self.pause(1500);
+                self.server.fail_over();
+                self.pause(1500);
+                self.server.add_replica();
             }
         }
         self.world.note_fault("over");
-        *self.done.entry(fault).or_default() += 1;
-        self.rest(600);
+        *self.injected.entry(fault).or_default() += 1;
+        self.pause(600);
     }
 
     fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.chance.below(bound as u64)).unwrap()
     }
 
-    fn rest(&mut self, most: u64) {
+    fn pause(&mut self, most: u64) {
         std::thread::sleep(Duration::from_millis(1 + self.chance.below(most)));
     }
 
     fn pause_or_outlast(&mut self) {
-        if self.chance.below(3) == 0 { std::thread::sleep(LONGER_THAN_LEASE) } else { self.rest(2500) }
+        if self.chance.below(3) == 0 { std::thread::sleep(LONGER_THAN_LEASE) } else { self.pause(2500) }
     }
 
-    /// The node's own time is off by that from now on, as it says itself in what it answers.
+    /// Sets the node's clock off by so many seconds, and checks it in the node's answers.
     fn set_clock(&self, n: usize, seconds: i64) {
         clock::set_clock(&self.world.node(n), seconds);
         let port = self.world.ports[n].load(Ordering::SeqCst);
         support::eventually("its time is another one", || {
             let mut conn = Conn::try_open(([127, 0, 0, 1], port).into()).ok()?;
             conn.request("GET", "/health", &[], b"");
-            let ahead = clock::ahead(&conn.try_response()?)?;
+            let ahead = clock::clock_offset(&conn.try_response()?)?;
             (ahead.abs_diff(seconds) <= 2).then_some(())
         });
     }
 
-    /// For longer than a lease, with calls in its hands; then it goes on as if nothing had been.
-    fn stop(&mut self, n: usize) {
+    /// Freezes a node with calls in flight for longer than a lease, then lets it continue.
+    fn freeze_node(&mut self, n: usize) {
         let pid = self.nodes[n].process.as_ref().unwrap().0.id();
         support::signal(pid, Signal::STOP);
         let port = self.world.ports[n].swap(0, Ordering::SeqCst);
         std::thread::sleep(LONGER_THAN_LEASE);
-        self.rest(1500);
+        self.pause(1500);
         support::signal(pid, Signal::CONT);
         self.world.ports[n].store(port, Ordering::SeqCst);
     }
 
-    fn kill(&mut self, n: usize) {
+    fn kill_node(&mut self, n: usize) {
         let mut process = self.nodes[n].process.take().unwrap();
         support::signal(process.0.id(), Signal::KILL);
         process.0.wait().unwrap();
         self.world.ports[n].store(0, Ordering::SeqCst);
     }
 
-    fn start(&mut self, n: usize) {
+    fn start_node(&mut self, n: usize) {
         let home = self.world.node(n);
         let config = self.world.home.path().join("countersign.yaml");
         let [one, other] = self.nodes[n].proxies.each_ref().map(|proxy| proxy.port);
         let url = format!("postgres://countersign@127.0.0.1:{one},127.0.0.1:{other}/cluster");
         let time = home.join("clock");
         let mut env = vec![("COUNTERSIGN_CONFIG", config.to_str().unwrap()), ("COUNTERSIGN_STORE__URL", url.as_str())];
-        env.extend(clock::env(&self.library, &time));
+        env.extend(clock::faketime_env(&self.library, &time));
         let mut process = Gateway::spawn(&home, &Options { env, config: None });
-        let port = listening(&mut process, &home.join("data"));
+        let port = wait_until_ready(&mut process, &home.join("data"));
         let port = port.unwrap_or_else(|| panic!("node {n} does not start:\n{}", self.world.log()));
         self.lives.fetch_add(1, Ordering::SeqCst);
         self.world.lives.fetch_add(1, Ordering::SeqCst);
@@ -216,12 +216,12 @@ impl<'a> Nemesis<'a> {
         self.nodes[n].process = Some(process);
     }
 
-    /// In order, at the end.
-    pub fn end(&mut self) {
+    /// Ends all nodes with SIGTERM.
+    pub fn end_in_order(&mut self) {
         for n in 0..self.nodes.len() {
             let mut process = self.nodes[n].process.take().unwrap();
             process.terminate();
-            assert!(process.ended().success(), "{}", self.world.log());
+            assert!(process.wait_for_exit().success(), "{}", self.world.log());
         }
     }
 }

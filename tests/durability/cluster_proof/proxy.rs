@@ -1,4 +1,4 @@
-//! What is between a node and the store's server: connections that pass, are cut, fall silent, or are slow.
+//! A proxy between a node and the store's server, which can cut, silence or delay connections.
 
 use std::{
     io::Write as _,
@@ -18,14 +18,14 @@ const MODE_CLOSED: u64 = u64::MAX - 1;
 
 pub struct Proxy {
     pub port: u16,
-    /// One of the above, or a delay in milliseconds for whatever passes.
+    /// One of the modes above, or a delay in milliseconds.
     mode: Arc<AtomicU64>,
     open: Arc<Mutex<Vec<(TcpStream, UnixStream)>>>,
 }
 
 impl Proxy {
-    /// To the server with its socket in that folder.
-    pub fn to(folder: &Path) -> Self {
+    /// Starts a proxy to the server with its socket in that folder.
+    pub fn to_server(folder: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (mode, open) = (Arc::new(AtomicU64::new(MODE_PASS)), Arc::new(Mutex::new(Vec::new())));
@@ -44,7 +44,7 @@ impl Proxy {
         self.mode.store(MODE_PASS, Ordering::SeqCst);
     }
 
-    /// Ends all connections, and takes none.
+    /// Ends all connections, and accepts no new ones.
     pub fn cut(&self) {
         self.mode.store(MODE_CLOSED, Ordering::SeqCst);
         for (client, server) in self.open.lock().unwrap().drain(..) {
@@ -52,7 +52,7 @@ impl Proxy {
         }
     }
 
-    /// Nothing passes, and nothing ends.
+    /// Lets nothing pass, and ends nothing.
     pub fn silence(&self) {
         self.mode.store(MODE_SILENT, Ordering::SeqCst);
     }

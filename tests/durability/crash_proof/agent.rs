@@ -1,5 +1,5 @@
-//! How an agent speaks to whichever gateway there is: with requests that know nothing of each other, or in a session, which
-//! lives at one of them and is reached through all.
+//! Agents that talk to any gateway: with independent requests, or in a session that lives at one gateway and is
+//! reachable through all.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
@@ -13,13 +13,13 @@ pub enum Agent {
     WebSocket(WsSession),
 }
 
-/// The handshake of both kinds of sessions.
+/// The revision of both kinds of sessions.
 pub const REVISION: &str = "2025-11-25";
 
-/// The changes that a session has asked to hear of, and what it heard. Goes with the session.
+/// The changes that a session follows and the updates it received. Ends with the session.
 #[derive(Debug, Default)]
 pub struct FollowedChanges {
-    /// By URI: the version that it had when the session was certainly told of what comes, and how many updates came.
+    /// By URI: the version at which following surely began, and the number of updates since.
     changes: BTreeMap<String, (u64, u64)>,
 }
 
@@ -28,8 +28,8 @@ impl FollowedChanges {
         self.changes.insert(uri(change), (version, 0));
     }
 
-    /// What comes in a session without being an answer.
-    pub fn hear(&mut self, world: &World, message: &Value) {
+    /// Records a message that is not an answer.
+    pub fn record_update(&mut self, world: &World, message: &Value) {
         if message["method"] == "notifications/resources/updated" {
             world.sessions.updates.fetch_add(1, Ordering::Relaxed);
             if let Some((_, heard)) = self.changes.get_mut(message["params"]["uri"].as_str().unwrap()) {
@@ -47,37 +47,38 @@ fn version(world: &World, change: &str) -> u64 {
     world.change(change)["version"].as_u64().unwrap()
 }
 
-/// What the two kinds of sessions have in common.
+/// The interface of both kinds of sessions.
 pub trait SessionAgent {
-    /// Until there is an answer, through one gateway after another, and in a new session where the one before is gone.
+    /// Sends a request until there is an answer: through one gateway after another, and in a new session if the old one
+    /// is gone.
     fn request(&mut self, world: &World, method: &str, params: &Value) -> Value;
 
-    /// Reads what has come without being asked for, for no longer than that.
+    /// Reads unsolicited messages for at most that time.
     fn listen(&mut self, world: &World, time: Duration);
 
-    /// Its connection breaks, and it comes back through another gateway when next there is something to say or to hear.
+    /// Drops the connection; the next use reconnects through another gateway.
     fn drop_connection(&mut self);
 
     fn followed(&mut self) -> &mut FollowedChanges;
 
     fn follow(&mut self, world: &World, change: &str) {
-        let patience = world.patience();
+        let patience = world.retry_budget();
         loop {
             let answer = self.request(world, "resources/subscribe", &json!({"uri": uri(change)}));
             if answer["result"].is_object() {
                 break;
             }
             assert!(answer["error"].is_object(), "{answer}");
-            patience.rest(|| format!("a subscription: {answer}"));
+            patience.pause(|| format!("a subscription: {answer}"));
         }
         let version = version(world, change);
         self.followed().begin(change, version);
     }
 
-    /// Whoever follows a change hears of what becomes of it, as long as the session lives, and no more often than
-    /// something did.
-    fn catch_up(&mut self, world: &World, change: &str, chance: &mut Chance) {
-        let patience = world.patience();
+    /// Waits until the session has heard of the change's transitions, and checks that it heard of no more than there
+    /// were.
+    fn wait_for_updates(&mut self, world: &World, change: &str, chance: &mut Chance) {
+        let patience = world.retry_budget();
         loop {
             if chance.below(3) == 0 {
                 self.drop_connection();
@@ -89,13 +90,13 @@ pub trait SessionAgent {
             if heard > 0 || now == began {
                 return;
             }
-            patience.rest(|| format!("an update of {change}, which is at {now} and was at {began}"));
+            patience.pause(|| format!("an update of {change}, which is at {now} and was at {began}"));
         }
     }
 }
 
 impl Agent {
-    /// One of each kind in turn.
+    /// Returns agents of each kind in turn.
     pub fn any(n: u64) -> Self {
         match n % 3 {
             0 => Self::Stateless,
@@ -112,17 +113,17 @@ impl Agent {
         }
     }
 
-    /// Asks to hear of a change.
+    /// Subscribes to a change.
     pub fn follow(&mut self, world: &World, change: &str) {
         if let Some(session) = self.in_session() {
             session.follow(world, change);
         }
     }
 
-    /// Waits until it has heard of what became of a change, if anything did.
+    /// Waits until the agent has heard of the change's transitions, if there were any.
     pub fn catch_up(&mut self, world: &World, change: &str, chance: &mut Chance) {
         if let Some(session) = self.in_session() {
-            session.catch_up(world, change, chance);
+            session.wait_for_updates(world, change, chance);
         }
     }
 }

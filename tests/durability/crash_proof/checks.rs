@@ -1,4 +1,4 @@
-//! What must hold in the end.
+//! Checks at the end of a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,33 +12,33 @@ use super::{
     upstream::AppliedCall,
     world::{Promise, World},
 };
-use support::PATIENCE;
+use support::MAX_WAIT;
 
 /// Figures of the run.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct Figures {
     pub changes: usize,
     pub calls: usize,
     pub states: BTreeMap<String, usize>,
-    /// Of unknown outcome before a person settled them, while it went on and in the end.
+    /// Changes whose outcome was unknown before a person settled them, during the run and at its end.
     pub unknown: usize,
     pub edited: usize,
     pub undone: usize,
     pub tasks: usize,
     pub rules: usize,
     pub stale: usize,
-    /// Webhook deliveries that arrived, and how many of them not for the first time.
+    /// Webhook deliveries that arrived, and how many of them repeatedly.
     pub delivered: usize,
     pub delivered_again: usize,
 }
 
-impl Found {
+impl Figures {
     pub fn state(&self, state: &str) -> usize {
         self.states.get(state).copied().unwrap_or_default()
     }
 }
 
-/// Waits for as long as there are fewer and fewer left, however slow the machine is.
+/// Waits as long as the number left keeps falling, however slow the machine is.
 fn wait_until_none_left(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
     let (mut least, mut since) = (u64::MAX, Instant::now());
     loop {
@@ -49,16 +49,16 @@ fn wait_until_none_left(world: &World, what: &str, left: impl Fn() -> (u64, Valu
         if now < least {
             (least, since) = (now, Instant::now());
         }
-        assert!(since.elapsed() < PATIENCE * 3, "{now} {what}: {about}\n{}", world.log());
+        assert!(since.elapsed() < MAX_WAIT * 3, "{now} {what}: {about}\n{}", world.log());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Waits until nothing is on its way; answers the number of the last event.
+/// Waits until no change is in progress; returns the number of the last event.
 pub fn wait_until_settled(world: &World) -> u64 {
     wait_until_none_left(world, "changes neither run nor expire", || {
-        let approved = world.look("/api/changes?status=approved,executing&limit=1");
-        let brief = world.look("/api/changes?status=pending,stale&server=brief&limit=200");
+        let approved = world.get_as_reviewer("/api/changes?status=approved,executing&limit=1");
+        let brief = world.get_as_reviewer("/api/changes?status=pending,stale&server=brief&limit=200");
         let count = |state: &str| approved["counts"][state].as_u64().unwrap();
         let open = brief["changes"].as_array().unwrap().len() as u64;
         (count("approved") + count("executing") + open, json!([approved["changes"], brief["changes"]]))
@@ -66,10 +66,10 @@ pub fn wait_until_settled(world: &World) -> u64 {
     feed::head(world)
 }
 
-/// Waits until the webhooks' receivers have everything.
-fn delivered(world: &World) {
+/// Waits until the webhook receivers have everything.
+fn wait_for_deliveries(world: &World) {
     wait_until_none_left(world, "events are not delivered", || {
-        let webhooks = world.look("/api/webhooks");
+        let webhooks = world.get_as_reviewer("/api/webhooks");
         let all = webhooks["webhooks"].as_array().unwrap();
         assert_eq!(all.len(), world.receivers.len(), "{webhooks}");
         let left = |webhook: &Value| {
@@ -80,18 +80,18 @@ fn delivered(world: &World) {
     });
 }
 
-/// Holds the promises against the store, the store against the upstream, and the feed against itself and against what
-/// the webhooks' receivers got.
-pub fn check_everything(world: &World, told: &[FeedTransition]) -> Found {
+/// Compares the promises with the store, the store with the upstream, and the feed with itself and with the webhook
+/// receivers.
+pub fn check_everything(world: &World, told: &[FeedTransition]) -> Figures {
     let promises = world.promises.lock().unwrap().clone();
-    let done = world.upstream.done();
+    let done = world.upstream.applied_calls();
     let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for change in all(world) {
+    for change in all_changes(world) {
         let key = change["arguments"]["key"].as_str().unwrap().to_owned();
         assert!(promises.contains_key(&key), "nobody proposed {change}");
         by_key.entry(key).or_default().push(change);
     }
-    let mut found = Found { changes: by_key.values().map(Vec::len).sum(), ..Found::default() };
+    let mut found = Figures { changes: by_key.values().map(Vec::len).sum(), ..Figures::default() };
     for (key, promise) in &promises {
         let done = done.get(key).map(Vec::as_slice).unwrap_or_default();
         found.calls += done.len();
@@ -116,7 +116,7 @@ pub fn check_everything(world: &World, told: &[FeedTransition]) -> Found {
             found.tasks += usize::from(promise.task);
             found.unknown += usize::from(promise.settled.is_some());
             if promise.task {
-                task(world, change);
+                check_task(world, change);
             }
             if state == "outcome_unknown" {
                 found.unknown += 1;
@@ -133,7 +133,7 @@ pub fn check_everything(world: &World, told: &[FeedTransition]) -> Found {
     for key in done.keys() {
         assert!(by_key.contains_key(key), "the upstream did something for {key}, of which there is no trace");
     }
-    // What was told over all the crashes is what is stored: nothing was announced and then forgotten.
+    // Everything announced during the crashes is stored: nothing was announced and then forgotten.
     let stored = feed::replay(world, feed::head(world));
     assert!(stored.len() >= told.len());
     for (heard, kept) in told.iter().zip(&stored) {
@@ -141,7 +141,7 @@ pub fn check_everything(world: &World, told: &[FeedTransition]) -> Found {
     }
     check_transitions(&stored);
     found.stale = stored.iter().filter(|event| event.kind == "change.stale").count();
-    delivered(world);
+    wait_for_deliveries(world);
     for receiver in &world.receivers {
         let (delivered, again) = receiver.check(&stored, world);
         found.delivered += delivered;
@@ -150,81 +150,81 @@ pub fn check_everything(world: &World, told: &[FeedTransition]) -> Found {
     found
 }
 
-/// One change: what was promised of it, what it says of itself, what the upstream did.
+/// Checks one change: what was promised, what the gateway says, and what the upstream did.
 fn check_change(key: &str, promise: &Promise, change: &Value, done: &[AppliedCall]) {
-    let about = || format!("{key}: {promise:?}\n{change}\nthe upstream: {done:?}");
+    let context = || format!("{key}: {promise:?}\n{change}\nthe upstream: {done:?}");
     let state = change["state"].as_str().unwrap();
     let id = change["id"].as_str().unwrap();
-    assert!(promise.ids.len() <= 1 && promise.ids.iter().all(|told| told == id), "{}", about());
-    assert!(done.len() <= 1, "it ran {} times: {}", done.len(), about());
+    assert!(promise.ids.len() <= 1 && promise.ids.iter().all(|told| told == id), "{}", context());
+    assert!(done.len() <= 1, "it ran {} times: {}", done.len(), context());
     for AppliedCall { value, base } in done {
-        assert!(promise.approval_sent, "it ran and nobody approved, or all was taken back: {}", about());
-        assert!(promise.values.contains(value), "what ran is not what was approved: {}", about());
-        assert_eq!(change["arguments"]["value"], value.as_str(), "{}", about());
+        assert!(promise.approval_sent, "it ran and nobody approved, or all was taken back: {}", context());
+        assert!(promise.values.contains(value), "what ran is not what was approved: {}", context());
+        assert_eq!(change["arguments"]["value"], value.as_str(), "{}", context());
         let shown = change["diff"].to_string().contains(base);
-        assert!(change["provider"] != "doc" || shown || promise.moved_late, "it ran on what nobody saw: {}", about());
+        assert!(change["provider"] != "doc" || shown || promise.moved_late, "it ran on what nobody saw: {}", context());
     }
     let open = ["pending", "stale"].contains(&state);
     if promise.approved {
         let ended = ["applied", "failed", "outcome_unknown"].contains(&state) || (open && promise.moved_late);
-        assert!(ended, "approved, and neither run nor known to be lost: {}", about());
+        assert!(ended, "approved, and neither run nor known to be lost: {}", context());
     }
     let quorum = if change["provider"] == "count2" { 2 } else { 1 };
     if !done.is_empty() {
         let votes = change["decisions"].as_array().unwrap();
         let who: BTreeSet<&str> = votes.iter().map(|vote| vote["reviewer"].as_str().unwrap()).collect();
-        assert!(who.len() >= quorum, "it ran with too few votes: {}", about());
+        assert!(who.len() >= quorum, "it ran with too few votes: {}", context());
         let edited = |edit: &Value| edit["by"].as_str().is_some_and(|by| who.contains(by));
         let by_editor = change["edits"].as_array().is_some_and(|edits| edits.iter().any(edited));
-        assert!(quorum == 1 || !by_editor, "an editor's vote was one of two: {}", about());
+        assert!(quorum == 1 || !by_editor, "an editor's vote was one of two: {}", context());
     }
     if promise.edited {
-        assert_eq!(change["arguments"]["value"], format!("{key} as corrected"), "{}", about());
+        assert_eq!(change["arguments"]["value"], format!("{key} as corrected"), "{}", context());
     }
-    assert!(!promise.rejected || state == "rejected", "{}", about());
-    assert!(!promise.withdrawn || state == "withdrawn", "{}", about());
-    assert_eq!(state == "expired", change["provider"] == "brief", "{}", about());
+    assert!(!promise.rejected || state == "rejected", "{}", context());
+    assert!(!promise.withdrawn || state == "withdrawn", "{}", context());
+    assert_eq!(state == "expired", change["provider"] == "brief", "{}", context());
     if let Some(settled) = promise.settled {
-        return assert_eq!(state, settled, "{}", about());
+        return assert_eq!(state, settled, "{}", context());
     }
     let mode = change["arguments"]["mode"].as_str().unwrap();
     match state {
-        "applied" => assert!(done.len() == 1 && ["ok", "slow", "long"].contains(&mode), "{}", about()),
+        "applied" => assert!(done.len() == 1 && ["ok", "slow", "long"].contains(&mode), "{}", context()),
         // Or its gateway lost its lease between the claim and the call.
         "failed" if change["fault"]["message"].as_str().unwrap().contains("before anything was sent") => {
-            assert!(done.is_empty(), "{}", about());
+            assert!(done.is_empty(), "{}", context());
         }
-        "failed" => assert!(done.len() == 1 && mode == "fail", "{}", about()),
+        "failed" => assert!(done.len() == 1 && mode == "fail", "{}", context()),
         // Claimed, and then the gateway or the answer was lost.
         "outcome_unknown" => {}
-        "rejected" | "withdrawn" | "pending" | "stale" | "expired" => assert!(done.is_empty(), "{}", about()),
-        _ => panic!("not at rest: {}", about()),
+        "rejected" | "withdrawn" | "pending" | "stale" | "expired" => assert!(done.is_empty(), "{}", context()),
+        _ => panic!("not at rest: {}", context()),
     }
 }
 
-/// A change that standing rules were given on, and the call after they were revoked: nobody approved either.
+/// Checks a change with standing rules and the call after their revocation: neither was approved.
 fn check_rule(world: &World, promise: &Promise, changes: &[Value], done: &[AppliedCall]) {
     let rule = promise.rule.as_ref().unwrap();
-    let about = || format!("{promise:?}\n{changes:?}\nthe upstream: {done:?}");
-    assert!(changes.len() <= 2 && changes.iter().all(|change| change["state"] == "pending"), "{}", about());
+    let context = || format!("{promise:?}\n{changes:?}\nthe upstream: {done:?}");
+    assert!(changes.len() <= 2 && changes.iter().all(|change| change["state"] == "pending"), "{}", context());
     let most = if rule.denies { 0 } else { rule.sent };
-    assert!((rule.answered..=most).contains(&done.len()), "calls under a standing rule: {}", about());
-    let rules = world.look("/api/rules");
+    assert!((rule.answered..=most).contains(&done.len()), "calls under a standing rule: {}", context());
+    let rules = world.get_as_reviewer("/api/rules");
     for id in &rule.ids {
         let kept = rules["rules"].as_array().unwrap().iter().find(|kept| kept["id"] == id.as_str());
-        let kept = kept.unwrap_or_else(|| panic!("the rule {id} was promised and is gone: {}", about()));
+        let kept = kept.unwrap_or_else(|| panic!("the rule {id} was promised and is gone: {}", context()));
         let revoked = rule.revoked.contains(id);
         assert!(!revoked || kept["revokedAt"].is_string(), "revoked, and yet in force: {kept}");
     }
 }
 
-/// The same as a task, by its id and long after.
-fn task(world: &World, change: &Value) {
+/// Reads the change as a task, long after its end.
+fn check_task(world: &World, change: &Value) {
     let id = change["id"].as_str().unwrap();
     let answer = world.rpc("tasks/get", id, json!({"taskId": id}), true);
     let task = &answer.body["result"];
     let status = match change["state"].as_str().unwrap() {
-        // What was settled as failed has no result of the tool.
+        // A change settled as failed has no result of the tool.
         "failed" if !change["result"].is_object() => "failed",
         "applied" | "rejected" | "failed" => "completed",
         "withdrawn" => "cancelled",
@@ -237,19 +237,19 @@ fn task(world: &World, change: &Value) {
     }
 }
 
-/// A person looks at the upstream and says how it ended.
+/// Settles the outcome as a person who has looked at the upstream.
 fn settle(world: &World, change: &Value, ran: bool) {
     let outcome = if ran { "applied" } else { "failed" };
     let path = format!("/api/changes/{}/settle", change["id"].as_str().unwrap());
     let body = json!({"outcome": outcome, "comment": "the upstream's own ledger", "version": change["version"]});
-    // Not while the call might still go out.
+    // Not while the call might still be sent.
     let answer = support::eventually("it is settled", || {
         world.review(1, &path, &body).filter(|answer| answer.body["settleAfter"].is_null())
     });
     assert_eq!((answer.status, answer.body["state"].as_str()), (200, Some(outcome)), "{}", answer.body);
 }
 
-/// Each change begins once, its versions rise by one, and it is claimed at most once.
+/// Checks that each change begins once, its versions rise by one, and it is claimed at most once.
 fn check_transitions(stored: &[FeedTransition]) {
     let mut versions: BTreeMap<&str, u64> = BTreeMap::new();
     let mut claimed: BTreeSet<&str> = BTreeSet::new();
@@ -262,11 +262,11 @@ fn check_transitions(stored: &[FeedTransition]) {
     }
 }
 
-fn all(world: &World) -> Vec<Value> {
+fn all_changes(world: &World) -> Vec<Value> {
     let mut all = Vec::new();
     let mut path = "/api/changes?limit=200".to_owned();
     loop {
-        let page = world.look(&path);
+        let page = world.get_as_reviewer(&path);
         all.extend(page["changes"].as_array().unwrap().iter().cloned());
         let Some(cursor) = page["nextCursor"].as_str() else { return all };
         path = format!("/api/changes?limit=200&cursor={cursor}");

@@ -1,4 +1,4 @@
-//! A subscriber that comes back after every crash with the last id that it saw.
+//! A subscriber that resumes after every crash from the last id that it saw.
 
 use std::{
     net::SocketAddr,
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::world::World;
 use support::http::Conn;
 
-/// What was told of one transition.
+/// A transition that the feed reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedTransition {
     pub seq: u64,
@@ -25,30 +25,31 @@ pub struct FeedTransition {
 
 #[derive(Default)]
 pub struct Subscriber {
-    pub told: Mutex<Vec<FeedTransition>>,
+    pub received: Mutex<Vec<FeedTransition>>,
     pub ended: AtomicBool,
 }
 
 impl Subscriber {
-    /// Until [`Subscriber::ended`] is set.
+    /// Follows the feed until [`Subscriber::ended`] is set.
     pub fn run(&self, world: &World) {
         while !self.ended.load(Ordering::SeqCst) {
-            let last = self.told.lock().unwrap().last().map_or(0, |told| told.seq);
+            let last = self.received.lock().unwrap().last().map_or(0, |told| told.seq);
             let Some(mut conn) = open(world, Some(last)) else {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
             while let Some(event) = conn.event_within(Duration::from_millis(700)) {
                 if let Some(id) = &event.id {
-                    self.hear(id.parse().unwrap(), &event.json());
+                    self.record(id.parse().unwrap(), &event.json());
                 }
             }
         }
     }
 
-    /// Every number once, in order, without a gap: a gateway that forgot what it told would use a number again.
-    fn hear(&self, id: u64, event: &Value) {
-        let mut told = self.told.lock().unwrap();
+    /// Checks that every number comes once, in order and without a gap: a gateway that forgot an event would reuse its
+    /// number.
+    fn record(&self, id: u64, event: &Value) {
+        let mut told = self.received.lock().unwrap();
         let last = told.last().map_or(0, |told| told.seq);
         assert_eq!(id, last + 1, "the feed has a gap or repeats itself: {event}");
         told.push(FeedTransition::read(id, event));
@@ -81,8 +82,8 @@ fn open_at(world: &World, address: SocketAddr, last: Option<u64>) -> Option<Conn
     (conn.try_head()?.status == 200).then_some(conn)
 }
 
-/// The number of the last event. All gateways are up: the one at which it happened knows of it, others hear of it a moment
-/// later.
+/// Returns the number of the last event. All gateways are up; the one with the event knows it first, and the others a
+/// moment later.
 pub fn head(world: &World) -> u64 {
     let of = |port: &AtomicU16| {
         let address = ([127, 0, 0, 1], port.load(Ordering::SeqCst)).into();
@@ -93,7 +94,7 @@ pub fn head(world: &World) -> u64 {
     world.ports.iter().map(of).max().unwrap()
 }
 
-/// The whole feed, as it is stored in the end.
+/// Returns the whole feed as stored in the end.
 pub fn replay(world: &World, until: u64) -> Vec<FeedTransition> {
     let mut conn = open(world, Some(0)).expect("the feed");
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Starts gateways on what the last one left, and ends them the hard way.
+//! Starts gateways on the last one's data, and ends them the hard way.
 
 use std::{
     collections::BTreeMap,
@@ -9,42 +9,42 @@ use std::{
 use countersign_runtime::crash::CRASH_POINTS;
 
 use super::{chance::Chance, plan::Plan, world::World};
-use support::{self, Gateway, Options, PATIENCE, Process, listening, postgres};
+use support::{self, Gateway, MAX_WAIT, Options, Process, postgres, wait_until_ready};
 
 pub struct Killer<'a> {
     world: &'a World,
     chance: Chance,
-    /// How often the gateway ended itself at each point.
+    /// The number of times that the gateway killed itself at each point.
     pub points: BTreeMap<&'static str, usize>,
-    /// SIGKILL while it served, while it started, and while it ended in order.
-    pub at_random: usize,
-    pub during_start: usize,
-    pub during_end: usize,
-    /// How often the store's server crashed under a gateway that lived on.
-    pub servers: usize,
-    /// So many kills are wanted.
-    pub enough: usize,
+    /// SIGKILLs while serving, while starting, and while shutting down.
+    pub random_kills: usize,
+    pub start_kills: usize,
+    pub end_kills: usize,
+    /// The number of crashes of the store's server that the gateway survived.
+    pub server_crashes: usize,
+    /// The minimum number of kills.
+    pub target_kills: usize,
     last: Option<Process>,
-    /// The audit trail's head after the last kill: it must still be in the trail after the next.
+    /// The audit trail's head after the last kill, which must still be in the trail after the next.
     head: Option<String>,
 }
 
-/// Points that a run of this kind passes.
+/// Returns the points that a run of this kind passes.
 pub fn reachable() -> impl Iterator<Item = &'static str> {
     CRASH_POINTS.iter().copied().filter(|point| !point.contains("prune"))
 }
 
 #[derive(Debug)]
 enum Kill {
-    /// At a named point's n-th passage.
+    /// A kill at the n-th passage of a named point.
     Point(&'static str, u64),
-    /// So long after it listens and so many changes were proposed, if that many come.
+    /// A kill that long after it listens, or after so many proposals.
     Random(Duration, usize),
-    /// So long after its start, whether it listens or not.
+    /// A kill that long after its start, whether it listens or not.
     Start(Duration),
-    /// So long after it listens the server of its store crashes, and is there again so long after that.
+    /// A crash of the store's server that long after the gateway listens, and a restart that much later.
     Server(Duration, Duration),
-    /// So long after it listens it is told to end, and so long after that it is killed.
+    /// A SIGTERM that long after it listens, and a kill that much later.
     End(Duration, Duration),
 }
 
@@ -52,70 +52,81 @@ impl<'a> Killer<'a> {
     pub fn new(world: &'a World, chance: Chance, enough: usize) -> Self {
         let points = BTreeMap::new();
         let (at_random, during_start, during_end, servers) = (0, 0, 0, 0);
-        Self { world, chance, points, at_random, during_start, during_end, servers, enough, last: None, head: None }
+        Self {
+            world,
+            chance,
+            points,
+            random_kills: at_random,
+            start_kills: during_start,
+            end_kills: during_end,
+            server_crashes: servers,
+            target_kills: enough,
+            last: None,
+            head: None,
+        }
     }
 
     pub fn kills(&self) -> usize {
-        self.at_points() + self.at_random + self.during_start + self.during_end
+        self.at_points() + self.random_kills + self.start_kills + self.end_kills
     }
 
     pub fn at_points(&self) -> usize {
         self.points.values().sum()
     }
 
-    /// Points that no gateway has ended at yet.
+    /// Returns the points at which no gateway has ended yet.
     pub fn missing(&self) -> Vec<&'static str> {
         reachable().filter(|point| !self.points.contains_key(point)).collect()
     }
 
-    /// One gateway's life.
-    pub fn round(&mut self) {
+    /// Runs one gateway from its start to its end.
+    pub fn run_life(&mut self) {
         let (began, plan) = (Instant::now(), self.choose_kill());
         let name = format!("{plan:?}");
         match plan {
             Kill::Point(point, passage) => {
                 let passage = passage.to_string();
                 let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
-                *self.world.wanted.lock().unwrap() = Plan::reaching_point(point);
+                *self.world.wanted_plan.lock().unwrap() = Plan::reaching_point(point);
                 let mut process = self.start(env);
-                if self.ended(&mut process, PATIENCE / 2) {
+                if self.has_ended(&mut process, MAX_WAIT / 2) {
                     *self.points.entry(point).or_default() += 1;
                 } else {
-                    // Nobody came that way.
+                    // Nothing passed the point.
                     self.kill(process);
-                    self.at_random += 1;
+                    self.random_kills += 1;
                 }
-                *self.world.wanted.lock().unwrap() = None;
+                *self.world.wanted_plan.lock().unwrap() = None;
             }
             Kill::Random(after, more) => {
                 let process = self.start(Vec::new());
                 let proposed = || self.world.proposed.load(Ordering::SeqCst);
-                let (end, enough) = (Instant::now() + PATIENCE / 2, proposed() + more);
-                while proposed() < enough && Instant::now() < end && !self.world.enough.load(Ordering::SeqCst) {
+                let (end, enough) = (Instant::now() + MAX_WAIT / 2, proposed() + more);
+                while proposed() < enough && Instant::now() < end && !self.world.has_enough.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 std::thread::sleep(after);
                 self.kill(process);
-                self.at_random += 1;
+                self.random_kills += 1;
             }
             Kill::Start(after) => {
                 let process = self.spawn(Vec::new());
                 std::thread::sleep(after);
                 self.kill(process);
-                self.during_start += 1;
+                self.start_kills += 1;
             }
             Kill::Server(after, then) => {
                 let process = self.start(Vec::new());
                 for pause in [after, then, after] {
                     std::thread::sleep(pause);
-                    postgres::shared().halt();
+                    postgres::shared_server().halt();
                     std::thread::sleep(then);
-                    postgres::shared().launch();
-                    self.servers += 1;
+                    postgres::shared_server().restart();
+                    self.server_crashes += 1;
                 }
                 std::thread::sleep(after);
                 self.kill(process);
-                self.at_random += 1;
+                self.random_kills += 1;
             }
             Kill::End(after, then) => {
                 let process = self.start(Vec::new());
@@ -123,7 +134,7 @@ impl<'a> Killer<'a> {
                 process.terminate();
                 std::thread::sleep(then);
                 self.kill(process);
-                self.during_end += 1;
+                self.end_kills += 1;
             }
         }
         self.world.ports[0].store(0, Ordering::SeqCst);
@@ -134,25 +145,25 @@ impl<'a> Killer<'a> {
         }
     }
 
-    /// Each point once; then whatever comes.
+    /// Chooses each point once, and random kills afterwards.
     fn choose_kill(&mut self) -> Kill {
         let what = self.chance.below(20);
         let passage = 1 + self.chance.below(8);
         if let Some(point) = self.missing().first().filter(|_| what < 17) {
             return Kill::Point(point, passage.min(3));
         }
-        // Once there were enough kills, more changes for each.
-        let most = if self.kills() < self.enough { 20 } else { 120 };
+        // With enough kills, more changes happen in each life.
+        let most = if self.kills() < self.target_kills { 20 } else { 120 };
         let more = usize::try_from(self.chance.below(most)).unwrap();
-        // With enough kills, most of what is left is work.
-        let what = if self.kills() < self.enough { what } else { what.max(9) };
+        // With enough kills, the rest is mostly work.
+        let what = if self.kills() < self.target_kills { what } else { what.max(9) };
         let mut some = |most| Duration::from_millis(1 + self.chance.below(most));
         match what {
             0..9 => {
                 let points: Vec<_> = reachable().collect();
                 Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)
             }
-            9..13 if postgres::is_asked_for() => Kill::Server(some(400), some(400)),
+            9..13 if postgres::is_enabled() => Kill::Server(some(400), some(400)),
             9..16 => Kill::Random(some(400), more),
             16..18 => Kill::End(some(500), some(150)),
             _ => Kill::Start(some(250)),
@@ -164,23 +175,23 @@ impl<'a> Killer<'a> {
         self.last = Some(process);
     }
 
-    /// In order: the last one.
+    /// Ends the last gateway with SIGTERM.
     pub fn stop(&mut self) {
         let mut process = self.last.take().unwrap();
         process.terminate();
-        assert!(process.ended().success(), "{}", self.world.log());
+        assert!(process.wait_for_exit().success(), "{}", self.world.log());
     }
 
-    /// Whoever starts on what a crash has left comes up, and at once.
+    /// Starts a gateway on the data of a crash, which must come up at once.
     fn start(&mut self, env: Vec<(&'static str, &str)>) -> Process {
         for _ in 0..3 {
             let mut process = self.spawn(env.clone());
-            if let Some(port) = listening(&mut process, &self.world.data()) {
+            if let Some(port) = wait_until_ready(&mut process, &self.world.data()) {
                 self.world.lives.fetch_add(1, Ordering::SeqCst);
                 self.world.ports[0].store(port, Ordering::SeqCst);
                 return process;
             }
-            // An armed one may have ended itself already, while it recovered.
+            // An armed gateway may have killed itself during recovery.
             let status = process.0.try_wait().unwrap();
             if !env.is_empty() && status.is_some_and(|status| status.code().is_none()) {
                 return process;
@@ -198,12 +209,12 @@ impl<'a> Killer<'a> {
     }
 
     fn kill(&self, mut process: Process) {
-        // Nobody is sent there any more once it is dead, and not a moment earlier.
+        // Its port is withdrawn once it is dead, and not earlier.
         support::signal(process.0.id(), rustix::process::Signal::KILL);
         process.0.wait().unwrap();
     }
 
-    fn ended(&self, process: &mut Process, within: Duration) -> bool {
+    fn has_ended(&self, process: &mut Process, within: Duration) -> bool {
         let end = Instant::now() + within;
         while Instant::now() < end {
             if let Some(status) = process.0.try_wait().unwrap() {
@@ -215,8 +226,8 @@ impl<'a> Killer<'a> {
         false
     }
 
-    /// The trail of what the killed one left holds, and goes on from where the one before it ended. Answers how many
-    /// entries it has, and its head.
+    /// Checks that the trail continues from where the previous gateway left it; returns the number of entries and the
+    /// head.
     pub fn verify(&mut self) -> (u64, String) {
         let data = self.world.data();
         let mut arguments = vec!["audit", "verify", "--data", data.to_str().unwrap()];

@@ -59,8 +59,8 @@ struct StopOnDrop<'a>(&'a Subscriber, &'a World);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::SeqCst);
-        self.1.enough.store(true, Ordering::SeqCst);
-        self.1.over.store(true, Ordering::SeqCst);
+        self.1.has_enough.store(true, Ordering::SeqCst);
+        self.1.is_over.store(true, Ordering::SeqCst);
     }
 }
 
@@ -82,20 +82,20 @@ fn run_proof(size: &RunSize) {
         let broken = || workers.iter().any(std::thread::ScopedJoinHandle::is_finished) || listening.is_finished();
         let proposed = || world.proposed.load(Ordering::SeqCst);
         while (killer.kills() < size.kills || proposed() < size.changes || !killer.missing().is_empty()) && !broken() {
-            killer.round();
+            killer.run_life();
         }
         let early = broken();
-        world.enough.store(true, Ordering::SeqCst);
+        world.has_enough.store(true, Ordering::SeqCst);
         // Work in progress completes while the killing continues for a while.
         if !early {
-            killer.round();
+            killer.run_life();
         }
         killer.start_for_good();
         let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         if results.iter().all(Result::is_ok) && !early {
             let end = checks::wait_until_settled(&world);
             support::eventually("the subscriber has heard everything", || {
-                (listening.is_finished() || subscriber.told.lock().unwrap().len() as u64 >= end).then_some(())
+                (listening.is_finished() || subscriber.received.lock().unwrap().len() as u64 >= end).then_some(())
             });
         }
         subscriber.ended.store(true, Ordering::SeqCst);
@@ -105,7 +105,7 @@ fn run_proof(size: &RunSize) {
         }
         heard.unwrap_or_else(|_| panic!("the subscriber failed:\n{}", world.log()));
     });
-    let told = subscriber.told.into_inner().unwrap();
+    let told = subscriber.received.into_inner().unwrap();
     let found = checks::check_everything(&world, &told);
     killer.stop();
     let (entries, head) = killer.verify();
@@ -115,12 +115,12 @@ fn run_proof(size: &RunSize) {
         "kills {kills} ({} at {} named points, {} at random, {} during the start, {} during the end)",
         killer.at_points(),
         killer.points.len(),
-        killer.at_random,
-        killer.during_start,
-        killer.during_end,
+        killer.random_kills,
+        killer.start_kills,
+        killer.end_kills,
     );
-    if support::postgres::is_asked_for() {
-        println!("crashes of the store's server under a gateway that lived on: {}", killer.servers);
+    if support::postgres::is_enabled() {
+        println!("crashes of the store's server under a gateway that lived on: {}", killer.server_crashes);
     }
     println!(
         "upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, withdrawn {}, \

@@ -1,30 +1,30 @@
-//! What an agent and its reviewers do with one change, and which of it brings a gateway past a named point.
+//! The courses of a change: the steps of its agent and reviewers, and the plans that bring a gateway past a named point.
 
 use super::chance::Chance;
 
-/// What becomes of a change, if its reviewers have their way.
+/// The intended course of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     Approve,
     Edit,
-    /// Approved, taken back, and then approved again, rejected, or left.
+    /// Approved, undone, and then approved again, rejected, or left.
     Undo,
     Reject,
     Withdraw,
     Leave,
-    /// Its target moves before it is approved.
+    /// Its target changes before the approval.
     Move,
-    /// Its target moves after it is approved, within the time in which that may be undone.
+    /// Its target changes after the approval, within the undo time.
     MoveLate,
-    /// Its target moves, and somebody asks for the new diff.
+    /// Its target changes, and a reviewer refreshes the diff.
     Refresh,
     /// Nobody decides in time.
     Expire,
-    /// Its answer is lost, and a person says how it ended.
+    /// Its answer is lost, and a person settles the outcome.
     Settle,
-    /// Proposed as a task, and taken back as one or approved.
+    /// Proposed as a task, and cancelled as one or approved.
     Task,
-    /// A standing rule is given on it, used, and revoked.
+    /// A standing rule is created from it, used, and revoked.
     Rule,
 }
 
@@ -47,7 +47,7 @@ impl Plan {
         }
     }
 
-    /// What brings a gateway there; `None` where everything does.
+    /// Returns the plan that brings a gateway past the point; `None` if every plan does.
     pub fn reaching_point(point: &str) -> Option<Self> {
         Some(match point {
             "before_edit" | "after_edit" => Self::Edit,
@@ -62,7 +62,7 @@ impl Plan {
         })
     }
 
-    /// The server's name of the tool for it.
+    /// Returns the server's name of the tool for this plan.
     pub fn server(self, chance: &mut Chance) -> String {
         match self {
             Self::Undo => "undo".into(),
@@ -73,7 +73,7 @@ impl Plan {
         }
     }
 
-    /// How the upstream is to answer.
+    /// Returns how the upstream answers.
     pub fn mode(self, chance: &mut Chance) -> &'static str {
         match (self, chance.below(20)) {
             (Self::Settle, _) => "lost",

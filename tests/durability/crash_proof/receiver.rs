@@ -1,4 +1,4 @@
-//! A receiver of a webhook: takes what comes, sometimes refuses it, sometimes takes it and hangs up.
+//! A webhook receiver that sometimes refuses a delivery, and sometimes accepts it and hangs up.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,15 +12,15 @@ use super::{feed::FeedTransition, wire, world::World};
 
 pub struct Receiver {
     pub url: String,
-    /// What it took, in the order in which it came, whether the gateway heard of that or not.
+    /// Accepted deliveries in the order of their arrival, whether or not the gateway got the answer.
     taken: Arc<Mutex<Vec<(Instant, FeedTransition)>>>,
 }
 
 impl Receiver {
-    /// Refuses one request in so many, and hangs up in answer to one in so many others.
+    /// Refuses one request in so many, and hangs up on one in so many others.
     pub fn start(refused: u64, unanswered: u64) -> Self {
-        let taken: Arc<Mutex<Vec<(Instant, FeedTransition)>>> = Arc::default();
-        let (keeps, requests) = (Arc::clone(&taken), Mutex::new(0_u64));
+        let received: Arc<Mutex<Vec<(Instant, FeedTransition)>>> = Arc::default();
+        let (keeps, requests) = (Arc::clone(&received), Mutex::new(0_u64));
         let port = wire::serve(move |_, body| {
             let event: Value = serde_json::from_str(body).unwrap();
             let seq = event["seq"].as_u64().unwrap();
@@ -32,11 +32,11 @@ impl Receiver {
             keeps.lock().unwrap().push((Instant::now(), FeedTransition::read(seq, &event)));
             (!requests.is_multiple_of(unanswered)).then(|| (200, String::new()))
         });
-        Self { url: format!("http://127.0.0.1:{port}/"), taken }
+        Self { url: format!("http://127.0.0.1:{port}/"), taken: received }
     }
 
-    /// Everything of a change that the feed has arrived, once or more often, and never in another order; answers how many
-    /// deliveries arrived, and how many of them again.
+    /// Checks that all events of each change arrived, possibly repeatedly, but never in another order; returns the
+    /// number of deliveries and of repeats.
     pub fn check(&self, stored: &[FeedTransition], world: &World) -> (usize, usize) {
         let taken = self.taken.lock().unwrap();
         let mut last: BTreeMap<&str, u64> = BTreeMap::new();
@@ -58,11 +58,12 @@ impl Receiver {
         (taken.len(), taken.len() - arrived.len())
     }
 
-    /// When all that is of the same change came, what was done to the gateways meanwhile, and what they say.
+    /// Describes the deliveries of one change, the faults in the meantime, and the gateways' own reports.
     fn describe(told: &FeedTransition, taken: &[(Instant, FeedTransition)], world: &World) -> String {
         let of_it = taken.iter().filter(|(_, other)| other.change == told.change);
-        let came: Vec<String> =
-            of_it.map(|(at, told)| format!("{} {} at {:.3} s", told.seq, told.kind, world.since(*at))).collect();
+        let came: Vec<String> = of_it
+            .map(|(at, told)| format!("{} {} at {:.3} s", told.seq, told.kind, world.seconds_since_start(*at)))
+            .collect();
         format!("{came:#?}\n{:#?}\n{}", world.trace.lock().unwrap(), world.log())
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{
     agent::Agent,
     chance::Chance,
-    worker::{again, propose, rest},
+    worker::{expect_retryable, pause, propose},
     world::{RulePromise, World},
 };
 
@@ -16,7 +16,7 @@ const MAX_TRIES: usize = 4000;
 /// Creates, uses and revokes a rule on a pending change, which itself is never approved.
 pub fn give_use_and_revoke(world: &World, change: &str, key: &str, arguments: &Value, chance: &mut Chance) {
     let denies = chance.below(3) == 0;
-    world.note(key, |promise| promise.rule = Some(RulePromise { denies, ..RulePromise::default() }));
+    world.update_promise(key, |promise| promise.rule = Some(RulePromise { denies, ..RulePromise::default() }));
     give_rule(world, change, key, denies);
     call_under_rule(world, key, arguments, denies);
     revoke_rule(world, change, key);
@@ -27,12 +27,12 @@ pub fn give_use_and_revoke(world: &World, change: &str, key: &str, arguments: &V
 }
 
 fn note(world: &World, key: &str, change: impl FnOnce(&mut RulePromise)) {
-    world.note(key, |promise| change(promise.rule.as_mut().unwrap()));
+    world.update_promise(key, |promise| change(promise.rule.as_mut().unwrap()));
 }
 
 /// Returns the rules of that change that are in force.
 fn in_force(world: &World, change: &str) -> Vec<String> {
-    let rules = world.look("/api/rules");
+    let rules = world.get_as_reviewer("/api/rules");
     let of_change = |rule: &&Value| rule["fromChange"] == change && rule["revokedAt"].is_null();
     let rules = rules["rules"].as_array().unwrap().iter().filter(of_change);
     rules.map(|rule| rule["id"].as_str().unwrap().to_owned()).collect()
@@ -56,7 +56,7 @@ fn give_rule(world: &World, change: &str, key: &str, denies: bool) {
                     rule.ids.insert(id);
                 });
             }
-            Some(answer) => again(&answer, "rule"),
+            Some(answer) => expect_retryable(&answer, "rule"),
             None => {}
         }
     }
@@ -70,7 +70,7 @@ fn call_under_rule(world: &World, key: &str, arguments: &Value, denies: bool) {
         match world.ask("POST", "/tools/ruled__apply", &[], arguments) {
             Some(answer) if answer.status == 200 && !denies => return note(world, key, |rule| rule.answered += 1),
             Some(answer) if answer.body["code"] == "POLICY_DENIED" && denies => return,
-            Some(answer) if [404, 429].contains(&answer.status) || answer.status >= 500 => rest(),
+            Some(answer) if [404, 429].contains(&answer.status) || answer.status >= 500 => pause(),
             Some(answer) => panic!("there is a standing rule, and yet: {} {}", answer.status, answer.body),
             None => {}
         }
@@ -85,7 +85,7 @@ fn revoke_rule(world: &World, change: &str, key: &str) {
             Some(answer) if answer.status == 200 => note(world, key, |rule| {
                 rule.revoked.insert(id);
             }),
-            Some(answer) => again(&answer, "revoke"),
+            Some(answer) => expect_retryable(&answer, "revoke"),
             None => {}
         }
     }

@@ -1,5 +1,5 @@
-//! An agent in a session of the handshake era over HTTP: each request goes to another gateway, its stream is taken up again
-//! through another one, and whoever hears 404 initializes anew.
+//! An agent in an HTTP session of the handshake era: each request goes to another gateway, its stream resumes through
+//! another one, and after a 404 it initializes again.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
@@ -20,10 +20,10 @@ pub struct HttpSession {
     stream: Option<Conn>,
     /// The id of the last event of its stream.
     last: Option<String>,
-    /// The ids of all that carried a message.
+    /// The ids of all events with a message.
     seen: BTreeSet<String>,
     followed: FollowedChanges,
-    /// Of its last request.
+    /// The number of its last request.
     number: i64,
 }
 
@@ -36,14 +36,14 @@ impl HttpSession {
         world.ask("POST", "/mcp", &headers, body).filter(|answer| !answer.is_retryable())
     }
 
-    fn gone(&mut self, world: &World) {
+    fn forget_session(&mut self, world: &World) {
         world.sessions.gone.fetch_add(1, Ordering::Relaxed);
         *self = Self { number: self.number, ..Self::default() };
     }
 
-    /// With its stream, from whose beginning on nothing is lost.
-    fn begin(&mut self, world: &World) {
-        let patience = world.patience();
+    /// Initializes a session and opens its stream, from whose beginning on nothing is lost.
+    fn initialize(&mut self, world: &World) {
+        let patience = world.retry_budget();
         while self.id.is_none() {
             if let Some(answer) = self.post(world, &request(0, "initialize", initialize_params(REVISION))) {
                 assert_eq!(answer.status, 200, "{}", answer.body);
@@ -55,27 +55,27 @@ impl HttpSession {
             while self.id.is_some() && self.last.is_none() {
                 self.drop_connection();
                 self.listen(world, Duration::from_millis(500));
-                patience.rest(|| "a stream".into());
+                patience.pause(|| "a stream".into());
             }
-            patience.rest(|| "a session".into());
+            patience.pause(|| "a session".into());
         }
         world.sessions.begun.fetch_add(1, Ordering::Relaxed);
     }
 
     fn initialized(&mut self, world: &World) {
-        let patience = world.patience();
+        let patience = world.retry_budget();
         while self.id.is_some() {
             match self.post(world, &notification("notifications/initialized")) {
                 Some(answer) if answer.status == 202 => return,
-                Some(answer) if answer.status == 404 => self.gone(world),
+                Some(answer) if answer.status == 404 => self.forget_session(world),
                 Some(answer) => panic!("{} {}", answer.status, answer.body),
-                None => patience.rest(|| "an initialized session".into()),
+                None => patience.pause(|| "an initialized session".into()),
             }
         }
     }
 
-    /// Takes its stream up where it was, through another gateway.
-    fn attach(&mut self, world: &World) {
+    /// Resumes its stream through another gateway.
+    fn resume_stream(&mut self, world: &World) {
         let Some(id) = &self.id else { return };
         let Ok(mut conn) = Conn::try_open(world.address()) else { return };
         let mut headers = vec![
@@ -93,8 +93,8 @@ impl HttpSession {
                 }
                 self.stream = Some(conn);
             }
-            Some(404) => self.gone(world),
-            // So much came meanwhile that not all of it is held.
+            Some(404) => self.forget_session(world),
+            // More was missed than the gateway keeps.
             Some(410) => {
                 world.sessions.too_late.fetch_add(1, Ordering::Relaxed);
                 (self.last, self.followed) = (None, FollowedChanges::default());
@@ -107,31 +107,31 @@ impl HttpSession {
 
 impl SessionAgent for HttpSession {
     fn request(&mut self, world: &World, method: &str, params: &Value) -> Value {
-        let patience = world.patience();
+        let patience = world.retry_budget();
         loop {
             if self.id.is_none() {
-                self.begin(world);
+                self.initialize(world);
             }
             self.number += 1;
             match self.post(world, &request(self.number, method, params.clone())) {
-                Some(answer) if answer.status == 404 => self.gone(world),
+                Some(answer) if answer.status == 404 => self.forget_session(world),
                 Some(answer) => return answer.body,
-                None => patience.rest(|| format!("an answer to {method} {params}")),
+                None => patience.pause(|| format!("an answer to {method} {params}")),
             }
         }
     }
 
     fn listen(&mut self, world: &World, time: Duration) {
         if self.stream.is_none() {
-            self.attach(world);
+            self.resume_stream(world);
         }
         let Some(stream) = &mut self.stream else { return };
         while let Some(event) = stream.event_within(time) {
             let Some(id) = event.id.clone() else { continue };
-            // The first of a stream has an id and nothing else.
+            // The first event of a stream has only an id.
             if event.data.as_deref().is_some_and(|data| !data.is_empty()) {
                 assert!(self.seen.insert(id.clone()), "twice in a stream: {event:?}");
-                self.followed.hear(world, &event.json());
+                self.followed.record_update(world, &event.json());
             }
             self.last = Some(id);
         }

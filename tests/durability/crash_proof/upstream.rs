@@ -1,5 +1,5 @@
-//! The upstream that counts: a stateless MCP server on sockets, in the test's own process, so that it outlives every
-//! gateway. What it does is on the disk before it answers.
+//! The counting upstream: a stateless MCP server on raw sockets in the test's process, so that it outlives every
+//! gateway. Its effects are on disk before it answers.
 
 use std::{
     collections::BTreeMap,
@@ -15,26 +15,26 @@ use serde_json::{Value, json};
 use super::wire::{self, Reaction};
 
 const REVISION: &str = "2026-07-28";
-/// The extension.
+/// The extension of tasks.
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 
-/// What it did for one key.
+/// One applied call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedCall {
     pub value: String,
-    /// What was there before.
+    /// The previous value.
     pub base: String,
 }
 
 #[derive(Default)]
 struct State {
-    /// Each call.
-    done: BTreeMap<String, Vec<AppliedCall>>,
+    /// All applied calls by key.
+    applied_calls: BTreeMap<String, Vec<AppliedCall>>,
     texts: BTreeMap<String, String>,
-    /// Which call works at each target now, by its key, and those that came while another one did.
+    /// The running call of each target by its key, and calls that came while another one was running.
     working: BTreeMap<String, String>,
     overlaps: Vec<String>,
-    /// Calls that are held may be answered.
+    /// Set once held calls may be answered.
     released: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Answers its address too.
+    /// Starts the upstream; also returns its address.
     pub fn start(ledger: &Path) -> (Arc<Self>, String) {
         let ledger = File::options().create_new(true).append(true).open(ledger).unwrap();
         let upstream = Arc::new(Self { state: Mutex::default(), ledger: Mutex::new(ledger), release: Condvar::new() });
@@ -54,31 +54,31 @@ impl Upstream {
         (upstream, format!("http://127.0.0.1:{port}/mcp"))
     }
 
-    pub fn done(&self) -> BTreeMap<String, Vec<AppliedCall>> {
-        self.state.lock().unwrap().done.clone()
+    pub fn applied_calls(&self) -> BTreeMap<String, Vec<AppliedCall>> {
+        self.state.lock().unwrap().applied_calls.clone()
     }
 
-    /// Whether the call with this key has not come to its end.
+    /// Returns `true` if the call with this key is still running.
     pub fn is_working_on(&self, key: &str) -> bool {
         self.state.lock().unwrap().working.values().any(|working| working == key)
     }
 
-    /// Calls that came while another one of their target was still at work: who came, and who was there.
+    /// Returns the calls that came while another one of their target was running, with both keys.
     pub fn overlaps(&self) -> Vec<String> {
         self.state.lock().unwrap().overlaps.clone()
     }
 
     pub fn has_applied(&self, key: &str) -> bool {
-        self.state.lock().unwrap().done.contains_key(key)
+        self.state.lock().unwrap().applied_calls.contains_key(key)
     }
 
-    /// Answers the calls that are held, and those that will be.
+    /// Answers the held calls, now and in future.
     pub fn release(&self) {
         self.state.lock().unwrap().released = true;
         self.release.notify_all();
     }
 
-    /// Somebody else alters what a change is about.
+    /// Changes a target from outside.
     pub fn alter(&self, key: &str, text: String) {
         self.state.lock().unwrap().texts.insert(key.to_owned(), text);
     }
@@ -87,7 +87,7 @@ impl Upstream {
         state.texts.get(key).cloned().unwrap_or_else(|| format!("{key} at first"))
     }
 
-    /// Before the answer, on the disk: what was done stays done, whoever is told of it.
+    /// Applies a value on disk before the answer, so that it stays applied whatever happens to the answer.
     fn apply(&self, key: &str, value: &str) {
         let mut ledger = self.ledger.lock().unwrap();
         writeln!(ledger, "{}", json!({"key": key, "value": value})).unwrap();
@@ -95,10 +95,10 @@ impl Upstream {
         let mut state = self.state.lock().unwrap();
         let base = Self::text(&state, key);
         state.texts.insert(key.to_owned(), value.to_owned());
-        state.done.entry(key.to_owned()).or_default().push(AppliedCall { value: value.to_owned(), base });
+        state.applied_calls.entry(key.to_owned()).or_default().push(AppliedCall { value: value.to_owned(), base });
     }
 
-    /// A call begins to work at a target, which nobody else may do before it ends.
+    /// Starts a call at a target, which must be the only one until it ends.
     fn begin(&self, target: &str, key: &str) {
         let mut state = self.state.lock().unwrap();
         if let Some(other) = state.working.insert(target.to_owned(), key.to_owned()) {
@@ -113,7 +113,7 @@ impl Upstream {
         }
     }
 
-    /// Runs on whatever becomes of the connection, and of the gateway.
+    /// Runs to the end whatever happens to the connection or the gateway.
     fn react(self: &Arc<Self>, line: &str, body: &str) -> Reaction {
         if !line.starts_with("POST") {
             return Some((405, String::new()));
@@ -124,7 +124,7 @@ impl Upstream {
         let mut result = match message["method"].as_str().unwrap_or_default() {
             "tasks/get" | "tasks/cancel" => self.task(&message["params"]["taskId"]),
             _ if id.is_null() => return Some((202, String::new())),
-            // Without an answer: it was done, and nobody hears of it.
+            // Applied without an answer, so nobody hears of it.
             "tools/call" => {
                 let server = line.split(' ').nth(1).and_then(|path| path.strip_prefix("/mcp/"));
                 self.run_call(server, &message["params"])?
@@ -154,8 +154,8 @@ impl Upstream {
         task
     }
 
-    /// A call, and the work that it does at its target: a text of `doc`, else the whole server. What a standing rule lets
-    /// through is not kept apart by anybody.
+    /// Runs a call with its effect on its target: a text of `doc`, else the whole server. Calls allowed by a standing
+    /// rule are not serialized.
     fn run_call(self: &Arc<Self>, server: Option<&str>, params: &Value) -> Option<Value> {
         let key = params["arguments"]["key"].as_str().unwrap_or_default().to_owned();
         let target = match server {
@@ -171,7 +171,7 @@ impl Upstream {
         if said.is_some() {
             self.end(&target, &key);
         } else {
-            // The connection breaks, and the work goes on.
+            // The connection breaks, and the call continues.
             let upstream = Arc::clone(self);
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(400));
@@ -185,11 +185,11 @@ impl Upstream {
         let text = |name: &str| params["arguments"][name].as_str().unwrap_or_default();
         let says = |text: &str| json!({"content": [{"type": "text", "text": text}]});
         if params["name"] == "read" {
-            // Some are never answered.
+            // Some calls are never answered.
             if text("key") == "lost" {
                 return None;
             }
-            // And some take until the calls that are held are answered.
+            // Some calls take until held calls are released.
             if text("key") == "later" {
                 let mut task = self.task(&"later".into());
                 task["resultType"] = "task".into();
@@ -199,9 +199,9 @@ impl Upstream {
         }
         self.apply(text("key"), text("value"));
         match text("mode") {
-            // Long enough that a kill often falls into the call.
+            // Long enough that kills often hit the call.
             "slow" => std::thread::sleep(Duration::from_millis(60)),
-            // Longer than a gateway that is killed meanwhile takes to be there again.
+            // Longer than a killed gateway takes to restart.
             "long" => std::thread::sleep(Duration::from_millis(1200)),
             "lost" => return None,
             "held" => drop(self.release.wait_while(self.state.lock().unwrap(), |state| !state.released).unwrap()),

@@ -1,5 +1,5 @@
-//! An agent in a session over WebSocket, which breaks off and comes back through another gateway, with what it has received
-//! so far; whoever hears that the session is gone, or that it is too late, begins another one.
+//! An agent in a WebSocket session, which disconnects and resumes through another gateway with the number of received
+//! frames. If the session is gone, or it is too late, it begins another one.
 
 use std::{
     sync::atomic::Ordering,
@@ -22,14 +22,14 @@ use support::{
 pub struct WsSession {
     ws: Option<Ws>,
     id: Option<String>,
-    /// Frames that came over connections before.
-    before: u64,
+    /// Frames received over earlier connections.
+    received_before: u64,
     followed: FollowedChanges,
-    /// Of its last request.
+    /// The number of its last request.
     number: i64,
 }
 
-/// The next message; `None` when the connection is gone.
+/// Returns the next message; `None` if the connection is gone.
 fn message(ws: &mut Ws) -> Option<Value> {
     loop {
         let frame = ws.any_frame()?;
@@ -42,37 +42,37 @@ fn message(ws: &mut Ws) -> Option<Value> {
 }
 
 impl WsSession {
-    fn gone(&mut self, world: &World) {
+    fn forget_session(&mut self, world: &World) {
         world.sessions.gone.fetch_add(1, Ordering::Relaxed);
         *self = Self { number: self.number, ..Self::default() };
     }
 
-    /// Where it was, or anew.
+    /// Resumes the session, or begins a new one.
     fn connect(&mut self, world: &World) {
-        let patience = world.patience();
+        let patience = world.retry_budget();
         while self.ws.is_none() {
             let path = match &self.id {
-                Some(id) => format!("/ws?session={id}&received={}", self.before),
+                Some(id) => format!("/ws?session={id}&received={}", self.received_before),
                 None => "/ws".into(),
             };
             let conn = Conn::try_open(world.address()).ok();
-            let ws = conn.and_then(|conn| Ws::over(conn, &path, &[("Sec-WebSocket-Protocol", "mcp")]));
+            let ws = conn.and_then(|conn| Ws::open_on(conn, &path, &[("Sec-WebSocket-Protocol", "mcp")]));
             match ws.as_ref().map(|ws| ws.head.status) {
                 Some(101) if self.id.is_some() => {
                     world.sessions.sockets_resumed.fetch_add(1, Ordering::Relaxed);
                     self.ws = ws;
                 }
                 Some(101) => self.begin(world, ws),
-                Some(404) => self.gone(world),
+                Some(404) => self.forget_session(world),
                 Some(410) => {
                     world.sessions.too_late.fetch_add(1, Ordering::Relaxed);
-                    self.gone(world);
+                    self.forget_session(world);
                 }
                 None | Some(429 | 500..) => {}
                 Some(status) => panic!("{path}: {status}\n{}", world.log()),
             }
             if self.ws.is_none() {
-                patience.rest(|| path.clone());
+                patience.pause(|| path.clone());
             }
         }
     }
@@ -82,7 +82,7 @@ impl WsSession {
         ws.send_json(&request(0, "initialize", initialize_params(REVISION)));
         while let Some(message) = message(&mut ws) {
             if message["id"] == 0 {
-                // It took the connection, and began to end: another one is asked.
+                // The gateway accepted the connection and then began to end: another one is tried.
                 if message["error"]["data"]["code"] == "SHUTTING_DOWN" {
                     return;
                 }
@@ -99,7 +99,7 @@ impl WsSession {
 
 impl SessionAgent for WsSession {
     fn request(&mut self, world: &World, method: &str, params: &Value) -> Value {
-        let patience = world.patience();
+        let patience = world.retry_budget();
         loop {
             self.connect(world);
             self.number += 1;
@@ -110,13 +110,13 @@ impl SessionAgent for WsSession {
                     if message["id"] == number && message.get("method").is_none() {
                         return message;
                     }
-                    self.followed.hear(world, &message);
+                    self.followed.record_update(world, &message);
                 }
             }
-            // Whether it arrived, it does not know: it comes back and asks again.
+            // Whether the request arrived is unknown: the agent reconnects and asks again.
             world.unanswered.fetch_add(1, Ordering::Relaxed);
             self.drop_connection();
-            patience.rest(|| format!("an answer to {method} {params}"));
+            patience.pause(|| format!("an answer to {method} {params}"));
         }
     }
 
@@ -126,9 +126,9 @@ impl SessionAgent for WsSession {
         let Some(ws) = &mut self.ws else { return };
         while let Some(arrived) = ws.conn.arrived_within(end.saturating_duration_since(Instant::now())) {
             match (arrived > 0).then(|| ws.any_frame()).flatten() {
-                Some(frame) if frame.opcode == TEXT => self.followed.hear(world, &frame.json()),
+                Some(frame) if frame.opcode == TEXT => self.followed.record_update(world, &frame.json()),
                 Some(frame) if frame.opcode == PING => ws.send_frame(true, PONG, &frame.payload),
-                // It ends: whoever has something to say or to hear comes back.
+                // The gateway is ending: the next use reconnects.
                 _ => return self.drop_connection(),
             }
         }
@@ -136,7 +136,7 @@ impl SessionAgent for WsSession {
 
     fn drop_connection(&mut self) {
         if let Some(ws) = self.ws.take() {
-            self.before += ws.received;
+            self.received_before += ws.received;
         }
     }
 

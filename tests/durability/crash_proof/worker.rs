@@ -1,6 +1,6 @@
-//! Agents and reviewers who do not give up: what got no answer is asked again of the next gateway, as real clients do.
+//! Agents and reviewers that never give up: unanswered requests are repeated at the next gateway, as real clients do.
 //!
-//! They wait for what they asked for before they ask for more, so that what waits to run stays as short as with people.
+//! They wait for their own changes before they propose more, so that the queue stays as short as with people.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -14,25 +14,25 @@ use super::{
     world::{Answer, REVIEWERS, World},
 };
 
-/// So often is a decision tried before something is wrong.
+/// The number of attempts at a decision before something is wrong.
 const MAX_TRIES: usize = 4000;
-/// So often is it looked whether a change has run before the worker turns to other things.
+/// The number of polls for a change's end before the worker turns to other things.
 const MAX_POLLS: usize = 60;
 
-/// Not yet, and no reason to hurry.
-pub fn rest() {
+/// Sleeps for a moment between attempts.
+pub fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Proposes and decides until there is enough.
+/// Proposes and decides until there are enough changes.
 pub fn run(world: &World, name: &str, mut agent: Agent, mut chance: Chance) {
     for n in 0.. {
-        if world.enough.load(Ordering::SeqCst) {
+        if world.has_enough.load(Ordering::SeqCst) {
             return;
         }
-        let wanted = world.wanted.lock().unwrap().filter(|_| chance.below(10) < 7);
+        let wanted = world.wanted_plan.lock().unwrap().filter(|_| chance.below(10) < 7);
         let plan = wanted.unwrap_or_else(|| Plan::any(&mut chance));
-        // What is decided about rules at one of several gateways holds at the others a moment later.
+        // A decision on rules at one gateway takes effect at the others a moment later.
         let plan = if plan == Plan::Rule && world.ports.len() > 1 { Plan::Approve } else { plan };
         run_plan(world, &mut agent, &format!("{name}-{n}"), plan, &mut chance);
     }
@@ -44,9 +44,9 @@ fn run_plan(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mu
     let tool = format!("{}__apply", plan.server(chance));
     let arguments = json!({"key": key, "value": value, "mode": mode});
     let task = plan == Plan::Task;
-    world.note(key, |promise| promise.task = task);
+    world.update_promise(key, |promise| promise.task = task);
     let id = propose(world, agent, &tool, key, &arguments, task, chance);
-    world.named(key, &id);
+    world.record_id(key, &id);
     world.proposed.fetch_add(1, Ordering::SeqCst);
     agent.follow(world, &id);
     match plan {
@@ -69,31 +69,31 @@ fn run_plan(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mu
         }
         Plan::MoveLate => {
             decide(world, &id, key, "approve", chance);
-            world.note(key, |promise| promise.moved_late = true);
+            world.update_promise(key, |promise| promise.moved_late = true);
             world.upstream.alter(key, format!("{key} as altered late"));
             wait_until_run(world, &id, key, plan, chance);
         }
         Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
     agent.catch_up(world, &id, chance);
-    // Sometimes the agent has forgotten that it asked. If there is an answer, it is of the same change, however that
-    // ended.
+    // Sometimes the agent repeats its proposal. If there is an answer, it is about the same change, however that ended.
     if chance.below(10) == 0
         && let Some(answer) = world.ask("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], &arguments)
         && let Some(again) = id_in(&answer.body)
     {
-        world.named(key, &again);
+        world.record_id(key, &again);
     }
 }
 
-/// The id that an answer speaks of.
+/// Returns the id of the change in an answer.
 fn id_in(body: &Value) -> Option<String> {
     let text = body.to_string();
     let start = text.find("chg_")?;
     Some(text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect())
 }
 
-/// In the agent's own way, until there is a change; always with an idempotency key, so that a repeat finds the same one.
+/// Proposes in the agent's own way until there is a change; always with an idempotency key, so that a repeat finds the
+/// same one.
 pub fn propose(
     world: &World,
     agent: &mut Agent,
@@ -109,30 +109,30 @@ pub fn propose(
         let answer = match agent.in_session() {
             Some(session) if !task => Answer::in_session(session.request(world, "tools/call", &params)),
             None if !task && chance.below(2) == 0 => {
-                world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
+                world.ask_until_answered("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
             }
-            // Stateless: only there has a client tasks.
+            // Only stateless clients have tasks.
             _ => world.rpc("tools/call", tool, params, task),
         };
         if let Some(id) = id_in(&answer.body) {
             return id;
         }
-        // Right after a start, the upstream's tools are not there yet.
+        // Right after a start, the upstream's tools are not known yet.
         let text = answer.body.to_string();
         let early = answer.status == 404 || (answer.status == 200 && text.contains("\"error\""));
         assert!(early, "{tool} was refused: {} {text}\n{}", answer.status, world.log());
-        rest();
+        pause();
     }
 }
 
-/// Approves, and waits until it has run.
+/// Approves, and waits until the change has run.
 fn approve(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
     decide(world, id, key, "approve", chance);
     wait_until_run(world, id, key, plan, chance);
 }
 
-/// Waits until it has run, and approves it again where its target moved. Does not wait for ever: what is still under way
-/// is looked at in the end.
+/// Waits until the change has run, and approves it again if its target moved. Does not wait forever: changes in
+/// progress are checked at the end.
 fn wait_until_run(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
     for _ in 0..MAX_POLLS {
         match world.change(id)["state"].as_str().unwrap() {
@@ -144,7 +144,7 @@ fn wait_until_run(world: &World, id: &str, key: &str, plan: Plan, chance: &mut C
     }
 }
 
-/// Until the change is neither pending nor stale, whoever's doing that is.
+/// Decides until the change is neither pending nor stale, whoever made the decision.
 fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance) {
     for _ in 0..MAX_TRIES {
         let change = world.change(id);
@@ -153,7 +153,7 @@ fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance
         }
         if verdict == "approve" {
             let value = change["arguments"]["value"].as_str().unwrap().to_owned();
-            world.note(key, |promise| {
+            world.update_promise(key, |promise| {
                 promise.approval_sent = true;
                 promise.values.insert(value);
             });
@@ -165,34 +165,34 @@ fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance
         let reviewer = others[usize::try_from(chance.below(others.len() as u64)).unwrap()];
         let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/decision"), &body) else { continue };
         match answer.status {
-            // One vote of two.
+            // One of two votes.
             200 if answer.body["state"] == "pending" => {}
-            200 if verdict == "approve" => return world.note(key, |promise| promise.approved = true),
-            200 => return world.note(key, |promise| promise.rejected = true),
-            _ => again(&answer, verdict),
+            200 if verdict == "approve" => return world.update_promise(key, |promise| promise.approved = true),
+            200 => return world.update_promise(key, |promise| promise.rejected = true),
+            _ => expect_retryable(&answer, verdict),
         }
     }
     panic!("{id} could never be decided on: {}", world.change(id));
 }
 
-/// The reviewers whose votes count: nobody's does on what they corrected, where two must approve.
+/// Returns the reviewers whose votes count: with two approvals required, an editor's does not.
 fn others_than_editors(change: &Value) -> Vec<usize> {
     let edited =
         |name: &str| change["edits"].as_array().is_some_and(|edits| edits.iter().any(|edit| edit["by"] == name));
     (0..REVIEWERS.len()).filter(|reviewer| !edited(REVIEWERS[*reviewer])).collect()
 }
 
-/// Somebody was quicker (ourselves, before the crash), voted already, the target moved, or the gateway has only just
-/// started.
-pub fn again(answer: &Answer, what: &str) {
+/// Expects an error that permits another attempt: somebody was faster (ourselves before the crash), or voted already,
+/// the target moved, or the gateway has just started.
+pub fn expect_retryable(answer: &Answer, what: &str) {
     match answer.status {
-        409 | 429 | 500.. => rest(),
-        404 if answer.body["code"] == "TOOL_NOT_FOUND" => rest(),
+        409 | 429 | 500.. => pause(),
+        404 if answer.body["code"] == "TOOL_NOT_FOUND" => pause(),
         _ => panic!("{what}: {} {}", answer.status, answer.body),
     }
 }
 
-/// Approved, and taken back in time, if it was. Then something else becomes of it.
+/// Approves and undoes the approval, if there is time; then continues with another decision.
 fn approve_and_undo(world: &World, id: &str, key: &str, chance: &mut Chance) {
     decide(world, id, key, "approve", chance);
     for _ in 0..MAX_TRIES {
@@ -203,18 +203,18 @@ fn approve_and_undo(world: &World, id: &str, key: &str, chance: &mut Chance) {
             // Too late: it has run, or is about to.
             _ => return,
         }
-        // Each takes back only what they said themselves.
+        // Each reviewer can undo only their own approval.
         let by = REVIEWERS.iter().position(|name| change["decisions"][0]["reviewer"] == *name).unwrap_or(0);
         let body = json!({"version": change["version"]});
-        // From here on, nobody promises that it will run.
-        world.note(key, |promise| promise.approved = false);
+        // From here on, nothing promises that it runs.
+        world.update_promise(key, |promise| promise.approved = false);
         match world.review(by, &format!("/api/changes/{id}/undo"), &body) {
             Some(answer) if answer.status == 200 => break,
-            Some(answer) => again(&answer, "undo"),
+            Some(answer) => expect_retryable(&answer, "undo"),
             None => {}
         }
     }
-    world.note(key, |promise| {
+    world.update_promise(key, |promise| {
         promise.approval_sent = false;
         promise.undone = true;
         promise.values.clear();
@@ -235,7 +235,7 @@ fn refresh(world: &World, id: &str) {
         let body = json!({"version": change["version"]});
         match world.review(0, &format!("/api/changes/{id}/refresh"), &body) {
             Some(answer) if answer.status == 200 => {}
-            Some(answer) => again(&answer, "refresh"),
+            Some(answer) => expect_retryable(&answer, "refresh"),
             None => {}
         }
     }
@@ -243,24 +243,24 @@ fn refresh(world: &World, id: &str) {
 }
 
 fn withdraw(world: &World, id: &str, key: &str) {
-    let answer = world.insist("POST", "/tools/withdraw_change", &[], &json!({"changeId": id}));
+    let answer = world.ask_until_answered("POST", "/tools/withdraw_change", &[], &json!({"changeId": id}));
     assert_eq!(answer.status, 200, "{}", answer.body);
-    world.note(key, |promise| promise.withdrawn = true);
+    world.update_promise(key, |promise| promise.withdrawn = true);
 }
 
-/// As the task that it is.
+/// Cancels the change as a task.
 fn cancel(world: &World, id: &str, key: &str) {
     loop {
         let answer = world.rpc("tasks/cancel", id, json!({"taskId": id}), true);
         if answer.body["result"]["resultType"] == "complete" {
-            return world.note(key, |promise| promise.withdrawn = true);
+            return world.update_promise(key, |promise| promise.withdrawn = true);
         }
         assert!(answer.body["error"]["data"]["code"].is_string(), "{}", answer.body);
-        rest();
+        pause();
     }
 }
 
-/// Other arguments; the key stays, since it is how the upstream counts.
+/// Edits the arguments; the key stays, because the upstream counts by it.
 fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
     let value = format!("{key} as corrected");
     for _ in 0..MAX_TRIES {
@@ -274,18 +274,18 @@ fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
         let reviewer = usize::from(chance.below(2) == 0);
         let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/edit"), &body) else { continue };
         match answer.status {
-            200 => return world.note(key, |promise| promise.edited = true),
-            _ => again(&answer, "edit"),
+            200 => return world.update_promise(key, |promise| promise.edited = true),
+            _ => expect_retryable(&answer, "edit"),
         }
     }
     panic!("{id} could never be edited: {}", world.change(id));
 }
 
-/// A person looks at the upstream, where the call has come to its end, and says how it ended.
+/// Settles the outcome as a person, after the call has ended at the upstream.
 fn settle(world: &World, id: &str, key: &str) {
     support::eventually("the upstream is done with it", || (!world.upstream.is_working_on(key)).then_some(()));
     let outcome = if world.upstream.has_applied(key) { "applied" } else { "failed" };
-    world.note(key, |promise| promise.settled = Some(outcome));
+    world.update_promise(key, |promise| promise.settled = Some(outcome));
     for _ in 0..MAX_TRIES {
         let change = world.change(id);
         if change["state"] != "outcome_unknown" {
@@ -294,7 +294,7 @@ fn settle(world: &World, id: &str, key: &str) {
         let body = json!({"outcome": outcome, "comment": "the upstream's own ledger", "version": change["version"]});
         match world.review(1, &format!("/api/changes/{id}/settle"), &body) {
             Some(answer) if answer.status == 200 => return,
-            Some(answer) => again(&answer, "settle"),
+            Some(answer) => expect_retryable(&answer, "settle"),
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What outlives the gateways: where the current one is, what was asked of any of them, and what they answered.
+//! The state that outlives the gateways: their addresses, the requests sent, and the answers received.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,49 +15,49 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{plan::Plan, receiver::Receiver, upstream::Upstream};
-use support::{PATIENCE, http::Conn};
+use support::{MAX_WAIT, http::Conn};
 
-/// How many names the upstream has for what is proposed most: what goes to one of them runs one after another.
+/// The number of names of the upstream for the most frequent tool; calls to one name run one after another.
 pub const UPSTREAM_NAMES: usize = 4;
 
-/// What a stateless client calls the extension of tasks.
+/// The extension of tasks, as a stateless client declares it.
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 
-/// What the driver knows of one proposal. What was answered is a promise.
+/// The driver's knowledge about one proposal. Every answer is a promise.
 #[derive(Clone, Debug, Default)]
 pub struct Promise {
-    /// Every id that an answer named; a repeat with the same idempotency key must name the same.
+    /// Every id that an answer named; a repeat with the same idempotency key must name the same one.
     pub ids: BTreeSet<String>,
     pub approved: bool,
     pub edited: bool,
-    /// Answered: it will never run.
+    /// An answer confirmed that it will never run.
     pub rejected: bool,
     pub withdrawn: bool,
-    /// An approval was sent, answered or not, and was not taken back.
+    /// An approval was sent, answered or not, and was not undone.
     pub approval_sent: bool,
-    /// An approval was taken back, answered.
+    /// An answer confirmed that an approval was undone.
     pub undone: bool,
-    /// Its target was altered while it was approved: it may be pending again.
+    /// Its target was altered while it was approved, so it may be pending again.
     pub moved_late: bool,
     /// It was proposed as a task.
     pub task: bool,
-    /// How a person settled it.
+    /// The outcome that a person settled.
     pub settled: Option<&'static str>,
-    /// Of a change that a standing rule was given on.
+    /// The standing rule that was created from the change.
     pub rule: Option<RulePromise>,
-    /// Values that a reviewer ever approved, or tried to.
+    /// Values that a reviewer approved, or tried to approve.
     pub values: BTreeSet<String>,
 }
 
-/// What is known of a standing rule and of the calls that it speaks of.
+/// The driver's knowledge about a standing rule and its calls.
 #[derive(Clone, Debug, Default)]
 pub struct RulePromise {
     pub denies: bool,
     /// Rules that an answer named.
     pub ids: BTreeSet<String>,
-    /// Those of them of which an answer said that they are revoked.
+    /// Rules whose revocation an answer confirmed.
     pub revoked: BTreeSet<String>,
-    /// Calls that nobody looked at: those that were sent, and those that were answered.
+    /// Unreviewed calls: the number sent, and the number answered.
     pub sent: usize,
     pub answered: usize,
 }
@@ -67,52 +67,52 @@ pub struct World {
     pub upstream: Arc<Upstream>,
     pub receivers: [Receiver; 2],
     pub reviewers: [String; 3],
-    /// The ports of the gateways that are meant to be up; 0 between two lives of one.
+    /// The ports of the gateways that should be up; 0 between two lives of one.
     pub ports: Vec<AtomicU16>,
-    /// Which of them is asked next.
-    turn: AtomicUsize,
-    /// How many gateways there were.
+    /// The gateway that is asked next.
+    next_gateway: AtomicUsize,
+    /// The number of gateways started so far.
     pub lives: AtomicUsize,
-    /// There will be none any more.
-    pub over: AtomicBool,
-    /// No new proposals; those under way come to their end.
-    pub enough: AtomicBool,
-    /// What the gateway is armed for, and what brings it there.
-    pub wanted: Mutex<Option<Plan>>,
+    /// Set when no gateway will start any more.
+    pub is_over: AtomicBool,
+    /// Set when no new proposals are made; those in progress complete.
+    pub has_enough: AtomicBool,
+    /// The plan that brings the gateway past the point that it is armed for.
+    pub wanted_plan: Mutex<Option<Plan>>,
     pub promises: Mutex<BTreeMap<String, Promise>>,
     pub proposed: AtomicUsize,
     /// Requests that ended without an answer.
     pub unanswered: AtomicUsize,
-    /// What became of the sessions of agents.
+    /// Counters of the agents' sessions.
     pub sessions: Sessions,
     began: Instant,
-    /// What was done to gateways and the database, and when.
+    /// Faults of gateways and the database, with their times.
     pub trace: Mutex<Vec<String>>,
 }
 
-/// How often sessions of agents went on, and did not.
+/// Counters of sessions that continued and that ended.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    /// That were begun, by each agent at first and where the one before was gone.
+    /// Sessions opened: the first of each agent, and replacements.
     pub begun: AtomicUsize,
     pub streams_resumed: AtomicUsize,
     pub sockets_resumed: AtomicUsize,
-    /// Of which an agent heard that they are gone: 404, or `RESUME_TOO_LATE`.
+    /// Sessions that an agent was told are gone: by 404, or by `RESUME_TOO_LATE`.
     pub gone: AtomicUsize,
     pub too_late: AtomicUsize,
-    /// Updates of changes that arrived in them.
+    /// Updates of changes that arrived in sessions.
     pub updates: AtomicUsize,
 }
 
-/// An answer, as far as the driver looks at it.
+/// The parts of an answer that the driver uses.
 pub struct Answer {
     pub status: u16,
     pub body: Value,
-    /// Of a session that it opens.
+    /// The id of the session that it opens.
     pub session: Option<String>,
 }
 
-/// What is tried again and again over all faults, but not for ever.
+/// Bounds the repetition of a request over all faults.
 pub struct RetryBudget<'a> {
     world: &'a World,
     began: Instant,
@@ -120,38 +120,38 @@ pub struct RetryBudget<'a> {
 }
 
 impl RetryBudget<'_> {
-    /// Waits a little before the next try.
-    pub fn rest(&self, what: impl Fn() -> String) {
-        // Many gateways had the time for it, or one had very much.
+    /// Waits a little before the next attempt.
+    pub fn pause(&self, what: impl Fn() -> String) {
+        // Either many gateways had the time for it, or one had a long time.
         let many = self.world.lives.load(Ordering::SeqCst) > self.lives + 30;
-        let most = if many { PATIENCE * 6 } else { PATIENCE * 30 };
+        let most = if many { MAX_WAIT * 6 } else { MAX_WAIT * 30 };
         assert!(self.began.elapsed() < most, "never: {}\n{}", what(), self.world.log());
-        assert!(!self.world.over.load(Ordering::SeqCst), "too late: {}", what());
+        assert!(!self.world.is_over.load(Ordering::SeqCst), "too late: {}", what());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 impl Answer {
-    /// What came in a session, whose answers say themselves whether they are errors.
+    /// Builds an answer from a session's message, which itself says whether it is an error.
     pub fn in_session(body: Value) -> Self {
         Self { status: 200, body, session: None }
     }
 
-    /// The gateway could not do it now.
+    /// Returns `true` if the gateway could not do it now.
     pub fn is_retryable(&self) -> bool {
         self.status >= 500 || self.status == 429
     }
 }
 
-/// Three, because whoever corrects what two must approve leaves that to the others.
+/// Three, because the editor of a change that needs two approvals leaves them to the others.
 pub const REVIEWERS: [&str; 3] = ["carol", "dave", "erin"];
 
 impl World {
-    /// So many gateways at a time, of which each keeps its files in a directory of its own.
+    /// Creates a world with so many gateways at a time, each with its own directory.
     pub fn new(gateways: usize, make_keys: impl Fn(&Path, &str) -> String) -> Self {
         let home = tempfile::tempdir().unwrap();
         let (upstream, url) = Upstream::start(&home.path().join("ledger"));
-        // Two, of which each refuses in its own way.
+        // Two receivers, each refusing in its own way.
         let receivers = [Receiver::start(61, 53), Receiver::start(37, 71)];
         let data = home.path().join("data");
         let reviewers = REVIEWERS.map(|name| make_keys(&data, name));
@@ -162,11 +162,11 @@ impl World {
             receivers,
             reviewers,
             ports: (0..gateways).map(|_| AtomicU16::new(0)).collect(),
-            turn: AtomicUsize::new(0),
+            next_gateway: AtomicUsize::new(0),
             lives: AtomicUsize::new(0),
-            over: AtomicBool::new(false),
-            enough: AtomicBool::new(false),
-            wanted: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            has_enough: AtomicBool::new(false),
+            wanted_plan: Mutex::default(),
             promises: Mutex::default(),
             proposed: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
@@ -176,14 +176,14 @@ impl World {
         }
     }
 
-    /// In seconds from the beginning.
-    pub fn since(&self, at: Instant) -> f64 {
+    /// Returns the seconds since the beginning.
+    pub fn seconds_since_start(&self, at: Instant) -> f64 {
         at.duration_since(self.began).as_secs_f64()
     }
 
-    /// Notes it for who wonders what went wrong.
+    /// Records a fault for the analysis of failures.
     pub fn note_fault(&self, what: &str) {
-        self.trace.lock().unwrap().push(format!("{what} at {:.3} s", self.since(Instant::now())));
+        self.trace.lock().unwrap().push(format!("{what} at {:.3} s", self.seconds_since_start(Instant::now())));
     }
 
     pub fn data(&self) -> PathBuf {
@@ -201,28 +201,28 @@ impl World {
         all
     }
 
-    /// Where one of several gateways keeps its files.
+    /// Returns the directory of one of several gateways.
     pub fn node(&self, n: usize) -> PathBuf {
         self.home.path().join(format!("node{n}"))
     }
 
-    /// Where a gateway is, once there is one; of several another one each time.
+    /// Returns the address of a gateway once there is one; of several, another one each time.
     pub fn address(&self) -> SocketAddr {
         loop {
             for _ in &self.ports {
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.ports.len();
+                let turn = self.next_gateway.fetch_add(1, Ordering::Relaxed) % self.ports.len();
                 match self.ports[turn].load(Ordering::SeqCst) {
                     0 => {}
                     port => return ([127, 0, 0, 1], port).into(),
                 }
             }
-            // However long it takes on a slow machine: whoever starts them fails by itself, and says so.
-            assert!(!self.over.load(Ordering::SeqCst), "there is no gateway any more:\n{}", self.log());
+            // However long a start takes on a slow machine: the starter fails by itself and reports it.
+            assert!(!self.is_over.load(Ordering::SeqCst), "there is no gateway any more:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// One request to whichever gateway there is. `None` where no whole answer came.
+    /// Sends one request to any gateway; `None` if no complete answer came.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Option<Answer> {
         let address = self.address();
         let answer = (|| {
@@ -244,23 +244,24 @@ impl World {
         answer
     }
 
-    /// As [`World::ask`], again and again over all crashes until there is an answer.
-    pub fn insist(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
-        let patience = self.patience();
+    /// Sends a request like [`World::ask`], across all crashes, until there is an answer.
+    pub fn ask_until_answered(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let patience = self.retry_budget();
         loop {
-            // Not yet: the upstream's tools are on their way, or the store is overloaded.
+            // Not yet: the upstream's tools are still loading, or the store is overloaded.
             if let Some(answer) = self.ask(method, path, headers, body).filter(|answer| !answer.is_retryable()) {
                 return answer;
             }
-            patience.rest(|| format!("an answer to {method} {path} {body}"));
+            patience.pause(|| format!("an answer to {method} {path} {body}"));
         }
     }
 
-    pub fn patience(&self) -> RetryBudget<'_> {
+    pub fn retry_budget(&self) -> RetryBudget<'_> {
         RetryBudget { world: self, began: Instant::now(), lives: self.lives.load(Ordering::SeqCst) }
     }
 
-    /// A request of an agent that speaks 2026-07-28 and, with `tasks`, declares the extension; answers the result.
+    /// Sends a request of an agent that speaks 2026-07-28 and, with `tasks`, declares the extension; returns the
+    /// result.
     pub fn rpc(&self, method: &str, name: &str, mut params: Value, tasks: bool) -> Answer {
         let extensions = if tasks { json!({"extensions": {TASKS: {}}}) } else { json!({}) };
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
@@ -275,52 +276,56 @@ impl World {
             headers.push(("Mcp-Name", name));
         }
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        self.insist("POST", "/mcp", &headers, &body)
+        self.ask_until_answered("POST", "/mcp", &headers, &body)
     }
 
-    /// A GET by a reviewer.
-    pub fn look(&self, path: &str) -> Value {
+    /// Sends a GET as a reviewer.
+    pub fn get_as_reviewer(&self, path: &str) -> Value {
         let bearer = format!("Bearer {}", self.reviewers[0]);
-        let answer = self.insist("GET", path, &[("Authorization", bearer.as_str())], &Value::Null);
+        let answer = self.ask_until_answered("GET", path, &[("Authorization", bearer.as_str())], &Value::Null);
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer.body
     }
 
-    /// The change as a reviewer sees it. It must be there: somebody was told of it.
+    /// Returns the change as a reviewer sees it. It must exist, because somebody was told of it.
     pub fn change(&self, id: &str) -> Value {
         let bearer = format!("Bearer {}", self.reviewers[0]);
-        let answer =
-            self.insist("GET", &format!("/api/changes/{id}"), &[("Authorization", bearer.as_str())], &Value::Null);
+        let answer = self.ask_until_answered(
+            "GET",
+            &format!("/api/changes/{id}"),
+            &[("Authorization", bearer.as_str())],
+            &Value::Null,
+        );
         assert_eq!(answer.status, 200, "{id} was promised and is not there: {}", answer.body);
         answer.body
     }
 
-    /// A POST by a reviewer, unanswered or not.
+    /// Sends a POST as a reviewer; `None` without an answer.
     pub fn review(&self, reviewer: usize, path: &str, body: &Value) -> Option<Answer> {
         let bearer = format!("Bearer {}", self.reviewers[reviewer]);
         self.ask("POST", path, &[("Authorization", bearer.as_str())], body)
     }
 
-    /// An answer named this change for that proposal.
-    pub fn named(&self, key: &str, id: &str) {
-        self.note(key, |promise| {
+    /// Records that an answer named this change for that proposal.
+    pub fn record_id(&self, key: &str, id: &str) {
+        self.update_promise(key, |promise| {
             promise.ids.insert(id.to_owned());
         });
     }
 
-    pub fn note(&self, key: &str, change: impl FnOnce(&mut Promise)) {
+    pub fn update_promise(&self, key: &str, change: impl FnOnce(&mut Promise)) {
         change(self.promises.lock().unwrap().entry(key.to_owned()).or_default());
     }
 }
 
-/// One upstream under several names, of which it hears. Its failures are on purpose, so nothing is held against it. A call
-/// that is lost holds up its target for as long as it may take: longer than any does.
+/// Configures one upstream under several names. Its failures are deliberate, so its breaker stays closed. A lost call
+/// blocks its target for the longest time that a call may take.
 fn config(url: &str, receivers: &[Receiver; 2]) -> String {
     let hook = |receiver: &Receiver| json!({"url": receiver.url, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
     let server = |name: &str| json!({"url": format!("{url}/{name}"), "timeout": "2s", "breaker": {"threshold": 0}});
     let names = (0..UPSTREAM_NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
     let mut servers: serde_json::Map<String, Value> = names.map(|name| (name.clone(), server(&name))).collect();
-    // Of this one, reviewers see the difference to what is there.
+    // Reviewers see this one as a diff to the current state.
     let recipe = json!({
         "entity": "text",
         "target": "arguments.key",

@@ -1,5 +1,5 @@
-//! What clients see of a rolling restart, of a crash of all nodes and of a frozen node through the balancers whose configurations
-//! are shipped (`config/`). Prints the figures of `docs/cluster.md`.
+//! The effect of a rolling restart, a crash of all nodes, and a frozen node on clients behind the balancers whose
+//! configurations are in `config/`. Prints the figures of `docs/cluster.md`.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     BALANCER, GATEWAYS, Machines,
-    hosts::{Host, inside},
+    hosts::{Host, run_in_namespaces},
     nginx, shipped_file,
 };
 use support::{
@@ -29,10 +29,10 @@ use support::{
 
 const HAPROXY: &str = "10.0.0.31";
 
-/// A balancer that passes over nodes that serve again needs longer: nginx's default `fail_timeout` is 10 s.
+/// A balancer that ignores recovered nodes needs longer: nginx's default `fail_timeout` is 10 s.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
 
-/// HAProxy with this configuration, without TLS and with a socket that answers questions about it.
+/// Starts HAProxy with this configuration, without TLS, and with a socket for status queries.
 fn haproxy(host: &Host, config: &str) -> Process {
     let tls = " ssl crt /etc/haproxy/gateway.example.com.pem alpn h2,http/1.1";
     assert!(config.contains(tls));
@@ -41,23 +41,23 @@ fn haproxy(host: &Host, config: &str) -> Process {
     host.spawn(&["haproxy", "-db", "-f", "/mnt/haproxy.cfg"], &[])
 }
 
-/// Whether HAProxy has found all gateways ready, which it looks at every second.
+/// Returns `true` if HAProxy has found all gateways ready, which it checks every second.
 fn all_are_up(haproxy: &Host) -> bool {
     let Ok(mut socket) = UnixStream::connect(haproxy.mnt().join("haproxy.sock")) else { return false };
     let mut servers = String::new();
     socket.write_all(b"show stat\n").and_then(|()| socket.read_to_string(&mut servers)).unwrap();
     let is_up = |line: &&str| line.starts_with("requests,") && line.split(',').nth(17) == Some("UP");
-    // One of them is the backend itself.
+    // One of the lines is the backend itself.
     servers.lines().filter(is_up).count() == GATEWAYS.len() + 1
 }
 
-/// What became of the requests of one client.
+/// The results of one client's requests.
 #[derive(Debug, Default)]
 struct ClientResult {
     served: usize,
-    /// Answers that the client did not want, by what they were.
+    /// Unwanted answers by their kind.
     failed: BTreeMap<String, usize>,
-    /// The longest time between two requests that were served.
+    /// The longest time between two successful requests.
     gap: Duration,
 }
 
@@ -79,7 +79,7 @@ enum Ask {
 }
 
 impl Ask {
-    /// The status of the answer and, where it is not 200, its text.
+    /// Returns the status of the answer and, if it is not 200, its text.
     fn send(self, balancer: &str, key: &str) -> (u16, String) {
         let Ok(mut conn) = Conn::try_open(SocketAddr::new(balancer.parse().unwrap(), 443)) else {
             return (0, "no connection".to_owned());
@@ -103,8 +103,8 @@ impl Ask {
     }
 }
 
-/// Asks one request after another through a balancer, each by a connection of its own, until told to stop. Counts those that
-/// were served.
+/// Sends one request after another through a balancer, each on a new connection, until told to stop. Counts the
+/// successful ones.
 fn client(
     ask: Ask,
     balancer: &'static str,
@@ -132,8 +132,8 @@ fn client(
     (thread, served)
 }
 
-/// How many nodes live, and the sum of their epochs, which rises whenever one is started.
-fn live(key: &str) -> Option<(usize, u64)> {
+/// Returns how many nodes live, and the sum of their epochs, which rises with every start.
+fn live_nodes(key: &str) -> Option<(usize, u64)> {
     let listed = super::ask("GET", "/api/nodes", key, &[], &Value::Null).filter(|response| response.status == 200)?;
     let nodes = listed.json()["nodes"].as_array()?.clone();
     let live: Vec<u64> =
@@ -143,7 +143,7 @@ fn live(key: &str) -> Option<(usize, u64)> {
 
 #[test]
 fn balancers_survive_rolling_restart_and_frozen_node() {
-    inside("deployment::balancers::balancers_survive_rolling_restart_and_frozen_node", || {
+    run_in_namespaces("deployment::balancers::balancers_survive_rolling_restart_and_frozen_node", || {
         let mut machines = Machines::start();
         let (reviewer, agent) = (machines.key("reviewer", "alice"), machines.key("agent", "robot"));
         let hosts = [machines.lan.host("nginx", BALANCER), machines.lan.host("haproxy", HAPROXY)];
@@ -152,7 +152,7 @@ fn balancers_survive_rolling_restart_and_frozen_node() {
         restart_one_after_another(&mut machines, &hosts[1], &reviewer, &agent);
         kill_all_at_once(&mut machines, &reviewer, &agent);
 
-        // The same, with less to wait for until a node counts as frozen.
+        // The same configuration, with a shorter time until a node counts as frozen.
         drop(balancers);
         let soon = |config: &str| {
             ["40s", "330s", "75s"].iter().fold(config.to_owned(), |config, time| {
@@ -165,21 +165,22 @@ fn balancers_survive_rolling_restart_and_frozen_node() {
     });
 }
 
-/// Whether that gateway itself says that it is ready.
+/// Returns `true` if that gateway itself says that it is ready.
 fn is_ready(gateway: &str) -> bool {
     let Ok(mut conn) = Conn::try_open(SocketAddr::new(gateway.parse().unwrap(), 8080)) else { return false };
     conn.request("GET", "/health", &[("Host", "gateway.example.com")], b"");
     conn.try_response().is_some_and(|response| response.status == 200)
 }
 
-/// Runs the fault while clients ask through both balancers, and prints what they saw of it: for each its reads and calls.
+/// Injects a fault while clients send requests through both balancers; prints and returns the results of reads and
+/// calls for each.
 fn results_during(
     name: &str,
     reviewer: &str,
     agent: &str,
     fault: impl FnOnce(),
 ) -> [(&'static str, ClientResult, ClientResult); 2] {
-    eventually("all gateways serve", || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len()));
+    eventually("all gateways serve", || live_nodes(reviewer).filter(|(count, _)| *count == GATEWAYS.len()));
     eventually("HAProxy serves", || (Ask::Read.send(HAPROXY, reviewer).0 == 200).then_some(()));
     let stop = Arc::new(AtomicBool::new(false));
     let clients = [("nginx", BALANCER), ("HAProxy", HAPROXY)].map(|(name, balancer)| {
@@ -205,20 +206,21 @@ fn results_during(
 }
 
 fn restart_one_after_another(machines: &mut Machines, haproxy: &Host, reviewer: &str, agent: &str) {
-    let all_live = || live(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
+    let all_live = || live_nodes(reviewer).filter(|(count, _)| *count == GATEWAYS.len());
     let seen = results_during("rolling restart", reviewer, agent, || {
         for n in 0..GATEWAYS.len() {
             let (_, before) = eventually("all gateways serve", all_live);
             eventually("HAProxy has them all", || all_are_up(haproxy).then_some(()));
             machines.gateways[n].terminate();
-            assert!(machines.gateways[n].ended().success());
+            assert!(machines.gateways[n].wait_for_exit().success());
             machines.gateways[n] = machines.spawn(n);
             eventually("it serves again", || all_live().filter(|(_, epochs)| *epochs > before));
         }
     });
     for (name, reads, calls) in seen {
         assert!(reads.failed.is_empty(), "{name}: {:?}", reads.failed);
-        // A node that ends refuses new calls until it accepts no more connections; at that moment one may be under way.
+        // An ending node refuses new calls until it accepts no more connections; one call may be in flight at that
+        // moment.
         let is_refused = |text: &String| text.starts_with("503 ") && text.contains("SHUTTING_DOWN");
         let broken: usize = calls.failed.iter().filter(|(text, _)| !is_refused(text)).map(|(_, count)| count).sum();
         assert!(broken <= 2 * GATEWAYS.len(), "{name}: {:?}", calls.failed);
@@ -250,7 +252,7 @@ fn freeze_one(machines: &Machines, reviewer: &str, agent: &str) {
     support::signal(machines.gateways[0].0.id(), rustix::process::Signal::STOP);
     for (ask, key) in [(Ask::Post, reviewer), (Ask::Call, agent)] {
         eventually("nginx gives up", || (ask.send(BALANCER, key).0 == 504).then_some(()));
-        // HAProxy asks the node whether it is there, and then passes it over.
+        // HAProxy checks the node, and then skips it.
         let seen: Vec<u16> = (0..6).map(|_| ask.send(HAPROXY, key).0).collect();
         assert!(seen.iter().all(|status| [200, 504].contains(status)), "{seen:?}");
     }

@@ -1,5 +1,5 @@
-//! Machines of a test: each has a network namespace with an address of its own and names for the others, and directories that
-//! nobody else sees. All of it is in namespaces of the test's own process and ends with that.
+//! Simulated machines: each has a network namespace with its own address and names for the others, and private
+//! directories. Everything is in namespaces of the test's process and ends with it.
 
 use std::{
     fs::File,
@@ -9,13 +9,13 @@ use std::{
 
 use support::{Process, binary};
 
-/// What says that this process is the one in the namespaces.
+/// The variable that marks the process inside the namespaces.
 const INSIDE_VARIABLE: &str = "COUNTERSIGN_TEST_INSIDE";
 
-/// Where the test itself stands in the network.
+/// The address of the test itself.
 const OUTSIDE_ADDRESS: &str = "10.0.0.1/24";
 
-/// Of a machine: what is not there for others. In it, the program lies where it is installed, and `/mnt` is empty.
+/// Prepares a machine: hides others' files, provides the installed program, and leaves `/mnt` empty.
 const MACHINE_SCRIPT: &str = r#"
 set -e
 hostname "$1"
@@ -27,12 +27,13 @@ shift 4
 exec "$@"
 "#;
 
-/// Runs the rest of that test in namespaces of its own. Only root can make those; whoever cannot is told that it is skipped.
-pub fn inside(test: &str, rest: impl FnOnce()) {
+/// Runs the rest of a test in new namespaces. Only root can create those; without root, the test is skipped with a
+/// message.
+pub fn run_in_namespaces(test: &str, rest: impl FnOnce()) {
     if std::env::var_os(INSIDE_VARIABLE).is_some() {
         return rest();
     }
-    // With the first process, all that it started ends.
+    // When the first process ends, so does everything that it started.
     let apart = ["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"];
     if !Command::new("unshare").args(apart).arg("true").status().is_ok_and(|status| status.success()) {
         println!("skipped: only root can give machines a network");
@@ -41,7 +42,7 @@ pub fn inside(test: &str, rest: impl FnOnce()) {
     let mut again = Command::new("unshare");
     again.args(apart).arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture", test]);
     let output = again.env(INSIDE_VARIABLE, "1").stdin(Stdio::null()).output().unwrap();
-    // Printed here, it stands with the failure of this test.
+    // Printed here, so that it appears with the failure of this test.
     println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{test} fails, see above");
 }
@@ -59,7 +60,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// With these names, which all machines know.
+    /// Creates a network whose machines know these names.
     pub fn new(names: &[(&str, &str)]) -> Self {
         std::fs::create_dir_all("/run/netns").unwrap();
         run("mount -t tmpfs tmpfs /run/netns");
@@ -71,7 +72,7 @@ impl Lan {
         Self { home: tempfile::tempdir().unwrap(), names }
     }
 
-    /// A machine at that address, with nothing on it.
+    /// Adds an empty machine at that address.
     pub fn host(&self, name: &str, address: &str) -> Host {
         run(&format!("ip netns add {name}"));
         run(&format!("ip link add {name} type veth peer name eth0 netns {name}"));
@@ -93,12 +94,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// What is before a command that runs in the machine's network, and in nothing else of it.
+    /// Returns the command prefix that runs in the machine's network only.
     pub fn network(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.name]
     }
 
-    /// A command on this machine, with this environment and no other.
+    /// Returns a command on this machine with exactly this environment.
     pub fn command(&self, words: &[&str], env: &[(String, String)]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, "unshare", "--uts", "sh", "-c", MACHINE_SCRIPT, "sh", &self.name]);
@@ -108,14 +109,14 @@ impl Host {
         command
     }
 
-    /// As [`Self::command`], until the test ends.
+    /// Starts a command on this machine that ends with the test.
     pub fn spawn(&self, words: &[&str], env: &[(String, String)]) -> Process {
         let log = File::options().create(true).append(true).open(self.home.join("log")).unwrap();
         let mut command = self.command(words, env);
         Process(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
     }
 
-    /// What the machine sees as `/mnt`.
+    /// Returns the directory that the machine sees as `/mnt`.
     pub fn mnt(&self) -> PathBuf {
         self.home.join("mnt")
     }
@@ -129,7 +130,7 @@ impl Drop for Host {
     }
 }
 
-/// A block of the page in that language which holds these words.
+/// Returns the block of the page in that language that contains these words.
 pub fn snippet(language: &str, words: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster.md");
     let page = std::fs::read_to_string(page).unwrap();

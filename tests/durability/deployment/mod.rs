@@ -11,7 +11,7 @@ use std::{net::SocketAddr, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
-use hosts::{Host, Lan, inside, snippet};
+use hosts::{Host, Lan, run_in_namespaces, snippet};
 use support::{
     Process, binary, eventually,
     http::{Conn, Response},
@@ -121,7 +121,7 @@ fn one_change_through_the_balancer(agent: &str, reviewer: &str) {
 
 #[test]
 fn compose_file_of_the_page_works() {
-    inside("deployment::compose_file_of_the_page_works", || {
+    run_in_namespaces("deployment::compose_file_of_the_page_works", || {
         // As compose does: `$$` is a dollar, and text in braces is a variable.
         let text = snippet("yml", "services:").replace("${DB_PASSWORD}", PASSWORD).replace("$$", "$");
         let compose: Value = serde_saphyr::from_str(&text).unwrap();
@@ -218,7 +218,7 @@ impl Machines {
 
 #[test]
 fn systemd_unit_of_the_page_serves_on_three_machines() {
-    inside("deployment::systemd_unit_of_the_page_serves_on_three_machines", || {
+    run_in_namespaces("deployment::systemd_unit_of_the_page_serves_on_three_machines", || {
         let machines = Machines::start();
         let (reviewer, agent) = (machines.key("reviewer", "alice"), machines.key("agent", "robot"));
         let _balancer = nginx(&machines.lan.host("balancer", BALANCER), &shipped_file("nginx.conf"));

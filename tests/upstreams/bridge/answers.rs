@@ -1,5 +1,5 @@
-//! Answers that do not come from the upstream that was asked, or not this time: kept ones, those of another server while
-//! one is not tried, and those to requests that the gateway does not know.
+//! Tests of answers that do not come from the asked upstream: cached ones, those of a fallback server, and those to
+//! requests that the gateway does not know.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use support::{command, eventually};
 
-fn parsed(text: &str) -> Value {
+fn parse(text: &str) -> Value {
     serde_json::from_str(&text.replace("12345678901234567890123", "1").replace("1e400", "1")).unwrap()
 }
 
@@ -26,12 +26,12 @@ fn caching_pair(client: &str, upstream: &'static str, server: Value) -> Pair {
     Pair::start_with_config(client, upstream, &config, "read", &json!({}))
 }
 
-/// Reads, or calls, so often; how often the upstream was asked, and the last answer.
+/// Repeats a read or call; returns how often the upstream was asked, and the last answer.
 fn repeat(pair: &Pair, method: &str, what: &str, params: &str, meta: &str) -> (usize, Value) {
     let before = pair.upstream.count(what);
     let mut last = Value::Null;
     for _ in 0..3 {
-        last = parsed(&text(&mut pair.start(method, what, params, meta)));
+        last = parse(&text(&mut pair.start(method, what, params, meta)));
     }
     (pair.upstream.count(what) - before, last)
 }
@@ -47,7 +47,7 @@ fn reads_are_cached_for_the_servers_ttl() {
             assert_eq!(last["result"]["contents"][0]["n"], 1.0);
             let ttl = last["result"]["ttlMs"].as_u64();
             assert_eq!(ttl.is_some_and(|ttl| ttl < 3_600_000), pair.is_stateless(), "{last}");
-            // What the key does not know of is asked anew.
+            // Parameters outside the cache key are asked for again.
             for meta in [r#""progressToken":1"#, r#""vendor.example/who":"b""#] {
                 assert_eq!(repeat(&pair, "resources/read", uri, &params, meta).0, 3, "{client} {meta}");
             }
@@ -72,7 +72,7 @@ fn reads_are_cached_for_the_servers_ttl() {
             let value = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{metrics}"));
             assert!(value.trim().parse::<f64>().unwrap() > 0.0, "{value}");
         }
-        // Whoever may write may have changed it.
+        // A write may have changed it.
         text(&mut pair.call("bytes", "", ""));
         text(&mut pair.start("tools/call", "read", &call(0), ""));
         assert_eq!(pair.upstream.count(read), 3, "{client}");
@@ -116,7 +116,7 @@ fn cached_answers_are_private_unless_public() {
     assert_eq!((read("x:ours", None), read("x:ours", Some(&key))), (1, 1));
 }
 
-/// A server whose circuit is open, and one that may stand in for it.
+/// Starts a server with an open circuit, and a fallback server.
 fn pair_with_open_circuit(server: Value, rules: Value) -> (Pair, Arc<Upstream>) {
     let (upstream, spare) = (Upstream::start(STATELESS), Upstream::start(HANDSHAKE));
     let mut first = json!({
@@ -135,7 +135,7 @@ fn pair_with_open_circuit(server: Value, rules: Value) -> (Pair, Arc<Upstream>) 
     });
     pair.upstream.start_failing();
     for _ in 0..2 {
-        let failed = parsed(&text(&mut pair.call("fake__talk", "", "")));
+        let failed = parse(&text(&mut pair.call("fake__talk", "", "")));
         assert_eq!(failed["result"]["isError"], true, "{failed}");
     }
     (pair, spare)
@@ -146,14 +146,14 @@ fn fallback_server_answers_for_an_open_circuit() {
     let (pair, spare) = pair_with_open_circuit(json!({"fallback_text": "later"}), json!([]));
     let got = text(&mut pair.call("fake__bytes", "", ""));
     assert!(got.contains(ODD_RESULT.strip_suffix('}').unwrap()), "{got}");
-    let (_, body) = spare.got(r#""name":"bytes""#, 0);
+    let (_, body) = spare.wait_for_post(r#""name":"bytes""#, 0);
     assert!(body.contains(ARGUMENTS), "{body}");
-    // The plain endpoint goes there too.
+    // The plain endpoint uses the fallback, too.
     let plain = pair.gateway.request("POST", "/tools/fake__bytes", &[mcp::JSON], b"{}");
     assert_eq!((plain.status, spare.count(r#""name":"bytes""#)), (200, 2), "{}", plain.text());
-    // What the other one does not have, and what answers its question, has the text.
+    // A tool that the fallback lacks, or that asks a question, gets the fallback text.
     for (tool, more) in [("fake__error", ""), ("fake__bytes", r#","inputResponses":{}"#)] {
-        let got = parsed(&text(&mut pair.call(tool, more, "")));
+        let got = parse(&text(&mut pair.call(tool, more, "")));
         assert_eq!(got["result"]["content"][0]["text"], "later", "{tool} {got}");
     }
     let plain = pair.gateway.request("POST", "/tools/fake__error", &[mcp::JSON], b"{}");
@@ -169,13 +169,13 @@ fn fallback_obeys_the_policy() {
     ]);
     let (pair, spare) = pair_with_open_circuit(json!({}), rules);
     for tool in ["fake__bytes", "fake__url"] {
-        let refused = parsed(&text(&mut pair.call(tool, "", "")));
+        let refused = parse(&text(&mut pair.call(tool, "", "")));
         let open = refused.to_string().contains("CIRCUIT_OPEN");
         assert_eq!(open, tool == "fake__bytes", "{refused}");
     }
-    let refused = parsed(&text(&mut pair.call("fake__talk", "", "")));
+    let refused = parse(&text(&mut pair.call("fake__talk", "", "")));
     assert!(refused.to_string().contains("CIRCUIT_OPEN"), "{refused}");
-    let pending = parsed(&text(&mut pair.call("fake__slow", "", "")));
+    let pending = parse(&text(&mut pair.call("fake__slow", "", "")));
     assert!(pending.to_string().contains("pending"), "{pending}");
     for tool in ["bytes", "talk", "slow"] {
         assert_eq!(spare.count(&format!(r#""name":"{tool}""#)), 0, "{tool}");
@@ -207,7 +207,7 @@ fn pair_for_extension(client: &str, upstream: &'static str, policy: Value, decla
     Pair::start_with_config(client, upstream, &config, "bytes", &capabilities)
 }
 
-/// The status and the body of the answer, and the upstream's share of the request.
+/// Returns the status and body of the answer, and what the upstream received.
 fn call_extension(pair: &Pair, params: Option<&str>, declares: bool) -> (u16, String) {
     let capabilities = if declares { r#""experimental":{"vendor.example/do":{}}"# } else { "" };
     let envelope = format!(
@@ -234,11 +234,11 @@ fn declared_extension_requests_pass_unchanged() {
         let odd = r#"{ "uri":"x:here","n":1E+2,"z":12345678901234567890123}"#;
         let (status, got) = call_extension(&pair, Some(odd), true);
         assert_eq!((status, got), (200, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{VENDOR}}}"#)), "{era}");
-        let (head, body) = pair.upstream.got("vendor/do", 0);
+        let (head, body) = pair.upstream.wait_for_post("vendor/do", 0);
         assert!(body.contains(odd.strip_suffix('}').unwrap()), "{era}: {body}");
         assert_eq!(head.contains("mcp-method: vendor/do"), era == STATELESS, "{head}");
         assert_eq!(call_extension(&pair, None, true).0, 200);
-        assert_eq!(pair.upstream.got("vendor/do", 1).1.contains("params"), era == STATELESS);
+        assert_eq!(pair.upstream.wait_for_post("vendor/do", 1).1.contains("params"), era == STATELESS);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A server that the gateway is in front of: written on sockets, so that every byte it gets and gives is known.
+//! A scripted upstream on raw sockets, so that every byte in both directions is known.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -8,19 +8,19 @@ use std::{
 
 use serde_json::{Value, json};
 
-use support::PATIENCE;
+use support::MAX_WAIT;
 
 pub const STATELESS: &str = "2026-07-28";
 
-/// What it has seen and what it waits for.
+/// Requests seen so far, and the state that tests change.
 #[derive(Default)]
 struct UpstreamState {
-    /// Every POST that is no part of connecting: its headers in lower case and its body.
+    /// The headers (in lower case) and body of every POST that is not part of connecting.
     posts: Vec<(String, String)>,
-    /// Connections that closed before their answer.
+    /// Connections closed before their answer.
     hung_up: usize,
-    /// Calls are answered with an HTTP status of 500.
-    broken: bool,
+    /// Set to answer calls with the HTTP status 500.
+    fails: bool,
 }
 
 pub struct Upstream {
@@ -30,7 +30,7 @@ pub struct Upstream {
     changed: Condvar,
 }
 
-/// Odd, and to stay so.
+/// Unusual formatting, which must be preserved.
 pub const ODD_RESULT: &str = concat!(
     "{ \"content\":[ {\"type\":\"text\",\"text\":\"x\",\"n\":12345678901234567890123} ],\"vendor\" : {\"z\":1.0,\"a\":1e400},",
     "\"nextCursor\":\"c\",\"structuredContent\":{\"b\":1.50,\"a\":\"\\u0041\"}}"
@@ -57,12 +57,12 @@ impl Upstream {
         upstream
     }
 
-    /// From now on its tools fail, and no fault of theirs.
+    /// Makes all calls fail with a server error.
     pub fn start_failing(&self) {
-        self.note(|seen| seen.broken = true);
+        self.update(|seen| seen.fails = true);
     }
 
-    /// How many POSTs had that text in them.
+    /// Returns how many POSTs contained the text.
     pub fn count(&self, text: &str) -> usize {
         self.seen.lock().unwrap().posts.iter().filter(|(_, body)| body.contains(text)).count()
     }
@@ -71,7 +71,7 @@ impl Upstream {
         self.revision == STATELESS
     }
 
-    /// Waits until `find` gives something.
+    /// Waits until `find` returns a value.
     #[track_caller]
     fn wait<T>(&self, what: &str, find: impl Fn(&UpstreamState) -> Option<T>) -> T {
         let mut seen = self.seen.lock().unwrap();
@@ -79,28 +79,28 @@ impl Upstream {
             if let Some(found) = find(&seen) {
                 return found;
             }
-            let (again, time) = self.changed.wait_timeout(seen, PATIENCE).unwrap();
+            let (again, time) = self.changed.wait_timeout(seen, MAX_WAIT).unwrap();
             assert!(!time.timed_out(), "did not happen: {what}; {:?}", again.posts);
             seen = again;
         }
     }
 
-    /// The headers and body of the `nth` POST with that text in it.
+    /// Waits for the `nth` POST that contains the text; returns its headers and body.
     #[track_caller]
-    pub fn got(&self, text: &str, nth: usize) -> (String, String) {
+    pub fn wait_for_post(&self, text: &str, nth: usize) -> (String, String) {
         self.wait(text, |seen| seen.posts.iter().filter(|(_, body)| body.contains(text)).nth(nth).cloned())
     }
 
-    /// Waits until a call was cancelled in the manner of its era.
+    /// Waits until a call is cancelled in the manner of its era.
     #[track_caller]
-    pub fn cancelled(&self) {
+    pub fn wait_for_cancellation(&self) {
         self.wait("a cancelled call", |seen| {
             let told = seen.posts.iter().any(|(_, body)| body.contains("notifications/cancelled"));
             (if self.is_stateless() { seen.hung_up > 0 } else { told }).then_some(())
         });
     }
 
-    fn note(&self, change: impl FnOnce(&mut UpstreamState)) {
+    fn update(&self, change: impl FnOnce(&mut UpstreamState)) {
         change(&mut self.seen.lock().unwrap());
         self.changed.notify_all();
     }
@@ -121,10 +121,10 @@ impl Upstream {
                 || method == "logging/setLevel"
                 || method == "subscriptions/listen";
             if !connecting {
-                self.note(|seen| seen.posts.push((head, body.clone())));
+                self.update(|seen| seen.posts.push((head, body.clone())));
             }
             match method.as_str() {
-                "tools/call" if self.seen.lock().unwrap().broken => answer(&mut stream, 500, "no"),
+                "tools/call" if self.seen.lock().unwrap().fails => answer(&mut stream, 500, "no"),
                 "vendor/do" => answer(&mut stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{VENDOR}}}"#)),
                 "tools/call" | "prompts/get" | "resources/read" => self.call(&mut stream, &message, &body),
                 "server/discover" if !self.is_stateless() => answer(&mut stream, 400, "{}"),
@@ -146,7 +146,7 @@ impl Upstream {
         }
     }
 
-    /// Answers that are always the same.
+    /// Returns the fixed answer to a method.
     fn fixed_answer(&self, method: &str) -> Value {
         let mut capabilities = json!({"tools": {}, "prompts": {}, "resources": {}, "logging": {}});
         capabilities["experimental"] = json!({"vendor.example/do": {"v": 1}});
@@ -223,7 +223,7 @@ impl Upstream {
             "slow" => {
                 sse(stream);
                 let _ = stream.read(&mut [0]);
-                self.note(|seen| seen.hung_up += 1);
+                self.update(|seen| seen.hung_up += 1);
             }
             "ask" if self.is_stateless() && params.get("inputResponses").is_some() => answer(stream, 200, &echo()),
             "ask" if self.is_stateless() => {
@@ -257,7 +257,7 @@ impl Upstream {
     }
 }
 
-/// The request line, the head in lower case, and the body.
+/// Reads the request line, the head in lower case, and the body.
 fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, String, String)> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {

@@ -1,5 +1,4 @@
-//! A server that the gateway is in front of, of either era, which a test scripts: what it offers, what it does with a
-//! call, and when it begins to answer at all.
+//! A scripted upstream of either era: tests choose its lists, its answers to calls, and when it begins to answer.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -12,20 +11,20 @@ use std::{
 
 use serde_json::{Value, json};
 
-use support::{PATIENCE, mcp::MODERN};
+use support::{MAX_WAIT, mcp::MODERN};
 
 pub const HANDSHAKE: &str = "2025-11-25";
 
-/// What a server has: `{"tools": […], "prompts": […], "resources": […], "resourceTemplates": […]}`.
+/// The lists of a server: `{"tools": […], "prompts": […], "resources": […], "resourceTemplates": […]}`.
 pub type Offer = Value;
 
-/// Answers a request: `{"result": …}` or `{"error": …}`.
+/// Answers a request with `{"result": …}` or `{"error": …}`.
 pub type CallHandler = Box<dyn Fn(&Value, &mut PendingCall<'_>) -> Value + Send + Sync>;
 
 #[derive(Default)]
 struct ServerState {
     open: bool,
-    /// Bodies of everything but what belongs to connecting.
+    /// Bodies of all requests that are not part of connecting.
     posts: Vec<String>,
 }
 
@@ -56,7 +55,7 @@ impl PendingCall<'_> {
         let _ = self.stream.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes());
     }
 
-    /// Asks the client and gives what it answers, whole.
+    /// Asks the client a question, and returns its whole answer.
     #[track_caller]
     pub fn ask(&mut self, method: &str, params: Value) -> Value {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
@@ -70,12 +69,12 @@ impl PendingCall<'_> {
     }
 }
 
-/// A result with this text.
+/// Returns a result with this text.
 pub fn text(text: &str) -> Value {
     json!({"result": {"content": [{"type": "text", "text": text}], "resultType": "complete"}})
 }
 
-/// A tool that only reads, by what it says.
+/// Returns a tool that claims to be read-only.
 pub fn tool(name: &str) -> Value {
     json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": true}})
 }
@@ -83,11 +82,11 @@ pub fn tool(name: &str) -> Value {
 impl Server {
     pub fn start(revision: &'static str, offer: Offer, act: CallHandler) -> Arc<Self> {
         let server = Self::start_silent(revision, offer, act);
-        server.open();
+        server.start_answering();
         server
     }
 
-    /// One that takes connections and answers nothing before [`Server::open`].
+    /// Starts a server that accepts connections and answers nothing before [`Server::start_answering`].
     pub fn start_silent(revision: &'static str, offer: Offer, act: CallHandler) -> Arc<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -103,21 +102,21 @@ impl Server {
         server
     }
 
-    pub fn open(&self) {
-        self.note(|seen| seen.open = true);
+    pub fn start_answering(&self) {
+        self.update(|seen| seen.open = true);
     }
 
-    /// From now on it answers nothing.
-    pub fn hold(&self) {
-        self.note(|seen| seen.open = false);
+    /// Stops answering.
+    pub fn stop_answering(&self) {
+        self.update(|seen| seen.open = false);
     }
 
-    /// The bodies that had this text in them, as far as they belong to no connecting.
-    pub fn got(&self, text: &str) -> Vec<String> {
+    /// Returns the bodies with this text, without those of connecting.
+    pub fn posts_with(&self, text: &str) -> Vec<String> {
         self.seen.lock().unwrap().posts.iter().filter(|body| body.contains(text)).cloned().collect()
     }
 
-    fn note(&self, change: impl FnOnce(&mut ServerState)) {
+    fn update(&self, change: impl FnOnce(&mut ServerState)) {
         change(&mut self.seen.lock().unwrap());
         self.changed.notify_all();
     }
@@ -129,7 +128,7 @@ impl Server {
             if let Some(found) = find(&seen) {
                 return found;
             }
-            let (again, time) = self.changed.wait_timeout(seen, PATIENCE * 3).unwrap();
+            let (again, time) = self.changed.wait_timeout(seen, MAX_WAIT * 3).unwrap();
             assert!(!time.timed_out(), "did not happen: {what}; {:?}", again.posts);
             seen = again;
         }
@@ -172,7 +171,7 @@ impl Server {
                 answer(&mut stream, 200, &body);
                 continue;
             }
-            self.note(|seen| seen.posts.push(body.clone()));
+            self.update(|seen| seen.posts.push(body.clone()));
             if id.is_null() || method.is_empty() {
                 answer(&mut stream, 202, "");
                 continue;
@@ -180,7 +179,7 @@ impl Server {
             let mut turn = PendingCall { server: self, stream: &mut stream, streams: false };
             let outcome = (self.act)(&message, &mut turn);
             let outcome = outcome.to_string();
-            // Its own bytes, where it wrote some.
+            // The server's own bytes, if the test has set some.
             let body = format!(r#"{{"jsonrpc":"2.0","id":{id},{}"#, outcome.strip_prefix('{').unwrap());
             if turn.streams {
                 turn.send(&serde_json::from_str(&body).unwrap());
@@ -191,7 +190,7 @@ impl Server {
         }
     }
 
-    /// What belongs to connecting.
+    /// Answers the requests of connecting.
     fn connection_answer(&self, method: &str) -> Option<Value> {
         let capabilities = json!({
             "tools": {}, "prompts": {}, "resources": {"subscribe": true}, "completions": {}, "experimental": {"acme.example/x": {}},
@@ -217,7 +216,7 @@ impl Server {
     }
 }
 
-/// The request line and the body.
+/// Reads the request line and the body.
 fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, String)> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {

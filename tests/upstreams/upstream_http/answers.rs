@@ -166,7 +166,7 @@ async fn dropping_a_stateless_request_closes_its_stream() {
         let outgoing = call(id);
         let mut request = link.request(&outgoing, heard.clone());
         if id == 2 {
-            tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = heard.next() => {} }
+            tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = heard.next_notification() => {} }
         } else {
             tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
         }
@@ -222,8 +222,8 @@ async fn subscription_stays_open_with_its_own_messages() {
     let outgoing = Outgoing::new(1, "subscriptions/listen", Some("{}"));
     let mut listen = link.request(&outgoing, heard.clone());
     let others = async {
-        assert_eq!(heard.next().await.method, "notifications/subscriptions/acknowledged");
-        assert_eq!(heard.next().await.method, "notifications/tools/list_changed");
+        assert_eq!(heard.next_notification().await.method, "notifications/subscriptions/acknowledged");
+        assert_eq!(heard.next_notification().await.method, "notifications/tools/list_changed");
         assert_eq!(text(ask(&link, call(2)).await), "{}");
     };
     tokio::select! { answer = &mut listen => panic!("{answer:?}"), () = others => {} }

@@ -1,4 +1,4 @@
-//! Servers that misbehave: each fault is a clear error that says what may have been done.
+//! Tests of misbehaving servers: each fault is a clear error that says whether the request may have been carried out.
 
 use countersign_config::UrlTransport;
 use countersign_protocol::Revision;
@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::server::*;
 
-/// What one call to a server that answers with those bytes and closes comes to.
+/// Calls a server that answers with these bytes and closes the connection.
 async fn call_raw_server(bytes: impl AsRef<[u8]> + 'static) -> Result<Response, LinkError> {
     let bytes = std::rc::Rc::new(bytes);
     let server = Server::start(move |mut conn| {
@@ -23,7 +23,7 @@ async fn call_raw_server(bytes: impl AsRef<[u8]> + 'static) -> Result<Response, 
     ask(&server.modern().await, call(5)).await
 }
 
-fn http(head: &str, body: &str) -> String {
+fn http_response(head: &str, body: &str) -> String {
     format!("HTTP/1.1 {head}\r\n\r\n{body}")
 }
 
@@ -34,16 +34,16 @@ async fn interrupted_response_is_lost() {
         String::new(),
         "HTTP/1.1 200".into(),
         "HTTP/1.1 200 OK\r\ncontent-type: app".into(),
-        http("200 OK\r\ncontent-type: application/json\r\ncontent-length: 100", ""),
-        http("200 OK\r\ncontent-type: application/json\r\ncontent-length: 100", &good),
-        http("200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked", "10\r\n{\"jsonrpc\":"),
-        http("200 OK\r\ncontent-type: application/json\r\nconnection: close", &good[..20]),
-        http("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100", ""),
-        http("200 OK\r\ncontent-type: text/event-stream", ""),
-        http("200 OK\r\ncontent-type: text/event-stream", "id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"resu"),
-        http("200 OK\r\ncontent-type: text/event-stream", &format!("data: {good}\n")),
-        http("200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked", "5\r\ndata"),
-        http("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9", "data: \n\n\n"),
+        http_response("200 OK\r\ncontent-type: application/json\r\ncontent-length: 100", ""),
+        http_response("200 OK\r\ncontent-type: application/json\r\ncontent-length: 100", &good),
+        http_response("200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked", "10\r\n{\"jsonrpc\":"),
+        http_response("200 OK\r\ncontent-type: application/json\r\nconnection: close", &good[..20]),
+        http_response("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100", ""),
+        http_response("200 OK\r\ncontent-type: text/event-stream", ""),
+        http_response("200 OK\r\ncontent-type: text/event-stream", "id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"resu"),
+        http_response("200 OK\r\ncontent-type: text/event-stream", &format!("data: {good}\n")),
+        http_response("200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked", "5\r\ndata"),
+        http_response("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9", "data: \n\n\n"),
     ] {
         let outcome = call_raw_server(bytes.clone()).await;
         assert!(matches!(outcome, Err(LinkError::Lost(_))), "{bytes:?}: {outcome:?}");
@@ -56,28 +56,31 @@ async fn invalid_response_is_a_protocol_error() {
     let stream = "200 OK\r\ncontent-type: text/event-stream";
     for bytes in [
         "SSH-2.0-OpenSSH_9.2\r\n\r\n".to_owned(),
-        http(json, "<html>hello</html>"),
-        http(json, "{}"),
-        http(json, "[]"),
-        http(json, "null"),
-        http(json, r#"{"jsonrpc":"2.0","id":6,"result":{}}"#),
-        http(json, r#"{"jsonrpc":"2.0","id":"5","result":{}}"#),
-        http(json, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#),
-        http(json, r#"{"jsonrpc":"2.0","id":5,"result":{},"error":{"code":1,"message":"x"}}"#),
-        http(json, r#"{"jsonrpc":"1.0","id":5,"result":{}}"#),
-        http(json, &format!(r#"{{"jsonrpc":"2.0","id":5,"result":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000))),
-        http(stream, "data: garbage\n\n"),
-        http(&format!("{json}\r\ncontent-encoding: gzip"), "\u{1f}"),
+        http_response(json, "<html>hello</html>"),
+        http_response(json, "{}"),
+        http_response(json, "[]"),
+        http_response(json, "null"),
+        http_response(json, r#"{"jsonrpc":"2.0","id":6,"result":{}}"#),
+        http_response(json, r#"{"jsonrpc":"2.0","id":"5","result":{}}"#),
+        http_response(json, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#),
+        http_response(json, r#"{"jsonrpc":"2.0","id":5,"result":{},"error":{"code":1,"message":"x"}}"#),
+        http_response(json, r#"{"jsonrpc":"1.0","id":5,"result":{}}"#),
+        http_response(
+            json,
+            &format!(r#"{{"jsonrpc":"2.0","id":5,"result":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000)),
+        ),
+        http_response(stream, "data: garbage\n\n"),
+        http_response(&format!("{json}\r\ncontent-encoding: gzip"), "\u{1f}"),
     ] {
         let outcome = call_raw_server(bytes.clone()).await;
         assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{:.200}: {outcome:?}", bytes);
     }
-    let mut invalid = http(json, r#"{"jsonrpc":"2.0","id":5,"result":{"a":"?"}}"#).into_bytes();
+    let mut invalid = http_response(json, r#"{"jsonrpc":"2.0","id":5,"result":{"a":"?"}}"#).into_bytes();
     let at = invalid.iter().rposition(|b| *b == b'?').unwrap();
     invalid[at] = 0xFF;
     assert!(matches!(call_raw_server(invalid).await, Err(LinkError::Protocol(_))));
-    // A wrong id on a stream is somebody else's; the right one never comes.
-    let wrong = http(stream, "data: {\"jsonrpc\":\"2.0\",\"id\":6,\"result\":{}}\n\n");
+    // An unknown id on a stream belongs to somebody else, and the right one never comes.
+    let wrong = http_response(stream, "data: {\"jsonrpc\":\"2.0\",\"id\":6,\"result\":{}}\n\n");
     assert!(matches!(call_raw_server(wrong).await, Err(LinkError::Lost(_))));
 }
 
@@ -93,7 +96,7 @@ async fn bare_error_status_is_reported() {
         ("200 OK\r\ncontent-length: 0", "", 200),
         ("503 Busy\r\ncontent-type: text/event-stream", "", 503),
     ] {
-        match call_raw_server(http(&format!("{head}\r\nconnection: close"), body)).await {
+        match call_raw_server(http_response(&format!("{head}\r\nconnection: close"), body)).await {
             Err(LinkError::Status { status: found, body }) => {
                 assert_eq!(found, status);
                 assert!(!body.contains('\u{1b}'), "{body}");
@@ -112,7 +115,7 @@ async fn redirects_are_not_followed() {
     .await;
     for status in ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"] {
         let head = format!("{status}\r\nlocation: {}\r\ncontent-length: 0", other.url);
-        assert!(matches!(call_raw_server(http(&head, "")).await, Err(LinkError::Status { .. })), "{status}");
+        assert!(matches!(call_raw_server(http_response(&head, "")).await, Err(LinkError::Status { .. })), "{status}");
     }
     assert_eq!(*other.connections.borrow(), 0);
 }
@@ -147,10 +150,10 @@ async fn huge_answers_are_refused_early() {
             "the connection was closed before all of it had come"
         );
     }
-    // Just below the bound is fine.
+    // Just below the limit is fine.
     let body = format!(r#"{{"jsonrpc":"2.0","id":5,"result":{{"x":"{}"}}}}"#, "y".repeat(15 * MIB));
     let head = format!("200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
-    assert!(call_raw_server(http(&head, &body)).await.is_ok());
+    assert!(call_raw_server(http_response(&head, &body)).await.is_ok());
 }
 
 #[actix::test]
@@ -166,7 +169,7 @@ async fn unsent_and_possibly_sent_requests_differ() {
         }
     };
     assert!(matches!(refused(&url, &[]).await, Err(LinkError::Unreachable(_))));
-    // No certificate, no TLS at all.
+    // No certificate, and no TLS at all.
     let plain = Server::start(|conn| async move { drop(conn) }).await;
     for mut https in [url.clone(), plain.url.clone()] {
         https.set_scheme("https").unwrap();
@@ -181,7 +184,7 @@ async fn unsent_and_possibly_sent_requests_differ() {
 
 #[actix::test]
 async fn request_is_sent_once_if_idle_connection_ends() {
-    // Each connection answers once, then takes one more request and closes without a word.
+    // Each connection answers once, then reads one more request and closes without an answer.
     let server = Server::start(|mut conn| async move {
         let request = conn.request().await.unwrap();
         conn.result(&request, json!({})).await;
@@ -216,7 +219,7 @@ async fn closed_idle_connections_are_no_error() {
     for id in 1..=20 {
         assert_eq!(text(ask(&link, call(id)).await), "{}", "{id}");
         within_max_wait(is_closed.recv()).await.unwrap();
-        // What the kernel knows of the end, the client is told by the next poll of its reactor.
+        // The client learns of a closed connection at the next poll of its reactor.
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     assert_eq!(*server.connections.borrow(), 20);
@@ -231,10 +234,10 @@ async fn restarted_server_is_reached_again() {
     for id in 0..5 {
         assert_eq!(text(ask(&link, call(id)).await), "{}");
         drop(server.take());
-        // Its task is gone once the runtime has had a turn. Nobody else gets the port until it is back.
+        // The task is gone once the runtime has had a turn. Nobody else gets the port until the server is back.
         let nobody = within_max_wait(async {
             loop {
-                match DeadPort::at(address) {
+                match DeadPort::at_address(address) {
                     Ok(nobody) => return nobody,
                     Err(_) => tokio::task::yield_now().await,
                 }

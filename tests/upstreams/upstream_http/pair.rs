@@ -80,9 +80,9 @@ async fn answers_to_posts_come_on_the_stream() {
     // Stray messages, a question, and a dropped request.
     let say = |message: Value| feed.borrow().as_ref().unwrap().send(Some(format!("data: {message}\n\n"))).unwrap();
     say(json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
-    assert_eq!(rest.next().await.method, "notifications/tools/list_changed");
+    assert_eq!(rest.next_notification().await.method, "notifications/tools/list_changed");
     say(json!({"jsonrpc": "2.0", "id": "q", "method": "roots/list"}));
-    rest.asked().await.reply.answer(Ok(serde_json::from_str("{}").unwrap()));
+    rest.next_request().await.reply.answer(Ok(serde_json::from_str("{}").unwrap()));
     assert_eq!(server.log.find(|r| r.id() == "q").await.json()["result"], json!({}));
     {
         let outgoing = Outgoing::new(2, "silent", None);

@@ -1,4 +1,4 @@
-//! A server that is a script over raw bytes, and what its tests share.
+//! A scripted server over raw bytes, and helpers of its tests.
 
 use std::{cell::RefCell, collections::VecDeque, future::Future, rc::Rc, sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use tokio::{
 };
 use url::Url;
 
-/// How long a test waits for something that must happen before it calls it a failure.
+/// The time that a test waits for something that must happen.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub async fn within_max_wait<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(MAX_WAIT, what).await.expect("it must happen")
 }
 
-/// One HTTP request as it came.
+/// One HTTP request as it was received.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub method: String,
@@ -44,7 +44,7 @@ impl Request {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The method of the message in it.
+    /// Returns the method of the message in the body.
     pub fn rpc(&self) -> String {
         self.json()["method"].as_str().unwrap_or_default().to_owned()
     }
@@ -58,13 +58,13 @@ impl Request {
 pub struct Conn {
     pub io: TcpStream,
     input: Vec<u8>,
-    /// Which connection it is, from 0.
+    /// The number of the connection, from 0.
     pub number: usize,
     log: Log,
 }
 
 impl Conn {
-    /// The next request on it; `None` when the client has closed it.
+    /// Reads the next request; `None` if the client has closed the connection.
     pub async fn request(&mut self) -> Option<Request> {
         let head = loop {
             if let Some(end) = self.input.windows(4).position(|w| w == b"\r\n\r\n") {
@@ -99,7 +99,7 @@ impl Conn {
         Some(request)
     }
 
-    /// Whether all of it was written.
+    /// Writes bytes; returns `true` if all of them were written.
     pub async fn write(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.io.write_all(bytes.as_ref()).await.is_ok()
     }
@@ -120,7 +120,7 @@ impl Conn {
         self.answer("202 Accepted", "", "").await;
     }
 
-    /// The head of an event stream, chunked.
+    /// Writes the head of a chunked event stream.
     pub async fn stream(&mut self, headers: &str) {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n";
         self.write(format!("{head}{headers}\r\n")).await;
@@ -138,7 +138,7 @@ impl Conn {
         self.write("0\r\n\r\n").await;
     }
 
-    /// Waits until the client closes it.
+    /// Waits until the client closes the connection.
     pub async fn closed(&mut self) {
         let mut rest = [0; 1024];
         while self.io.read(&mut rest).await.is_ok_and(|n| n > 0) {}
@@ -157,7 +157,7 @@ impl Log {
         self.all().iter().map(|r| if r.method == "POST" { r.rpc() } else { r.method.clone() }).collect()
     }
 
-    /// The first request that is so, which must come.
+    /// Waits for the first request that matches.
     pub async fn find(&self, is: impl Fn(&Request) -> bool) -> Request {
         within_max_wait(async {
             loop {
@@ -172,7 +172,7 @@ impl Log {
     }
 }
 
-/// The server; it ends with the test's thread.
+/// The server, which ends with the test's thread.
 pub struct Server {
     pub url: Url,
     pub log: Log,
@@ -205,7 +205,7 @@ impl Server {
         Self { url, log, connections, task }
     }
 
-    /// Every connection answers every request with that.
+    /// Starts a server that answers every request on every connection with this function.
     pub async fn start_for_each_request<F: Future<Output = Conn> + 'static>(
         answer: impl Fn(Conn, Request) -> F + 'static,
     ) -> Self {
@@ -225,14 +225,14 @@ impl Server {
         connector(&self.url, &[], UrlTransport::Auto)
     }
 
-    /// A link that is open in the stateless era.
+    /// Opens a link in the stateless era.
     pub async fn modern(&self) -> Arc<dyn Link> {
         let link = self.connector().connect(RecordingListener::new()).await.unwrap();
         link.opened(&negotiated(Revision::MODERN));
         link
     }
 
-    /// A link that has shaken hands.
+    /// Opens a link and performs the handshake.
     pub async fn legacy(&self, unsolicited: Arc<RecordingListener>) -> Arc<dyn Link> {
         legacy(&*self.connector(), unsolicited).await.unwrap()
     }
@@ -246,7 +246,7 @@ impl Drop for Abort {
     }
 }
 
-/// With the task go its connections.
+/// Ending the task ends its connections.
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
@@ -272,12 +272,12 @@ pub fn negotiated(revision: Revision) -> Negotiated {
     Negotiated { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None, ttl_ms: None }
 }
 
-/// Keeps what it hears.
+/// Records notifications and requests.
 pub struct RecordingListener {
     notifications: parking_lot::Mutex<VecDeque<UpstreamNotification>>,
     requests: mpsc::UnboundedSender<UpstreamRequest>,
     received: tokio::sync::Mutex<mpsc::UnboundedReceiver<UpstreamRequest>>,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl RecordingListener {
@@ -287,7 +287,7 @@ impl RecordingListener {
             notifications: parking_lot::Mutex::default(),
             requests,
             received: tokio::sync::Mutex::new(received),
-            bell: Notify::new(),
+            notify: Notify::new(),
         })
     }
 
@@ -295,10 +295,10 @@ impl RecordingListener {
         self.notifications.lock().iter().map(|n| n.method.clone()).collect()
     }
 
-    pub async fn next(&self) -> UpstreamNotification {
+    pub async fn next_notification(&self) -> UpstreamNotification {
         within_max_wait(async {
             loop {
-                let bell = self.bell.notified();
+                let bell = self.notify.notified();
                 if let Some(first) = self.notifications.lock().pop_front() {
                     return first;
                 }
@@ -308,7 +308,7 @@ impl RecordingListener {
         .await
     }
 
-    pub async fn asked(&self) -> UpstreamRequest {
+    pub async fn next_request(&self) -> UpstreamRequest {
         within_max_wait(async { self.received.lock().await.recv().await.unwrap() }).await
     }
 }
@@ -316,7 +316,7 @@ impl RecordingListener {
 impl Listener for RecordingListener {
     fn notification(&self, notification: UpstreamNotification) {
         self.notifications.lock().push_back(notification);
-        self.bell.notify_waiters();
+        self.notify.notify_waiters();
     }
 
     fn request(&self, request: UpstreamRequest) {
@@ -332,7 +332,7 @@ pub async fn ask(link: &Arc<dyn Link>, outgoing: Outgoing) -> Result<Response, L
     within_max_wait(link.request(&outgoing, RecordingListener::new())).await
 }
 
-/// The text of a result, or what came instead.
+/// Returns the text of a result, or a description of the error.
 pub fn text(response: Result<Response, LinkError>) -> String {
     match response {
         Ok(Response::Result(result)) => result.get().to_owned(),
@@ -340,7 +340,7 @@ pub fn text(response: Result<Response, LinkError>) -> String {
     }
 }
 
-/// What a server of the handshake era with a session says to `handshake_revision` and its company; `Err` gives back the rest.
+/// Answers `initialize` and related requests of a handshake server with a session; `Err` returns any other request.
 pub async fn session(mut conn: Conn, request: Request, revision: &str) -> Result<Conn, (Conn, Request)> {
     match (request.method.as_str(), request.rpc().as_str()) {
         ("POST", "initialize") => {

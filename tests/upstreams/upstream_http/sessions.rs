@@ -172,14 +172,14 @@ async fn questions_on_a_stream_are_answered_by_posts() {
     let outgoing = call(3);
     let call = link.request(&outgoing, heard.clone());
     let client = async {
-        let asked = heard.asked().await;
+        let asked = heard.next_request().await;
         assert_eq!(
             (asked.method.as_str(), asked.params.as_ref().unwrap().get()),
             ("elicitation/create", r#"{"message":"?"}"#)
         );
         asked.reply.answer(Ok(serde_json::from_str("{\"action\":\n\"decline\",\"n\":1.0}").unwrap()));
-        drop(heard.asked().await);
-        let taken_back = heard.asked().await;
+        drop(heard.next_request().await);
+        let taken_back = heard.next_request().await;
         taken_back.cancelled.cancelled().await;
         drop(taken_back);
         let answers = [("p", "result"), ("e", "result"), ("r", "error")];
@@ -228,9 +228,9 @@ async fn get_stream_is_read_and_resumed() {
     .await;
     let rest = RecordingListener::new();
     let link = server.legacy(rest.clone()).await;
-    assert_eq!(rest.next().await.method, "notifications/tools/list_changed");
-    assert_eq!(rest.next().await.params.unwrap().get(), r#"{"uri":"b"}"#);
-    assert_eq!(rest.asked().await.method, "sampling/createMessage");
+    assert_eq!(rest.next_notification().await.method, "notifications/tools/list_changed");
+    assert_eq!(rest.next_notification().await.params.unwrap().get(), r#"{"uri":"b"}"#);
+    assert_eq!(rest.next_request().await.method, "sampling/createMessage");
     assert!(server.log.find(|r| r.id() == 1 && r.rpc().is_empty()).await.body.contains("-32601"));
     drop(link);
 }

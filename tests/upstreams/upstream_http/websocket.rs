@@ -1,4 +1,4 @@
-//! WebSocket upstreams; the server's frames are written byte by byte too.
+//! Tests of WebSocket upstreams, whose frames are written byte by byte.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::server::*;
 
 type Socket = Framed<tokio::net::TcpStream, Codec>;
 
-/// Takes the upgrade.
+/// Accepts the upgrade.
 async fn upgrade(mut conn: Conn, protocol: &str) -> Socket {
     let request = conn.request().await.unwrap();
     assert_eq!(request.header("sec-websocket-protocol"), Some("mcp"));
@@ -27,7 +27,7 @@ async fn upgrade(mut conn: Conn, protocol: &str) -> Socket {
     Framed::new(conn.io, Codec::new().max_size(1 << 20))
 }
 
-/// The next message; pongs and pings on the way are skipped.
+/// Returns the next message; skips pings and pongs.
 async fn next_message(socket: &mut Socket) -> Option<Value> {
     loop {
         match socket.next().await? {
@@ -45,7 +45,7 @@ async fn say(socket: &mut Socket, message: Value) {
 async fn initialize(socket: &mut Socket) -> Option<()> {
     let message = next_message(socket).await?;
     if message["method"] == "server/discover" {
-        // As older servers do: they die of it.
+        // Older servers close the connection on unknown methods.
         return None;
     }
     assert_eq!(message["method"], "initialize");
@@ -87,7 +87,7 @@ async fn messages_are_text_frames_and_pings_are_answered() {
         let id = &asked.unwrap()["id"];
         let progress = json!({"progressToken": id, "progress": 1});
         say(&mut socket, json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})).await;
-        // In pieces.
+        // Fragmented into several frames.
         let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"ponged": ponged}}).to_string();
         let (a, b) = answer.split_at(10);
         let (b, c) = b.split_at(5);

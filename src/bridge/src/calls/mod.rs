@@ -78,7 +78,7 @@ pub struct Call<'a> {
 /// Not bounded in time here: the upstream's own time-out is, and it stands still while somebody is asked.
 ///
 /// # Errors
-/// The upstream's own errors as its client's era has them ([`McpError::foreign`]), those of
+/// The upstream's own errors as its client's era has them ([`McpError::from_upstream`]), those of
 /// [`Upstream::call`], and `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     let mut ready = Ready::new(call)?;

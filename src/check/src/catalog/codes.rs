@@ -1,8 +1,8 @@
-//! The standard codes, each provoked.
+//! Checks that provoke each standard error code.
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code};
 use crate::{
     Target,
     probe::{Conn, Probe},
@@ -91,8 +91,8 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// What a server says to a text that is no message: an error's code, or that it was refused some other way.
-async fn refused(probe: &Probe, text: &str, expected: i64) -> Outcome {
+/// Sends a text that is not a message, and expects that error code or another kind of refusal.
+async fn check_refusal(probe: &Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(text).await?;
     match conn.next_answer(probe.limit().min(std::time::Duration::from_secs(2))).await {
@@ -103,7 +103,7 @@ async fn refused(probe: &Probe, text: &str, expected: i64) -> Outcome {
             let response = received.json().unwrap_or_default();
             let is_refusal = received.status.is_some_and(|status| (400..500).contains(&status));
             Ok(Verdict::holds_if(
-                code(&response) == Some(expected) || (is_refusal && response.get("error").is_none()),
+                error_code(&response) == Some(expected) || (is_refusal && response.get("error").is_none()),
                 || format!("it answers {}", compact_json(&response)),
             ))
         }
@@ -111,16 +111,16 @@ async fn refused(probe: &Probe, text: &str, expected: i64) -> Outcome {
 }
 
 async fn parse_error(probe: Probe) -> Outcome {
-    refused(&probe, r#"{"jsonrpc":"2.0","id":1,"method":"#, -32700).await
+    check_refusal(&probe, r#"{"jsonrpc":"2.0","id":1,"method":"#, -32700).await
 }
 
 async fn invalid_request(probe: Probe) -> Outcome {
-    refused(&probe, r#"{"jsonrpc":"2.0","id":1,"method":7}"#, -32600).await
+    check_refusal(&probe, r#"{"jsonrpc":"2.0","id":1,"method":7}"#, -32600).await
 }
 
 async fn method_not_found(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("check/no-such-method", json!({})).await?;
-    Ok(Verdict::holds_if(code(&response) == Some(-32601), || format!("it answers {}", compact_json(&response))))
+    Ok(Verdict::holds_if(error_code(&response) == Some(-32601), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn invalid_params(probe: Probe) -> Outcome {
@@ -128,9 +128,9 @@ async fn invalid_params(probe: Probe) -> Outcome {
         return Ok(Verdict::Skipped("it offers no tools".to_owned()));
     }
     let response = probe.open().await?.ask("tools/call", json!({ "arguments": {} })).await?;
-    // Where HTTP mirrors the name, it is missing there too.
-    let mirrored = probe.is_modern() && code(&response) == Some(-32020);
-    Ok(Verdict::holds_if(code(&response) == Some(-32602) || mirrored, || {
+    // Over HTTP, the header that mirrors the name is missing too.
+    let mirrored = probe.is_modern() && error_code(&response) == Some(-32020);
+    Ok(Verdict::holds_if(error_code(&response) == Some(-32602) || mirrored, || {
         format!("it answers {}", compact_json(&response))
     }))
 }
@@ -144,8 +144,8 @@ async fn unknown_tool(probe: Probe) -> Outcome {
     Ok(Verdict::holds_if(response.get("error").is_some(), || format!("it answers {}", compact_json(&response))))
 }
 
-/// Asks what a server must be able to answer without failing itself.
-async fn asked(conn: &mut Conn, probe: &Probe) -> Result<Vec<(&'static str, Value)>, ProbeError> {
+/// Sends requests that a server must be able to answer without an internal error.
+async fn collect_responses(conn: &mut Conn, probe: &Probe) -> Result<Vec<(&'static str, Value)>, ProbeError> {
     let mut all = Vec::new();
     for (capability, method) in [("tools", "tools/list"), ("resources", "resources/list"), ("prompts", "prompts/list")]
     {
@@ -159,8 +159,8 @@ async fn asked(conn: &mut Conn, probe: &Probe) -> Result<Vec<(&'static str, Valu
 }
 
 async fn internal_error(probe: Probe) -> Outcome {
-    for (method, response) in asked(&mut probe.open().await?, &probe).await? {
-        if code(&response) == Some(-32603) {
+    for (method, response) in collect_responses(&mut probe.open().await?, &probe).await? {
+        if error_code(&response) == Some(-32603) {
             return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response["error"]))));
         }
     }
@@ -168,10 +168,10 @@ async fn internal_error(probe: Probe) -> Outcome {
 }
 
 async fn reserved(probe: Probe) -> Outcome {
-    // -32000 to -32019 are left to older implementations; two codes of older revisions are not used again.
+    // -32000 to -32019 are left to older implementations; two codes of older revisions are not reused.
     let taken = |code: i64| matches!(code, -32002 | -32042) || (-32099..=-32023).contains(&code);
-    for (method, response) in asked(&mut probe.open().await?, &probe).await? {
-        if let Some(code) = code(&response).filter(|code| taken(*code)) {
+    for (method, response) in collect_responses(&mut probe.open().await?, &probe).await? {
+        if let Some(code) = error_code(&response).filter(|code| taken(*code)) {
             return Ok(Verdict::Fails(format!("{method} is answered with {code}")));
         }
     }

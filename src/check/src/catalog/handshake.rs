@@ -1,11 +1,11 @@
-//! The handshake of the revisions up to 2025-11-25.
+//! Checks of the handshake in revisions up to 2025-11-25.
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code};
 use crate::{
     LEGACY, Target,
-    probe::{Probe, QUIET},
+    probe::{Probe, QUIET_PERIOD},
     wire::ProbeError,
 };
 
@@ -145,7 +145,8 @@ async fn known_version(probe: Probe) -> Outcome {
 
 async fn unknown_version(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
-    let params = json!({ "protocolVersion": "1999-12-31", "capabilities": {}, "clientInfo": crate::probe::client() });
+    let params =
+        json!({ "protocolVersion": "1999-12-31", "capabilities": {}, "clientInfo": crate::probe::client_info() });
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
     let said = response["result"]["protocolVersion"].as_str();
@@ -179,7 +180,7 @@ async fn capabilities_answer(probe: Probe) -> Outcome {
         if probe.facts.offers(capability) {
             let response = conn.ask(method, json!({})).await?;
             // Not all servers with resources have templates.
-            let missing = method == "resources/templates/list" && code(&response) == Some(-32601);
+            let missing = method == "resources/templates/list" && error_code(&response) == Some(-32601);
             if response.get("result").is_none() && !missing {
                 return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response))));
             }
@@ -206,7 +207,7 @@ async fn early_request(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": "early", "method": "tools/list" });
     let mut conn = probe.connect().await?;
     match conn.exchange(&message).await {
-        // Whoever closes a connection has said no.
+        // A server that closes the connection has refused the request.
         Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.connect().await?,
         received => drop(received?),
     }
@@ -216,15 +217,15 @@ async fn early_request(probe: Probe) -> Outcome {
 
 async fn early_server_request(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
-    let params = json!({ "protocolVersion": &*probe.revision, "capabilities": { "roots": {} }, "clientInfo": crate::probe::client() });
+    let params = json!({ "protocolVersion": &*probe.revision, "capabilities": { "roots": {} }, "clientInfo": crate::probe::client_info() });
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
     let asks = |message: &Value| {
         message.get("id").is_some() && message["method"].as_str().is_some_and(|method| method != "ping")
     };
     let mut asked = conn.gather(&message, probe.limit()).await?.into_iter().find(asks);
-    // One at a time: what is no request need not be kept.
+    // One message at a time, because only requests matter.
     while asked.is_none()
-        && let Some(received) = conn.receive(QUIET).await?
+        && let Some(received) = conn.receive(QUIET_PERIOD).await?
     {
         asked = received.json().filter(asks);
     }

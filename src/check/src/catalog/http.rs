@@ -1,13 +1,13 @@
-//! Streamable HTTP.
+//! Checks of the Streamable HTTP transport.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code};
 use crate::{
     probe::{Conn, Probe},
-    wire::{Answer, ProbeError, parse},
+    wire::{HttpResponse, ProbeError, parse},
 };
 
 const LEGACY_HTTP: &str = "basic/transports#streamable-http";
@@ -227,9 +227,9 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// The usual headers of a message, but for these; a value of none leaves one out.
-async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Result<Answer, ProbeError> {
-    let mut headers = conn.http().map(|http| http.headers_of(message)).unwrap_or_default();
+/// Sends a message with its usual headers, changed by `other`; a value of `None` removes a header.
+async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Result<HttpResponse, ProbeError> {
+    let mut headers = conn.http().map(|http| http.headers_for(message)).unwrap_or_default();
     for (name, value) in other {
         headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         headers.extend(value.map(|value| ((*name).to_owned(), value.to_owned())));
@@ -237,58 +237,59 @@ async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) 
     conn.post("POST", &headers, &message.to_string()).await
 }
 
-fn harmless(probe: &Probe) -> Value {
+fn harmless_request(probe: &Probe) -> Value {
     let method = if probe.is_modern() { "server/discover" } else { "ping" };
     probe.message(Some(&5.into()), method, Value::Null)
 }
 
-fn told(answer: &Answer) -> String {
+fn describe(answer: &HttpResponse) -> String {
     format!("it answers HTTP {} {}", answer.status, compact_json(&json!(answer.body)))
 }
 
-fn message_of(answer: &Answer) -> Value {
+fn last_message(answer: &HttpResponse) -> Value {
     answer.messages().last().and_then(|text| parse(text)).unwrap_or_default()
 }
 
 async fn content_type(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless(&probe), &[]).await?;
+    let answer = post(&mut probe.open().await?, &harmless_request(&probe), &[]).await?;
     let kind = answer.header("content-type").unwrap_or_default().to_ascii_lowercase();
     let fits = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
     Ok(Verdict::holds_if(fits, || format!("it answers as {kind:?}")))
 }
 
 async fn accepted(probe: Probe) -> Outcome {
-    // One that every server knows.
+    // A notification that every server knows.
     let params = json!({ "requestId": "check-none", "reason": "check" });
     let message = probe.message(None, "notifications/cancelled", params);
     let answer = post(&mut probe.open().await?, &message, &[]).await?;
     let accepted = answer.status == 202 && answer.body.is_empty();
-    Ok(Verdict::holds_if(accepted || (400..500).contains(&answer.status), || told(&answer)))
+    Ok(Verdict::holds_if(accepted || (400..500).contains(&answer.status), || describe(&answer)))
 }
 
 async fn origin(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless(&probe), &[("Origin", Some("https://evil.example"))]).await?;
-    // Which status it is was said later than that it is refused.
+    let answer =
+        post(&mut probe.open().await?, &harmless_request(&probe), &[("Origin", Some("https://evil.example"))]).await?;
+    // The status was specified later than the refusal itself.
     let refused =
         if &*probe.revision < "2025-11-25" { (400..500).contains(&answer.status) } else { answer.status == 403 };
-    Ok(Verdict::holds_if(refused, || told(&answer)))
+    Ok(Verdict::holds_if(refused, || describe(&answer)))
 }
 
-/// How long a stream is read that nobody writes to.
-const SHORT: Duration = Duration::from_millis(700);
+/// How long a stream without events is read.
+const QUIET_STREAM_LIMIT: Duration = Duration::from_millis(700);
 
 async fn get(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let mut headers = conn.http().map(|http| http.headers_of(&Value::Null)).unwrap_or_default();
+    let mut headers = conn.http().map(|http| http.headers_for(&Value::Null)).unwrap_or_default();
     headers.retain(|(name, _)| !matches!(name.as_str(), "Accept" | "Content-Type"));
     headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
-    let answer = conn.listen(&headers, SHORT).await?;
+    let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
     let streams = answer.status == 200 && answer.is_stream();
-    Ok(Verdict::holds_if(streams || answer.status == 405, || told(&answer)))
+    Ok(Verdict::holds_if(streams || answer.status == 405, || describe(&answer)))
 }
 
-/// A connection with a session, where the server has any.
-async fn in_session(probe: &Probe) -> Result<Result<(Conn, String), Verdict>, ProbeError> {
+/// Opens a connection with a session, if the server has sessions.
+async fn open_session(probe: &Probe) -> Result<Result<(Conn, String), Verdict>, ProbeError> {
     let mut conn = probe.open().await?;
     Ok(match conn.http().and_then(|http| http.session.clone()) {
         Some(session) => Ok((conn, session)),
@@ -297,7 +298,7 @@ async fn in_session(probe: &Probe) -> Result<Result<(Conn, String), Verdict>, Pr
 }
 
 async fn session_id(probe: Probe) -> Outcome {
-    match in_session(&probe).await? {
+    match open_session(&probe).await? {
         Err(verdict) => Ok(verdict),
         Ok((_, id)) => {
             Ok(Verdict::holds_if(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}")))
@@ -306,62 +307,64 @@ async fn session_id(probe: Probe) -> Outcome {
 }
 
 async fn session_required(probe: Probe) -> Outcome {
-    match in_session(&probe).await? {
+    match open_session(&probe).await? {
         Err(verdict) => Ok(verdict),
         Ok((mut conn, _)) => {
-            let answer = post(&mut conn, &harmless(&probe), &[("Mcp-Session-Id", None)]).await?;
-            Ok(Verdict::holds_if(answer.status == 400 || answer.status < 300, || told(&answer)))
+            let answer = post(&mut conn, &harmless_request(&probe), &[("Mcp-Session-Id", None)]).await?;
+            Ok(Verdict::holds_if(answer.status == 400 || answer.status < 300, || describe(&answer)))
         }
     }
 }
 
 async fn session_unknown(probe: Probe) -> Outcome {
-    match in_session(&probe).await? {
+    match open_session(&probe).await? {
         Err(verdict) => Ok(verdict),
         Ok((mut conn, _)) => {
             let answer =
-                post(&mut conn, &harmless(&probe), &[("Mcp-Session-Id", Some("check-no-such-session"))]).await?;
-            Ok(Verdict::holds_if(answer.status == 404, || told(&answer)))
+                post(&mut conn, &harmless_request(&probe), &[("Mcp-Session-Id", Some("check-no-such-session"))])
+                    .await?;
+            Ok(Verdict::holds_if(answer.status == 404, || describe(&answer)))
         }
     }
 }
 
 async fn session_ended(probe: Probe) -> Outcome {
-    match in_session(&probe).await? {
+    match open_session(&probe).await? {
         Err(verdict) => Ok(verdict),
         Ok((mut conn, _)) => {
-            let headers = conn.http().map(|http| http.headers_of(&Value::Null)).unwrap_or_default();
+            let headers = conn.http().map(|http| http.headers_for(&Value::Null)).unwrap_or_default();
             let answer = conn.post("DELETE", &headers, "").await?;
             if answer.status == 405 {
                 return Ok(Verdict::Holds);
             }
             if answer.status >= 300 {
-                return Ok(Verdict::Fails(told(&answer)));
+                return Ok(Verdict::Fails(describe(&answer)));
             }
-            let after = post(&mut conn, &harmless(&probe), &[]).await?;
-            Ok(Verdict::holds_if(after.status == 404, || told(&after)))
+            let after = post(&mut conn, &harmless_request(&probe), &[]).await?;
+            Ok(Verdict::holds_if(after.status == 404, || describe(&after)))
         }
     }
 }
 
 async fn version_header(probe: Probe) -> Outcome {
     let answer =
-        post(&mut probe.open().await?, &harmless(&probe), &[("MCP-Protocol-Version", Some("1999-12-31"))]).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
+        post(&mut probe.open().await?, &harmless_request(&probe), &[("MCP-Protocol-Version", Some("1999-12-31"))])
+            .await?;
+    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
 }
 
 async fn header_mismatch(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let answer = post(&mut conn, &harmless(&probe), &[("Mcp-Method", Some("tools/list"))]).await?;
-    let holds = answer.status == 400 && code(&message_of(&answer)) == Some(-32020);
-    Ok(Verdict::holds_if(holds, || told(&answer)))
+    let answer = post(&mut conn, &harmless_request(&probe), &[("Mcp-Method", Some("tools/list"))]).await?;
+    let holds = answer.status == 400 && error_code(&last_message(&answer)) == Some(-32020);
+    Ok(Verdict::holds_if(holds, || describe(&answer)))
 }
 
 async fn version_mismatch(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let answer = post(&mut conn, &harmless(&probe), &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
-    // Which of the two versions is looked at first, and so the code, is the server's choice.
-    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
+    let answer = post(&mut conn, &harmless_request(&probe), &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
+    // The server chooses which of the two versions it checks first, and so the code.
+    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
 }
 
 async fn name_mismatch(probe: Probe) -> Outcome {
@@ -371,20 +374,20 @@ async fn name_mismatch(probe: Probe) -> Outcome {
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let message = probe.message(Some(&5.into()), "tools/call", params);
     let answer = post(&mut probe.open().await?, &message, &[("Mcp-Name", Some("check_another_tool"))]).await?;
-    let holds = answer.status == 400 && code(&message_of(&answer)) == Some(-32020);
-    Ok(Verdict::holds_if(holds, || told(&answer)))
+    let holds = answer.status == 400 && error_code(&last_message(&answer)) == Some(-32020);
+    Ok(Verdict::holds_if(holds, || describe(&answer)))
 }
 
 async fn version_status(probe: Probe) -> Outcome {
-    let mut message = harmless(&probe);
+    let mut message = harmless_request(&probe);
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     let mut conn = probe.open().await?;
     let answer = post(&mut conn, &message, &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
 }
 
-/// Two answers of one session, each with the id of its request.
-async fn streams(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Answer)>, ProbeError> {
+/// Sends two requests in one session, and returns each id with its response.
+async fn ping_streams(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, HttpResponse)>, ProbeError> {
     let mut all = Vec::new();
     for id in ["check-stream-a", "check-stream-b"] {
         let message = probe.message(Some(&id.into()), "ping", Value::Null);
@@ -394,7 +397,7 @@ async fn streams(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Answer)>,
 }
 
 async fn event_ids(probe: Probe) -> Outcome {
-    let all = streams(&mut probe.open().await?, &probe).await?;
+    let all = ping_streams(&mut probe.open().await?, &probe).await?;
     let ids: Vec<&String> =
         all.iter().flat_map(|(_, answer)| &answer.events).filter_map(|event| event.id.as_ref()).collect();
     if ids.is_empty() {
@@ -407,14 +410,14 @@ async fn event_ids(probe: Probe) -> Outcome {
 
 async fn resumed(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let all = streams(&mut conn, &probe).await?;
+    let all = ping_streams(&mut conn, &probe).await?;
     let last = all.first().and_then(|(_, answer)| answer.events.iter().find_map(|event| event.id.clone()));
     let Some(last) = last else { return Ok(Verdict::Skipped("its events have no ids".to_owned())) };
-    let mut headers = conn.http().map(|http| http.headers_of(&Value::Null)).unwrap_or_default();
+    let mut headers = conn.http().map(|http| http.headers_for(&Value::Null)).unwrap_or_default();
     headers.retain(|(name, _)| !matches!(name.as_str(), "Accept" | "Content-Type"));
     headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     headers.push(("Last-Event-ID".to_owned(), last.clone()));
-    let answer = conn.listen(&headers, SHORT).await?;
+    let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
     if answer.status >= 400 {
         return Ok(Verdict::Skipped(format!("it resumes nothing: HTTP {}", answer.status)));
     }
@@ -425,12 +428,12 @@ async fn resumed(probe: Probe) -> Outcome {
 }
 
 async fn header_missing(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless(&probe), &[("Mcp-Method", None)]).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
+    let answer = post(&mut probe.open().await?, &harmless_request(&probe), &[("Mcp-Method", None)]).await?;
+    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
 }
 
 async fn no_session(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless(&probe), &[]).await?;
+    let answer = post(&mut probe.open().await?, &harmless_request(&probe), &[]).await?;
     let session = answer.header("mcp-session-id");
     Ok(Verdict::holds_if(session.is_none(), || format!("it begins the session {session:?}")))
 }
@@ -438,12 +441,12 @@ async fn no_session(probe: Probe) -> Outcome {
 async fn method_status(probe: Probe) -> Outcome {
     let message = probe.message(Some(&5.into()), "check/no-such-method", json!({}));
     let answer = post(&mut probe.open().await?, &message, &[]).await?;
-    Ok(Verdict::holds_if(answer.status == 404, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 404, || describe(&answer)))
 }
 
 async fn parse_status(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let headers = conn.http().map(|http| http.headers_of(&harmless(&probe))).unwrap_or_default();
+    let headers = conn.http().map(|http| http.headers_for(&harmless_request(&probe))).unwrap_or_default();
     let answer = conn.post("POST", &headers, r#"{"jsonrpc":"2.0","#).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || told(&answer)))
+    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
 }

@@ -1,8 +1,8 @@
-//! Resources, prompts and completion, where they are offered.
+//! Checks of resources, prompts and completion, if they are offered.
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json, tools::is_block};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code, tools::is_block};
 use crate::probe::Probe;
 
 const RESOURCES: (&str, &str) = ("server/resources#data-types", "server/resources#data-types");
@@ -110,14 +110,14 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-fn offers(probe: &Probe, capability: &str, listed: &[Value]) -> Option<Verdict> {
+fn skip_if_missing(probe: &Probe, capability: &str, listed: &[Value]) -> Option<Verdict> {
     if !probe.facts.offers(capability) {
         return Some(Verdict::Skipped(format!("it offers no {capability}")));
     }
     listed.is_empty().then(|| Verdict::Skipped(format!("it lists no {capability}")))
 }
 
-fn each(listed: &[Value], fits: impl Fn(&Value) -> bool) -> Verdict {
+fn check_each(listed: &[Value], fits: impl Fn(&Value) -> bool) -> Verdict {
     listed
         .iter()
         .find(|entry| !fits(entry))
@@ -126,18 +126,18 @@ fn each(listed: &[Value], fits: impl Fn(&Value) -> bool) -> Verdict {
 
 async fn resources(probe: Probe) -> Outcome {
     let listed = &probe.facts.resources;
-    Ok(offers(&probe, "resources", listed)
-        .unwrap_or_else(|| each(listed, |entry| entry["uri"].is_string() && entry["name"].is_string())))
+    Ok(skip_if_missing(&probe, "resources", listed)
+        .unwrap_or_else(|| check_each(listed, |entry| entry["uri"].is_string() && entry["name"].is_string())))
 }
 
-/// Whether it is what a resource holds.
+/// Returns `true` for valid contents of a resource.
 pub(super) fn is_contents(contents: &Value) -> bool {
     contents["uri"].is_string() && (contents["text"].is_string() != contents["blob"].is_string())
 }
 
 async fn contents(probe: Probe) -> Outcome {
     let listed = &probe.facts.resources;
-    if let Some(verdict) = offers(&probe, "resources", listed) {
+    if let Some(verdict) = skip_if_missing(&probe, "resources", listed) {
         return Ok(verdict);
     }
     let mut conn = probe.open().await?;
@@ -160,13 +160,13 @@ async fn missing_resource(probe: Probe) -> Outcome {
     }
     let response = probe.open().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
     let expected = if probe.is_modern() { -32602 } else { -32002 };
-    Ok(Verdict::holds_if(code(&response) == Some(expected), || format!("it answers {}", compact_json(&response))))
+    Ok(Verdict::holds_if(error_code(&response) == Some(expected), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn templates(probe: Probe) -> Outcome {
     let listed = &probe.facts.templates;
-    Ok(offers(&probe, "resources", listed)
-        .unwrap_or_else(|| each(listed, |entry| entry["uriTemplate"].is_string() && entry["name"].is_string())))
+    Ok(skip_if_missing(&probe, "resources", listed)
+        .unwrap_or_else(|| check_each(listed, |entry| entry["uriTemplate"].is_string() && entry["name"].is_string())))
 }
 
 async fn subscribe(probe: Probe) -> Outcome {
@@ -194,12 +194,12 @@ async fn prompts(probe: Probe) -> Outcome {
         });
         entry["name"].is_string() && arguments
     };
-    Ok(offers(&probe, "prompts", listed).unwrap_or_else(|| each(listed, fits)))
+    Ok(skip_if_missing(&probe, "prompts", listed).unwrap_or_else(|| check_each(listed, fits)))
 }
 
 async fn messages(probe: Probe) -> Outcome {
     let listed = &probe.facts.prompts;
-    if let Some(verdict) = offers(&probe, "prompts", listed) {
+    if let Some(verdict) = skip_if_missing(&probe, "prompts", listed) {
         return Ok(verdict);
     }
     let mut conn = probe.open().await?;
@@ -229,7 +229,7 @@ async fn unknown_prompt(probe: Probe) -> Outcome {
         return Ok(Verdict::Skipped("it offers no prompts".to_owned()));
     }
     let response = probe.open().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
-    Ok(Verdict::holds_if(code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
+    Ok(Verdict::holds_if(error_code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn completion(probe: Probe) -> Outcome {

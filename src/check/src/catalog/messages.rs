@@ -1,11 +1,11 @@
-//! The structure of messages.
+//! Checks of the structure of messages.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{Check, Outcome, Verdict, check, compact_json};
 use crate::{
-    probe::{Conn, Probe, QUIET, is_same_id},
+    probe::{Conn, Probe, QUIET_PERIOD, ids_match},
     wire::{ProbeError, Wire, parse},
 };
 
@@ -125,32 +125,32 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// The place of `messages/id-integer`.
+/// The index of `messages/id-integer`.
 pub(super) const ID_INTEGER: usize = 1;
 
-/// What every server of the revision answers with a result.
-fn harmless(probe: &Probe) -> &'static str {
+/// Returns a method that every server of the revision answers with a result.
+fn harmless_method(probe: &Probe) -> &'static str {
     if probe.is_modern() { "server/discover" } else { "ping" }
 }
 
-async fn answered(conn: &mut Conn, probe: &Probe, id: Value) -> Result<Value, ProbeError> {
-    let message = probe.message(Some(&id), harmless(probe), Value::Null);
+async fn ask_with_id(conn: &mut Conn, probe: &Probe, id: Value) -> Result<Value, ProbeError> {
+    let message = probe.message(Some(&id), harmless_method(probe), Value::Null);
     let received = conn.exchange(&message).await?;
     received.json().ok_or_else(|| ProbeError::InvalidData("the answer is not JSON".to_owned()))
 }
 
 async fn jsonrpc(probe: Probe) -> Outcome {
-    let response = answered(&mut probe.open().await?, &probe, 7.into()).await?;
+    let response = ask_with_id(&mut probe.open().await?, &probe, 7.into()).await?;
     Ok(Verdict::holds_if(response["jsonrpc"] == "2.0", || {
         format!("`jsonrpc` is {}", compact_json(&response["jsonrpc"]))
     }))
 }
 
-async fn with_id(probe: Probe, id: Value) -> Outcome {
+async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
     let mut conn = probe.open().await?;
-    let message = probe.message(Some(&id), harmless(&probe), Value::Null);
+    let message = probe.message(Some(&id), harmless_method(&probe), Value::Null);
     conn.send(&message.to_string()).await?;
-    // Whatever comes is the answer: one with another id would else only be waited for.
+    // Any response is the answer: waiting for one with the right id would only time out.
     let Some(received) = conn.next_answer(probe.limit()).await? else { return Err(ProbeError::Timeout(probe.limit())) };
     let response = received.json().unwrap_or_default();
     Ok(Verdict::holds_if(response["id"] == id, || {
@@ -159,20 +159,22 @@ async fn with_id(probe: Probe, id: Value) -> Outcome {
 }
 
 async fn id_integer(probe: Probe) -> Outcome {
-    with_id(probe, 42.into()).await
+    check_id_echo(probe, 42.into()).await
 }
 
 async fn id_string(probe: Probe) -> Outcome {
-    with_id(probe, "0042".into()).await
+    check_id_echo(probe, "0042".into()).await
 }
 
 async fn id_large(probe: Probe) -> Outcome {
-    with_id(probe, 9_007_199_254_740_991_i64.into()).await
+    check_id_echo(probe, 9_007_199_254_740_991_i64.into()).await
 }
 
 async fn one_outcome(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    for response in [answered(&mut conn, &probe, 7.into()).await?, conn.ask("check/no-such-method", json!({})).await?] {
+    for response in
+        [ask_with_id(&mut conn, &probe, 7.into()).await?, conn.ask("check/no-such-method", json!({})).await?]
+    {
         if response.get("result").is_some() == response.get("error").is_some() {
             return Ok(Verdict::Fails(format!("it answers {}", compact_json(&response))));
         }
@@ -181,7 +183,7 @@ async fn one_outcome(probe: Probe) -> Outcome {
 }
 
 async fn result_object(probe: Probe) -> Outcome {
-    let response = answered(&mut probe.open().await?, &probe, 7.into()).await?;
+    let response = ask_with_id(&mut probe.open().await?, &probe, 7.into()).await?;
     Ok(Verdict::holds_if(response["result"].is_object() || response.get("error").is_some(), || {
         format!("the result is {}", compact_json(&response["result"]))
     }))
@@ -202,35 +204,36 @@ async fn notification_unanswered(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let message = probe.message(None, "notifications/check/unknown", json!({}));
     conn.send(&message.to_string()).await?;
-    while let Some(received) = conn.receive(QUIET).await? {
+    while let Some(received) = conn.receive(QUIET_PERIOD).await? {
         let response = received.json().unwrap_or_default();
-        // Over HTTP a status of refusal may come with an error that has no id.
+        // Over HTTP a refused notification may have a body with an error without an id.
         let is_answer =
             response.get("result").is_some() || (response.get("error").is_some() && received.status.is_none());
         if is_answer {
             return Ok(Verdict::Fails(format!("it answers {}", compact_json(&response))));
         }
     }
-    conn.lives().await?;
+    conn.ensure_alive().await?;
     Ok(Verdict::Holds)
 }
 
-/// Requests at a time.
-const TOGETHER: i64 = 8;
+/// The number of concurrent requests.
+const CONCURRENT_REQUESTS: i64 = 8;
 
 async fn concurrent(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let messages: Vec<Value> =
-        (100..100 + TOGETHER).map(|id| probe.message(Some(&id.into()), harmless(&probe), Value::Null)).collect();
+    let messages: Vec<Value> = (100..100 + CONCURRENT_REQUESTS)
+        .map(|id| probe.message(Some(&id.into()), harmless_method(&probe), Value::Null))
+        .collect();
     let mut ids: Vec<Value> = Vec::new();
     if let Wire::Http(http) = &conn.wire {
         let posts = messages.iter().map(|message| async {
-            http.request("POST", &http.headers_of(message), message.to_string().as_bytes()).await
+            http.request("POST", &http.headers_for(message), message.to_string().as_bytes()).await
         });
         for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
             let texts = answer?.messages();
             let response: Value = texts.last().and_then(|text| parse(text)).unwrap_or_default();
-            if !is_same_id(&response["id"], &message["id"]) {
+            if !ids_match(&response["id"], &message["id"]) {
                 let asked = &message["id"];
                 return Ok(Verdict::Fails(format!("{asked} was answered with {}", compact_json(&response["id"]))));
             }
@@ -245,19 +248,19 @@ async fn concurrent(probe: Probe) -> Outcome {
             ids.push(received.json().unwrap_or_default()["id"].clone());
         }
     }
-    // All have as many digits.
+    // All ids have the same number of digits.
     ids.sort_by_key(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
     let mut expected = messages.iter().map(|message| &message["id"]);
-    let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|asked| is_same_id(id, asked)));
+    let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|asked| ids_match(id, asked)));
     Ok(Verdict::holds_if(is_complete, || {
-        format!("{} were sent, answered were {}", TOGETHER, compact_json(&json!(ids)))
+        format!("{} were sent, answered were {}", CONCURRENT_REQUESTS, compact_json(&json!(ids)))
     }))
 }
 
 async fn unknown_members(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let id = conn.id();
-    let mut message = probe.message(Some(&id), harmless(&probe), json!({ "check": { "unknown": [1] } }));
+    let id = conn.next_id();
+    let mut message = probe.message(Some(&id), harmless_method(&probe), json!({ "check": { "unknown": [1] } }));
     message["check"] = json!({ "unknown": true });
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
     Ok(Verdict::holds_if(response.get("result").is_some(), || format!("it answers {}", compact_json(&response))))

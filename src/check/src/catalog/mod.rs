@@ -1,11 +1,11 @@
-//! The checks, one file for each group.
+//! The checks, with one file for each group.
 //!
 //! To add a check:
-//! 1. Put it into the table of its group, with the page of the specification that it stands on.
-//! 2. Give the server in `tests/check/server.rs` a fault of the check's name that it finds:
-//!    `each_check_finds_exactly_its_fault` misses each check without one.
-//! 3. Say in `tests/check/faults.rs` what is wrong then, and give the check a row in `docs/checking.md`:
-//!    `page_lists_each_check_with_its_fault` prints the row that is missing.
+//! 1. Add it to the table of its group, with the page of the specification that requires it.
+//! 2. Give the server in `tests/check/server.rs` a fault with the check's name, which the check detects:
+//!    `each_check_finds_exactly_its_fault` fails without one.
+//! 3. Describe the fault in `tests/check/faults.rs`, and add a row for the check to `docs/checking.md`:
+//!    `page_lists_each_check_with_its_fault` prints the missing row.
 
 mod codes;
 mod handshake;
@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use crate::{MODERN, Target, probe::Probe, wire::ProbeError};
 
-/// What checks are about.
+/// The subject of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     Messages,
@@ -81,7 +81,7 @@ impl Group {
     }
 }
 
-/// Whether the specification demands it.
+/// The level of a requirement in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -98,29 +98,29 @@ impl fmt::Display for Level {
     }
 }
 
-/// Which revisions have it.
+/// The revisions that have a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Era {
     Both,
-    /// From that revision on, the stateless one among them.
+    /// That revision and all later ones, including the stateless one.
     Since(&'static str),
-    /// The handshake revisions.
+    /// All handshake revisions.
     Legacy,
-    /// Those of them from that one on.
+    /// The handshake revisions from that one on.
     LegacySince(&'static str),
     Modern,
 }
 
-/// On which transports it can be seen.
+/// The transports on which a check can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum On {
+pub(crate) enum TransportScope {
     All,
     Stdio,
     Http,
     WebSocket,
 }
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Holds,
@@ -129,7 +129,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Holds, or fails for that reason.
+    /// Creates `Holds`, or `Fails` with that reason.
     pub fn holds_if(holds: bool, why: impl FnOnce() -> String) -> Self {
         if holds { Self::Holds } else { Self::Fails(why()) }
     }
@@ -137,24 +137,24 @@ impl Verdict {
 
 pub(crate) type Outcome = Result<Verdict, ProbeError>;
 
-/// One thing that has to be so.
+/// A requirement of the protocol.
 pub struct Check {
     pub id: &'static str,
     pub group: Group,
     pub level: Level,
-    /// One sentence.
+    /// The requirement in one sentence.
     pub says: &'static str,
-    /// How to mend it.
+    /// How to fix a failure.
     pub advice: &'static str,
-    /// Pages of the specification in the handshake revisions and in the stateless one, without the revision.
+    /// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
     pub(crate) spec: (&'static str, &'static str),
     pub(crate) era: Era,
-    pub(crate) on: On,
+    pub(crate) on: TransportScope,
     pub(crate) run: fn(Probe) -> BoxFuture<'static, Outcome>,
 }
 
 impl Check {
-    /// In which revisions it is, in words for a table.
+    /// Formats the revisions that have the requirement, for a table.
     #[must_use]
     pub fn revisions(&self) -> String {
         match self.era {
@@ -166,7 +166,7 @@ impl Check {
         }
     }
 
-    /// Whether the server that is checked can be asked it.
+    /// Returns `true` if the check applies to the server and revision.
     pub(crate) fn applies_to(&self, probe: &Probe) -> bool {
         let era = match self.era {
             Era::Both => true,
@@ -177,16 +177,16 @@ impl Check {
         };
         let on = matches!(
             (self.on, &probe.target),
-            (On::All, _)
-                | (On::Stdio, Target::Command { .. })
-                | (On::Http, Target::Http { .. })
-                | (On::WebSocket, Target::WebSocket { .. })
+            (TransportScope::All, _)
+                | (TransportScope::Stdio, Target::Command { .. })
+                | (TransportScope::Http, Target::Http { .. })
+                | (TransportScope::WebSocket, Target::WebSocket { .. })
         );
         era && on
     }
 }
 
-/// All checks, in the order in which they run.
+/// Iterates over all checks, in the order in which they run.
 pub fn all() -> impl Iterator<Item = &'static Check> {
     [
         messages::CHECKS,
@@ -205,12 +205,12 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     .flatten()
 }
 
-/// The check that finds a server which answers with other ids.
+/// Returns the check that detects a server which answers with other ids.
 pub(crate) fn wrong_id_check() -> &'static Check {
     &messages::CHECKS[messages::ID_INTEGER]
 }
 
-/// One row of a table.
+/// Builds one row of a table.
 macro_rules! check {
     ($id:literal, $group:ident, $level:ident, $era:ident $(($since:literal))?, $on:ident, $spec:expr, $says:literal, $advice:literal, $run:path) => {
         $crate::catalog::Check {
@@ -221,19 +221,19 @@ macro_rules! check {
             advice: $advice,
             spec: $spec,
             era: $crate::catalog::Era::$era $(($since))?,
-            on: $crate::catalog::On::$on,
+            on: $crate::catalog::TransportScope::$on,
             run: |probe| Box::pin($run(probe)),
         }
     };
 }
 pub(crate) use check;
 
-/// A value on one line, for reasons.
+/// Formats a value on one line, for reasons.
 pub(crate) fn compact_json(value: &Value) -> String {
     truncate(&value.to_string())
 }
 
-/// A text for a report, cut where it is long.
+/// Truncates a text for a report.
 pub(crate) fn truncate(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -241,8 +241,8 @@ pub(crate) fn truncate(text: &str) -> String {
     }
 }
 
-/// The code of an error response.
-pub(crate) fn code(response: &Value) -> Option<i64> {
+/// Returns the code of an error response.
+pub(crate) fn error_code(response: &Value) -> Option<i64> {
     response["error"]["code"].as_i64()
 }
 

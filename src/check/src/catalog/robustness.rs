@@ -1,11 +1,11 @@
-//! Malformed input: the server answers or refuses it, and lives on.
+//! Checks that a server survives malformed input.
 
 use serde_json::{Value, json};
 
 use super::{Check, Outcome, Verdict, check, truncate};
 use crate::{
     Target,
-    probe::{Probe, QUIET},
+    probe::{Probe, QUIET_PERIOD},
     wire::{ProbeError, Wire},
 };
 
@@ -135,17 +135,17 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// Sends each, hears what comes, and asks whether the server still answers.
-async fn survives(probe: Probe, texts: &[&[u8]]) -> Outcome {
+/// Sends each text, reads the answers, and checks that the server still responds.
+async fn check_survival(probe: Probe, texts: &[&[u8]]) -> Outcome {
     let mut conn = probe.open().await?;
     for text in texts {
         match conn.send_bytes(text).await {
-            // One that refuses so may be asked on a new connection.
+            // A server that refuses by disconnecting may be asked on a new connection.
             Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.open().await?,
             sent => sent?,
         }
         loop {
-            match conn.receive(QUIET / 6).await {
+            match conn.receive(QUIET_PERIOD / 6).await {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => {
@@ -161,9 +161,9 @@ async fn survives(probe: Probe, texts: &[&[u8]]) -> Outcome {
             }
         }
     }
-    match conn.answers().await {
+    match conn.ensure_responsive().await {
         Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => {
-            probe.open().await?.lives().await?;
+            probe.open().await?.ensure_alive().await?;
         }
         answers => answers?,
     }
@@ -173,11 +173,12 @@ async fn survives(probe: Probe, texts: &[&[u8]]) -> Outcome {
 async fn broken_json(probe: Probe) -> Outcome {
     let texts: [&[u8]; 7] =
         [b"{", b"}", b"nonsense", b"{\"jsonrpc\":", b"\"", b"{'a':1}", b"{\"jsonrpc\":\"2.0\",\"id\":1,}"];
-    survives(probe, &texts).await
+    check_survival(probe, &texts).await
 }
 
 async fn invalid_utf8(probe: Probe) -> Outcome {
-    survives(probe, &[b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\xfe\"}", b"\xc3\x28", b"\xed\xa0\x80"]).await
+    check_survival(probe, &[b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\xfe\"}", b"\xc3\x28", b"\xed\xa0\x80"])
+        .await
 }
 
 async fn wrong_types(probe: Probe) -> Outcome {
@@ -190,7 +191,7 @@ async fn wrong_types(probe: Probe) -> Outcome {
         br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"text"}"#,
         br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7,"arguments":[]}}"#,
     ];
-    survives(probe, &texts).await
+    check_survival(probe, &texts).await
 }
 
 async fn depth(probe: Probe) -> Outcome {
@@ -198,7 +199,7 @@ async fn depth(probe: Probe) -> Outcome {
     let text = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x","arguments":{{"a":{deep}}}}}}}"#
     );
-    survives(probe, &[text.as_bytes()]).await
+    check_survival(probe, &[text.as_bytes()]).await
 }
 
 async fn numbers(probe: Probe) -> Outcome {
@@ -208,7 +209,7 @@ async fn numbers(probe: Probe) -> Outcome {
         br#"{"jsonrpc":"2.0","id":1e999,"method":"ping"}"#,
         br#"{"jsonrpc":"2.0","id":-0,"method":"ping"}"#,
     ];
-    survives(probe, &texts).await
+    check_survival(probe, &texts).await
 }
 
 async fn surrogates(probe: Probe) -> Outcome {
@@ -216,15 +217,16 @@ async fn surrogates(probe: Probe) -> Outcome {
         br#"{"jsonrpc":"2.0","id":"\ud800","method":"ping"}"#,
         br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"\udfff\ud800","arguments":{}}}"#,
     ];
-    survives(probe, &texts).await
+    check_survival(probe, &texts).await
 }
 
 async fn duplicate_keys(probe: Probe) -> Outcome {
-    survives(probe, &[br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping","method":"tools/list"}"#]).await
+    check_survival(probe, &[br#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping","method":"tools/list"}"#]).await
 }
 
 async fn arrays(probe: Probe) -> Outcome {
-    survives(probe, &[b"[]", b"[[]]", br#"[{"jsonrpc":"2.0","id":1,"method":"ping"},7]"#, b"7", b"null", b"true"]).await
+    check_survival(probe, &[b"[]", b"[[]]", br#"[{"jsonrpc":"2.0","id":1,"method":"ping"},7]"#, b"7", b"null", b"true"])
+        .await
 }
 
 async fn responses(probe: Probe) -> Outcome {
@@ -232,7 +234,7 @@ async fn responses(probe: Probe) -> Outcome {
         br#"{"jsonrpc":"2.0","id":"check-nobody","result":{}}"#,
         br#"{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":""}}"#,
     ];
-    survives(probe, &texts).await
+    check_survival(probe, &texts).await
 }
 
 async fn names(probe: Probe) -> Outcome {
@@ -246,7 +248,7 @@ async fn names(probe: Probe) -> Outcome {
         })
         .collect();
     let texts: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
-    survives(probe, &texts).await
+    check_survival(probe, &texts).await
 }
 
 async fn half_open(probe: Probe) -> Outcome {
@@ -256,11 +258,11 @@ async fn half_open(probe: Probe) -> Outcome {
     let message = probe.message(Some(&1.into()), "tools/list", json!({})).to_string();
     for _ in 0..5 {
         match probe.connect().await?.wire {
-            Wire::Http(wire) => wire.cut_off(message.as_bytes()).await?,
-            Wire::WebSocket(wire) => wire.cut_off().await?,
+            Wire::Http(wire) => wire.abort_midway(message.as_bytes()).await?,
+            Wire::WebSocket(wire) => wire.abort_midway().await?,
             Wire::Stdio(_) => {}
         }
     }
-    probe.open().await?.lives().await?;
+    probe.open().await?.ensure_alive().await?;
     Ok(Verdict::Holds)
 }

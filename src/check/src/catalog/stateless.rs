@@ -1,8 +1,8 @@
-//! What every request of the stateless revision says, and what every result does.
+//! Checks of the metadata in requests and results of the stateless revision.
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code};
 use crate::{MODERN, probe::Probe};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -132,7 +132,7 @@ async fn unsupported_version(probe: Probe) -> Outcome {
     let response = conn.exchange(&message).await?.json().unwrap_or_default();
     let data = &response["error"]["data"];
     let names = data["supported"].as_array().is_some_and(|all| all.iter().any(|version| version == MODERN));
-    Ok(Verdict::holds_if(code(&response) == Some(-32022) && names && data["requested"] == "2099-01-01", || {
+    Ok(Verdict::holds_if(error_code(&response) == Some(-32022) && names && data["requested"] == "2099-01-01", || {
         format!("it answers {}", compact_json(&response))
     }))
 }
@@ -172,7 +172,7 @@ async fn missing_capabilities(probe: Probe) -> Outcome {
         meta.remove("io.modelcontextprotocol/clientCapabilities");
     }
     let response = probe.open().await?.exchange(&message).await?.json().unwrap_or_default();
-    Ok(Verdict::holds_if(code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
+    Ok(Verdict::holds_if(error_code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn first_message(probe: Probe) -> Outcome {
@@ -190,7 +190,7 @@ async fn removed(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     for method in ["ping", "logging/setLevel", "resources/subscribe"] {
         let response = conn.ask(method, json!({})).await?;
-        if code(&response) != Some(-32601) {
+        if error_code(&response) != Some(-32601) {
             return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response))));
         }
     }
@@ -210,7 +210,7 @@ async fn caching(probe: Probe) -> Outcome {
     asked.extend(probe.facts.resources.first().map(|known| ("resources/read", json!({ "uri": known["uri"] }))));
     for (method, params) in asked {
         let result: Value = conn.ask(method, params).await?["result"].take();
-        // Only what was answered can say it.
+        // Only complete results carry it.
         if result["resultType"].as_str().is_some_and(|kind| kind != "complete") || result.is_null() {
             continue;
         }

@@ -1,21 +1,21 @@
-//! Lines on stdin and stdout.
+//! Checks of the stdio transport.
 
 use std::time::Duration;
 
-use countersign_child::guard::Report;
+use countersign_child::guard::GuardReport;
 use serde_json::{Value, json};
 
 use super::{Check, Outcome, Verdict, check, compact_json};
 use crate::{
-    probe::{Conn, Probe, QUIET, is_same_id},
+    probe::{Conn, Probe, QUIET_PERIOD, ids_match},
     wire::{ProbeError, Stdio, Wire},
 };
 
 const PAGE: (&str, &str) = ("basic/transports#stdio", "basic/transports/stdio");
 const SHUTDOWN: (&str, &str) = ("basic/lifecycle#shutdown", "basic/transports/stdio");
 
-/// How long a server may take to end.
-const END: Duration = Duration::from_secs(5);
+/// How long a server may take to exit.
+const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) const CHECKS: &[Check] = &[
     check!(
@@ -119,14 +119,14 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-fn child(conn: &mut Conn) -> Result<&mut Stdio, ProbeError> {
+fn child_process(conn: &mut Conn) -> Result<&mut Stdio, ProbeError> {
     match &mut conn.wire {
         Wire::Stdio(wire) => Ok(wire),
         _ => Err(ProbeError::InvalidData("this is no child".to_owned())),
     }
 }
 
-fn asked(probe: &Probe, id: i64, more: &str) -> Value {
+fn probe_request(probe: &Probe, id: i64, more: &str) -> Value {
     let (method, params) = match (probe.is_modern(), more) {
         (true, more) => ("server/discover", json!({ "check": more })),
         (false, "") => ("ping", Value::Null),
@@ -138,12 +138,11 @@ fn asked(probe: &Probe, id: i64, more: &str) -> Value {
 async fn stdout(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     if !probe.is_modern() {
-        // The answer itself is looked at, and not searched for among other lines.
-        let params =
-            json!({ "protocolVersion": &*probe.revision, "capabilities": {}, "clientInfo": crate::probe::client() });
+        // The raw answer is checked, without searching for it among other lines.
+        let params = json!({ "protocolVersion": &*probe.revision, "capabilities": {}, "clientInfo": crate::probe::client_info() });
         conn.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params }).to_string()).await?;
     }
-    conn.send(&asked(&probe, 2, "").to_string()).await?;
+    conn.send(&probe_request(&probe, 2, "").to_string()).await?;
     conn.send(&probe.message(Some(&3.into()), "check/no-such-method", json!({})).to_string()).await?;
     let mut wait = probe.limit();
     let mut came = 0;
@@ -154,20 +153,20 @@ async fn stdout(probe: Probe) -> Outcome {
         }
         came += 1;
         if came >= if probe.is_modern() { 2 } else { 3 } {
-            wait = QUIET;
+            wait = QUIET_PERIOD;
         }
     }
     Ok(Verdict::Holds)
 }
 
-async fn ids(conn: &mut Conn, probe: &Probe, expected: &[i64]) -> Outcome {
+async fn check_ids_answered(conn: &mut Conn, probe: &Probe, expected: &[i64]) -> Outcome {
     let mut left: Vec<i64> = expected.to_vec();
     while !left.is_empty() {
         let Some(received) = conn.next_answer(probe.limit()).await? else {
             return Ok(Verdict::Fails(format!("{} of {} stay without an answer", left.len(), expected.len())));
         };
         let message = received.json().unwrap_or_default();
-        left.retain(|expected| !is_same_id(&message["id"], &(*expected).into()));
+        left.retain(|expected| !ids_match(&message["id"], &(*expected).into()));
     }
     Ok(Verdict::Holds)
 }
@@ -175,26 +174,26 @@ async fn ids(conn: &mut Conn, probe: &Probe, expected: &[i64]) -> Outcome {
 async fn many_in_one(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let expected: Vec<i64> = (200..220).collect();
-    let lines: Vec<String> = expected.iter().map(|id| format!("{}\n", asked(&probe, *id, ""))).collect();
+    let lines: Vec<String> = expected.iter().map(|id| format!("{}\n", probe_request(&probe, *id, ""))).collect();
     probe.note_sent(&lines.concat());
-    child(&mut conn)?.bytes(lines.concat().as_bytes()).await?;
-    ids(&mut conn, &probe, &expected).await
+    child_process(&mut conn)?.write_bytes(lines.concat().as_bytes()).await?;
+    check_ids_answered(&mut conn, &probe, &expected).await
 }
 
 async fn one_in_many(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let line = format!("{}\n", asked(&probe, 300, "in pieces: ä€😀"));
+    let line = format!("{}\n", probe_request(&probe, 300, "in pieces: ä€😀"));
     probe.note_sent(&line);
     for piece in line.as_bytes().chunks(7) {
-        child(&mut conn)?.bytes(piece).await?;
+        child_process(&mut conn)?.write_bytes(piece).await?;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    ids(&mut conn, &probe, &[300]).await
+    check_ids_answered(&mut conn, &probe, &[300]).await
 }
 
-async fn sized(probe: &Probe, bytes: usize) -> Outcome {
+async fn check_size(probe: &Probe, bytes: usize) -> Outcome {
     let mut conn = probe.open().await?;
-    conn.send(&asked(probe, 400, &"x".repeat(bytes)).to_string()).await?;
+    conn.send(&probe_request(probe, 400, &"x".repeat(bytes)).to_string()).await?;
     match conn.response(&400.into()).await {
         Ok(_) => Ok(Verdict::Holds),
         Err(trouble) => Ok(Verdict::Fails(trouble.to_string())),
@@ -202,46 +201,46 @@ async fn sized(probe: &Probe, bytes: usize) -> Outcome {
 }
 
 async fn large(probe: Probe) -> Outcome {
-    sized(&probe, 70 << 10).await
+    check_size(&probe, 70 << 10).await
 }
 
 async fn huge(probe: Probe) -> Outcome {
-    sized(&probe, 4 << 20).await
+    check_size(&probe, 4 << 20).await
 }
 
 async fn empty_line(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    child(&mut conn)?.bytes(b"\n\n").await?;
-    while conn.receive(QUIET).await?.is_some() {}
-    conn.lives().await?;
+    child_process(&mut conn)?.write_bytes(b"\n\n").await?;
+    while conn.receive(QUIET_PERIOD).await?.is_some() {}
+    conn.ensure_alive().await?;
     Ok(Verdict::Holds)
 }
 
 async fn crlf(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let line = format!("{}\r\n", asked(&probe, 500, ""));
-    child(&mut conn)?.bytes(line.as_bytes()).await?;
-    ids(&mut conn, &probe, &[500]).await
+    let line = format!("{}\r\n", probe_request(&probe, 500, ""));
+    child_process(&mut conn)?.write_bytes(line.as_bytes()).await?;
+    check_ids_answered(&mut conn, &probe, &[500]).await
 }
 
 async fn end(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let child = child(&mut conn)?;
-    child.close();
-    let ended = child.ended(END).await;
-    Ok(Verdict::holds_if(ended.is_some(), || format!("it runs on; the end of its stderr: {}", child.errors())))
+    let child = child_process(&mut conn)?;
+    child.close_stdin();
+    let ended = child.wait_for_exit(EXIT_LIMIT).await;
+    Ok(Verdict::holds_if(ended.is_some(), || format!("it runs on; the end of its stderr: {}", child.stderr_tail())))
 }
 
 async fn exit_code(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let child = child(&mut conn)?;
-    child.close();
-    match child.ended(END).await {
+    let child = child_process(&mut conn)?;
+    child.close_stdin();
+    match child.wait_for_exit(EXIT_LIMIT).await {
         None => Ok(Verdict::Skipped("it does not end".to_owned())),
-        Some(Report::Exited { status: 0 }) => Ok(Verdict::Holds),
-        Some(Report::Exited { status }) => {
-            Ok(Verdict::Fails(format!("exit status {status}; the end of its stderr: {}", child.errors())))
+        Some(GuardReport::Exited { status: 0 }) => Ok(Verdict::Holds),
+        Some(GuardReport::Exited { status }) => {
+            Ok(Verdict::Fails(format!("exit status {status}; the end of its stderr: {}", child.stderr_tail())))
         }
-        Some(report) => Ok(Verdict::Fails(format!("{report:?}; the end of its stderr: {}", child.errors()))),
+        Some(report) => Ok(Verdict::Fails(format!("{report:?}; the end of its stderr: {}", child.stderr_tail()))),
     }
 }

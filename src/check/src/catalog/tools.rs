@@ -1,10 +1,10 @@
-//! Tools: how they are listed and what calls answer. Only those are called that say that they read, unless writes are allowed.
+//! Checks of tool lists and tool calls. Only tools marked as read-only are called, unless writes are allowed.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code};
 use crate::{
     probe::{Conn, Probe},
     wire::ProbeError,
@@ -14,8 +14,8 @@ const LISTING: (&str, &str) = ("server/tools#listing-tools", "server/tools#listi
 const TYPES: (&str, &str) = ("server/tools#data-types", "server/tools#data-types");
 const RESULT: (&str, &str) = ("server/tools#tool-result", "server/tools#tool-result");
 
-/// Tools that are called.
-const CALLED: usize = 5;
+/// The most tools that are called.
+const MAX_CALLED_TOOLS: usize = 5;
 
 pub(super) const CHECKS: &[Check] = &[
     check!(
@@ -163,7 +163,7 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// Skips where there is nothing to look at.
+/// Returns the listed tools, or skips the check if there are none.
 macro_rules! tools_of {
     ($probe:expr) => {
         match &$probe.facts.tools {
@@ -182,7 +182,7 @@ async fn list(probe: Probe) -> Outcome {
     if !response["result"]["tools"].is_array() {
         return Ok(Verdict::Fails(format!("it answers {}", compact_json(&response))));
     }
-    let all = conn.list("tools/list", "tools").await?;
+    let all = conn.read_list("tools/list", "tools").await?;
     let bad = all.iter().find(|tool| !(tool["name"].is_string() && tool["inputSchema"].is_object()));
     Ok(bad.map_or(Verdict::Holds, |tool| Verdict::Fails(format!("this is not one: {}", compact_json(tool)))))
 }
@@ -236,7 +236,7 @@ async fn input_root(probe: Probe) -> Outcome {
 async fn schemas(probe: Probe) -> Outcome {
     for tool in tools_of!(probe) {
         for key in ["inputSchema", "outputSchema"] {
-            // What stands elsewhere is not fetched, and so not judged.
+            // External references are not fetched, so such schemas are not checked.
             let refers = |schema: &Value| schema.to_string().contains("\"$ref\":\"http");
             if let Some(schema) = tool.get(key).filter(|schema| schema.is_object() && !refers(schema))
                 && let Err(error) = jsonschema::validator_for(schema)
@@ -252,8 +252,8 @@ async fn schemas(probe: Probe) -> Outcome {
 async fn stable(probe: Probe) -> Outcome {
     tools_of!(probe);
     let mut conn = probe.open().await?;
-    let first = conn.list("tools/list", "tools").await?;
-    let second = conn.list("tools/list", "tools").await?;
+    let first = conn.read_list("tools/list", "tools").await?;
+    let second = conn.read_list("tools/list", "tools").await?;
     let names = |tools: &[Value]| tools.iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>();
     Ok(Verdict::holds_if(first == second, || {
         format!("first {}, then {}", compact_json(&json!(names(&first))), compact_json(&json!(names(&second))))
@@ -263,7 +263,7 @@ async fn stable(probe: Probe) -> Outcome {
 async fn bad_cursor(probe: Probe) -> Outcome {
     tools_of!(probe);
     let response = probe.open().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
-    Ok(Verdict::holds_if(code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
+    Ok(Verdict::holds_if(error_code(&response) == Some(-32602), || format!("it answers {}", compact_json(&response))))
 }
 
 async fn annotations(probe: Probe) -> Outcome {
@@ -277,18 +277,18 @@ async fn annotations(probe: Probe) -> Outcome {
     }))
 }
 
-/// Tools that may be called.
+/// Returns the tools that may be called.
 fn callable(probe: &Probe) -> Vec<&Value> {
     let reads = |tool: &&Value| probe.options.allow_writes || tool["annotations"]["readOnlyHint"] == true;
-    probe.facts.tools.iter().filter(reads).take(CALLED).collect()
+    probe.facts.tools.iter().filter(reads).take(MAX_CALLED_TOOLS).collect()
 }
 
-pub(super) fn nothing_to_call() -> Verdict {
+pub(super) fn skip_without_calls() -> Verdict {
     Verdict::Skipped("no tool says that it only reads (--allow-writes calls the others too)".to_owned())
 }
 
 async fn arguments(probe: Probe) -> Outcome {
-    // Only where something is required can it be missing, and only where a type is named can it be another.
+    // Only a required argument can be missing, and only a typed one can have a wrong type.
     let broken = |schema: &Value| -> Option<Value> {
         let required = schema["required"].as_array().filter(|all| !all.is_empty());
         if required.is_some() {
@@ -313,8 +313,8 @@ async fn arguments(probe: Probe) -> Outcome {
     }))
 }
 
-/// Arguments that fit a schema, where they can be made up.
-fn made_up(schema: &Value, depth: u8) -> Option<Value> {
+/// Generates arguments that match a schema, if possible.
+fn generate_arguments(schema: &Value, depth: u8) -> Option<Value> {
     if depth > 4 {
         return None;
     }
@@ -333,7 +333,7 @@ fn made_up(schema: &Value, depth: u8) -> Option<Value> {
         "object" => {
             let mut object = Map::new();
             for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                object.insert(name.to_owned(), made_up(&schema["properties"][name], depth + 1)?);
+                object.insert(name.to_owned(), generate_arguments(&schema["properties"][name], depth + 1)?);
             }
             Value::Object(object)
         }
@@ -347,23 +347,23 @@ fn made_up(schema: &Value, depth: u8) -> Option<Value> {
     })
 }
 
-/// Tools that may be called, with arguments that their schemas take.
-pub(super) fn calls(probe: &Probe) -> Vec<(&Value, Value)> {
+/// Returns the tools that may be called, with arguments that match their schemas.
+pub(super) fn safe_calls(probe: &Probe) -> Vec<(&Value, Value)> {
     let fitting = |tool: &'_ Value| {
-        let arguments = made_up(&tool["inputSchema"], 0)?;
+        let arguments = generate_arguments(&tool["inputSchema"], 0)?;
         let schema = jsonschema::validator_for(&tool["inputSchema"]).ok()?;
         schema.is_valid(&arguments).then_some(arguments)
     };
     callable(probe).into_iter().filter_map(|tool| Some((tool, fitting(tool)?))).collect()
 }
 
-/// The results of such calls, each with its tool.
-async fn results<'p>(conn: &mut Conn, probe: &'p Probe) -> Result<Vec<(&'p Value, Value)>, ProbeError> {
+/// Calls these tools and returns their results.
+async fn call_results<'p>(conn: &mut Conn, probe: &'p Probe) -> Result<Vec<(&'p Value, Value)>, ProbeError> {
     let mut all = Vec::new();
-    for (tool, arguments) in calls(probe) {
+    for (tool, arguments) in safe_calls(probe) {
         let mut response = conn.ask("tools/call", json!({ "name": tool["name"], "arguments": arguments })).await?;
         let result = response["result"].take();
-        // What asks for input, or is a task, is no result yet.
+        // A request for input or a task is not a result yet.
         if result.is_object() && matches!(result["resultType"].as_str(), None | Some("complete")) {
             all.push((tool, result));
         }
@@ -373,9 +373,9 @@ async fn results<'p>(conn: &mut Conn, probe: &'p Probe) -> Result<Vec<(&'p Value
 
 macro_rules! results_of {
     ($probe:expr) => {{
-        let all = results(&mut $probe.open().await?, &$probe).await?;
+        let all = call_results(&mut $probe.open().await?, &$probe).await?;
         if all.is_empty() {
-            return Ok(nothing_to_call());
+            return Ok(skip_without_calls());
         }
         all
     }};
@@ -393,7 +393,7 @@ async fn content(probe: Probe) -> Outcome {
     Ok(Verdict::Holds)
 }
 
-/// Whether it is a content block of a known type with what it needs.
+/// Returns `true` for a content block of a known type with all required members.
 pub(super) fn is_block(block: &Value) -> bool {
     let text = |name: &str| block[name].is_string();
     match block["type"].as_str() {

@@ -1,12 +1,12 @@
-//! Cancellation, progress, logging and subscriptions.
+//! Checks of cancellation, progress, logging and subscriptions.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, code, compact_json, tools};
+use super::{Check, Outcome, Verdict, check, compact_json, error_code, tools};
 use crate::{
-    probe::{Conn, Probe, QUIET},
+    probe::{Conn, Probe, QUIET_PERIOD},
     wire::ProbeError,
 };
 
@@ -96,13 +96,13 @@ pub(super) const CHECKS: &[Check] = &[
 
 async fn cancel_unknown(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    conn.lives().await?;
+    conn.ensure_alive().await?;
     for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": 2 }), json!({})] {
         let message = probe.message(None, "notifications/cancelled", params);
         conn.send(&message.to_string()).await?;
-        while let Some(received) = conn.receive(QUIET).await? {
+        while let Some(received) = conn.receive(QUIET_PERIOD).await? {
             let said = received.json().unwrap_or_default();
-            // A body that is refused over HTTP is no answer to the notification.
+            // A refused HTTP body is not an answer to the notification.
             if (said.get("result").is_some() || said.get("error").is_some())
                 && received.status.is_none_or(|status| status < 400)
             {
@@ -110,16 +110,16 @@ async fn cancel_unknown(probe: Probe) -> Outcome {
             }
         }
     }
-    conn.lives().await?;
+    conn.ensure_alive().await?;
     Ok(Verdict::Holds)
 }
 
-/// Progress that came with calls that asked for it, each with the token that it should have.
-async fn told(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Vec<Value>)>, ProbeError> {
+/// Calls tools with a progress token, and returns each token with the received progress.
+async fn collect_progress(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Vec<Value>)>, ProbeError> {
     let mut all = Vec::new();
-    for (at, (tool, arguments)) in tools::calls(probe).into_iter().enumerate() {
+    for (at, (tool, arguments)) in tools::safe_calls(probe).into_iter().enumerate() {
         let token = json!(format!("check-{at}"));
-        let id = conn.id();
+        let id = conn.next_id();
         let params =
             json!({ "name": tool["name"], "arguments": arguments, "_meta": { "progressToken": token.clone() } });
         let message = probe.message(Some(&id), "tools/call", params);
@@ -133,26 +133,26 @@ fn is_progress(message: &Value) -> bool {
     message["method"] == "notifications/progress"
 }
 
-fn nothing_told(all: &[(Value, Vec<Value>)]) -> Option<Verdict> {
+fn skip_without_progress(all: &[(Value, Vec<Value>)]) -> Option<Verdict> {
     if all.is_empty() {
-        return Some(tools::nothing_to_call());
+        return Some(tools::skip_without_calls());
     }
     all.iter().all(|(_, told)| told.is_empty()).then(|| Verdict::Skipped("no tool told of progress".to_owned()))
 }
 
 async fn progress_token(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    // Without a token first: nothing has to come.
-    for (tool, arguments) in tools::calls(&probe) {
-        let id = conn.id();
+    // First without a token: no progress may be sent.
+    for (tool, arguments) in tools::safe_calls(&probe) {
+        let id = conn.next_id();
         let params = json!({ "name": tool["name"], "arguments": arguments });
         let came = conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?;
         if let Some(message) = came.iter().find(|message| is_progress(message)) {
             return Ok(Verdict::Fails(format!("{} had no token, and it says {}", tool["name"], compact_json(message))));
         }
     }
-    let all = told(&mut conn, &probe).await?;
-    if let Some(verdict) = nothing_told(&all) {
+    let all = collect_progress(&mut conn, &probe).await?;
+    if let Some(verdict) = skip_without_progress(&all) {
         return Ok(verdict);
     }
     for (token, told) in &all {
@@ -164,8 +164,8 @@ async fn progress_token(probe: Probe) -> Outcome {
 }
 
 async fn progress_increases(probe: Probe) -> Outcome {
-    let all = told(&mut probe.open().await?, &probe).await?;
-    if let Some(verdict) = nothing_told(&all) {
+    let all = collect_progress(&mut probe.open().await?, &probe).await?;
+    if let Some(verdict) = skip_without_progress(&all) {
         return Ok(verdict);
     }
     for (_, told) in &all {
@@ -184,13 +184,13 @@ async fn log_level(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let known = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
     let unknown = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
-    Ok(Verdict::holds_if(known.get("result").is_some() && code(&unknown) == Some(-32602), || {
+    Ok(Verdict::holds_if(known.get("result").is_some() && error_code(&unknown) == Some(-32602), || {
         format!("\"emergency\" is answered with {}, \"check\" with {}", compact_json(&known), compact_json(&unknown))
     }))
 }
 
-/// What a server can tell the changes of, as `subscriptions/listen` names it.
-fn changes(probe: &Probe) -> Vec<&'static str> {
+/// Returns the changes that the server can announce, by their names in `subscriptions/listen`.
+fn declared_changes(probe: &Probe) -> Vec<&'static str> {
     let all = &probe.facts.opening["capabilities"];
     [("tools", "toolsListChanged"), ("prompts", "promptsListChanged"), ("resources", "resourcesListChanged")]
         .into_iter()
@@ -198,16 +198,16 @@ fn changes(probe: &Probe) -> Vec<&'static str> {
         .collect()
 }
 
-/// How long a subscription is listened to.
-const HEARD: Duration = Duration::from_secs(1);
+/// How long a subscription is read.
+const LISTEN_TIME: Duration = Duration::from_secs(1);
 
-/// What comes first on a subscription to one kind of change; none where the server tells of none.
-async fn subscribed(probe: &Probe) -> Result<Option<(&'static str, Value, Vec<Value>)>, ProbeError> {
-    let Some(wanted) = changes(probe).first().copied() else { return Ok(None) };
+/// Subscribes to one kind of change and returns the first messages; `None` if the server announces no changes.
+async fn open_subscription(probe: &Probe) -> Result<Option<(&'static str, Value, Vec<Value>)>, ProbeError> {
+    let Some(wanted) = declared_changes(probe).first().copied() else { return Ok(None) };
     let mut conn = probe.open().await?;
     let id = json!("check-listen");
     let message = probe.message(Some(&id), "subscriptions/listen", json!({ "notifications": { wanted: true } }));
-    let came = match conn.gather(&message, HEARD.min(probe.limit())).await {
+    let came = match conn.gather(&message, LISTEN_TIME.min(probe.limit())).await {
         Err(ProbeError::Timeout(_)) => Vec::new(),
         came => came?,
     };
@@ -217,7 +217,7 @@ async fn subscribed(probe: &Probe) -> Result<Option<(&'static str, Value, Vec<Va
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 async fn listen(probe: Probe) -> Outcome {
-    let Some((_, id, came)) = subscribed(&probe).await? else {
+    let Some((_, id, came)) = open_subscription(&probe).await? else {
         return Ok(Verdict::Skipped("it declares no `listChanged`".to_owned()));
     };
     let first =
@@ -230,7 +230,7 @@ async fn listen(probe: Probe) -> Outcome {
 }
 
 async fn listen_filter(probe: Probe) -> Outcome {
-    let Some((wanted, _, came)) = subscribed(&probe).await? else {
+    let Some((wanted, _, came)) = open_subscription(&probe).await? else {
         return Ok(Verdict::Skipped("it declares no `listChanged`".to_owned()));
     };
     let acknowledged = came.iter().find(|message| message["method"] == "notifications/subscriptions/acknowledged");
@@ -245,8 +245,8 @@ async fn listen_filter(probe: Probe) -> Outcome {
 
 async fn no_requests(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    for (tool, arguments) in tools::calls(&probe) {
-        let id = conn.id();
+    for (tool, arguments) in tools::safe_calls(&probe) {
+        let id = conn.next_id();
         let params = json!({ "name": tool["name"], "arguments": arguments });
         let came = conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?;
         let request = came.iter().find(|message| message.get("method").is_some() && message.get("id").is_some());
@@ -254,7 +254,7 @@ async fn no_requests(probe: Probe) -> Outcome {
             return Ok(Verdict::Fails(format!("it asks {}", compact_json(request))));
         }
     }
-    Ok(if tools::calls(&probe).is_empty() { tools::nothing_to_call() } else { Verdict::Holds })
+    Ok(if tools::safe_calls(&probe).is_empty() { tools::skip_without_calls() } else { Verdict::Holds })
 }
 
 #[cfg(test)]
@@ -265,10 +265,10 @@ mod tests {
     fn only_declared_changes_are_subscribed() {
         let target = crate::Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
         let mut probe = Probe::new(&target, &crate::Options::default());
-        assert!(changes(&probe).is_empty());
+        assert!(declared_changes(&probe).is_empty());
         let opening =
             json!({ "capabilities": { "prompts": { "listChanged": true }, "tools": { "listChanged": false } } });
         probe.facts = std::sync::Arc::new(crate::probe::Facts { opening, ..Default::default() });
-        assert_eq!(changes(&probe), ["promptsListChanged"]);
+        assert_eq!(declared_changes(&probe), ["promptsListChanged"]);
     }
 }

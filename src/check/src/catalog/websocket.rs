@@ -1,11 +1,11 @@
-//! WebSocket, which no revision has, as servers and clients speak it.
+//! Checks of WebSocket, which is in no revision, as servers and clients implement it.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{Check, Outcome, Verdict, check};
 use crate::{
     Target,
-    probe::{Probe, QUIET},
+    probe::{Probe, QUIET_PERIOD},
     wire::{Frame, ProbeError, WebSocket, Wire},
 };
 
@@ -64,7 +64,7 @@ async fn subprotocol(probe: Probe) -> Outcome {
     Ok(Verdict::holds_if(socket.protocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.protocol)))
 }
 
-fn asked(probe: &Probe) -> String {
+fn probe_request(probe: &Probe) -> String {
     let method = if probe.is_modern() { "server/discover" } else { "ping" };
     probe.message(Some(&7777.into()), method, serde_json::Value::Null).to_string()
 }
@@ -72,8 +72,8 @@ fn asked(probe: &Probe) -> String {
 async fn text_frames(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return Ok(Verdict::Skipped(String::new())) };
-    socket.text(asked(&probe).as_bytes()).await?;
-    match socket.next(probe.limit()).await? {
+    socket.send_text(probe_request(&probe).as_bytes()).await?;
+    match socket.next_frame(probe.limit()).await? {
         Some(Frame::Text(text)) => {
             let one = serde_json::from_str::<serde_json::Value>(&text).is_ok();
             Ok(Verdict::holds_if(one, || format!("it sends {text}")))
@@ -85,8 +85,8 @@ async fn text_frames(probe: Probe) -> Outcome {
 async fn binary(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return Ok(Verdict::Skipped(String::new())) };
-    socket.binary(asked(&probe).as_bytes()).await?;
-    match socket.next(Duration::from_secs(2).max(QUIET)).await {
+    socket.send_binary(probe_request(&probe).as_bytes()).await?;
+    match socket.next_frame(Duration::from_secs(2).max(QUIET_PERIOD)).await {
         Err(ProbeError::Closed) | Ok(Some(_)) => Ok(Verdict::Holds),
         Err(trouble) => Err(trouble),
         Ok(None) => Ok(Verdict::Fails("it says nothing".to_owned())),

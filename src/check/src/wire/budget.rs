@@ -1,53 +1,54 @@
-//! What a server may make the prober hold and read: bounds on one message and on all of a run.
+//! Bounds what the prober reads and stores: for one message and for the whole run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ProbeError;
 
-/// Bytes that are read of a server in one run, over all connections.
-const RUN: u64 = 256 << 20;
-/// What the values of one message may take when it is parsed, as [`change.estimated_size`] estimates it.
+/// The most bytes that are read from a server in one run, over all connections.
+const MAX_RUN_BYTES: u64 = 256 << 20;
+/// The most memory of one parsed message, as [`estimate_weight`] estimates it.
 pub(crate) const MAX_WEIGHT: usize = 16 << 20;
-/// Bytes that a parsed value takes beside its text.
-const VALUE: usize = 80;
+/// Memory overhead in bytes of a parsed value.
+const VALUE_OVERHEAD: usize = 80;
 
-/// Counts what was read in one run.
+/// Counts the bytes that were read in one run.
 #[derive(Debug, Default)]
 pub(crate) struct Budget(AtomicU64);
 
 impl Budget {
-    /// Notes bytes that were read.
+    /// Adds bytes that were read.
     ///
     /// # Errors
-    /// The run has read all that it reads.
+    /// The budget of the run is exhausted.
     pub fn charge(&self, bytes: usize) -> Result<(), ProbeError> {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
-        match self.spent() {
+        match self.exceeded_reason() {
             Some(why) => Err(ProbeError::RunEnded(why)),
             None => Ok(()),
         }
     }
 
-    /// Returns why nothing more is read, once that is so.
-    pub fn spent(&self) -> Option<String> {
-        (self.0.load(Ordering::Relaxed) > RUN).then(|| format!("the server has sent more than {} MiB", RUN >> 20))
+    /// Returns the reason if the budget is exhausted.
+    pub fn exceeded_reason(&self) -> Option<String> {
+        (self.0.load(Ordering::Relaxed) > MAX_RUN_BYTES)
+            .then(|| format!("the server has sent more than {} MiB", MAX_RUN_BYTES >> 20))
     }
 }
 
-/// Estimates the bytes that a JSON text takes once it is parsed.
-pub(crate) fn weight(text: &str) -> usize {
+/// Estimates the memory in bytes of parsed JSON text.
+pub(crate) fn estimate_weight(text: &str) -> usize {
     let (mut values, mut quoted, mut escaped) = (1, false, false);
     for byte in text.bytes() {
         match byte {
             _ if escaped => escaped = false,
             b'\\' => escaped = quoted,
             b'"' => quoted = !quoted,
-            // Each value but the first comes after one of these.
+            // Each value but the first follows one of these.
             b'[' | b'{' | b',' | b':' if !quoted => values += 1,
             _ => {}
         }
     }
-    text.len() + values * VALUE
+    text.len() + values * VALUE_OVERHEAD
 }
 
 #[cfg(test)]
@@ -56,17 +57,20 @@ mod tests {
 
     #[test]
     fn weight_ignores_punctuation_in_strings() {
-        assert_eq!(weight("1"), 1 + VALUE);
-        assert_eq!(weight("[[],[]]"), 7 + 5 * VALUE);
-        assert_eq!(weight(r#"{"a,[":"\\\"{,:"}"#), 17 + 3 * VALUE);
-        assert!(weight(&"[],".repeat(1 << 20)) > MAX_WEIGHT && weight(&"a, ".repeat(1 << 20)) > MAX_WEIGHT);
-        assert!(weight(&format!("\"{}\"", "a, ".repeat(1 << 20))) < MAX_WEIGHT);
+        assert_eq!(estimate_weight("1"), 1 + VALUE_OVERHEAD);
+        assert_eq!(estimate_weight("[[],[]]"), 7 + 5 * VALUE_OVERHEAD);
+        assert_eq!(estimate_weight(r#"{"a,[":"\\\"{,:"}"#), 17 + 3 * VALUE_OVERHEAD);
+        assert!(
+            estimate_weight(&"[],".repeat(1 << 20)) > MAX_WEIGHT
+                && estimate_weight(&"a, ".repeat(1 << 20)) > MAX_WEIGHT
+        );
+        assert!(estimate_weight(&format!("\"{}\"", "a, ".repeat(1 << 20))) < MAX_WEIGHT);
     }
 
     #[test]
     fn run_budget_is_exhausted() {
         let budget = Budget::default();
-        assert!(budget.charge(usize::try_from(RUN).unwrap()).is_ok() && budget.spent().is_none());
-        assert!(matches!(budget.charge(1), Err(ProbeError::RunEnded(_))) && budget.spent().is_some());
+        assert!(budget.charge(usize::try_from(MAX_RUN_BYTES).unwrap()).is_ok() && budget.exceeded_reason().is_none());
+        assert!(matches!(budget.charge(1), Err(ProbeError::RunEnded(_))) && budget.exceeded_reason().is_some());
     }
 }

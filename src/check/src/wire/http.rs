@@ -1,4 +1,4 @@
-//! HTTP/1.1, one request on each connection: what is sent is what stands here.
+//! HTTP/1.1 with one request per connection. All sent bytes are written here.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -7,32 +7,32 @@ use url::Url;
 
 use super::{
     Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
-    net::{Connection, authority, target},
+    net::{Connection, authority, request_target},
     parse,
 };
 
 const ACCEPT: &str = "application/json, text/event-stream";
 
-/// An answer, read to its end, or to its response where it is a stream.
+/// A response, read to its end, or to the JSON-RPC response if it is a stream.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Without its framing.
+    /// The body without its transfer encoding.
     pub body: String,
-    /// What the events of a stream carry.
+    /// The events of a stream.
     pub events: Vec<Event>,
 }
 
-/// One event of a stream.
+/// An event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Event {
     pub id: Option<String>,
     pub data: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -41,7 +41,7 @@ impl Answer {
         self.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"))
     }
 
-    /// The messages in it.
+    /// Returns the messages in the response.
     pub fn messages(&self) -> Vec<String> {
         if self.is_stream() {
             return self.events.iter().map(|event| event.data.clone()).filter(|data| !data.is_empty()).collect();
@@ -50,17 +50,17 @@ impl Answer {
     }
 }
 
-/// What a client of one server says with each request.
+/// The HTTP client of one server, with the headers of every request.
 pub(crate) struct Http {
     url: Url,
     headers: Vec<(String, String)>,
     limit: Duration,
-    /// Of a session of the handshake era.
+    /// The session id of a handshake-era session.
     pub session: Option<String>,
-    /// Said with each request, once it is negotiated.
+    /// The version header, sent once the version is negotiated.
     pub version: Option<String>,
-    /// The stateless era names method and subject in headers.
-    pub mirrors: bool,
+    /// Repeats method and name in headers, as the stateless era requires.
+    pub mirrors_body: bool,
     received: VecDeque<ReceivedMessage>,
     budget: Arc<Budget>,
 }
@@ -73,14 +73,14 @@ impl Http {
             limit,
             session: None,
             version: None,
-            mirrors: false,
+            mirrors_body: false,
             received: VecDeque::new(),
             budget,
         }
     }
 
-    /// The headers that go with a message.
-    pub fn headers_of(&self, message: &Value) -> Vec<(String, String)> {
+    /// Returns the headers for a message.
+    pub fn headers_for(&self, message: &Value) -> Vec<(String, String)> {
         let mut all =
             vec![("Content-Type".to_owned(), "application/json".to_owned()), ("Accept".to_owned(), ACCEPT.to_owned())];
         let mut add = |name: &str, value: Option<&str>| {
@@ -90,7 +90,7 @@ impl Http {
         };
         add("Mcp-Session-Id", self.session.as_deref());
         add("MCP-Protocol-Version", self.version.as_deref());
-        if self.mirrors {
+        if self.mirrors_body {
             let method = message["method"].as_str();
             add("Mcp-Method", method);
             let params = &message["params"];
@@ -107,7 +107,7 @@ impl Http {
 
     pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         let message: Value = serde_json::from_slice(text).unwrap_or_default();
-        let answer = self.request("POST", &self.headers_of(&message), text).await?;
+        let answer = self.request("POST", &self.headers_for(&message), text).await?;
         let status = Some(answer.status);
         if self.session.is_none() && message["method"] == "initialize" {
             self.session = answer.header("mcp-session-id").map(str::to_owned);
@@ -124,36 +124,41 @@ impl Http {
         self.received.pop_front()
     }
 
-    /// One request and its answer. A stream is read until its response is there, or for the time that there is.
-    pub async fn request(&self, method: &str, headers: &[(String, String)], body: &[u8]) -> Result<Answer, ProbeError> {
-        self.request_for(method, headers, body, self.limit).await
+    /// Sends a request and returns its response. A stream is read until the JSON-RPC response or the time limit.
+    pub async fn request(
+        &self,
+        method: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+    ) -> Result<HttpResponse, ProbeError> {
+        self.request_within(method, headers, body, self.limit).await
     }
 
-    /// The same, with another time for it: a stream may stay open without a response.
-    pub async fn request_for(
+    /// Like [`Http::request`], with another time limit, because a stream may stay open without a response.
+    pub async fn request_within(
         &self,
         method: &str,
         headers: &[(String, String)],
         body: &[u8],
         limit: Duration,
-    ) -> Result<Answer, ProbeError> {
-        let mut answer = Answer::default();
+    ) -> Result<HttpResponse, ProbeError> {
+        let mut answer = HttpResponse::default();
         let exchange = self.exchange(method, headers, body, &mut answer);
         match tokio::time::timeout(limit, exchange).await {
             Ok(outcome) => outcome?,
-            // A stream that is quiet has said what it had to say.
+            // A quiet stream is complete.
             Err(_) if answer.is_stream() => {}
             Err(_) => return Err(ProbeError::Timeout(limit)),
         }
         Ok(answer)
     }
 
-    /// Sends the beginning of a request and goes away.
-    pub async fn cut_off(&self, body: &[u8]) -> Result<(), ProbeError> {
+    /// Sends the beginning of a request and disconnects.
+    pub async fn abort_midway(&self, body: &[u8]) -> Result<(), ProbeError> {
         let mut socket = self.connect().await?;
         let head = format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            target(&self.url),
+            request_target(&self.url),
             authority(&self.url),
             body.len()
         );
@@ -170,10 +175,10 @@ impl Http {
         method: &str,
         headers: &[(String, String)],
         body: &[u8],
-        answer: &mut Answer,
+        answer: &mut HttpResponse,
     ) -> Result<(), ProbeError> {
         let mut socket = self.connect().await?;
-        let mut head = format!("{method} {} HTTP/1.1\r\nConnection: close\r\n", target(&self.url));
+        let mut head = format!("{method} {} HTTP/1.1\r\nConnection: close\r\n", request_target(&self.url));
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
             head.push_str(&format!("Host: {}\r\n", authority(&self.url)));
         }
@@ -186,16 +191,16 @@ impl Http {
         head.push_str("\r\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body);
-        // Whoever refuses a body may answer before all of it is there.
+        // A server that rejects a body may respond before receiving all of it.
         let _ = socket.write(&bytes).await;
-        read(&mut socket, answer).await
+        read_response(&mut socket, answer).await
     }
 }
 
-async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), ProbeError> {
+async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Result<(), ProbeError> {
     let mut bytes = Vec::new();
     let end = loop {
-        if let Some(end) = head(&bytes, answer)? {
+        if let Some(end) = parse_head(&bytes, answer)? {
             break end;
         }
         if bytes.len() > MAX_HEAD_BYTES {
@@ -213,11 +218,11 @@ async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), ProbeE
     body.push(&rest);
     loop {
         if answer.is_stream() {
-            answer.events.extend(body.events());
+            answer.events.extend(body.take_events());
         }
         let answered = answer.is_stream() && answer.events.iter().any(|event| is_response(&event.data));
         let over =
-            answered || body.is_whole() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
+            answered || body.is_complete() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
         let mut came = Vec::new();
         if over || socket.read(&mut came).await? == 0 {
             answer.body = String::from_utf8_lossy(&body.text).into_owned();
@@ -227,18 +232,18 @@ async fn read(socket: &mut Connection, answer: &mut Answer) -> Result<(), ProbeE
     }
 }
 
-/// A body as far as it came.
+/// The received part of a body.
 #[derive(Default)]
 struct Body {
     chunked: bool,
     length: Option<usize>,
-    /// Without its framing.
+    /// The body without its transfer encoding.
     text: Vec<u8>,
-    /// What is not understood yet of a chunked one.
-    rest: Vec<u8>,
+    /// The part of a chunked body that is not decoded yet.
+    undecoded: Vec<u8>,
     is_last: bool,
-    /// Up to where events were taken, and up to where no end of one was found after that.
-    taken: usize,
+    /// Offset after the last returned event, and the offset up to which no further end of an event was found.
+    events_end: usize,
     searched: usize,
 }
 
@@ -248,38 +253,38 @@ impl Body {
             self.text.extend_from_slice(bytes);
             return;
         }
-        self.rest.extend_from_slice(bytes);
+        self.undecoded.extend_from_slice(bytes);
         self.unchunk();
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.is_last || (!self.chunked && self.length.is_some_and(|length| self.text.len() >= length))
     }
 
-    /// The events that are whole and were not given yet.
-    fn events(&mut self) -> Vec<Event> {
-        // An end may have come in two pieces.
-        let from = self.searched.saturating_sub(3).max(self.taken);
+    /// Returns the complete events that were not returned before.
+    fn take_events(&mut self) -> Vec<Event> {
+        // The end of an event may be split across two reads.
+        let from = self.searched.saturating_sub(3).max(self.events_end);
         let new = self.text.get(from..).unwrap_or_default();
         let ends = |end: &[u8]| new.windows(end.len()).rposition(|part| part == end).map(|at| at + end.len());
         let end = [ends(b"\n\n"), ends(b"\r\n\r\n"), ends(b"\r\r")].into_iter().flatten().max();
         self.searched = self.text.len();
         let Some(end) = end.map(|end| from + end) else { return Vec::new() };
-        let whole = String::from_utf8_lossy(self.text.get(self.taken..end).unwrap_or_default()).into_owned();
-        self.taken = end;
-        events(&whole)
+        let whole = String::from_utf8_lossy(self.text.get(self.events_end..end).unwrap_or_default()).into_owned();
+        self.events_end = end;
+        parse_events(&whole)
     }
 
-    /// Takes what is whole of a chunked body (RFC 9112, section 7.1), and of the chunk after it what is there.
+    /// Decodes the complete chunks of a chunked body (RFC 9112, section 7.1).
     fn unchunk(&mut self) {
         let mut at = 0;
-        while let Some(bytes) = self.rest.get(at..).filter(|_| !self.is_last)
+        while let Some(bytes) = self.undecoded.get(at..).filter(|_| !self.is_last)
             && let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n")
         {
             let line = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
             let size = line.split(';').next().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
             let Some(size @ 1..=MAX_MESSAGE_BYTES) = size else {
-                // The last chunk, or what is none.
+                // The last chunk, or an invalid one.
                 self.is_last = true;
                 return;
             };
@@ -288,12 +293,12 @@ impl Body {
             self.text.extend_from_slice(chunk.get(..size).unwrap_or_default());
             at += start + size + 2;
         }
-        self.rest.drain(..at);
+        self.undecoded.drain(..at);
     }
 }
 
-/// Where the head ends, once it is there.
-fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, ProbeError> {
+/// Parses the response head and returns its end offset, once it is complete.
+fn parse_head(bytes: &[u8], answer: &mut HttpResponse) -> Result<Option<usize>, ProbeError> {
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut response = httparse::Response::new(&mut headers);
     match response.parse(bytes) {
@@ -311,8 +316,8 @@ fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, ProbeError> 
     }
 }
 
-/// The whole events of a stream (html.spec.whatwg.org/multipage/server-sent-events.html).
-fn events(body: &str) -> Vec<Event> {
+/// Parses the complete events of a stream (html.spec.whatwg.org/multipage/server-sent-events.html).
+fn parse_events(body: &str) -> Vec<Event> {
     let text = body.replace("\r\n", "\n").replace('\r', "\n");
     let whole = text.rfind("\n\n").map_or("", |end| text.get(..end).unwrap_or_default());
     let mut all = Vec::new();
@@ -350,12 +355,12 @@ mod tests {
         let of = |pieces: &[&[u8]]| {
             let mut body = Body { chunked: true, ..Body::default() };
             pieces.iter().for_each(|piece| body.push(piece));
-            (body.text.clone(), body.is_whole())
+            (body.text.clone(), body.is_complete())
         };
         assert_eq!(of(&[b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"]), (b"abcde".to_vec(), true));
         assert_eq!(of(&[b"3\r", b"\nab", b"c\r\n5\r\nde"]), (b"abc".to_vec(), false));
         assert_eq!(of(&[b"3\r\nabc\r\n5\r\nde", b"fgh\r\n0\r\n"]), (b"abcdefgh".to_vec(), true));
-        // What is no chunk ends it, and so does one beyond the bound.
+        // An invalid or oversized chunk ends the body.
         assert_eq!(of(&[b"zz\r\n"]), (Vec::new(), true));
         assert_eq!(of(&[b"ffffffffffffffff\r\nabc"]), (Vec::new(), true));
         assert_eq!(of(&[b""]), (Vec::new(), false));
@@ -365,16 +370,16 @@ mod tests {
     fn only_complete_events_are_parsed() {
         let event = |id: Option<&str>, data: &str| Event { id: id.map(str::to_owned), data: data.to_owned() };
         let text = ": ping\n\nid: 1\ndata: {}\n\nevent: message\r\ndata: a\r\ndata: b\r\n\r\ndata: half";
-        assert_eq!(events(text), [event(Some("1"), "{}"), event(None, "a\nb")]);
-        // Whatever the pieces are in which it comes.
+        assert_eq!(parse_events(text), [event(Some("1"), "{}"), event(None, "a\nb")]);
+        // The result does not depend on how the text is split.
         for size in [1, 2, 3, 7] {
             let mut body = Body::default();
             let mut all = Vec::new();
             for piece in text.as_bytes().chunks(size) {
                 body.push(piece);
-                all.extend(body.events());
+                all.extend(body.take_events());
             }
-            assert_eq!(all, events(text), "{size}");
+            assert_eq!(all, parse_events(text), "{size}");
         }
         assert!(is_response(r#"{"id":1,"result":{}}"#) && !is_response(r#"{"method":"x","id":1}"#));
     }

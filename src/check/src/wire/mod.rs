@@ -1,5 +1,5 @@
-//! Bytes to a server and back, over stdio, HTTP or WebSocket. Nothing here knows what a message means, beyond what HTTP puts
-//! into headers, and none of it is shared with the gateway: what is checked by it may be the gateway itself.
+//! Exchanges bytes with a server over stdio, HTTP or WebSocket. The code does not interpret messages, except for HTTP
+//! headers, and shares nothing with the gateway, because the gateway may be the server under test.
 
 mod budget;
 mod http;
@@ -11,20 +11,20 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-pub(crate) use budget::{Budget, MAX_WEIGHT, weight};
+pub(crate) use budget::{Budget, MAX_WEIGHT, estimate_weight};
 
-pub(crate) use http::{Answer, Http};
+pub(crate) use http::{Http, HttpResponse};
 pub(crate) use stdio::Stdio;
 pub(crate) use websocket::{Frame, WebSocket};
 
 use crate::{Target, redact::Redactor};
 
-/// Bytes of a message or body that are read.
+/// The most bytes of a message or body that are read.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 5 << 20;
-/// Bytes of the head of an HTTP answer that are read.
+/// The most bytes of an HTTP response head that are read.
 pub(crate) const MAX_HEAD_BYTES: usize = 256 << 10;
 
-/// Why nothing more comes.
+/// The reason why a connection gives no further answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     #[error("it cannot be reached: {0}")]
@@ -35,16 +35,16 @@ pub enum ProbeError {
     Timeout(Duration),
     #[error("what it says is not of this transport: {0}")]
     InvalidData(String),
-    /// Only answers came that have another id than any request.
+    /// All received responses had ids that match no request.
     #[error("the request with the id {sent} has no answer, but one came with the id {id}")]
     WrongId { sent: String, id: String, received: String },
-    /// Within the time or the bytes that the whole run has.
+    /// The limit on time or bytes of the whole run was reached.
     #[error("the run was ended: {0}")]
     RunEnded(String),
 }
 
 impl ProbeError {
-    /// The same without the secrets that the server was given.
+    /// Masks the secrets that the server was given.
     pub(crate) fn redact(self, redactor: &Redactor) -> Self {
         let redact = |text: String| redactor.redact(&text).into_owned();
         match self {
@@ -55,11 +55,11 @@ impl ProbeError {
     }
 }
 
-/// One message that came, or an HTTP answer without any.
+/// A received message, or an HTTP response without a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedMessage {
     pub text: String,
-    /// Of its HTTP answer.
+    /// The status of its HTTP response.
     pub status: Option<u16>,
 }
 
@@ -69,15 +69,15 @@ impl ReceivedMessage {
     }
 }
 
-/// Returns what a text says, unless it is no JSON, or more of it than is taken from a server.
+/// Parses a text, unless it is not JSON or too large.
 pub(crate) fn parse(text: &str) -> Option<Value> {
-    if weight(text) > MAX_WEIGHT {
+    if estimate_weight(text) > MAX_WEIGHT {
         return None;
     }
     serde_json::from_str(text).ok()
 }
 
-/// A connection.
+/// A connection to the server.
 pub(crate) enum Wire {
     Stdio(Box<Stdio>),
     Http(Box<Http>),
@@ -98,16 +98,16 @@ impl Wire {
         })
     }
 
-    /// Sends one message as it is. Over HTTP this waits for the answer, which [`Wire::receive`] gives.
+    /// Sends a message unchanged. Over HTTP it waits for the response, which [`Wire::receive`] returns.
     pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         match self {
-            Self::Stdio(wire) => wire.line(text).await,
+            Self::Stdio(wire) => wire.write_line(text).await,
             Self::Http(wire) => wire.send(text).await,
-            Self::WebSocket(wire) => wire.text(text).await,
+            Self::WebSocket(wire) => wire.send_text(text).await,
         }
     }
 
-    /// The next message; none where nothing comes in that time.
+    /// Returns the next message, or `None` if none arrives within the limit.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let received = match self {
             Self::Stdio(wire) => wire.receive(limit).await?,
@@ -115,7 +115,7 @@ impl Wire {
             Self::WebSocket(wire) => wire.receive(limit).await?,
         };
         match received {
-            Some(received) if weight(&received.text) > MAX_WEIGHT => {
+            Some(received) if estimate_weight(&received.text) > MAX_WEIGHT => {
                 Err(ProbeError::InvalidData("a message with more values than are read of one".to_owned()))
             }
             received => Ok(received),

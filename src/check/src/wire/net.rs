@@ -1,4 +1,4 @@
-//! A socket, with TLS or without.
+//! A TCP connection, with or without TLS.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,11 +13,11 @@ use url::Url;
 use super::{Budget, ProbeError};
 use countersign_net::tls;
 
-/// What both kinds of sockets are.
+/// A plain or TLS socket.
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
-/// A connection whose bytes count for the run.
+/// A connection whose bytes count toward the budget of the run.
 pub(super) struct Connection {
     socket: Box<dyn Socket>,
     budget: Arc<Budget>,
@@ -34,7 +34,7 @@ impl Connection {
         self.socket.flush().await.map_err(|_| ProbeError::Closed)
     }
 
-    /// Appends what comes next; 0 bytes at the end.
+    /// Appends received bytes and returns their number; 0 at the end.
     pub async fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, ProbeError> {
         let mut buffer = vec![0; 64 << 10];
         let count = self.socket.read(&mut buffer).await.map_err(|_| ProbeError::Closed)?;
@@ -61,13 +61,13 @@ async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, ProbeErr
     tokio::time::timeout(limit, connecting).await.unwrap_or(Err(ProbeError::Timeout(limit)))
 }
 
-/// What stands in the `Host` header.
+/// Returns the value of the `Host` header.
 pub(super) fn authority(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// The path and the query.
-pub(super) fn target(url: &Url) -> String {
+/// Returns the path and query for the request line.
+pub(super) fn request_target(url: &Url) -> String {
     url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()))
 }

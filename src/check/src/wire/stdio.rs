@@ -1,4 +1,4 @@
-//! A server that is a child process: lines on its stdin and stdout.
+//! A server as a child process, with lines on its stdin and stdout.
 
 use std::{
     path::Path,
@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use countersign_child::{Guard, Spec, Started, environment::Inherited, guard::Report, start, this_program};
+use countersign_child::{
+    ChildSpec, Guard, RunningChild, environment::InheritedEnvironment, guard::GuardReport, start, this_program,
+};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::unix::pipe,
@@ -14,15 +16,15 @@ use tokio::{
 
 use super::{Budget, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage};
 
-/// Bytes of stderr that are kept, of its end.
-const KEPT: usize = 8 << 10;
+/// The number of bytes kept from the end of stderr.
+const MAX_STDERR_BYTES: usize = 8 << 10;
 
-/// Dropped, it is killed, and so is what it has started.
+/// A child process, which is killed with its descendants on drop.
 pub(crate) struct Stdio {
     guard: Guard,
     stdin: Option<pipe::Sender>,
     stdout: BufReader<pipe::Receiver>,
-    /// What was read of a line that is not at its end yet.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
     errors: Arc<Mutex<Vec<u8>>>,
     budget: Arc<Budget>,
@@ -37,50 +39,51 @@ impl Stdio {
         budget: Arc<Budget>,
     ) -> Result<Self, ProbeError> {
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let inherited = Inherited::from_process().variables;
+        let inherited = InheritedEnvironment::from_process().variables;
         let guard = this_program();
-        let spec = Spec { guard: &guard, command: program, args: arguments, inherited: &inherited, env: &env, cwd };
+        let spec =
+            ChildSpec { guard: &guard, command: program, args: arguments, inherited: &inherited, env: &env, cwd };
         let started = start(spec).await.map_err(|error| ProbeError::Unreachable(error.to_string()))?;
-        let Started { stdin, stdout, mut stderr, guard } = started;
+        let RunningChild { stdin, stdout, mut stderr, guard } = started;
         let errors = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&errors);
-        // Read all the time, so that it never waits for us to read its log.
+        // Read all the time, so that the child never blocks on writing its log.
         tokio::spawn(async move {
             let mut buffer = vec![0; 4096];
             while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-                let over = kept.len().saturating_sub(KEPT);
+                let over = kept.len().saturating_sub(MAX_STDERR_BYTES);
                 kept.drain(..over);
             }
         });
         Ok(Self { guard, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), errors, budget })
     }
 
-    /// The end of what it wrote to stderr.
-    pub fn errors(&self) -> String {
+    /// Returns the end of the child's stderr.
+    pub fn stderr_tail(&self) -> String {
         let kept = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    pub async fn line(&mut self, text: &[u8]) -> Result<(), ProbeError> {
+    pub async fn write_line(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         let mut bytes = text.to_vec();
         bytes.push(b'\n');
-        self.bytes(&bytes).await
+        self.write_bytes(&bytes).await
     }
 
-    /// Writes bytes as they are, and reads nothing meanwhile.
-    pub async fn bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
+    /// Writes bytes unchanged, without reading meanwhile.
+    pub async fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
         let stdin = self.stdin.as_mut().ok_or(ProbeError::Closed)?;
         stdin.write_all(bytes).await.map_err(|_| ProbeError::Closed)?;
         stdin.flush().await.map_err(|_| ProbeError::Closed)
     }
 
-    /// The next line, without its end.
+    /// Returns the next line without its line break.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let line = async {
             loop {
-                // What was read before the time was over stays in `partial`.
+                // Bytes that were read before a timeout stay in `partial`.
                 let read = self.stdout.fill_buf().await.map_err(|_| ProbeError::Closed)?;
                 if read.is_empty() {
                     return Err(ProbeError::Closed);
@@ -107,18 +110,18 @@ impl Stdio {
         Ok(Some(ReceivedMessage { text, status: None }))
     }
 
-    /// Closes its stdin.
-    pub fn close(&mut self) {
+    /// Closes the child's stdin.
+    pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// How it ended, if it does within that time.
-    pub async fn ended(&mut self, limit: Duration) -> Option<Report> {
+    /// Returns how the child ended, if it does within the limit.
+    pub async fn wait_for_exit(&mut self, limit: Duration) -> Option<GuardReport> {
         let ended = async {
             loop {
-                match self.guard.report().await? {
-                    report @ (Report::Exited { .. } | Report::Killed { .. }) => return Some(report),
-                    Report::Started { .. } | Report::Failed { .. } => {}
+                match self.guard.next_report().await? {
+                    report @ (GuardReport::Exited { .. } | GuardReport::Killed { .. }) => return Some(report),
+                    GuardReport::Started { .. } | GuardReport::Failed { .. } => {}
                 }
             }
         };

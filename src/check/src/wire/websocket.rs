@@ -1,4 +1,4 @@
-//! A WebSocket (RFC 6455): the upgrade and its frames as bytes.
+//! A WebSocket (RFC 6455): the upgrade and the frames as bytes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use url::Url;
 
 use super::{
     Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
-    net::{Connection, authority, target},
+    net::{Connection, authority, request_target},
 };
 
 const TEXT: u8 = 1;
@@ -16,7 +16,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// What came as one frame, put together where it was cut.
+/// A received message, reassembled from its frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Text(String),
@@ -27,12 +27,12 @@ pub(crate) enum Frame {
 pub(crate) struct WebSocket {
     socket: Connection,
     buffer: Vec<u8>,
-    /// The subprotocol that the server has chosen.
+    /// The subprotocol that the server selected.
     pub protocol: Option<String>,
 }
 
 impl WebSocket {
-    /// Upgrades; any other answer is an error.
+    /// Upgrades a connection. Any other response is an error.
     pub async fn open(
         url: &Url,
         headers: &[(String, String)],
@@ -46,7 +46,7 @@ impl WebSocket {
             let mut head = format!(
                 "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                  Sec-WebSocket-Key: {key}\r\n",
-                target(url),
+                request_target(url),
                 authority(url)
             );
             if !protocols.is_empty() {
@@ -76,7 +76,7 @@ impl WebSocket {
                     }
                     Err(error) => return Err(ProbeError::InvalidData(format!("no HTTP answer: {error}"))),
                 }
-                more(&mut socket, &mut buffer).await?;
+                read_more(&mut socket, &mut buffer).await?;
             };
             if status != 101 {
                 return Err(ProbeError::Unreachable(format!("it answers the upgrade with {status}")));
@@ -86,15 +86,15 @@ impl WebSocket {
         tokio::time::timeout(limit, opening).await.unwrap_or(Err(ProbeError::Timeout(limit)))
     }
 
-    pub async fn text(&mut self, payload: &[u8]) -> Result<(), ProbeError> {
-        self.frame(TEXT, payload).await
+    pub async fn send_text(&mut self, payload: &[u8]) -> Result<(), ProbeError> {
+        self.send_frame(TEXT, payload).await
     }
 
-    pub async fn binary(&mut self, payload: &[u8]) -> Result<(), ProbeError> {
-        self.frame(BINARY, payload).await
+    pub async fn send_binary(&mut self, payload: &[u8]) -> Result<(), ProbeError> {
+        self.send_frame(BINARY, payload).await
     }
 
-    async fn frame(&mut self, opcode: u8, payload: &[u8]) -> Result<(), ProbeError> {
+    async fn send_frame(&mut self, opcode: u8, payload: &[u8]) -> Result<(), ProbeError> {
         let mask = [0x37, 0xfa, 0x21, 0x3d];
         let mut bytes = vec![0x80 | opcode];
         match (u8::try_from(payload.len()), u16::try_from(payload.len())) {
@@ -113,14 +113,14 @@ impl WebSocket {
         self.socket.write(&bytes).await
     }
 
-    /// Sends the beginning of a frame and goes away.
-    pub async fn cut_off(mut self) -> Result<(), ProbeError> {
+    /// Sends the beginning of a frame and disconnects.
+    pub async fn abort_midway(mut self) -> Result<(), ProbeError> {
         self.socket.write(&[0x80 | TEXT, 0x80 | 100, 1, 2, 3, 4, b'{']).await
     }
 
-    /// The next message; a binary one counts as an empty text.
+    /// Returns the next message. A binary message counts as an empty text.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        match self.next(limit).await? {
+        match self.next_frame(limit).await? {
             None => Ok(None),
             Some(Frame::Text(text)) => Ok(Some(ReceivedMessage { text, status: None })),
             Some(Frame::Binary) => Ok(Some(ReceivedMessage { text: String::new(), status: None })),
@@ -128,20 +128,20 @@ impl WebSocket {
         }
     }
 
-    /// The next message, pings answered.
-    pub async fn next(&mut self, limit: Duration) -> Result<Option<Frame>, ProbeError> {
+    /// Returns the next message and answers pings.
+    pub async fn next_frame(&mut self, limit: Duration) -> Result<Option<Frame>, ProbeError> {
         let next = async {
             let mut whole: Option<(u8, Vec<u8>)> = None;
             loop {
-                let Some((last, opcode, payload)) = self.take() else {
+                let Some((last, opcode, payload)) = self.take_frame() else {
                     if self.buffer.len() > MAX_MESSAGE_BYTES {
                         return Err(ProbeError::InvalidData("a frame without an end".to_owned()));
                     }
-                    more(&mut self.socket, &mut self.buffer).await?;
+                    read_more(&mut self.socket, &mut self.buffer).await?;
                     continue;
                 };
                 match opcode {
-                    PING => self.frame(PONG, &payload).await?,
+                    PING => self.send_frame(PONG, &payload).await?,
                     PONG => {}
                     CLOSE => {
                         let code = payload.first_chunk::<2>().map(|code| u16::from_be_bytes(*code));
@@ -166,8 +166,8 @@ impl WebSocket {
         tokio::time::timeout(limit, next).await.map_or(Ok(None), |frame| frame.map(Some))
     }
 
-    /// One frame, once it is all there.
-    fn take(&mut self) -> Option<(bool, u8, Vec<u8>)> {
+    /// Removes the next frame from the buffer, once it is complete.
+    fn take_frame(&mut self) -> Option<(bool, u8, Vec<u8>)> {
         let (first, second) = (*self.buffer.first()?, *self.buffer.get(1)?);
         let (length, start): (u64, usize) = match second & 0x7f {
             126 => (u16::from_be_bytes(*self.buffer.get(2..)?.first_chunk()?).into(), 4),
@@ -181,7 +181,7 @@ impl WebSocket {
     }
 }
 
-async fn more(socket: &mut Connection, into: &mut Vec<u8>) -> Result<(), ProbeError> {
+async fn read_more(socket: &mut Connection, into: &mut Vec<u8>) -> Result<(), ProbeError> {
     match socket.read(into).await? {
         0 => Err(ProbeError::Closed),
         _ => Ok(()),

@@ -85,7 +85,7 @@ impl Index {
         result.map_err(|error| self.database_error(error))
     }
 
-    /// Runs one transaction. After the commit and before the next transaction, `policy.with_sources_of` receives the result of `work`.
+    /// Runs one transaction. After the commit and before the next transaction, `after` receives the result of `work`.
     pub(super) fn write<T, R>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,

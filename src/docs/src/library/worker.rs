@@ -31,7 +31,7 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 const POLL_INTERVAL: Duration = Duration::from_millis(700);
 /// The interval of full scans even with a watcher: some file systems do not report everything.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(300);
-/// Without a watcher, scans take at most one part in this many of the time.
+/// Scans without a watcher take at most one part in this many of the time.
 const POLLING_SHARE: u32 = 10;
 /// The number of touched paths that are remembered; if there are more, everything is scanned.
 const MAX_TOUCHED_PATHS: usize = 5000;

@@ -22,9 +22,9 @@ pub(super) struct Markdown {
     pub first_paragraph: Option<String>,
     /// Targets of links, as written.
     pub links: Vec<String>,
-    /// For each line of the body: whether a chunk may begin there without cutting a block in two.
+    /// Set for each line of the body at which a chunk may begin without cutting a block in two.
     pub boundaries: Vec<bool>,
-    /// For each line of the body: whether a heading begins there.
+    /// Set for each line of the body at which a heading begins.
     heads: Vec<bool>,
 }
 

@@ -1,7 +1,7 @@
-//! The arguments of each tool, parsed and checked as far as that goes without a project.
+//! Parses the arguments of each tool, and checks them as far as that is possible without a project.
 //!
-//! The input schema has been checked before; everything is checked here again, so that the module does not lean on its
-//! callers.
+//! The input schema has been checked before; everything is checked again here, so that the module does not depend on
+//! its callers.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -22,7 +22,7 @@ pub(crate) const SOURCES_MAX: usize = 10;
 /// Bytes of a document that is written.
 pub(crate) const CONTENT_MAX: usize = 1 << 20;
 
-/// Whose documents a call is about.
+/// The project and branch that a call names.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct TenantSelector {
     pub project_name: Option<String>,
@@ -91,7 +91,7 @@ struct DeleteArgs {
     tenant: TenantSelector,
 }
 
-/// Which documents are deleted.
+/// The documents to delete.
 #[derive(Clone, Debug)]
 pub(crate) struct Delete {
     pub project: String,
@@ -100,7 +100,7 @@ pub(crate) struct Delete {
     pub paths: Option<Vec<String>>,
 }
 
-/// A call of a tool that can write.
+/// A call that writes.
 #[derive(Clone, Debug)]
 pub(crate) enum WriteCall {
     Put { tenant: TenantSelector, path: String, content: String },
@@ -109,23 +109,25 @@ pub(crate) enum WriteCall {
 }
 
 impl WriteCall {
-    /// The project that it is about, if it names one.
+    /// Returns the project that the call names, if any.
     pub fn project(&self) -> Option<&str> {
         match self {
-            Self::Put { tenant: whose, .. } | Self::Promote { tenant: whose, .. } => whose.project_name.as_deref(),
+            Self::Put { tenant: selector, .. } | Self::Promote { tenant: selector, .. } => {
+                selector.project_name.as_deref()
+            }
             Self::Delete(delete) => Some(&delete.project),
         }
     }
 }
 
-/// The same tools' calls that only read.
+/// A call of a writing tool that only reads.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadCall {
     Refresh { tenant: TenantSelector, path: String },
     DryRun(Delete),
 }
 
-/// A call of a tool that can write: what it does, or only looks at.
+/// A call of a writing tool, by whether it writes or only reads.
 pub(crate) enum ToolCall {
     Write(WriteCall),
     Read(ReadCall),
@@ -138,24 +140,26 @@ pub(crate) fn parse<T: DeserializeOwned>(arguments: &RawValue) -> Result<T, McpE
 }
 
 impl ToolCall {
-    /// `None` for a tool that never writes.
+    /// Parses a call; `None` for a tool that never writes.
     pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
         match tool {
             "index_document" => Some(parse::<IndexArgs>(arguments).and_then(|args| {
-                let IndexArgs { path, content, tenant: whose } = args;
+                let IndexArgs { path, content, tenant: selector } = args;
                 check_length(&path, PATH_MAX, "/path")?;
-                let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { tenant: whose, path })) };
+                let Some(content) = content else {
+                    return Ok(Self::Read(ReadCall::Refresh { tenant: selector, path }));
+                };
                 check_length(&content, CONTENT_MAX, "/content")?;
-                Ok(Self::Write(WriteCall::Put { tenant: whose, path, content }))
+                Ok(Self::Write(WriteCall::Put { tenant: selector, path, content }))
             })),
             "update_promotion_level" => Some(parse::<PromoteArgs>(arguments).and_then(|args| {
-                let PromoteArgs { document_path: path, promotion_level: level, tenant: whose } = args;
+                let PromoteArgs { document_path: path, promotion_level: level, tenant: selector } = args;
                 check_length(&path, PATH_MAX, "/document_path")?;
-                Ok(Self::Write(WriteCall::Promote { tenant: whose, path, level }))
+                Ok(Self::Write(WriteCall::Promote { tenant: selector, path, level }))
             })),
             "delete_documents" => Some(parse::<DeleteArgs>(arguments).and_then(|args| {
-                let DeleteArgs { path_hash, paths, dry_run, tenant: whose } = args;
-                let project = whose.project_name.ok_or_else(|| {
+                let DeleteArgs { path_hash, paths, dry_run, tenant: selector } = args;
+                let project = selector.project_name.ok_or_else(|| {
                     McpError::new(ErrorKind::ProjectNotActive, "delete_documents needs project_name.")
                 })?;
                 if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > PATHS_MAX) {
@@ -165,7 +169,7 @@ impl ToolCall {
                 for path in paths.iter().flatten() {
                     check_length(path, PATH_MAX, "/paths")?;
                 }
-                let delete = Delete { project, branch: whose.branch_name, path_hash, paths };
+                let delete = Delete { project, branch: selector.branch_name, path_hash, paths };
                 Ok(if dry_run { Self::Read(ReadCall::DryRun(delete)) } else { Self::Write(WriteCall::Delete(delete)) })
             })),
             _ => None,
@@ -183,7 +187,7 @@ fn check_length(text: &str, max: usize, pointer: &str) -> Result<(), McpError> {
     }
 }
 
-/// What a query asks for, within its bounds.
+/// Checks the length of a query, and trims it.
 pub(crate) fn check_query(text: &str) -> Result<&str, McpError> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
@@ -195,16 +199,16 @@ pub(crate) fn check_query(text: &str) -> Result<&str, McpError> {
     Ok(trimmed)
 }
 
-/// A count within its bounds.
-pub(crate) fn count(value: Option<usize>, default: usize, max: usize, pointer: &str) -> Result<usize, McpError> {
+/// Checks that a count is within its bounds.
+pub(crate) fn check_count(value: Option<usize>, default: usize, max: usize, pointer: &str) -> Result<usize, McpError> {
     match value.unwrap_or(default) {
         value if (1..=max).contains(&value) => Ok(value),
         _ => Err(invalid_argument(pointer, "maximum", format!("Write a number from 1 to {max}."))),
     }
 }
 
-/// A relevance from 0 to 1.
-pub(crate) fn score(value: Option<f64>, default: f64) -> Result<f64, McpError> {
+/// Checks that a relevance is between 0 and 1.
+pub(crate) fn check_score(value: Option<f64>, default: f64) -> Result<f64, McpError> {
     match value.unwrap_or(default) {
         value if (0.0..=1.0).contains(&value) => Ok(value),
         _ => Err(invalid_argument("/min_relevance_score", "maximum", "Write a number from 0 to 1.")),

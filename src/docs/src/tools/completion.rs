@@ -1,4 +1,4 @@
-//! The prompt `capture_prompt`, and completion of its arguments and of the resource template.
+//! The prompt `capture`, and completion for its arguments and for the resource template.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::{
     blocking, plan,
-    resources::{TEMPLATE, active},
-    whose,
+    resources::{TEMPLATE, active_tenant},
+    tenant,
 };
 use crate::{
     library::{Library, Project},
@@ -53,12 +53,12 @@ fn invalid(message: String) -> McpError {
     McpError::new(ErrorKind::InvalidParams, message)
 }
 
-/// The project that is named, that the session is about, or the only one.
+/// Returns the named project, else that of the session, else the only one.
 ///
 /// # Errors
-/// `INVALID_PARAMS` where that is none; `TENANT_MISMATCH` for another one than the session is about.
+/// `INVALID_PARAMS` if there is none; `TENANT_MISMATCH` if the session has another project.
 fn project_of(library: &Library, name: Option<&str>, ctx: &CallContext) -> Result<Arc<Project>, McpError> {
-    let active = active(ctx);
+    let active = active_tenant(ctx);
     let name = name.or(active.as_ref().map(|active| active.project.as_str()));
     let project = match (name, library.projects()) {
         (None, [only]) => Arc::clone(only),
@@ -66,13 +66,13 @@ fn project_of(library: &Library, name: Option<&str>, ctx: &CallContext) -> Resul
             let names: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();
             return Err(invalid(format!("Name the project: {}.", names.join(", "))));
         }
-        (name, _) => whose::project(library, name).map_err(|error| invalid(error.message.to_string()))?,
+        (name, _) => tenant::require_project(library, name).map_err(|error| invalid(error.message.to_string()))?,
     };
     active.map_or(Ok(()), |active| active.check(&project))?;
     Ok(project)
 }
 
-pub(crate) fn get(
+pub(crate) fn get_prompt(
     library: &Library,
     name: &str,
     arguments: &Map<String, Value>,
@@ -83,11 +83,11 @@ pub(crate) fn get(
     }
     let of = |name: &str| arguments.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     let project = project_of(library, of("project"), ctx)?;
-    let asked = of("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
+    let type_name = of("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
     let types = project.types();
-    let kind = types.get(asked).ok_or_else(|| {
+    let kind = types.get(type_name).ok_or_else(|| {
         let known: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
-        invalid(format!("There is no type {}; there are {}.", one_line(asked, 64), known.join(", ")))
+        invalid(format!("There is no type {}; there are {}.", one_line(type_name, 64), known.join(", ")))
     })?;
     let subject: Option<String> = of("subject").map(|text| text.chars().take(MAX_SUBJECT).collect());
     Ok(PromptResult {
@@ -109,8 +109,8 @@ pub(crate) async fn complete(
     let of_context = context.get("project").and_then(Value::as_str);
     match (reference, argument) {
         (CompletionRef::Prompt(name), "type") if name == CAPTURE => {
-            // Of all projects where none is known yet.
-            let chosen = project_of(library, of_context, ctx).map(Some).or_else(unnamed)?;
+            // From all projects if none is known yet.
+            let chosen = project_of(library, of_context, ctx).map(Some).or_else(ignore_missing_project)?;
             let all = chosen.iter().chain(library.projects().iter().filter(|_| chosen.is_none()));
             let mut names: Vec<String> = all
                 .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
@@ -123,7 +123,7 @@ pub(crate) async fn complete(
         (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed, ctx)),
         (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => Ok(projects(library, typed, ctx)),
         (CompletionRef::ResourceTemplate(uri), "path") if uri == TEMPLATE => {
-            let Some(project) = project_of(library, of_context, ctx).map(Some).or_else(unnamed)? else {
+            let Some(project) = project_of(library, of_context, ctx).map(Some).or_else(ignore_missing_project)? else {
                 return Ok(Completion::default());
             };
             let typed = typed.to_owned();
@@ -144,17 +144,17 @@ pub(crate) async fn complete(
 }
 
 fn projects(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
-    let active = active(ctx);
+    let active = active_tenant(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.project == project.name);
     complete_prefix(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
 }
 
-/// Completes nothing where no project is known yet.
-fn unnamed(error: McpError) -> Result<Option<Arc<Project>>, McpError> {
+/// Returns `None` if no project is known yet, so that nothing is completed.
+fn ignore_missing_project(error: McpError) -> Result<Option<Arc<Project>>, McpError> {
     if error.kind == ErrorKind::TenantMismatch { Err(error) } else { Ok(None) }
 }
 
-/// Those that begin with what was typed, whatever its case.
+/// Returns the values that begin with the typed text, ignoring case.
 fn complete_prefix(mut values: Vec<String>, typed: &str) -> Completion {
     let typed = typed.to_lowercase();
     values.retain(|value| value.to_lowercase().starts_with(&typed));

@@ -1,4 +1,4 @@
-//! The nine tools as they are listed: names, descriptions for models, schemas, annotations.
+//! Defines the nine tools: names, descriptions for models, schemas and annotations.
 //!
 //! To add a tool:
 //! 1. Define it here, put it into [`tools`], and call it in `tool_answers_match_their_output_schemas`, which misses each
@@ -15,18 +15,18 @@ use countersign_provider::ToolDef;
 use super::{
     args::{CONTENT_MAX, LIMIT_MAX, PATH_MAX, PATHS_MAX, SOURCES_MAX},
     schemas::{
-        answered, branch_name, count, doc_types, error, level, min_score, nullable_text, object, path, project_name,
-        query, results, with,
+        answer_schema, branch_name, count, doc_types, error_schema, level, merge, min_score, nullable_text, object,
+        path, project_name, query, results_schema,
     },
 };
 
 const READ_ONLY: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
-/// Replaces a file; doing it twice changes nothing more.
+/// Replaces a file; repeating the call changes nothing more.
 const IDEMPOTENT_WRITE: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
 
-/// All tools, in the order in which they are listed.
+/// Returns all tools in the order of the list.
 pub(crate) fn tools() -> Vec<ToolDef> {
     vec![
         activate_project(),
@@ -68,7 +68,7 @@ impl ToolSpec {
             input_schema: json!({
                 "type": "object", "properties": properties, "required": self.required, "additionalProperties": false,
             }),
-            output_schema: Some(json!({ "type": "object", "anyOf": [self.answer, error()] })),
+            output_schema: Some(json!({ "type": "object", "anyOf": [self.answer, error_schema()] })),
             annotations: self.annotations,
             self_service: false,
             long_running: self.long_running,
@@ -165,7 +165,7 @@ fn semantic_search() -> ToolDef {
             },
         }),
         required: &["query"],
-        answer: results(false),
+        answer: results_schema(false),
         annotations: READ_ONLY,
         long_running: false,
         reads_when: None,
@@ -184,7 +184,7 @@ fn rag_query() -> ToolDef {
             "doc_types": doc_types(),
             "max_sources": count("Sources", 3, SOURCES_MAX),
             "min_relevance_score": min_score(0.7),
-            "min_promotion_level": with(level(), json!({
+            "min_promotion_level": merge(level(), json!({
                 "title": "Least level", "description": "Only documents of this level or a higher one.",
             })),
             "include_critical": {
@@ -193,7 +193,7 @@ fn rag_query() -> ToolDef {
             },
         }),
         required: &["query"],
-        answer: answered(false),
+        answer: answer_schema(false),
         annotations: READ_ONLY,
         long_running: true,
         reads_when: None,
@@ -213,7 +213,7 @@ fn search_external_docs() -> ToolDef {
             "min_relevance_score": min_score(0.5),
         }),
         required: &["query"],
-        answer: results(true),
+        answer: results_schema(true),
         annotations: READ_ONLY,
         long_running: false,
         reads_when: None,
@@ -233,7 +233,7 @@ fn rag_query_external() -> ToolDef {
             "min_relevance_score": min_score(0.7),
         }),
         required: &["query"],
-        answer: answered(true),
+        answer: answer_schema(true),
         annotations: READ_ONLY,
         long_running: true,
         reads_when: None,
@@ -291,7 +291,7 @@ fn update_promotion_level() -> ToolDef {
         description: "Proposes another level for a document: critical ones come first in every answer. A person decides.",
         properties: json!({
             "document_path": path("The document, relative to the folder of the documents."),
-            "promotion_level": with(level(), json!({ "title": "Level" })),
+            "promotion_level": merge(level(), json!({ "title": "Level" })),
         }),
         required: &["document_path", "promotion_level"],
         answer: object(

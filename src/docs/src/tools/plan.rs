@@ -1,8 +1,8 @@
-//! A write worked out against the live files: everything that can be refused is refused here.
+//! Plans a write against the live files; everything that can be refused is refused here.
 //!
-//! The preview shows a plan and the run carries one out, so that both check and mean the same. What a plan rests on is read
-//! from the files and the repository themselves, never from an index, which may be behind. It blocks, and whoever compares
-//! its fingerprint holds the project's lock.
+//! The preview shows a plan and the run carries one out, so that both make the same checks. A plan rests on the files
+//! and the repository themselves, never on an index, which may be outdated. Planning blocks, and whoever compares
+//! fingerprints holds the project's lock.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     args::{Delete, ReadCall, WriteCall},
     refusal,
-    whose::{ensure_checked_out, live_place, project},
+    tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
 use crate::{
     index::IndexError,
@@ -30,17 +30,17 @@ use countersign_provider::text::{invalid_argument, one_line};
 
 /// Documents named in an answer.
 pub(crate) const MAX_NAMED: usize = 200;
-/// Characters of a value of the front matter that is shown as one field.
+/// Characters of a front matter value that is shown as one field.
 const MAX_LABEL: usize = 80;
 
-/// What would be done.
+/// The effect of a write.
 pub(crate) struct Plan {
     pub action: Action,
     operation: Operation,
     target: Target,
     summary: String,
     diff: DiffBuilder,
-    /// What of the live state the plan rests on.
+    /// The live state that the plan rests on.
     state: Vec<(&'static str, String)>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Action {
     Delete(Deletion),
 }
 
-/// SHA-256 of a file's bytes.
+/// The SHA-256 of a file's bytes.
 pub(crate) type Hash = [u8; 32];
 
 /// Hashes the bytes of a file.
@@ -58,17 +58,17 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
     Sha256::digest(bytes).into()
 }
 
-/// Documents that would go.
+/// Documents to be deleted.
 pub(crate) struct Deletion {
     pub project: Arc<Project>,
-    pub asked: Delete,
+    pub request: Delete,
     pub shelves: Vec<TenantDeletion>,
 }
 
 pub(crate) struct TenantDeletion {
     pub shelf: Arc<Shelf>,
-    /// Each document's path and the hash of its bytes: of the live file, or as it was indexed where the branch or root is
-    /// not there.
+    /// Each document's path and the hash of its content: of the live file, or of the indexed one if its branch or root
+    /// is not in the folder now.
     pub documents: Vec<(String, Hash)>,
     pub chunks: usize,
 }
@@ -88,30 +88,31 @@ impl Deletion {
         self.shelves.iter().map(|shelf| shelf.chunks).sum()
     }
 
-    /// The first of the paths, each once.
-    pub fn named(&self) -> Vec<String> {
+    /// Returns the first paths, each once.
+    pub fn named_paths(&self) -> Vec<String> {
         let all: BTreeSet<&String> = self.shelves.iter().flat_map(TenantDeletion::paths).collect();
         all.into_iter().take(MAX_NAMED).cloned().collect()
     }
 }
 
-/// Works out a write, or says precisely why it cannot be. Once `cancel` is cancelled, a deletion of many files is given up.
+/// Plans a write, or explains precisely why it cannot be done. Cancelling `cancel` stops the planning of a large
+/// deletion.
 pub(crate) fn plan(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
-        WriteCall::Put { tenant: whose, path, content } => {
-            let place = live_place(library, whose)?;
+        WriteCall::Put { tenant: selector, path, content } => {
+            let place = resolve_checked_out(library, selector)?;
             plan_put(&place.project, &place.shelf, path, content)
         }
-        WriteCall::Promote { tenant: whose, path, level } => {
-            let place = live_place(library, whose)?;
+        WriteCall::Promote { tenant: selector, path, level } => {
+            let place = resolve_checked_out(library, selector)?;
             plan_promote(&place.project, &place.shelf, path, *level)
         }
-        WriteCall::Delete(delete) => plan_remove(deletion(library, delete, cancel)?),
+        WriteCall::Delete(delete) => plan_remove(find_deletion(library, delete, cancel)?),
     }
 }
 
 impl Plan {
-    /// As the gateway shows it to the agent and to whoever decides.
+    /// Returns the preview for the agent and the reviewers.
     pub fn preview(self) -> Preview {
         Preview {
             note: PreviewNote::default(),
@@ -123,15 +124,15 @@ impl Plan {
         }
     }
 
-    /// Hash of the state that the plan rests on.
+    /// Hashes the state that the plan rests on.
     pub fn fingerprint(&self) -> String {
         let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
         fingerprint(&parts)
     }
 }
 
-/// What every plan rests on: another root or branch under the same name is another target, and so are files where only
-/// their index was shown.
+/// Returns the state that every plan rests on: another root or branch under the same name is another target, and so are
+/// files instead of only their index.
 fn tenant_state(shelf: &Shelf) -> Vec<(&'static str, String)> {
     let tenant = &shelf.tenant;
     let what = if shelf.is_current { "files" } else { "index" };
@@ -143,7 +144,7 @@ fn tenant_state(shelf: &Shelf) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// `handbook/problems/pool.md`, and the branch where there are any.
+/// Returns `handbook/problems/pool.md`, with the branch if branches are distinguished.
 fn label(shelf: &Shelf, path: &str) -> String {
     let tenant = &shelf.tenant;
     let path = one_line(path, 200);
@@ -163,17 +164,17 @@ fn target(shelf: &Shelf, path: &str) -> Target {
     }
 }
 
-/// The text of a document that is there.
+/// Returns the path and text of an existing document.
 fn read_present(project: &Project, shelf: &Shelf, given: &str) -> Result<(String, String), McpError> {
     let path = project.files().check(given)?;
-    let bytes = project.files().read(&path)?.ok_or_else(|| missing(&shelf.tenant.project, &path))?;
+    let bytes = project.files().read(&path)?.ok_or_else(|| not_found(&shelf.tenant.project, &path))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((path, text)),
         Err(_) => Err(McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path)),
     }
 }
 
-pub(crate) fn missing(project: &str, path: &str) -> McpError {
+pub(crate) fn not_found(project: &str, path: &str) -> McpError {
     McpError::new(ErrorKind::DocumentNotFound, format!("There is no document {} in {project}.", one_line(path, 200)))
         .with("project_name", project)
         .with("path", path)
@@ -181,7 +182,7 @@ pub(crate) fn missing(project: &str, path: &str) -> McpError {
 
 fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<Plan, McpError> {
     let path = project.files().check(given)?;
-    let checked = project.types().check(&path, content).map_err(|why| refusal::of(&path, why))?;
+    let checked = project.types().check(&path, content).map_err(|why| refusal::to_error(&path, why))?;
     let before = project.files().read(&path)?;
     if before.as_deref() == Some(content.as_bytes()) {
         return Err(invalid_argument("/content", "const", "The document has exactly this content already."));
@@ -190,7 +191,7 @@ fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Res
     state.push(("path", path.clone()));
     let hashed = before.as_deref().map(hash);
     state.push(("before", hashed.map_or_else(|| "absent".to_owned(), |hash| hex(&hash))));
-    // What is there may be no text; it is replaced all the same, once somebody has seen that.
+    // The existing file may not be UTF-8; a reviewer who has seen that may still replace it.
     let before = before.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut diff = DiffBuilder::new();
     let fields_before = before.as_deref().map(front_matter::fields).and_then(Result::ok).unwrap_or_default();
@@ -216,7 +217,7 @@ fn plan_put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Res
     })
 }
 
-/// The front matter, field by field.
+/// Compares the front matter field by field.
 fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &Map<String, Value>) {
     let shown = |value: &Value| match value {
         Value::String(text) => text.clone(),
@@ -260,7 +261,7 @@ fn plan_promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Res
     })
 }
 
-/// That a document is one of the reference documentation, which has no levels.
+/// Returns an error if the path belongs to the reference documentation, which has no levels.
 fn external_error(project: &Project, given: &str) -> Option<McpError> {
     let files = project.external()?;
     let folder = project.external_folder()?;
@@ -270,9 +271,13 @@ fn external_error(project: &Project, given: &str) -> Option<McpError> {
     Some(McpError::new(ErrorKind::ExternalDocsNotPromotable, message).with("path", given))
 }
 
-/// Which documents a deletion is about.
-pub(crate) fn deletion(library: &Library, asked: &Delete, cancel: &CancellationToken) -> Result<Deletion, McpError> {
-    let project = project(library, Some(&asked.project))?;
+/// Finds the documents that a deletion names.
+pub(crate) fn find_deletion(
+    library: &Library,
+    asked: &Delete,
+    cancel: &CancellationToken,
+) -> Result<Deletion, McpError> {
+    let project = require_project(library, Some(&asked.project))?;
     let mut wanted: Option<BTreeSet<String>> = None;
     for path in asked.paths.iter().flatten() {
         wanted.get_or_insert_default().insert(project.files().check(path)?);
@@ -308,12 +313,12 @@ pub(crate) fn deletion(library: &Library, asked: &Delete, cancel: &CancellationT
     }
     let found: BTreeSet<&String> = shelves.iter().flat_map(TenantDeletion::paths).collect();
     if let Some(path) = wanted.iter().flatten().find(|path| !found.contains(path)) {
-        return Err(missing(&asked.project, path));
+        return Err(not_found(&asked.project, path));
     }
-    Ok(Deletion { project, asked: asked.clone(), shelves })
+    Ok(Deletion { project, request: asked.clone(), shelves })
 }
 
-/// The documents of the branch that is checked out, as their files are now. What is no text is no document.
+/// Returns the documents of the checked-out branch as their files are now. A file that is not UTF-8 is not a document.
 fn live_documents(
     project: &Project,
     shelf: &Arc<Shelf>,
@@ -331,14 +336,14 @@ fn live_documents(
             return Err(McpError::new(ErrorKind::Cancelled, "The call was taken back.").with("outcome", "not_applied"));
         }
         let bytes = match project.files().read(&path) {
-            // One that cannot be read is in no index either, and stays unless it is named.
+            // A file that cannot be read is in no index either, and stays unless it is named.
             Err(_) if wanted.is_none() => continue,
             read => read?,
         };
         let Some(bytes) = bytes else { continue };
         let hash = hash(&bytes);
         let Ok(text) = String::from_utf8(bytes) else { continue };
-        // The index counted them before, if it has these very bytes.
+        // The index has counted its chunks already, if the content is the same.
         let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
         let counted = known.map(|_| shelf.docs.document(&path).map_err(|error| index_error(&error))).transpose()?;
         from.chunks += match counted.flatten() {
@@ -350,7 +355,7 @@ fn live_documents(
     Ok(from)
 }
 
-/// The documents of a branch or root that is not there, of which nothing but the index would go.
+/// Returns the indexed documents of a branch or root that is not in the folder; only their index would be deleted.
 fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> Result<TenantDeletion, McpError> {
     let stamps = shelf.docs.stamps().map_err(|error| index_error(&error))?.into_iter();
     let mut documents: Vec<(String, Hash)> = stamps
@@ -365,14 +370,14 @@ fn indexed_documents(shelf: &Arc<Shelf>, wanted: Option<&BTreeSet<String>>) -> R
     Ok(TenantDeletion { shelf: Arc::clone(shelf), documents, chunks })
 }
 
-/// An index that cannot be read.
+/// The error for an index that cannot be read.
 pub(crate) fn index_error(error: &IndexError) -> McpError {
     tracing::error!(%error, "an index of documents failed");
     McpError::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be read.")
 }
 
 fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
-    let name = deletion.asked.project.clone();
+    let name = deletion.request.project.clone();
     let (documents, chunks) = (deletion.documents(), deletion.chunks());
     if documents == 0 {
         return Err(McpError::new(ErrorKind::DocumentNotFound, format!("{name} has no such documents to delete."))
@@ -397,12 +402,12 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
         let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, MAX_LABEL));
         diff.add_lines(&field, &what, from.paths().map(|path| (LineOp::Delete, path.as_str().into())));
     }
-    let one = match (documents, deletion.named().first()) {
+    let title = match (documents, deletion.named_paths().first()) {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
         _ => format!("Delete {} ({}) of {name}", plural(documents, "document"), plural(chunks, "chunk")),
     };
     let on = deletion
-        .asked
+        .request
         .branch
         .as_deref()
         .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL)));
@@ -414,15 +419,15 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
             label: format!("{documents} of {name}{on}"),
             lock_key: format!("docs:{name}"),
         },
-        summary: format!("{one}{on}"),
+        summary: format!("{title}{on}"),
         diff,
         state,
         action: Action::Delete(deletion),
     })
 }
 
-/// A call that only looks, where a rule has it reviewed all the same.
-pub(crate) fn nothing(look: &ReadCall) -> Preview {
+/// Returns the preview of a call that only reads, which a rule may still have reviewed.
+pub(crate) fn unchanged_preview(look: &ReadCall) -> Preview {
     let (label, summary) = match look {
         ReadCall::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
         ReadCall::DryRun(delete) => {

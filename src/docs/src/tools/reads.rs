@@ -1,4 +1,4 @@
-//! Tools that only read, and calls of the others that only look.
+//! Tools that only read, and reading calls of the other tools.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{
     args::{self, Activate, Ask, Delete, LIMIT_MAX, ListTypes, SOURCES_MAX, Search, TenantSelector},
     blocking,
-    found::{hit_json, hit_line, location_json},
+    hits::{hit_json, hit_line, location_json},
     plan::{self, Deletion},
     refusal,
-    whose::{ActiveTenant, TenantRef, live_place, place, project, project_of_path},
+    tenant::{ActiveTenant, TenantRef, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
     answer::{Answer, Answerer, Source},
@@ -25,25 +25,25 @@ use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ToolResult, text};
 
-/// Critical documents that come first in an answer.
+/// Critical documents at the beginning of an answer.
 const MAX_CRITICAL: usize = 3;
 /// Documents that an answer's sources link to.
 const MAX_LINKED: usize = 20;
-/// What is not as it should be of a project's documents and is told when it is activated.
+/// Problems of a project's documents that are reported on activation.
 const MAX_WARNINGS: usize = 3;
 /// Characters of a passage on one line of the text for models.
 const MAX_LINE: usize = 200;
 
-/// What the reads of a call need.
+/// Answers reading calls.
 pub(crate) struct Reader {
     pub library: Arc<Library>,
     pub embedder: Option<Arc<Embedder>>,
     pub answerer: Answerer,
-    /// Searches at a time: they keep a core busy.
-    pub turns: Arc<Semaphore>,
+    /// Limits the number of concurrent searches, each of which keeps a core busy.
+    pub search_slots: Arc<Semaphore>,
 }
 
-/// Searches at a time.
+/// The number of concurrent searches.
 pub(crate) const MAX_CONCURRENT_SEARCHES: usize = 4;
 
 fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
@@ -53,12 +53,12 @@ fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
 
 impl Reader {
     pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let Activate { config_path, tenant: whose } = args::parse(arguments)?;
-        let project = match (&whose.project_name, &config_path) {
+        let Activate { config_path, tenant: selector } = args::parse(arguments)?;
+        let project = match (&selector.project_name, &config_path) {
             (None, Some(path)) => project_of_path(&self.library, path)?,
-            (name, None) => project(&self.library, name.as_deref())?,
+            (name, None) => require_project(&self.library, name.as_deref())?,
             (Some(name), Some(path)) => {
-                let project = project(&self.library, Some(name))?;
+                let project = require_project(&self.library, Some(name))?;
                 if project_of_path(&self.library, path)?.name != project.name {
                     let message = format!("The path is not in the project {}.", project.name);
                     return Err(McpError::new(ErrorKind::TenantMismatch, message).with("config_path", path.as_str()));
@@ -66,12 +66,12 @@ impl Reader {
                 project
             }
         };
-        // A client may always name its branch; where branches are not told apart there is only one, whatever its name.
-        let (branch, called) = match whose.branch_name {
+        // Without branch tracking there is only one branch, so any name is accepted.
+        let (branch, called) = match selector.branch_name {
             Some(branch) if project.is_by_branch() => (Some(branch), None),
             named => (None, named.filter(|named| *named != project.branch())),
         };
-        // Before the wait, so that a branch that is not known is refused at once.
+        // Before the wait, so that an unknown branch is refused at once.
         if branch.as_deref().is_some_and(|branch| branch != project.branch()) {
             project.tenant(branch.as_deref())?;
         }
@@ -104,16 +104,16 @@ impl Reader {
         );
         let warnings = project.report().warnings;
         if !warnings.is_empty() {
-            let mut told: Vec<String> = warnings
+            let mut lines: Vec<String> = warnings
                 .iter()
                 .take(MAX_WARNINGS)
                 .map(|warning| text::one_line(warning, MAX_LINE).into_owned())
                 .collect();
             if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
-                told.push(format!("{more} more, which the gateway's log has"));
+                lines.push(format!("{more} more, which the gateway's log has"));
             }
-            line = format!("{line}\nWarnings:\n- {}\n", told.join("\n- "));
-            answer["warnings"] = told.into();
+            line = format!("{line}\nWarnings:\n- {}\n", lines.join("\n- "));
+            answer["warnings"] = lines.into();
         }
         let mut notes = Vec::new();
         if let Some(called) = &called {
@@ -126,7 +126,7 @@ impl Reader {
         }
         match &ctx.session {
             Some(notes) => {
-                ActiveTenant { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes);
+                ActiveTenant { project: tenant.project.clone(), branch: tenant.branch.clone() }.save(notes);
             }
             None => notes
                 .push("Nothing is kept between calls without a session: name project_name in each of them.".to_owned()),
@@ -140,8 +140,8 @@ impl Reader {
     }
 
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
-        let ListTypes { tenant: whose } = args::parse(arguments)?;
-        let TenantRef { project, shelf } = place(&self.library, &whose)?;
+        let ListTypes { tenant: selector } = args::parse(arguments)?;
+        let TenantRef { project, shelf } = resolve_tenant(&self.library, &selector)?;
         let counts = blocking(move || shelf.docs.counts().map_err(|error| plan::index_error(&error))).await?;
         let mut lines = Vec::new();
         let mut all = Vec::new();
@@ -165,9 +165,9 @@ impl Reader {
     pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
         let args: Search = args::parse(arguments)?;
         let query = args::check_query(&args.query)?.to_owned();
-        let limit = args::count(args.limit, 10, LIMIT_MAX, "/limit")?;
-        let min_score = args::score(args.min_relevance_score, 0.5)?;
-        let shelf = self.shelf(&args.tenant, collection)?;
+        let limit = args::check_count(args.limit, 10, LIMIT_MAX, "/limit")?;
+        let min_score = args::check_score(args.min_relevance_score, 0.5)?;
+        let shelf = self.search_scope(&args.tenant, collection)?;
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels: args.promotion_levels };
         let (found, note) = self.find(&shelf.index, &query, filter, limit, min_score).await?;
         let mut answer = json!({
@@ -192,9 +192,9 @@ impl Reader {
     ) -> Result<ToolResult, McpError> {
         let args: Ask = args::parse(arguments)?;
         let query = args::check_query(&args.query)?.to_owned();
-        let limit = args::count(args.max_sources, 3, SOURCES_MAX, "/max_sources")?;
-        let min_score = args::score(args.min_relevance_score, 0.7)?;
-        let shelf = self.shelf(&args.tenant, collection)?;
+        let limit = args::check_count(args.max_sources, 3, SOURCES_MAX, "/max_sources")?;
+        let min_score = args::check_score(args.min_relevance_score, 0.7)?;
+        let shelf = self.search_scope(&args.tenant, collection)?;
         let levels =
             args.min_promotion_level.map(|least| Level::ALL.into_iter().filter(|level| *level >= least).collect());
         let filter = Filter { doc_types: check_types(&shelf.project, args.doc_types)?, levels };
@@ -212,7 +212,7 @@ impl Reader {
             "ranking": found.ranking,
         });
         if collection == Collection::Docs {
-            structured["linked_docs"] = self.linked(&shelf.index, &sources).await?;
+            structured["linked_docs"] = self.linked_documents(&shelf.index, &sources).await?;
         }
         let notes: Vec<String> = [note, said].into_iter().flatten().collect();
         shelf.describe(&mut structured, (!notes.is_empty()).then(|| notes.join(" ")).as_deref());
@@ -230,12 +230,18 @@ impl Reader {
         result(&lines.join("\n"), &structured)
     }
 
-    /// Brings the index up to date with one file.
-    pub async fn refresh(&self, whose: &TenantSelector, path: &str, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let TenantRef { project, shelf } = live_place(&self.library, whose)?;
+    /// Updates the index with one file.
+    pub async fn refresh(
+        &self,
+        selector: &TenantSelector,
+        path: &str,
+        ctx: &CallContext,
+    ) -> Result<ToolResult, McpError> {
+        let TenantRef { project, shelf } = resolve_checked_out(&self.library, selector)?;
         let path = project.files().check(path)?;
         let (of, at) = (Arc::clone(&project), path.clone());
-        let bytes = blocking(move || of.files().read(&at)).await?.ok_or_else(|| plan::missing(&project.name, &path))?;
+        let bytes =
+            blocking(move || of.files().read(&at)).await?.ok_or_else(|| plan::not_found(&project.name, &path))?;
         let text = String::from_utf8(bytes).map_err(|_| {
             McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path.as_str())
         })?;
@@ -257,11 +263,11 @@ impl Reader {
         });
         let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_LINE), plural(chunks, "chunk"));
         if let Some(why) = checked {
-            let error = refusal::of(
+            let error = refusal::to_error(
                 &path,
                 match why {
                     Refusal::Schema { faults } => {
-                        answer["faults"] = refusal::faults(&faults);
+                        answer["faults"] = refusal::faults_json(&faults);
                         Refusal::Schema { faults }
                     }
                     other => other,
@@ -275,17 +281,17 @@ impl Reader {
 
     pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
-        let turn = project(&library, Some(&delete.project))?.lock_files().await;
+        let turn = require_project(&library, Some(&delete.project))?.lock_files().await;
         let deletion = blocking(move || {
             let _turn = turn;
-            ctx.run_charged(|| plan::deletion(&library, &delete, &ctx.cancel))
+            ctx.run_charged(|| plan::find_deletion(&library, &delete, &ctx.cancel))
         })
         .await?;
         deletion_result(&deletion, true)
     }
 
-    fn shelf(&self, whose: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
-        let TenantRef { project, shelf } = place(&self.library, whose)?;
+    fn search_scope(&self, selector: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
+        let TenantRef { project, shelf } = resolve_tenant(&self.library, selector)?;
         let index = match collection {
             Collection::Docs => Arc::clone(&shelf.docs),
             Collection::External => shelf.external.as_ref().map(Arc::clone).ok_or_else(|| {
@@ -301,12 +307,12 @@ impl Reader {
         Ok(SearchScope { project, index, external })
     }
 
-    async fn turn(&self) -> Result<OwnedSemaphorePermit, McpError> {
+    async fn acquire_search_slot(&self) -> Result<OwnedSemaphorePermit, McpError> {
         let closed = |_| McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.");
-        Arc::clone(&self.turns).acquire_owned().await.map_err(closed)
+        Arc::clone(&self.search_slots).acquire_owned().await.map_err(closed)
     }
 
-    /// The hits of a query, and what should be said of how they were found.
+    /// Returns the hits of a query, and a note on how they were found.
     async fn find(
         &self,
         index: &Arc<Index>,
@@ -327,7 +333,7 @@ impl Reader {
             }
         }
         let (index, text) = (Arc::clone(index), query.to_owned());
-        let turn = self.turn().await?;
+        let turn = self.acquire_search_slot().await?;
         let found = blocking(move || {
             let _turn = turn;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
@@ -340,7 +346,7 @@ impl Reader {
         Ok((found, note))
     }
 
-    /// Critical documents first, whatever their relevance, and each document once.
+    /// Puts critical documents first, whatever their relevance, and keeps each document once.
     async fn critical_first(
         &self,
         index: &Arc<Index>,
@@ -363,8 +369,8 @@ impl Reader {
         Ok(first)
     }
 
-    /// Documents that the sources link to, once each, and only those that are there.
-    async fn linked(&self, index: &Arc<Index>, sources: &[Source]) -> Result<Value, McpError> {
+    /// Returns existing documents that the sources link to, each once.
+    async fn linked_documents(&self, index: &Arc<Index>, sources: &[Source]) -> Result<Value, McpError> {
         let paths: Vec<String> = sources.iter().map(|source| source.hit.path.clone()).collect();
         let index = Arc::clone(index);
         blocking(move || {
@@ -393,11 +399,11 @@ impl Reader {
     }
 }
 
-/// What is searched.
+/// The project and index that are searched.
 struct SearchScope {
     project: Arc<Project>,
     index: Arc<Index>,
-    /// The folder of the reference documentation, where it is that.
+    /// The folder of the reference documentation, if that is searched.
     external: Option<String>,
 }
 
@@ -412,24 +418,26 @@ impl SearchScope {
     }
 }
 
+/// Checks that the project has the types.
+///
 /// # Errors
-/// `INVALID_DOC_TYPE` for one that the project does not have.
+/// `INVALID_DOC_TYPE` if it lacks one.
 fn check_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<Vec<String>>, McpError> {
     let types = project.types();
     match asked.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
             let known = types.all().map(|kind| kind.name.clone()).collect();
-            Err(refusal::of("", Refusal::UnknownType { name: name.clone(), known }))
+            Err(refusal::to_error("", Refusal::UnknownType { name: name.clone(), known }))
         }
         None => Ok(asked),
     }
 }
 
-/// The answer to a deletion that was done, or would be.
+/// Returns the result of a deletion or of its dry run.
 pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
     let (documents, chunks) = (deletion.documents(), deletion.chunks());
-    let named = deletion.named();
-    let asked = &deletion.asked;
+    let named = deletion.named_paths();
+    let asked = &deletion.request;
     let answer = json!({
         "status": if dry_run { "preview" } else { "deleted" },
         "deleted_count": documents,

@@ -1,4 +1,4 @@
-//! Why a proposed document is refused, as its proposer is told.
+//! Errors that explain to the proposer why a document is refused.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::text::{Fault, Refusal};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::one_line;
 
-/// The error for a document at this path.
-pub(crate) fn of(path: &str, why: Refusal) -> McpError {
+/// Builds the error for a document at this path.
+pub(crate) fn to_error(path: &str, why: Refusal) -> McpError {
     let error = match why {
         Refusal::UnknownType { name, known } => {
             let message = format!("There is no document type {}.", one_line(&name, 80));
@@ -23,7 +23,7 @@ pub(crate) fn of(path: &str, why: Refusal) -> McpError {
                 more => format!(" ({} faults in all)", more),
             };
             let message = format!("The front matter does not fit the document's type{first}{many}");
-            McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", self::faults(&faults))
+            McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", self::faults_json(&faults))
         }
         Refusal::NotText { why } => {
             let message = format!("This is not a document: {why}.");
@@ -33,8 +33,8 @@ pub(crate) fn of(path: &str, why: Refusal) -> McpError {
     error.with("path", path)
 }
 
-/// Each with the JSON pointer into the front matter, the rule that it breaks and a message.
-pub(crate) fn faults(faults: &[Fault]) -> Value {
+/// Lists faults, each with its JSON pointer into the front matter, the violated rule and a message.
+pub(crate) fn faults_json(faults: &[Fault]) -> Value {
     faults
         .iter()
         .map(|fault| json!({ "pointer": fault.pointer, "rule": fault.rule, "message": fault.message }))

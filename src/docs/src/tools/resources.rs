@@ -1,11 +1,11 @@
-//! Documents as resources: `docs://{project}/{path}`, of the branch that is checked out. A session that is about one project
-//! has none of another.
+//! Documents of the checked-out branch as resources: `docs://{project}/{path}`. A session with an active project sees
+//! no other.
 
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::{blocking, plan, whose::ActiveTenant};
+use super::{blocking, plan, tenant::ActiveTenant};
 use crate::library::{Library, Project};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText};
@@ -15,7 +15,7 @@ pub(crate) const TEMPLATE: &str = "docs://{project}/{+path}";
 const MARKDOWN: &str = "text/markdown";
 /// Documents in the list; searches find the others.
 const MAX_LISTED: usize = 500;
-/// Bytes of a URI that is looked at.
+/// Bytes of a URI that is parsed.
 const URI_MAX: usize = 4096;
 
 pub(crate) fn templates() -> Vec<ResourceTemplateDef> {
@@ -30,10 +30,10 @@ pub(crate) fn templates() -> Vec<ResourceTemplateDef> {
     }]
 }
 
-/// The first documents of all projects together, or of that which the session is about.
+/// Lists the first documents of all projects, or of the session's active one.
 pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
     let mut all = Vec::new();
-    let active = active(ctx);
+    let active = active_tenant(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.check(project).is_ok());
     for project in library.projects().iter().filter(is_listed) {
         let (project, room) = (Arc::clone(project), MAX_LISTED - all.len());
@@ -55,10 +55,10 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
     Ok(all)
 }
 
-/// The project and the path that a URI names.
+/// Parses a URI into project and path.
 ///
 /// # Errors
-/// `RESOURCE_NOT_FOUND` for whatever is not exactly a document's.
+/// `RESOURCE_NOT_FOUND` if it is not exactly the URI of a document.
 fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
     let found = || {
         let (project, path) = uri
@@ -70,42 +70,42 @@ fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpErro
             return None;
         }
         let project = library.project(project)?;
-        let parts: Option<Vec<String>> = path.split('/').map(decoded).collect();
+        let parts: Option<Vec<String>> = path.split('/').map(decode).collect();
         let path = project.files().check(&parts?.join("/")).ok()?;
-        // One document has one URI.
+        // Each document has only one URI.
         (project.uri(&path) == uri).then(|| (Arc::clone(project), path))
     };
-    found().ok_or_else(|| unknown(uri))
+    found().ok_or_else(|| unknown_resource(uri))
 }
 
-fn decoded(part: &str) -> Option<String> {
+fn decode(part: &str) -> Option<String> {
     let decoded = percent_decode_str(part).decode_utf8().ok()?;
     (!decoded.contains('/')).then(|| decoded.into_owned())
 }
 
-pub(crate) fn unknown(uri: &str) -> McpError {
+pub(crate) fn unknown_resource(uri: &str) -> McpError {
     let shown: String = uri.chars().take(200).collect();
     McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", uri)
 }
 
-/// What the session is about, if it is about anything.
-pub(crate) fn active(ctx: &CallContext) -> Option<ActiveTenant> {
-    ctx.session.as_deref().and_then(ActiveTenant::of)
+/// Returns the tenant of the session, if it has one.
+pub(crate) fn active_tenant(ctx: &CallContext) -> Option<ActiveTenant> {
+    ctx.session.as_deref().and_then(ActiveTenant::from_notes)
 }
 
-/// As [`parse`], for this client.
+/// Parses a URI for this client.
 ///
 /// # Errors
-/// As [`parse`]; `TENANT_MISMATCH` for a document that is not of what its session is about.
+/// Fails as [`parse`] does; `TENANT_MISMATCH` if the session has another tenant.
 pub(crate) fn admit(library: &Library, uri: &str, ctx: &CallContext) -> Result<(Arc<Project>, String), McpError> {
     let found = parse(library, uri)?;
-    active(ctx).map_or(Ok(()), |active| active.check(&found.0))?;
+    active_tenant(ctx).map_or(Ok(()), |active| active.check(&found.0))?;
     Ok(found)
 }
 
 pub(crate) async fn read(library: &Library, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
     let (project, path) = admit(library, uri, ctx)?;
     let bytes = blocking(move || project.files().read(&path)).await?;
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown(uri))?;
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown_resource(uri))?;
     Ok(vec![ResourceText { uri: uri.to_owned(), mime_type: MARKDOWN.to_owned(), text }])
 }

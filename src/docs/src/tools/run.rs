@@ -1,5 +1,5 @@
-//! Carries a plan out: one file is replaced as a whole, or files are removed one by one. The plan was made anew just
-//! before, under the project's lock, and compared with what was approved; each file is compared once more just before it is
+//! Carries out a plan: replaces one file as a whole, or removes files one by one. The plan was made again just before,
+//! under the project's lock, and compared with the approved one; each file is checked once more just before it is
 //! replaced or removed.
 
 use std::{sync::Arc, time::Duration};
@@ -11,7 +11,7 @@ use super::{
     blocking,
     plan::{self, Action, Deletion, MAX_NAMED, TenantDeletion, hash},
     reads::deletion_result,
-    whose::project,
+    tenant::require_project,
 };
 use crate::{
     library::{Library, Project},
@@ -24,22 +24,22 @@ use countersign_provider::{
     text::{one_line, tool_result},
 };
 
-/// How long the answer to a write waits for the model: the file is written by then, and is embedded later otherwise.
+/// The time that the answer to a write waits for the embedding; it continues in the background.
 const EMBEDDING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Characters of a path on a line.
 const MAX_LINE: usize = 200;
 
-/// Checks a write against the live files once more and does it.
+/// Checks a write against the live files again, and carries it out.
 pub(crate) async fn run(
     library: &Arc<Library>,
     write: WriteCall,
     ctx: &CallContext,
     embeds: bool,
 ) -> Result<ToolResult, McpError> {
-    let project = project(library, write.project())?;
+    let project = require_project(library, write.project())?;
     let turn = project.lock_files().await;
     let (planned, ctx) = (Arc::clone(library), ctx.clone());
-    // On the blocking pool from the check to the last file: whoever gives up waiting does not stop half-way.
+    // One job on the blocking pool, so that a caller who stops waiting does not interrupt it half-way.
     let action = blocking(move || {
         let _turn = turn;
         let plan = ctx.run_charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
@@ -82,9 +82,9 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
     }
 }
 
-/// `removed` gets the paths of what is gone.
+/// Removes documents, and adds their paths to `removed`.
 fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
-    let Deletion { project, shelves, asked } = deletion;
+    let Deletion { project, shelves, request: asked } = deletion;
     for from in shelves {
         if from.shelf.is_current {
             for (path, before) in &from.documents {
@@ -101,7 +101,7 @@ fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError
     Ok(())
 }
 
-/// The error of a deletion that ended half-way: a person has to look.
+/// The error of a deletion that failed half-way: a person has to look.
 fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError {
     if removed.is_empty() {
         return error;
@@ -111,8 +111,7 @@ fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError
     McpError::new(error.kind, message).with("deleted", json!(named)).with("outcome", "unknown")
 }
 
-/// The index hears of it at once. Where that fails the files are as they should be all the same, and what watches them finds
-/// out.
+/// Updates the index at once. If that fails, the files are still correct, and the watcher updates it later.
 async fn refresh_index(project: &Project, paths: Vec<String>) {
     if let Err(error) = project.refresh(Collection::Docs, paths).await {
         tracing::warn!(project = %project.name, %error, "what was written is not in the index yet");
@@ -136,7 +135,7 @@ async fn write_result(project: &Arc<Project>, path: &str, embeds: bool) -> Resul
         "status": "written", "path": path, "chunks": chunks, "embedding_dimensions": dimensions.as_ref().ok(),
     });
     let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_LINE), plural(chunks, "chunk"));
-    // The file is written whatever the model says: it is embedded later.
+    // The file is written whatever the model answers; it is embedded later.
     if let Some(error) = dimensions.err().filter(|_| embeds) {
         let note = format!("It is not embedded yet: {}", error.message);
         line = format!("{line} {note}");

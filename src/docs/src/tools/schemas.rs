@@ -1,11 +1,11 @@
-//! Schemas that several tools share: arguments, and what answers have in common.
+//! Schemas that several tools share: arguments, and common parts of answers.
 
 use serde_json::{Value, json};
 
 use super::args::{PATH_MAX, QUERY_MAX};
 
-/// What a call that failed has in `structuredContent`.
-pub(super) fn error() -> Value {
+/// Returns the schema of `structuredContent` in a failed call.
+pub(super) fn error_schema() -> Value {
     json!({
         "title": "Error",
         "type": "object",
@@ -83,7 +83,7 @@ pub(super) fn nullable_text() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
-/// What tells where a passage stands.
+/// Returns the properties that locate a passage.
 fn location_schema() -> Value {
     json!({
         "path": { "type": "string", "description": "Relative to the folder of the documents." },
@@ -97,15 +97,15 @@ fn location_schema() -> Value {
     })
 }
 
-pub(super) fn with(mut base: Value, more: Value) -> Value {
+pub(super) fn merge(mut base: Value, more: Value) -> Value {
     if let (Some(base), Value::Object(more)) = (base.as_object_mut(), more) {
         base.extend(more);
     }
     base
 }
 
-pub(super) fn results(external: bool) -> Value {
-    let result = with(
+pub(super) fn results_schema(external: bool) -> Value {
+    let result = merge(
         location_schema(),
         json!({
             "summary": { "type": "string" },
@@ -123,13 +123,13 @@ pub(super) fn results(external: bool) -> Value {
     });
     let mut required = vec!["results", "total_matches", "ranking"];
     if external {
-        properties = with(properties, json!({ "external_docs_path": { "type": "string" } }));
+        properties = merge(properties, json!({ "external_docs_path": { "type": "string" } }));
         required.push("external_docs_path");
     }
     object(&properties, &required)
 }
 
-pub(super) fn answered(external: bool) -> Value {
+pub(super) fn answer_schema(external: bool) -> Value {
     let required = ["path", "title", "char_count", "relevance_score", "first_line", "last_line"];
     let linked = json!({
         "path": { "type": "string" },
@@ -150,11 +150,11 @@ pub(super) fn answered(external: bool) -> Value {
     });
     let mut all = vec!["answer", "answer_mode", "sources", "ranking"];
     if external {
-        properties = with(properties, json!({ "external_docs_path": { "type": "string" } }));
+        properties = merge(properties, json!({ "external_docs_path": { "type": "string" } }));
         all.push("external_docs_path");
     } else {
         let linked = object(&linked, &["path", "title", "char_count", "linked_from"]);
-        properties = with(properties, json!({ "linked_docs": { "type": "array", "items": linked } }));
+        properties = merge(properties, json!({ "linked_docs": { "type": "array", "items": linked } }));
         all.push("linked_docs");
     }
     object(&properties, &all)

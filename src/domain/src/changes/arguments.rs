@@ -1,19 +1,19 @@
-//! Checks on the arguments of a reviewed call, beyond their schema.
+//! Checks the arguments of a reviewed call, beyond their schema.
 
 use serde_json::{Value, value::RawValue};
 
-/// Why arguments cannot be put before a person.
+/// The reason why arguments cannot be shown to a reviewer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentsError {
     #[error("the arguments are not a JSON object")]
     NotAnObject,
-    /// The one who reads and the one who runs might take different ones.
+    /// The reviewer and the provider could read different values.
     #[error("{0}")]
     Ambiguous(String),
 }
 
-/// Refuses duplicate keys at any depth, nesting beyond 127 levels, what is not an object, and what many readers refuse:
-/// numbers past the range of a double, and halves of surrogate pairs.
+/// Rejects duplicate keys at any depth, nesting beyond 127 levels, values that are not objects, numbers beyond the
+/// range of a double, and lone surrogates. Many parsers reject or misread these.
 ///
 /// # Errors
 /// [`ArgumentsError`]
@@ -24,13 +24,13 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
     serde_json::from_str::<Value>(arguments.get()).map_err(|e| ArgumentsError::Ambiguous(e.to_string()))?;
     countersign_protocol::arguments::check(arguments, usize::MAX).map_err(|error| {
         ArgumentsError::Ambiguous(match error.data.get("key") {
-            Some(key) => format!("the key {key} stands twice in one object"),
+            Some(key) => format!("the key {key} occurs twice in one object"),
             None => error.message.to_string(),
         })
     })
 }
 
-/// Whether two argument objects say the same, whatever their spacing and order of keys.
+/// Returns `true` if two argument objects are equal, whatever their spacing and key order.
 #[must_use]
 pub fn are_equal(a: &RawValue, b: &RawValue) -> bool {
     if a.get() == b.get() {
@@ -65,7 +65,7 @@ mod tests {
         }
         assert_eq!(check(&raw("[]")), Err(ArgumentsError::NotAnObject));
         let deep = format!("{}1{}", r#"{"a":"#.repeat(1000), "}".repeat(1000));
-        // `from_string` itself may refuse it; what passes it is refused here, without a stack overflow.
+        // `from_string` may refuse the text itself; otherwise it is refused here without a stack overflow.
         if let Ok(deep) = RawValue::from_string(deep) {
             assert!(check(&deep).is_err());
         }

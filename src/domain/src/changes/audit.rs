@@ -1,5 +1,5 @@
-//! The audit trail: one entry for each transition, chained by hashes, so that an entry altered, inserted, removed
-//! or moved later is found. A head that was exported also shows whether the end was cut off.
+//! The audit trail: one entry for each transition, chained by hashes. An entry that is altered, inserted, removed or
+//! moved is detected; an exported head also reveals a truncated trail.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -13,32 +13,32 @@ use super::{
 /// The hash of one entry.
 pub type EntryHash = [u8; 32];
 
-/// What stands before the first entry.
+/// The previous hash of the first entry.
 pub const GENESIS: EntryHash = [0; 32];
 
-/// An entry, as it is stored and shown.
+/// A stored entry.
 #[derive(Clone, Debug)]
 pub struct AuditEntry {
-    /// From 1, without gaps.
+    /// Starts at 1, without gaps.
     pub seq: u64,
     pub at: Timestamp,
-    /// Empty where the entry is of no change.
+    /// Empty if the entry is not about a change.
     pub change_id: String,
     pub event: String,
     pub from: Option<ChangeState>,
-    /// None where the entry is of no change.
+    /// `None` if the entry is not about a change.
     pub to: Option<ChangeState>,
     pub actor: String,
-    /// A JSON object: version, digest, comment, hash of the whole change.
+    /// A JSON object with the version, digest, comment and the hash of the whole change.
     pub details: Box<RawValue>,
     pub prev_hash: EntryHash,
     pub hash: EntryHash,
 }
 
-/// The end of the trail.
+/// The last entry of the trail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditHead {
-    /// 0 where the trail is empty.
+    /// 0 if the trail is empty.
     pub seq: u64,
     pub hash: EntryHash,
 }
@@ -50,13 +50,13 @@ impl Default for AuditHead {
 }
 
 impl AuditHead {
-    /// `<seq>:<64 hexadecimal digits>`, to keep elsewhere and compare with later.
+    /// Formats the head as `<seq>:<64 hexadecimal digits>`, to store it elsewhere and compare it later.
     #[must_use]
     pub fn export(&self) -> String {
         format!("{}:{}", self.seq, hex(&self.hash))
     }
 
-    /// Reads what [`AuditHead::export`] wrote.
+    /// Parses the format of [`AuditHead::export`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (seq, digits) = text.trim().split_once(':')?;
@@ -71,7 +71,7 @@ impl AuditHead {
     }
 }
 
-/// What is hashed of an entry, besides the hash before it.
+/// The hashed content of an entry, without the previous hash.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryContent<'a> {
     pub seq: u64,
@@ -85,7 +85,7 @@ pub struct EntryContent<'a> {
 }
 
 impl EntryContent<'_> {
-    /// The entry's hash.
+    /// Returns the hash of the entry.
     #[must_use]
     pub fn hash(&self, prev: &EntryHash) -> EntryHash {
         let mut hasher = PartHasher::new("countersign.audit.1");
@@ -101,7 +101,7 @@ impl EntryContent<'_> {
     }
 }
 
-/// Where and how the trail is broken.
+/// The first inconsistency found in the trail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrailError {
     #[error("entry {expected} is missing: entry {found} comes instead")]
@@ -112,27 +112,27 @@ pub enum TrailError {
     Altered { seq: u64 },
     #[error("the trail ends at entry {seq}, before the expected head {expected}")]
     CutOff { seq: u64, expected: u64 },
-    #[error("entry {seq} is not the expected head: the trail was written anew")]
+    #[error("entry {seq} is not the expected head: the trail was rewritten")]
     HeadDiffers { seq: u64 },
-    #[error("change {id} is not as its last audit entry {seq} left it")]
+    #[error("change {id} does not match its last audit entry {seq}")]
     ChangeAltered { id: String, seq: u64 },
     #[error("change {id} has no audit entry")]
     ChangeUnknown { id: String },
     #[error("change {id} of audit entry {seq} is gone")]
     ChangeGone { id: String, seq: u64 },
-    #[error("a column of change {id} (its principal, idempotency key or expiry) is not what audit entry {seq} left")]
+    #[error("a column of change {id} (its principal, idempotency key or expiry) does not match audit entry {seq}")]
     ColumnAltered { id: String, seq: u64 },
-    #[error("{what} is not as audit entry {seq} left it")]
+    #[error("{what} does not match audit entry {seq}")]
     RecordAltered { what: String, seq: u64 },
     #[error("{what} has no audit entry")]
     RecordUnknown { what: String },
     #[error("{what} of audit entry {seq} is gone")]
     RecordGone { what: String, seq: u64 },
-    #[error("entry {seq} takes keys and definitions for granted that the trail told of before")]
+    #[error("entry {seq} anchors keys and definitions a second time")]
     AnchoredAgain { seq: u64 },
 }
 
-/// Checks a trail entry by entry, in bounded memory.
+/// Verifies a trail entry by entry, in bounded memory.
 #[derive(Debug, Default)]
 pub struct Verifier {
     head: AuditHead,
@@ -140,16 +140,16 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// `expected` is a head that was exported earlier: the trail must contain it.
+    /// Creates a verifier. `expected` is a head that was exported earlier and must be part of the trail.
     #[must_use]
     pub fn new(expected: Option<AuditHead>) -> Self {
         Self { head: AuditHead::default(), expected }
     }
 
-    /// The next entry, with the hashes stored beside it.
+    /// Verifies the next entry against the stored hashes.
     ///
     /// # Errors
-    /// [`TrailError`], at the first entry that does not fit.
+    /// The [`TrailError`] of the first entry that does not match.
     pub fn check_entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), TrailError> {
         let seq = content.seq;
         if seq != self.head.seq + 1 {
@@ -169,10 +169,10 @@ impl Verifier {
         Ok(())
     }
 
-    /// The head of the whole trail.
+    /// Returns the head of the verified trail.
     ///
     /// # Errors
-    /// [`TrailError::CutOff`] where the expected head lies beyond the end.
+    /// [`TrailError::CutOff`] if the expected head is beyond the end.
     pub fn finish(self) -> Result<AuditHead, TrailError> {
         match self.expected {
             Some(e) if e.seq > self.head.seq => Err(TrailError::CutOff { seq: self.head.seq, expected: e.seq }),

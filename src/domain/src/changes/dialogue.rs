@@ -1,6 +1,7 @@
-//! What a tool asks the client of its proposer while an approved change runs (elicitation, sampling, roots), where the
-//! rule allows that ([`super::Terms::questions`]). Part of the change: a question is durable before its client sees it,
-//! and an answer before the tool does, so that the trail tells what went into a call beside the approved arguments.
+//! Questions that a tool asks its proposer's client while an approved change runs (elicitation, sampling, roots), if
+//! the rule allows that ([`super::Terms::questions`]). They are part of the change: a question is durable before the
+//! client sees it, and an answer before the tool does. The trail therefore shows all input of a call besides the
+//! approved arguments.
 
 use std::sync::Arc;
 
@@ -8,48 +9,48 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Questions of one change, answered or not.
+/// The most questions of one change, answered or not.
 pub const MAX_QUESTIONS: usize = 64;
-/// Bytes of all questions and answers of one change.
+/// The most bytes of all questions and answers of one change.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Who can be asked, and what was.
+/// The questions of a change and the client that can answer them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Dialogue {
-    /// The capabilities that the client declared and that count here, as a JSON object.
+    /// The relevant capabilities that the client declared, as a JSON object.
     pub client: Arc<RawValue>,
     /// Oldest first.
     #[serde(default)]
     pub questions: Vec<Question>,
-    /// The client has taken its task back: whatever else is asked gets no answer.
+    /// The client cancelled its task, so further questions get no answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub given_up: bool,
 }
 
-/// One thing that a tool asked.
+/// A question that a tool asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
-    /// What its answer is known by: never used twice in a change.
+    /// The key that identifies its answer; unique within a change.
     pub key: String,
     /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
     pub method: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Arc<RawValue>>,
     pub at: Timestamp,
-    /// Since when nobody need answer it any more.
+    /// When the question was closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_at: Option<Timestamp>,
-    /// What the client answered (a result object).
+    /// The client's answer (a result object).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Arc<RawValue>>,
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<String>,
 }
 
-/// How a question ends: with an answer, or without one and why.
+/// The end of a question: an answer, or the reason why there is none.
 #[derive(Clone, Debug)]
 pub struct ClosedQuestion {
     pub key: String,
@@ -74,36 +75,36 @@ impl Dialogue {
         Self { client, questions: Vec::new(), given_up: false }
     }
 
-    /// Bytes of what was said so far.
+    /// Returns the bytes of all questions and answers.
     #[must_use]
     pub fn size(&self) -> usize {
         self.questions.iter().map(Question::size).sum()
     }
 
-    /// Whether one more question of that size still fits.
+    /// Returns `true` if a further question of that size is within the limits.
     #[must_use]
     pub fn has_room_for_question(&self, bytes: usize) -> bool {
         self.questions.len() < MAX_QUESTIONS && self.size().saturating_add(bytes) <= MAX_BYTES
     }
 
-    /// Whether answers of that size still fit.
+    /// Returns `true` if answers of that size are within the limits.
     #[must_use]
     pub fn has_room_for_answers(&self, bytes: usize) -> bool {
         self.size().saturating_add(bytes) <= MAX_BYTES
     }
 
-    /// What nobody has answered yet.
+    /// Iterates over the questions without an answer.
     pub fn open_questions(&self) -> impl Iterator<Item = &Question> {
         self.questions.iter().filter(|question| question.is_open())
     }
 
-    /// Whether a question of that key was ever asked.
+    /// Returns `true` if a question with that key was asked.
     #[must_use]
     pub fn has_question(&self, key: &str) -> bool {
         self.questions.iter().any(|question| question.key == key)
     }
 
-    /// Ends questions; those that are not open stay as they are. How many were.
+    /// Closes the questions that are still open, and returns their number.
     pub(super) fn close(&mut self, closed: Vec<ClosedQuestion>, now: Timestamp) -> usize {
         let mut count = 0;
         for ClosedQuestion { key, answer } in closed {
@@ -118,7 +119,7 @@ impl Dialogue {
         count
     }
 
-    /// Ends all that are open.
+    /// Closes all open questions without an answer.
     pub(super) fn close_all(&mut self, why: &str, now: Timestamp) {
         for question in self.questions.iter_mut().filter(|question| question.is_open()) {
             question.closed_at = Some(now);

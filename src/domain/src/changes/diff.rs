@@ -1,8 +1,7 @@
-//! Builds the diff that a person decides on: field by field, and line by line for long or multi-line text.
+//! Builds the diff that a reviewer decides on: field by field, and line by line for long or multi-line text.
 //!
-//! Bounded in size and time. Whatever is cut is said to be cut ([`Diff::truncated`]); a changed field is never
-//! left out silently. The text stays as it was written: making odd characters visible is for whoever shows it
-//! ([`crate::changes::escape_hidden`]).
+//! Diffs are bounded in size and time. A truncated diff is marked ([`Diff::truncated`]), and a changed field is never
+//! left out silently. The text is unchanged; displays escape hidden characters ([`crate::changes::visible`]).
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +11,24 @@ use similar::{
 
 use super::{Diff, DiffLine, FieldDiff, LineOp};
 
-/// The budget of one diff.
+/// The limits of one diff.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffLimits {
-    /// Changed fields that are shown.
+    /// Number of changed fields that are shown.
     pub fields: usize,
     /// Bytes of one value, before or after.
     pub value_bytes: usize,
     /// Bytes of all values and lines together.
     pub total_bytes: usize,
-    /// Lines of a text on either side that are compared line by line; longer texts are shown whole (and cut).
+    /// Lines of a text on either side that are compared line by line. Longer texts are shown as a whole, truncated.
     pub input_lines: usize,
-    /// Lines shown for one field.
+    /// Number of lines shown for one field.
     pub lines: usize,
-    /// Unchanged lines around a change; the rest is folded.
+    /// Number of unchanged lines shown around a change.
     pub context: usize,
-    /// A value longer than this, in bytes, is shown line by line even if it is one line.
+    /// A value longer than this, in bytes, is shown line by line even if it is a single line.
     pub short_bytes: usize,
-    /// For all fields together; over it, the diff gets coarser but stays right.
+    /// Time for all fields together. After it, the diff gets coarser but stays correct.
     pub time: Duration,
 }
 
@@ -48,7 +47,7 @@ impl Default for DiffLimits {
     }
 }
 
-/// Collects the fields of a diff. Fields that do not change are left out.
+/// Collects the fields of a diff. Unchanged fields are left out.
 ///
 /// ```
 /// use countersign_domain::changes::diff::DiffBuilder;
@@ -74,7 +73,7 @@ impl Default for DiffBuilder {
 }
 
 impl DiffBuilder {
-    /// With the default limits.
+    /// Creates a builder with the default limits.
     #[must_use]
     pub fn new() -> Self {
         Self::with_limits(DiffLimits::default())
@@ -85,15 +84,15 @@ impl DiffBuilder {
         Self { limits, deadline: Instant::now() + limits.time, bytes: 0, diff: Diff::default() }
     }
 
-    /// Adds a field: its name in the entity, what a person calls it, and its text before and after
-    /// (`None` where there is none).
+    /// Adds a field: its name in the entity, its label for people, and its text before and after (`None` if there is
+    /// none).
     #[must_use]
     pub fn field(mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) -> Self {
         self.add(field, label, before, after);
         self
     }
 
-    /// As [`DiffBuilder::field`], for loops.
+    /// Like [`DiffBuilder::field`], for use in loops.
     pub fn add(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
         if before == after {
             return;
@@ -101,7 +100,7 @@ impl DiffBuilder {
         if self.is_full() {
             return;
         }
-        // The lines come first: they show what changed even where both values are cut to the same beginning.
+        // The lines come first: they show the change even if both values are truncated to the same text.
         let lines =
             if self.is_long(before) || self.is_long(after) { self.diff_lines(before, after) } else { Vec::new() };
         let before = before.map(|text| self.truncate(text));
@@ -116,7 +115,7 @@ impl DiffBuilder {
         });
     }
 
-    /// As [`DiffBuilder::add`], but line by line only, however short: for live state that would stand in the value too.
+    /// Like [`DiffBuilder::add`], but always line by line, so that live state is not repeated in the values.
     pub fn add_compared(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
         if before == after || self.is_full() {
             return;
@@ -125,7 +124,7 @@ impl DiffBuilder {
         self.push(field, label, lines);
     }
 
-    /// Lines that somebody else compared, or that only tell what is there.
+    /// Adds lines that were compared elsewhere, or that only show a state.
     pub fn add_lines<'a>(
         &mut self,
         field: &str,
@@ -157,14 +156,14 @@ impl DiffBuilder {
         full
     }
 
-    /// What was added last shows live state that the proposer could not have read.
+    /// Marks the last field as showing live state that the proposer could not read.
     pub fn restrict_last(&mut self) {
         if let Some(field) = self.diff.fields.last_mut() {
             field.restricted = true;
         }
     }
 
-    /// How many fields there are so far.
+    /// Returns the number of fields.
     #[must_use]
     pub fn len(&self) -> usize {
         self.diff.fields.len()
@@ -184,20 +183,20 @@ impl DiffBuilder {
         text.is_some_and(|t| t.len() > self.limits.short_bytes || t.contains('\n'))
     }
 
-    /// The text within the budget; notes where it was cut.
+    /// Returns the text within the limits, and marks the diff if it was truncated.
     fn truncate(&mut self, text: &str) -> String {
-        let room = self.limits.value_bytes.min(self.limits.total_bytes.saturating_sub(self.bytes));
-        let kept = prefix(text, room);
-        self.bytes += kept.len();
-        if kept.len() == text.len() {
-            return kept.to_owned();
+        let available = self.limits.value_bytes.min(self.limits.total_bytes.saturating_sub(self.bytes));
+        let prefix_text = prefix(text, available);
+        self.bytes += prefix_text.len();
+        if prefix_text.len() == text.len() {
+            return prefix_text.to_owned();
         }
         self.diff.truncated = true;
-        format!("{kept}…")
+        format!("{prefix_text}…")
     }
 
-    /// Compares line by line. A line break ends a line and begins none, so a last one is no empty line. Where only one of
-    /// the texts ends with a line break, its last line differs from any without one, and a note says so.
+    /// Compares two texts line by line. A final line break begins no empty line. If only one text ends with a line
+    /// break, its last line differs from the other's, and a note says so.
     fn diff_lines(&mut self, before: Option<&str>, after: Option<&str>) -> Vec<DiffLine> {
         let max = self.limits.input_lines;
         let end_differs =
@@ -209,27 +208,27 @@ impl DiffBuilder {
         };
         let operations = diff_ops(Algorithm::Patience, &old, &new, Some(self.deadline));
         let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
-        let mut seen = 0;
+        let mut compared_lines = 0;
         for group in group_diff_ops(operations, out.builder.limits.context) {
-            let start = group.first().map_or(seen, |op| op.old_range().start);
-            out.skip(start.saturating_sub(seen));
+            let start = group.first().map_or(compared_lines, |op| op.old_range().start);
+            out.skip(start.saturating_sub(compared_lines));
             for op in &group {
-                seen = op.old_range().end;
+                compared_lines = op.old_range().end;
                 for (op, line) in tagged_items(op, &old, &new) {
-                    let whole = line.strip_suffix('\n');
-                    out.push(op, whole.unwrap_or(line));
-                    if end_differs && whole.is_none() {
+                    let without_break = line.strip_suffix('\n');
+                    out.push(op, without_break.unwrap_or(line));
+                    if end_differs && without_break.is_none() {
                         out.push(LineOp::Note, NO_FINAL_NEWLINE);
                     }
                 }
             }
         }
-        out.skip(old.len().saturating_sub(seen));
+        out.skip(old.len().saturating_sub(compared_lines));
         out.lines
     }
 }
 
-/// Appends lines until the budget is used up.
+/// Appends lines until the limits are reached.
 struct LineWriter<'a> {
     lines: Vec<DiffLine>,
     full: bool,
@@ -255,14 +254,14 @@ impl LineWriter<'_> {
     }
 }
 
-/// How `new` comes of `old`. Compared are numbers, one for each text that differs, so that all comparisons are one piece of
-/// code.
+/// Computes the operations that turn `old` into `new`. Texts are mapped to numbers first, so that all comparisons share
+/// one instance of the generic code.
 fn diff_ops(algorithm: Algorithm, old: &[&str], new: &[&str], deadline: Option<Instant>) -> Vec<DiffOp> {
     let n = IdentifyDistinct::<u32>::new(old, 0..old.len(), new, 0..new.len());
     capture_diff_deadline(algorithm, n.old_lookup(), n.old_range(), n.new_lookup(), n.new_range(), deadline)
 }
 
-/// What a step is about, in the order in which it is read: what both have, or what only the one has and then the other.
+/// Iterates over the items of one operation: the common ones, or the deleted and then the inserted ones.
 fn tagged_items<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (LineOp, &'a str)> {
     let (first, added) = match op {
         DiffOp::Equal { .. } => (LineOp::Equal, &[][..]),
@@ -271,7 +270,7 @@ fn tagged_items<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Itera
     old[op.old_range()].iter().map(move |text| (first, *text)).chain(added.iter().map(|text| (LineOp::Insert, *text)))
 }
 
-/// Compares texts of the operator's own line by line, without a budget. A line has its line break.
+/// Compares the operator's own texts line by line, without limits. Lines include their line break.
 #[must_use]
 pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a str)> {
     let old: Vec<&str> = before.split_inclusive('\n').collect();
@@ -279,8 +278,8 @@ pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a st
     diff_ops(Algorithm::Myers, &old, &new, None).iter().flat_map(|op| tagged_items(op, &old, &new)).collect()
 }
 
-/// Compares two lines word by word, and what stands between words too. `None` where less than three tenths are the same,
-/// of which nobody learns what was changed. After the deadline the comparison gets coarser.
+/// Compares two lines word by word, including the separators. Returns `None` if less than 30 % are equal, because such
+/// a comparison is not helpful. After the deadline it gets coarser.
 #[must_use]
 pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> Option<Vec<(LineOp, &'a str)>> {
     let (old, new) = (before.tokenize_words(), after.tokenize_words());
@@ -289,21 +288,22 @@ pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> 
         .then(|| operations.iter().flat_map(|op| tagged_items(op, &old, &new)).collect())
 }
 
-/// What is said of a text whose last line has no line break, where the other text's has one.
+/// The note for a text whose last line has no line break, if the other text's has one.
 const NO_FINAL_NEWLINE: &str = "\\ No line break at the end";
 
-/// The lines of a text without their line breaks. A last line break begins no line, and an empty text is an empty line.
+/// Iterates over the lines of a text without line breaks. A final line break begins no line, and an empty text is one
+/// empty line.
 pub fn text_lines(text: &str) -> impl Iterator<Item = &str> {
     text.strip_suffix('\n').unwrap_or(text).split('\n')
 }
 
-/// Whether the last line has no line break; `None` where there is no line.
+/// Returns `true` if the last line has no line break, or `None` for an empty text.
 fn lacks_final_newline(text: Option<&str>) -> Option<bool> {
     text.filter(|text| !text.is_empty()).map(|text| !text.ends_with('\n'))
 }
 
-/// The lines of the text, unless there are more than `max`; with their line breaks where these are compared too. An empty
-/// text has none.
+/// Splits a text into lines, with their line breaks if `with_breaks` is set. Returns `None` if there are more than
+/// `max`. An empty text has no lines.
 fn split_lines(text: Option<&str>, max: usize, with_breaks: bool) -> Option<Vec<&str>> {
     let lines = text.unwrap_or_default().split_inclusive('\n').take(max + 1);
     let lines: Vec<&str> =
@@ -311,7 +311,7 @@ fn split_lines(text: Option<&str>, max: usize, with_breaks: bool) -> Option<Vec<
     (lines.len() <= max).then_some(lines)
 }
 
-/// The longest beginning of at most `max` bytes that ends between characters.
+/// Returns the longest prefix of at most `max` bytes that ends at a character boundary.
 fn prefix(text: &str, max: usize) -> &str {
     if text.len() <= max {
         return text;
@@ -387,8 +387,8 @@ mod tests {
 
     #[test]
     fn words_are_compared_in_similar_lines_only() {
-        let soon = || Instant::now() + Duration::from_secs(60);
-        let compared = compare_words("a  good day", "a  bad day", soon()).unwrap();
+        let far_deadline = || Instant::now() + Duration::from_secs(60);
+        let compared = compare_words("a  good day", "a  bad day", far_deadline()).unwrap();
         let expected = [
             (LineOp::Equal, "a"),
             (LineOp::Equal, "  "),
@@ -398,9 +398,9 @@ mod tests {
             (LineOp::Equal, "day"),
         ];
         assert_eq!(compared, expected);
-        assert_eq!(compare_words("one", "two", soon()), None);
+        assert_eq!(compare_words("one", "two", far_deadline()), None);
         let same = ["\u{3000}", "x", " "].map(|text| (LineOp::Equal, text));
-        assert_eq!(compare_words("\u{3000}x ", "\u{3000}x ", soon()).unwrap(), same);
+        assert_eq!(compare_words("\u{3000}x ", "\u{3000}x ", far_deadline()).unwrap(), same);
     }
 
     #[test]
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(shown(&one(Some("hello\n"), None)), ["-hello"]);
         assert_eq!(shown(&one(Some("hello\n"), Some("hello\nworld\n"))), [" hello", "+world"]);
         assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\nc"))), [" a", " b", "+c"], "neither text has it");
-        // An empty line is one, and an empty text has none.
+        // An empty line is a line, and an empty text has none.
         assert_eq!(shown(&one(Some(""), Some("\n"))), ["+"]);
         assert_eq!(shown(&one(Some("a\n"), Some("a\n\n"))), [" a", "+"]);
         assert_eq!(text_lines("a\n\nb\n").collect::<Vec<_>>(), ["a", "", "b"]);

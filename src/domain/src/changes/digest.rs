@@ -1,5 +1,5 @@
-//! Hashes of a change: what was shown to a reviewer (`digest`) and the state it was computed against
-//! (`fingerprint`). Every part is hashed with its length, so that no two different inputs hash the same bytes.
+//! Hashes of a change: of the content shown to a reviewer (`digest`) and of the state that it was computed against
+//! (`fingerprint`). Every part is hashed with its length, so that different inputs never hash the same bytes.
 
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -11,7 +11,7 @@ use super::{Diff, LineOp, Operation, PreviewKind, PreviewNote, ServedBy, Target}
 pub struct PartHasher(Sha256);
 
 impl PartHasher {
-    /// `domain` keeps hashes for different uses apart.
+    /// Creates a hasher. `domain` separates hashes of different purposes.
     #[must_use]
     pub fn new(domain: &str) -> Self {
         let mut hasher = Self(Sha256::new());
@@ -30,7 +30,7 @@ impl PartHasher {
         self
     }
 
-    /// Tells `None` from an empty text.
+    /// Adds an optional text, and distinguishes `None` from an empty text.
     pub fn add_optional(&mut self, text: Option<&str>) -> &mut Self {
         match text {
             Some(text) => self.add_number(1).add_part(text.as_bytes()),
@@ -43,14 +43,14 @@ impl PartHasher {
         self.0.finalize().into()
     }
 
-    /// `sha256:` and 64 hexadecimal digits.
+    /// Formats the hash as `sha256:` and 64 hexadecimal digits.
     #[must_use]
     pub fn finish(self) -> String {
         format!("sha256:{}", hex(&self.finish_bytes()))
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -62,7 +62,7 @@ pub fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// Hash of the live state that a preview was computed against: names and values, in the order given.
+/// Hashes the live state that a preview was computed against: names and values, in the order given.
 #[must_use]
 pub fn fingerprint(parts: &[(&str, &str)]) -> String {
     let mut hasher = PartHasher::new("countersign.fingerprint.1");
@@ -72,13 +72,13 @@ pub fn fingerprint(parts: &[(&str, &str)]) -> String {
     hasher.finish()
 }
 
-/// Hash of the bytes of a call's arguments, as the audit trail and [`super::Edit`] name them: what `sha256sum` says.
+/// Hashes the bytes of a call's arguments for the audit trail and [`super::Edit`]; equals the output of `sha256sum`.
 #[must_use]
 pub fn arguments_hash(arguments: &RawValue) -> String {
     bytes_hash(arguments.get())
 }
 
-/// Hash of a whole change as it is stored, for the audit trail.
+/// Hashes a whole change as it is stored, for the audit trail.
 #[must_use]
 pub fn body_hash(json: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
@@ -86,13 +86,13 @@ pub fn body_hash(json: &str) -> String {
     hasher.finish()
 }
 
-/// Plain SHA-256 of a text's bytes, so that anybody can compute it again.
+/// Hashes the bytes of a text with plain SHA-256, so that anybody can verify it.
 #[must_use]
 pub fn bytes_hash(text: &str) -> String {
     format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
 }
 
-/// What a reviewer is shown of a change.
+/// The content of a change that a reviewer sees.
 #[derive(Clone, Copy)]
 pub struct ReviewedContent<'a> {
     pub provider: &'a str,
@@ -106,12 +106,12 @@ pub struct ReviewedContent<'a> {
     pub summary: &'a str,
     pub preview: &'a PreviewNote,
     pub diff: &'a Diff,
-    /// None of changes from before it was noted, whose digests stay as they are.
+    /// `None` for older changes that did not record it; their digests are unchanged.
     pub served_by: Option<&'a ServedBy>,
 }
 
 impl ReviewedContent<'_> {
-    /// The digest that a decision may carry, to prove what was on the screen.
+    /// Returns the digest that a decision may carry, as proof of what the reviewer saw.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut hasher = PartHasher::new(match self.served_by {

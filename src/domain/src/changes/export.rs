@@ -1,7 +1,7 @@
-//! The audit trail as files for others: JSON lines, and CSV that a spreadsheet may open.
+//! Exports the audit trail as JSON lines, and as CSV for spreadsheets.
 //!
-//! JSON lines hold everything that the hashes are of, so that a trail can be checked again from them. In CSV a cell that
-//! a spreadsheet would take for a formula begins with an apostrophe, which changes it: CSV is for reading.
+//! JSON lines contain all hashed data, so that the trail can be verified from them. In CSV, a cell that a spreadsheet
+//! would treat as a formula is prefixed with an apostrophe, so CSV is only for reading.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,19 +9,19 @@ use serde_json::value::RawValue;
 
 use super::{ChangeState, audit::AuditEntry, digest::hex};
 
-/// What an export is made of.
+/// The file format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
     Jsonl,
     Csv,
 }
 
-/// Which entries are exported.
+/// The time range of the exported entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimeRange {
-    /// Not those before it.
+    /// Inclusive start.
     pub since: Option<Timestamp>,
-    /// Neither this moment nor what comes after it.
+    /// Exclusive end.
     pub until: Option<Timestamp>,
 }
 
@@ -34,13 +34,13 @@ impl TimeRange {
 
 const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "actor", "details", "prevHash", "hash"];
 
-/// An entry as JSON: a line of an export, and on the REST endpoint.
+/// An entry as JSON: a line of an export, and an item on the REST endpoint.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExportLine<'a> {
     seq: u64,
     at: Timestamp,
-    /// None for what is of no change: what was accepted of a server's definitions.
+    /// `None` if the entry is not about a change, such as an accepted tool definition.
     change_id: Option<&'a str>,
     event: &'a str,
     from: Option<ChangeState>,
@@ -69,7 +69,7 @@ impl<'a> From<&'a AuditEntry> for ExportLine<'a> {
 }
 
 impl ExportFormat {
-    /// By its name: `jsonl` or `csv`.
+    /// Parses the name of a format: `jsonl` or `csv`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         match name {
@@ -79,7 +79,7 @@ impl ExportFormat {
         }
     }
 
-    /// As it stands behind the last dot of a file's name.
+    /// Returns the file name extension.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl ExportFormat {
         }
     }
 
-    /// What stands before the first entry.
+    /// Returns the text before the first entry.
     #[must_use]
     pub fn header(self) -> String {
         match self {
@@ -105,11 +105,11 @@ impl ExportFormat {
         }
     }
 
-    /// One entry with its line break.
+    /// Appends an entry with its line break.
     pub fn write_entry(self, entry: &AuditEntry, out: &mut String) {
         match self {
             Self::Jsonl => {
-                // Texts and numbers only: nothing of it can fail.
+                // Texts and numbers can always be serialized.
                 out.push_str(&serde_json::to_string(&ExportLine::from(entry)).unwrap_or_default());
                 out.push('\n');
             }
@@ -127,8 +127,8 @@ impl ExportFormat {
                     &hex(&entry.prev_hash),
                     &hex(&entry.hash),
                 ];
-                for (at, cell) in cells.into_iter().enumerate() {
-                    if at > 0 {
+                for (index, cell) in cells.into_iter().enumerate() {
+                    if index > 0 {
                         out.push(',');
                     }
                     csv_cell(cell, out);
@@ -139,7 +139,7 @@ impl ExportFormat {
     }
 }
 
-/// As RFC 4180 has it. What a spreadsheet would run as a formula is disarmed.
+/// Appends a cell as in RFC 4180, and disarms formulas.
 fn csv_cell(text: &str, out: &mut String) {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
     if !formula && !text.contains([',', '"', '\r', '\n', ';']) && text.trim() == text {

@@ -1,7 +1,7 @@
-//! The life of a change: which event may happen in which state, and what comes out.
+//! The state machine of a change: which events are allowed in which state, and their results.
 //!
-//! Pure: no I/O, and the clock is passed in. Every transition raises the version by one. Who may cause an event
-//! (roles, versions shown, expiry) is checked before; what may never be, whoever asks, is checked here.
+//! The functions are pure: no I/O, and the clock is passed in. Every transition increments the version. Roles, shown
+//! versions and expiry are checked by the caller; rules that hold for everyone are checked here.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,12 +16,12 @@ use super::{
     person::Person,
 };
 
-/// What may happen to a change that exists.
+/// The events of an existing change.
 #[derive(Clone, Debug)]
 pub enum ChangeEvent {
-    /// An approval or a rejection. An approval below the quorum is a vote.
+    /// An approval or a rejection. An approval below the quorum counts as a vote.
     Decide(Decision),
-    /// New arguments and their preview, under terms that are at least as strict; earlier votes are void.
+    /// New arguments with their preview, under terms that are at least as strict. Earlier votes become void.
     Edit {
         by: String,
         owner: Option<String>,
@@ -32,37 +32,37 @@ pub enum ChangeEvent {
         served_by: ServedBy,
         terms: Terms,
     },
-    /// An approval taken back before the change may run: by who gave it, or, with `all`, by an admin, who takes back
-    /// all of them.
+    /// Withdraws an approval before the change runs. With `all`, an admin withdraws every approval.
     Unapprove { by: String, owner: Option<String>, key_id: Option<String>, all: bool },
-    /// Approvals that count no more, because who gave them may not decide any more: all but those kept.
+    /// Voids the approvals of reviewers who may no longer decide; those in `kept` stay.
     Void { kept: Vec<Decision>, reason: String },
-    /// By its proposer.
+    /// The proposer withdraws the change.
     Withdraw { by: String },
-    /// Its time is over.
+    /// The change expired.
     Expire { reason: String },
-    /// The target or the tool is no longer what was shown, or that cannot be found out.
+    /// The target or the tool differs from what was shown, or cannot be checked.
     MarkStale { fault: ChangeFault },
-    /// A new preview of a stale change; earlier votes are void.
+    /// A new preview of a stale change. Earlier votes become void.
     Refresh { preview: Preview, served_by: ServedBy },
-    /// The Executor takes it, before anything is sent; of which node, where there may be several, and how long the call may
-    /// take once it is sent.
+    /// The executor claims the change before anything is sent. `by` names the node if there may be several, and
+    /// `call_timeout` bounds the call once it is sent.
     Claim { by: Option<Claimant>, call_timeout: Duration },
-    /// Its tool asks the proposer's client.
+    /// The tool asks the proposer's client.
     Ask { question: Question },
-    /// Questions that have ended, by whoever answered them or took the task back.
+    /// Questions ended, by an answer or because the client cancelled its task.
     Answer { by: Option<String>, closed: Vec<ClosedQuestion>, given_up: bool },
-    /// The provider answered.
+    /// The provider returned a result.
     Succeed { result: Arc<RawValue> },
-    /// It was not applied, for certain.
+    /// The change was certainly not applied.
     Fail { fault: ChangeFault, result: Option<Arc<RawValue>> },
-    /// Nobody knows whether it was applied. Its call was sent no later than `sent_by`, and may still be running.
+    /// It is unknown whether the change was applied. The call was sent no later than `sent_by` and may still be
+    /// running.
     LoseTrack { fault: ChangeFault, sent_by: Timestamp },
-    /// A person looked, and says how it ended.
+    /// A person checked the outcome and reports it.
     Settle { by: String, applied: bool, comment: Option<String> },
 }
 
-/// The edges of the state table, as they are named on the feed and in the audit trail.
+/// The transitions of the state machine, by their names on the feed and in the audit trail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     Created,
@@ -105,7 +105,7 @@ impl EventKind {
         Self::Settled,
     ];
 
-    /// As in the audit trail.
+    /// Returns the name in the audit trail.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -129,7 +129,7 @@ impl EventKind {
         }
     }
 
-    /// As on the feed.
+    /// Returns the event type on the feed.
     #[must_use]
     pub const fn feed_type(self) -> &'static str {
         match self {
@@ -154,65 +154,65 @@ impl EventKind {
     }
 }
 
-/// A step that was taken.
+/// A transition that was made.
 #[derive(Clone, Debug)]
 pub struct Transition {
     pub kind: EventKind,
     /// `None` for a new change.
     pub from: Option<ChangeState>,
-    /// Who caused it: a principal, or `system`.
+    /// The principal who caused it, or `system`.
     pub actor: String,
-    /// What a person wrote, or why it happened.
+    /// The comment of a person, or the reason.
     pub comment: Option<String>,
     pub after: Change,
 }
 
-/// What is left of a change's time when the grace period of its approval ends, however long a rule makes that.
-const RUN_BEFORE_EXPIRY: SignedDuration = SignedDuration::from_secs(5);
+/// The time that remains before a change expires when its grace period ends, however long the rule makes that.
+const MIN_TIME_AFTER_GRACE: SignedDuration = SignedDuration::from_secs(5);
 
-/// The time of a call that was claimed by a version which did not record it.
+/// The call timeout of changes that were claimed by a version that did not record it, in milliseconds.
 const DEFAULT_CALL_TIMEOUT_MS: u64 = 120_000;
 
-/// Who causes what no person causes.
+/// The actor of transitions that no person causes.
 pub const SYSTEM: &str = "system";
-/// Who notes in the audit trail which definitions servers offer.
+/// The actor in the audit trail that records which definitions servers offer.
 pub const GATEWAY: &str = "gateway";
-/// Who starts the gateway with a policy of their own, in the audit trail.
+/// The actor in the audit trail for starting the gateway with another policy.
 pub const OPERATOR: &str = "operator";
-/// Who makes and revokes keys where they are stored, in the audit trail.
+/// The actor in the audit trail for creating and revoking keys directly in the store.
 pub const TERMINAL: &str = "terminal";
 
-/// An event that may not happen.
+/// An event that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IllegalTransition {
     #[error("a change that is {} cannot become {}", .from.as_str(), .event.as_str())]
     State { from: ChangeState, event: EventKind },
-    #[error("whoever proposed a change cannot approve it")]
+    #[error("the proposer of a change cannot approve it")]
     SelfApproval,
     #[error("this reviewer has approved it already, perhaps with another key of the same owner")]
-    VotedAlready,
-    #[error("whoever edited its arguments cannot approve it; somebody else must")]
-    OwnEdit,
-    #[error("the rule for this change lets nobody edit its arguments")]
+    AlreadyVoted,
+    #[error("the editor of its arguments cannot approve it; another reviewer must")]
+    EditedByApprover,
+    #[error("the rule for this change forbids editing its arguments")]
     EditForbidden,
-    #[error("these are the arguments that the change has already")]
-    SameArguments,
-    #[error("only whoever approved it, or an admin, can take the approval back")]
+    #[error("the change already has these arguments")]
+    UnchangedArguments,
+    #[error("only the reviewer who approved it, or an admin, can withdraw the approval")]
     NotAnApprover,
-    #[error("all its approvals count")]
+    #[error("all its approvals are valid")]
     NothingToVoid,
-    #[error("the time to take the approval back is over")]
-    GraceOver,
+    #[error("the time to withdraw the approval is over")]
+    GracePeriodOver,
     #[error("the decision was made on version {decided}, and the change is at {current}")]
     Version { decided: u64, current: u64 },
     #[error("only its proposer can withdraw a change")]
-    NotTheProposer,
+    NotProposer,
     #[error("the change has no open question of that name, or nobody to ask")]
-    NotToBeAsked,
+    NoOpenQuestion,
 }
 
 impl ChangeState {
-    /// As in JSON and in the store.
+    /// Returns the name in JSON and in the store.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -242,7 +242,7 @@ impl ChangeState {
         Self::Stale,
     ];
 
-    /// The state of that name.
+    /// Parses the name of a state.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.as_str() == name)
@@ -250,7 +250,7 @@ impl ChangeState {
 }
 
 impl ChangeEvent {
-    /// The edge it would be, and the states it may leave. `change` tells a vote from an approval.
+    /// Returns the transition and the states that it may leave. `change` distinguishes a vote from an approval.
     fn edge(&self, change: &Change) -> (EventKind, &'static [ChangeState]) {
         use ChangeState as S;
         const OPEN: &[ChangeState] = &[S::Pending, S::Stale];
@@ -264,7 +264,7 @@ impl ChangeEvent {
             Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
             Self::Void { .. } => (EventKind::Unapproved, &[S::Pending, S::Approved]),
             Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN),
-            // Nobody said yes, and the rule takes that for a no. What was approved and not run was not rejected.
+            // The rule treats a missing decision as a rejection. An approved change that did not run was not rejected.
             Self::Expire { .. } if change.terms.on_expiry == OnExpiry::Reject && OPEN.contains(&change.state) => {
                 (EventKind::Rejected, OPEN)
             }
@@ -283,7 +283,7 @@ impl ChangeEvent {
 }
 
 impl Change {
-    /// About how many bytes its JSON has.
+    /// Estimates the size of its JSON in bytes.
     #[must_use]
     pub fn estimated_size(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
@@ -299,47 +299,47 @@ impl Change {
             + self.summary.len()
     }
 
-    /// Reviewers who have approved what is shown now.
+    /// Returns the number of reviewers who approved the current version.
     #[must_use]
     pub fn approvals(&self) -> usize {
         self.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count()
     }
 
-    /// What the agent asked for, whatever reviewers made of it.
+    /// Returns the arguments that the agent proposed, regardless of edits.
     #[must_use]
     pub fn original_arguments(&self) -> &Arc<RawValue> {
         self.proposed_arguments.as_ref().unwrap_or(&self.arguments)
     }
 
-    /// Whether this person, or an account of the same person, proposed it.
+    /// Returns `true` if this person proposed the change, with any of their accounts.
     #[must_use]
     pub fn is_proposed_by(&self, person: Person<'_>) -> bool {
         Person::from_proposer(&self.proposer).is_same_as(person)
     }
 
-    /// Whether this person has corrected its arguments.
+    /// Returns `true` if this person edited its arguments.
     #[must_use]
     pub fn is_edited_by(&self, person: Person<'_>) -> bool {
         self.edits.iter().any(|edit| Person::from_editor(edit).is_same_as(person))
     }
 
-    /// Until when an approval at `people.current_principal` may be undone, after which the change runs; none where it runs at once. Ends
-    /// before the change would expire.
+    /// Returns until when an approval at `now` can be undone, or `None` if the change runs at once. The grace period
+    /// ends before the change expires.
     fn grace_period_end(&self, now: Timestamp) -> Option<Timestamp> {
-        let wanted = i64::try_from(self.terms.undo_for).unwrap_or(i64::MAX);
-        let end = now.saturating_add(SignedDuration::from_secs(wanted)).unwrap_or(Timestamp::MAX);
-        let last = self.expires_at.saturating_sub(RUN_BEFORE_EXPIRY).unwrap_or(now);
-        Some(end.min(last)).filter(|end| *end > now)
+        let seconds = i64::try_from(self.terms.undo_for).unwrap_or(i64::MAX);
+        let end = now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
+        let latest = self.expires_at.saturating_sub(MIN_TIME_AFTER_GRACE).unwrap_or(now);
+        Some(end.min(latest)).filter(|end| *end > now)
     }
 
-    /// Returns when the time of its call is over, if it was sent at that moment.
+    /// Returns the deadline of its call, if the call was sent at that time.
     #[must_use]
     pub fn call_deadline(&self, sent: Timestamp) -> Timestamp {
         let timeout = i64::try_from(self.call_timeout_ms.unwrap_or(DEFAULT_CALL_TIMEOUT_MS)).unwrap_or(i64::MAX);
         sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)
     }
 
-    /// The digest of what is shown now.
+    /// Returns the digest of the content that is shown now.
     #[must_use]
     pub fn review_digest(&self) -> String {
         ReviewedContent {
@@ -376,10 +376,10 @@ impl Change {
     }
 }
 
-/// Takes the event, if it may happen in the change's state.
+/// Applies an event, if it is allowed in the state of the change.
 ///
 /// # Errors
-/// [`IllegalTransition`]; the change is as it was.
+/// [`IllegalTransition`]; the change stays as it was.
 pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Transition, IllegalTransition> {
     let (kind, from) = event.edge(change);
     if !from.contains(&change.state) {
@@ -387,7 +387,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     }
     let mut after = change.clone();
     after.version += 1;
-    // The wall clock may go back; the history of one change does not.
+    // The wall clock may go back; the history of a change must not.
     after.updated_at = now.max(change.updated_at);
     let mut actor = SYSTEM.to_owned();
     let mut comment = None;
@@ -402,11 +402,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                     return Err(IllegalTransition::SelfApproval);
                 }
                 if !change.terms.editors_may_approve() && change.is_edited_by(reviewer) {
-                    return Err(IllegalTransition::OwnEdit);
+                    return Err(IllegalTransition::EditedByApprover);
                 }
                 let mut votes = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve);
                 if votes.any(|vote| Person::from_decision(vote).is_same_as(reviewer)) {
-                    return Err(IllegalTransition::VotedAlready);
+                    return Err(IllegalTransition::AlreadyVoted);
                 }
             }
             if kind == EventKind::Approved {
@@ -421,33 +421,33 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 _ => ChangeState::Pending,
             };
         }
-        ChangeEvent::Edit { by, owner, key_id, comment: said, arguments, preview, served_by, terms } => {
+        ChangeEvent::Edit { by, owner, key_id, comment: edit_comment, arguments, preview, served_by, terms } => {
             if change.terms.edit == Editing::Forbidden {
                 return Err(IllegalTransition::EditForbidden);
             }
-            // Who may not approve it may not make it into something else either.
+            // A person who may not approve the change may not edit it into another one either.
             if change.is_proposed_by(Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() }) {
                 return Err(IllegalTransition::SelfApproval);
             }
             let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));
             if from == to {
-                return Err(IllegalTransition::SameArguments);
+                return Err(IllegalTransition::UnchangedArguments);
             }
             let at = after.updated_at;
-            after.edits.push(Edit { by: by.clone(), owner, key_id, comment: said.clone(), at, from, to });
+            after.edits.push(Edit { by: by.clone(), owner, key_id, comment: edit_comment.clone(), at, from, to });
             let before = std::mem::replace(&mut after.arguments, arguments);
             after.proposed_arguments.get_or_insert(before);
             after.terms = terms;
             after.set_preview(preview, served_by);
-            // The diff of other arguments says nothing about whether the target moved.
+            // A diff between different arguments would not show whether the target changed.
             after.previous_diff = None;
             after.state = ChangeState::Pending;
             actor = by;
-            comment = said;
+            comment = edit_comment;
         }
         ChangeEvent::Unapprove { by, owner, key_id, all } => {
             if change.run_after.is_none_or(|end| now >= end) {
-                return Err(IllegalTransition::GraceOver);
+                return Err(IllegalTransition::GracePeriodOver);
             }
             let person = Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() };
             after.decisions.retain(|vote| !all && !Person::from_decision(vote).is_same_as(person));
@@ -467,7 +467,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         }
         ChangeEvent::Withdraw { by } => {
             if by != change.proposer.principal {
-                return Err(IllegalTransition::NotTheProposer);
+                return Err(IllegalTransition::NotProposer);
             }
             actor = by;
             after.state = ChangeState::Withdrawn;
@@ -494,16 +494,16 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Ask { question } => {
             let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has_question(&question.key))
             else {
-                return Err(IllegalTransition::NotToBeAsked);
+                return Err(IllegalTransition::NoOpenQuestion);
             };
             comment = Some(question.method.clone());
             dialogue.questions.push(Question { at: after.updated_at, ..question });
         }
         ChangeEvent::Answer { by, closed, given_up } => {
-            let Some(dialogue) = &mut after.dialogue else { return Err(IllegalTransition::NotToBeAsked) };
+            let Some(dialogue) = &mut after.dialogue else { return Err(IllegalTransition::NoOpenQuestion) };
             let why = closed.iter().find_map(|closed| closed.answer.as_ref().err().cloned());
             if dialogue.close(closed, after.updated_at) == 0 && (!given_up || dialogue.given_up) {
-                return Err(IllegalTransition::NotToBeAsked);
+                return Err(IllegalTransition::NoOpenQuestion);
             }
             dialogue.given_up |= given_up;
             comment = why;
@@ -525,15 +525,15 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.target_taken_until = Some(change.call_deadline(sent_by)).filter(|end| *end > now);
             after.state = ChangeState::OutcomeUnknown;
         }
-        ChangeEvent::Settle { by, applied, comment: said } => {
+        ChangeEvent::Settle { by, applied, comment: settle_comment } => {
             actor = by;
-            comment = said;
-            // The fault stays with a failure: it is why a person had to look, and its agent reads what they found.
+            comment = settle_comment;
+            // The fault stays with a failure: it explains the failure, and its agent reads the reviewer's finding.
             if applied {
                 after.fault = None;
             } else if let Some(fault) = &mut after.fault {
                 let why = comment.as_deref().map_or_else(String::new, |comment| format!(": “{comment}”"));
-                fault.message = format!("{}. {actor} has looked: it was not applied{why}", fault.message);
+                fault.message = format!("{}. {actor} checked: it was not applied{why}", fault.message);
             }
             after.target_taken_until = None;
             after.state = if applied { ChangeState::Applied } else { ChangeState::Failed };

@@ -1,4 +1,4 @@
-//! The domain of changes: what a change is, its states, its diff, its audit trail. Pure: the clock is passed in.
+//! The domain of changes: their data, states, diffs and audit trail. This module is pure: the clock is passed in.
 
 pub mod arguments;
 pub mod audit;
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Where a change stands (DESIGN: "Changes").
+/// The state of a change (DESIGN: "Changes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeState {
@@ -42,28 +42,28 @@ pub enum ChangeState {
 }
 
 impl ChangeState {
-    /// Nothing more will happen to it.
+    /// Returns `true` if no further transition is possible.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Applied | Self::Failed | Self::Rejected | Self::Expired | Self::Withdrawn)
     }
 }
 
-/// What a change does to its target.
+/// The effect of a change on its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
     Create,
     Update,
     Delete,
-    /// Nobody but the tool knows what it does: no recipe says, and its arguments stand for it.
+    /// The effect is unknown: no recipe describes it, so the arguments are shown instead.
     Call,
 }
 
 impl Operation {
     pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Call];
 
-    /// As it stands on the wire and in badges.
+    /// Returns the name on the wire and in badges.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,17 +75,18 @@ impl Operation {
     }
 }
 
-/// What a change would alter.
+/// The entity that a change would alter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
     /// `issue`, `project`, `visible_comment`, …
     pub entity_type: String,
-    /// The entity's id; `None` for one that does not exist yet.
+    /// The id of the entity; `None` if it does not exist yet.
     pub id: Option<String>,
-    /// What a person calls it, such as `CORE-12 Fix login`.
+    /// The name for people, such as `CORE-12 Fix login`.
     pub label: String,
-    /// Changes with the same key run one after another. An entity's id, or the provider's name where unknown.
+    /// Changes with the same key run one after another. It is the entity's id, or the provider's name if the entity is
+    /// unknown.
     pub lock_key: String,
 }
 
@@ -95,15 +96,15 @@ pub struct Target {
 pub struct FieldDiff {
     /// The field's name in the entity, such as `title`.
     pub field: String,
-    /// What a person calls it.
+    /// The label for people.
     pub label: String,
-    /// Text of the value before; `None` where there was none.
+    /// The text of the value before; `None` if there was none.
     pub before: Option<String>,
     pub after: Option<String>,
-    /// For long or multi-line text: line by line. Empty for short values.
+    /// The line-by-line diff of long or multi-line text. Empty for short values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<DiffLine>,
-    /// It shows live state that the proposer could not have read: reviewers see it, the proposer does not
+    /// The field shows live state that the proposer could not read. Reviewers see it, the proposer does not
     /// ([`Change::for_proposer`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
@@ -117,8 +118,8 @@ pub struct DiffLine {
     pub text: String,
 }
 
-/// `equal`, `insert` or `delete`; `skip` stands for unchanged lines left out, whose number is the text; `note` is said of
-/// the lines and is none of them, such as the name of a file.
+/// `equal`, `insert` or `delete`. `skip` stands for omitted unchanged lines, with their number as text; `note` is a
+/// remark such as a file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOp {
@@ -129,54 +130,54 @@ pub enum LineOp {
     Note,
 }
 
-/// Before and after, field by field.
+/// The values before and after, field by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
     pub fields: Vec<FieldDiff>,
-    /// Something was cut because the diff was over its budget: not wholly shown, so not approvable in bulk.
+    /// The diff was truncated by its limits, so the change cannot be approved in bulk.
     #[serde(default)]
     pub truncated: bool,
 }
 
-/// How a preview was made.
+/// The source of a preview.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewKind {
-    /// By a module of the gateway, against its own data.
+    /// A module of the gateway, using its own data.
     #[default]
     Module,
     /// The tool's own dry run.
     DryRun,
-    /// What a read of the target gave, beside what the arguments would make of it.
+    /// The present state that a read returned, compared with the state that the arguments would produce.
     BeforeAfter,
-    /// Nobody can tell what the call would do: its arguments, field by field.
+    /// Only the arguments, field by field, because the effect is unknown.
     Arguments,
 }
 
-/// How a preview was made, and whether that worked.
+/// The source of a preview, and whether it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreviewNote {
     pub kind: PreviewKind,
-    /// Why there is no better one: a recipe was there, and it failed. The diff shows the arguments then.
+    /// The reason why a recipe failed. The diff then shows the arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// It was made of state that the proposer could not have read: what the proposer sees of it is the same whatever
-    /// that state is ([`Change::for_proposer`]).
+    /// The preview was made from state that the proposer could not read. What the proposer sees of it must not depend
+    /// on that state ([`Change::for_proposer`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
 }
 
 impl PreviewNote {
-    /// Whether it shows what the change would do, and not only what was asked for.
+    /// Returns `true` if the preview shows the effect of the change, and not only its arguments.
     #[must_use]
     pub const fn is_live(&self) -> bool {
         self.failed.is_none() && !matches!(self.kind, PreviewKind::Arguments)
     }
 }
 
-/// What a provider says a write would do.
+/// A provider's preview of a write.
 #[derive(Clone, Debug)]
 pub struct Preview {
     pub note: PreviewNote,
@@ -185,22 +186,23 @@ pub struct Preview {
     /// One sentence for people and agents: `Create Task “Fix login” in CORE`.
     pub summary: String,
     pub diff: Diff,
-    /// Hash of the live state it was computed against (`sha256:…`); taken again when approved and when run.
+    /// Hash of the live state that the preview was computed against (`sha256:…`). It is compared again on approval and
+    /// before the run.
     pub fingerprint: String,
 }
 
-/// Who proposed a change, and through what.
+/// The proposer of a change and its client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Proposer {
     /// The principal's name.
     pub principal: String,
-    /// Who the principal belongs to, where that is somebody else ([`crate::principal::Principal::owner`]).
+    /// The owner of the principal, if that is another person ([`crate::principal::Principal::owner`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     #[serde(default)]
     pub key_id: Option<String>,
-    /// What the client says of itself.
+    /// The name that the client reports.
     #[serde(default)]
     pub client_name: Option<String>,
     #[serde(default)]
@@ -209,23 +211,24 @@ pub struct Proposer {
     pub session: Option<String>,
     /// `http`, `websocket`, `stdio`, `sse` or `rest`.
     pub transport: String,
-    /// The protocol revision, or none for the REST endpoint.
+    /// The protocol revision; `None` for the REST endpoint.
     #[serde(default)]
     pub revision: Option<String>,
 }
 
-/// What runs the calls of a provider: approvals are given to it and to nothing else that takes its name.
+/// The server that runs the calls of a provider. Approvals are bound to it, so another server with the same name cannot
+/// use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedBy {
-    /// Of the server's command or addresses (`countersign_config::UpstreamTarget::fingerprint`); empty for a module, which is
-    /// always the same.
+    /// Fingerprint of the server's command or addresses (`countersign_config::UpstreamTarget::fingerprint`). Empty for
+    /// a module, which never changes.
     pub fingerprint: String,
-    /// What a person knows it by: the program's file name or the hosts, without anything that may be a secret.
+    /// The name for people: the program's file name or the hosts, without possible secrets.
     pub label: String,
 }
 
-/// Why a call became a change.
+/// The reason why a call became a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReviewNote {
@@ -234,12 +237,12 @@ pub struct ReviewNote {
     pub rule: Option<String>,
     /// One clause for people.
     pub reason: String,
-    /// `TOOL_NEW` or `TOOL_CHANGED` where the tool's definition waits for acceptance.
+    /// `TOOL_NEW` or `TOOL_CHANGED` if the tool's definition is not accepted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<String>,
 }
 
-/// What a reviewer said.
+/// The decision of a reviewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -252,10 +255,10 @@ pub enum Verdict {
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
     pub reviewer: String,
-    /// Who the reviewer's key belongs to, where that is somebody else: one owner has one vote.
+    /// The owner of the reviewer's key, if that is another person. One owner has one vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The key that it was given with, if any: an approval counts as long as that key holds.
+    /// The key used for the decision, if any. An approval counts as long as that key is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
     pub verdict: Verdict,
@@ -266,12 +269,13 @@ pub struct Decision {
     pub version: u64,
 }
 
-/// One correction of the arguments by a reviewer.
+/// An edit of the arguments by a reviewer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Edit {
     pub by: String,
-    /// Whose key it was, where that is somebody else, and which: an editor's own approval may not count.
+    /// The owner of the editor's key, if that is another person, and the key's id. An editor's own approval may not
+    /// count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -284,7 +288,7 @@ pub struct Edit {
     pub to: String,
 }
 
-/// A node in one of its lives: a lease that ran out begins another one.
+/// A node and its current lease; a new lease has a new epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claimant {
@@ -292,17 +296,18 @@ pub struct Claimant {
     pub epoch: u64,
 }
 
-/// The change that an approved one waits for, since both have one target.
+/// The change of the same target that an approved change waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsFor {
     pub change: String,
-    /// None while that one runs. Of unknown outcome: it waits until then, or until a person has settled it.
+    /// `None` while the other change runs. If its outcome is unknown, this change waits until that time, or until a
+    /// person has settled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
 
 impl WaitsFor {
-    /// What a reviewer is told: what it waits for, and what can be done about it.
+    /// Describes for a reviewer what the change waits for and what can be done about it.
     #[must_use]
     pub fn sentence(&self) -> String {
         let Self { change, until } = self;
@@ -319,7 +324,7 @@ impl WaitsFor {
     }
 }
 
-/// Why a change failed, went stale or expired.
+/// The reason why a change failed, became stale or expired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeFault {
@@ -328,93 +333,94 @@ pub struct ChangeFault {
     pub message: String,
 }
 
-/// A proposed write and its life. This is also its JSON on the REST endpoint.
+/// A proposed write. This is also its JSON on the REST endpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// `chg_` and 24 characters of a nanoid.
     pub id: String,
-    /// Rises by one with every transition; decisions name the one they were made against.
+    /// Incremented by every transition. Decisions name the version that they were made against.
     pub version: u64,
     pub state: ChangeState,
     pub proposer: Proposer,
     pub provider: String,
     pub tool: String,
     pub tool_title: String,
-    /// Hash of the tool's definition when proposed.
+    /// Hash of the tool's definition when the change was proposed.
     pub tool_hash: String,
-    /// What was behind the provider's name when the diff was made. None of changes from before that was noted, which are
-    /// stale at their first check.
+    /// The server behind the provider's name when the diff was made. `None` for older changes that did not record it;
+    /// they become stale at their first check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_by: Option<ServedBy>,
-    /// The exact argument bytes that will run.
+    /// The exact bytes of the arguments that will run.
     pub arguments: Arc<RawValue>,
-    /// What the agent asked for, once a reviewer has changed it.
+    /// The arguments that the agent proposed, once a reviewer has edited them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposed_arguments: Option<Arc<RawValue>>,
-    /// Corrections, oldest first.
+    /// Edits, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub edits: Vec<Edit>,
     pub operation: Operation,
     pub target: Target,
     pub summary: String,
-    /// How the diff was made.
+    /// The source of the diff.
     #[serde(default)]
     pub preview: PreviewNote,
     pub diff: Diff,
-    /// The diff before the target moved, once it did.
+    /// The diff before the target changed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_diff: Option<Diff>,
     pub fingerprint: String,
-    /// Hash of what is shown to a reviewer (arguments, target, diff); a decision may carry it.
+    /// Hash of the content shown to a reviewer (arguments, target, diff). A decision may carry it.
     pub digest: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub review: Option<ReviewNote>,
     #[serde(default)]
     pub idempotency_key: Option<String>,
-    /// What the rule asks of its review.
+    /// The terms of its review, as the rule sets them.
     #[serde(default)]
     pub terms: Terms,
-    /// Another open change of the same principal with the same tool and arguments, when this was proposed.
+    /// Another open change with the same principal, tool and arguments, at the time of the proposal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<String>,
     pub decisions: Vec<Decision>,
-    /// Once approved: it runs from then on, and the approval may be undone until then.
+    /// For an approved change: when it runs. Until then the approval can be undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_after: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
-    /// Which node runs it, or ran it last, where several serve the store: what another one says of the call does not count.
+    /// The node that runs it or ran it last, if several serve the store. Reports of other nodes about the call are
+    /// ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claimant>,
-    /// How long its call may take once it is sent, in milliseconds. Set by the claim.
+    /// The timeout of its call once it is sent, in milliseconds. Set by the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_timeout_ms: Option<u64>,
-    /// Of a change of unknown outcome: when its call is over at the latest. Until then no other change of its target runs,
-    /// unless a person settles this one before.
+    /// For a change of unknown outcome: when its call is over at the latest. Until then no other change of the target
+    /// runs, unless a person settles this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_taken_until: Option<Timestamp>,
-    /// Of an approved change: what it waits for. Never stored: whoever shows the change asks for it.
+    /// For an approved change: the change that it waits for. It is never stored, but computed for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitsFor>,
-    /// What its tool may ask the proposer's client while it runs, and what it asked.
+    /// Questions that its tool may ask the proposer's client while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialogue: Option<Dialogue>,
-    /// What the tool answered (a `countersign_provider::ToolResult` as JSON), once it ran.
+    /// The result of the tool (a `countersign_provider::ToolResult` as JSON), once it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,
-    /// Why it is failed, stale, expired or of unknown outcome.
+    /// The reason why it failed, is stale, expired or has an unknown outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<ChangeFault>,
-    /// Its contents were taken out when they were old: what is missing, by hash.
+    /// Hashes of the contents that were removed because of their age.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redacted: Option<retention::Redaction>,
 }
 
 impl Change {
-    /// Returns a hash of what the change acts on. Changes with the same hash never run at the same time; two providers may
-    /// use the same key for different things.
+    /// Returns a hash of the target. Changes with the same hash never run at the same time. It includes the provider,
+    /// because two providers may use equal keys for different targets.
     #[must_use]
     pub fn target_hash(&self) -> String {
         let mut hasher = digest::PartHasher::new("countersign.target.1");

@@ -1,26 +1,26 @@
-//! Whether two accounts are the same person. Several keys may belong to one owner (`keys create --owner`): that person
-//! decides once, and never on what they proposed.
+//! Decides whether two accounts belong to the same person. Several keys may belong to one owner (`keys create
+//! --owner`), who decides once, and never on their own proposals.
 //!
-//! Whatever depends on who somebody is asks [`Person::is_same_as`]: decisions, standing rules, settlements, undone approvals,
-//! corrections, denials. What a principal may see and withdraw depends on the exact name, which is another question.
+//! Everything that depends on a person's identity uses [`Person::is_same_as`]: decisions, standing rules, settlements,
+//! undone approvals, edits and denials. What a principal may see and withdraw depends on the exact name instead.
 
 use unicode_normalization::UnicodeNormalization;
 
 use super::{Decision, Edit, Proposer, visible::is_blank};
 use crate::principal::Principal;
 
-/// An account, as far as it matters whose it is.
+/// An account, reduced to what identifies its owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Person<'a> {
     pub name: &'a str,
-    /// None where it is the person of that name.
+    /// `None` if the account belongs to the person of that name.
     pub owner: Option<&'a str>,
-    /// The id of the key that was shown, if any.
+    /// The id of the presented key, if any.
     pub key: Option<&'a str>,
 }
 
 impl<'a> Person<'a> {
-    /// Of whom nothing but a name is known.
+    /// Creates a person of whom only the name is known.
     #[must_use]
     pub fn from_name(name: &'a str) -> Self {
         Self { name, owner: None, key: None }
@@ -46,9 +46,9 @@ impl<'a> Person<'a> {
         Self { name: &edit.by, owner: edit.owner.as_deref(), key: edit.key_id.as_deref() }
     }
 
-    /// Whether they share a key, an owner or a name, or the one is named after the owner of the other. Where names and
-    /// owners leave it open, they count as one: that costs a second reviewer, and the other way round would let one
-    /// approve for two.
+    /// Returns `true` if the accounts share a key, an owner or a name, or if one is named after the owner of the other.
+    /// Ambiguous accounts count as one person: that may cost a second reviewer, while the opposite would let one person
+    /// approve twice.
     #[must_use]
     pub fn is_same_as(self, other: Person<'_>) -> bool {
         let known_as =
@@ -56,15 +56,15 @@ impl<'a> Person<'a> {
         (self.key.is_some() && self.key == other.key) || known_as(other.name) || other.owner.is_some_and(known_as)
     }
 
-    /// Whether it is known by that name, as itself or as its owner.
+    /// Returns `true` if the account or its owner has that name.
     #[must_use]
     pub fn is_named(self, name: &str) -> bool {
         self.is_same_as(Person::from_name(name))
     }
 }
 
-/// Whether two names are one: without regard to case, to the width and other forms of the same characters (NFKC), and to
-/// characters that nobody sees.
+/// Returns `true` if two names are equal, ignoring case, compatibility forms of characters (NFKC) and invisible
+/// characters.
 #[must_use]
 pub fn names_match(a: &str, b: &str) -> bool {
     if a.is_ascii() && b.is_ascii() {
@@ -73,10 +73,10 @@ pub fn names_match(a: &str, b: &str) -> bool {
     fold_name(a) == fold_name(b)
 }
 
-/// What the spellings of one name have in common.
+/// Normalizes a name, so that equal names have the same text.
 #[must_use]
 pub fn fold_name(name: &str) -> String {
-    // Up first: characters that are apart in lower case only (`ß` and `ss`, `ς` and `σ`, `ſ` and `s`) are one.
+    // Upper case first, because some letters differ only in lower case (`ß` and `ss`, `ς` and `σ`, `ſ` and `s`).
     let cased = name.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
     cased.nfkc().filter(|c| *c == ' ' || !is_blank(*c)).collect()
 }

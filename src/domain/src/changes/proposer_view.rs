@@ -1,21 +1,21 @@
-//! A change as whoever proposed it may see it. Where its preview was made of state that they could not have read, what
-//! they see of it is the same whatever that state is: else proposing what is hidden, and looking whether anything would
-//! change, would tell what it is.
+//! The view of a change for its proposer. If the preview was made from state that the proposer could not read, the view
+//! must not depend on that state. Otherwise an agent could learn hidden state by proposing changes and comparing the
+//! previews.
 //!
-//! Whatever goes to an agent about a change takes its preview, its headline and its fault from here.
+//! All texts that an agent receives about a change take its preview, headline and fault from here.
 
 use std::borrow::Cow;
 
 use super::{Change, ChangeFault, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation};
 
-/// What stands in place of the preview.
+/// Shown in place of a withheld preview.
 const WITHHELD_PREVIEW_TEXT: &str =
     "You may not read the present state yourself, so what this would alter in it is shown to reviewers only.";
-/// What stands in place of the reason why a diff does not hold any more.
+/// Shown in place of the reason why a withheld diff is stale.
 const WITHHELD_STALE_TEXT: &str =
     "What this was previewed against is not as it was, or cannot be looked at; a person must look again.";
 
-/// See the module's page.
+/// The parts of a change that its proposer may see.
 #[derive(Debug)]
 pub struct ProposerView<'a> {
     pub operation: Operation,
@@ -28,14 +28,14 @@ pub struct ProposerView<'a> {
 }
 
 impl Change {
-    /// Whether its preview was made of state that its proposer could not have read.
+    /// Returns `true` if the preview was made from state that the proposer could not read.
     #[must_use]
     pub fn is_restricted(&self) -> bool {
-        // Of changes from before that was noted, the fields tell.
+        // Older changes record this only in their fields.
         self.preview.restricted || self.diff.fields.iter().any(|field| field.restricted)
     }
 
-    /// See the module's page.
+    /// Returns the view for the proposer, with the preview withheld if it is restricted.
     #[must_use]
     pub fn for_proposer(&self) -> ProposerView<'_> {
         let fault = self.fault.as_ref();
@@ -50,11 +50,11 @@ impl Change {
                 fault: fault.map(Cow::Borrowed),
             };
         }
-        // A module names things as they are; a recipe names them by the arguments, which are the proposer's own.
-        let named_by_state = self.served_by.as_ref().is_some_and(|by| by.fingerprint.is_empty());
-        let (operation, label, summary) = match (named_by_state, self.operation) {
+        // A module names entities by their state; a recipe names them by the proposer's own arguments.
+        let is_module = self.served_by.as_ref().is_some_and(|by| by.fingerprint.is_empty());
+        let (operation, label, summary) = match (is_module, self.operation) {
             (true, _) => (Operation::Update, Cow::Borrowed(&*self.tool), format!("Call {}", self.tool).into()),
-            // That nothing is there yet is state too.
+            // The absence of an entity is also state.
             (false, Operation::Delete) => (Operation::Delete, (&*self.target.label).into(), (&*self.summary).into()),
             (false, _) => (Operation::Update, (&*self.target.label).into(), (&*self.summary).into()),
         };
@@ -64,7 +64,7 @@ impl Change {
             }
             _ => Cow::Borrowed(fault),
         });
-        let entity_type = if named_by_state { "tool" } else { &self.target.entity_type };
+        let entity_type = if is_module { "tool" } else { &self.target.entity_type };
         ProposerView {
             operation,
             entity_type,
@@ -78,7 +78,7 @@ impl Change {
 }
 
 impl Diff {
-    /// What a proposer sees where the state is hidden from them.
+    /// Creates the diff that a proposer sees in place of a restricted one.
     #[must_use]
     pub fn withheld() -> Self {
         let field = FieldDiff {
@@ -135,7 +135,7 @@ mod tests {
         for with in same {
             assert_eq!(hidden(with), first);
         }
-        // A module's headlines tell of the state too.
+        // Headlines of a module reveal state too.
         let module = |with: &dyn Fn(&mut Change)| {
             hidden(&|c| {
                 c.served_by = Some(ServedBy::default());
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(module(&|c| c.target.entity_type = "project".into()), first);
         assert_eq!(module(&|c| c.summary = "Update “Secret”".into()), first);
         assert_eq!(module(&|c| c.operation = Operation::Delete), first);
-        // Of older changes the fields tell.
+        // Older changes are restricted by their fields.
         let mut old = change();
         old.diff.fields[0].restricted = true;
         assert!(old.is_restricted() && !format!("{:?}", old.for_proposer()).contains("secret"));

@@ -1,8 +1,8 @@
-//! What is left of a finished change once its contents are old: everything about it, and of its contents the hashes.
+//! Removes the contents of old finished changes and keeps their hashes.
 
 use std::sync::Arc;
 
-/// Bytes above which a change may count as large: what the index of such changes has.
+/// Bytes above which a change may count as large; the index of large changes uses the same limit.
 pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
 
 use jiff::Timestamp;
@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 
 use super::{Change, Diff, digest::bytes_hash};
 
-/// Says of a change that its arguments, diffs, answers and result were taken out, and what they hashed to (`sha256:…` of their
-/// bytes).
+/// Records that the arguments, diffs, answers and result of a change were removed, with the hashes of their bytes
+/// (`sha256:…`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Redaction {
     pub at: Timestamp,
-    /// Of the arguments that were decided on.
+    /// Hash of the arguments that were decided on.
     pub arguments: String,
-    /// Of those that the agent asked for, where a reviewer changed them.
+    /// Hash of the proposed arguments, if a reviewer edited them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposed_arguments: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,14 +27,14 @@ pub struct Redaction {
 }
 
 impl Redaction {
-    /// Whether the agent asked for exactly these arguments.
+    /// Returns `true` if the agent proposed exactly these arguments.
     #[must_use]
     pub fn was_proposed_with(&self, arguments: &RawValue) -> bool {
         *self.proposed_arguments.as_ref().unwrap_or(&self.arguments) == bytes_hash(arguments.get())
     }
 }
 
-/// The change without its contents. Its version stays: nothing happened to it.
+/// Returns the change without its contents. The version stays, because this is not a transition.
 #[must_use]
 pub fn redact(change: &Change, at: Timestamp) -> Change {
     let hash = |raw: &Arc<RawValue>| bytes_hash(raw.get());
@@ -57,7 +57,7 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
     }
 }
 
-/// `{}`: arguments are an object.
+/// Returns `{}`, because arguments must be an object.
 fn empty_object() -> Arc<RawValue> {
     serde_json::value::to_raw_value(&serde_json::Map::new())
         .map_or_else(|_| Arc::from(Box::<RawValue>::default()), Arc::from)

@@ -1,47 +1,47 @@
-//! What a rule asks of the review of a call. Frozen into the change when it is proposed, so that a configuration that
-//! comes later does not alter what was asked of a change that is already there.
+//! The terms that a rule sets for the review of a call. They are copied into the change when it is proposed, so that
+//! later configurations do not affect it.
 
 use serde::{Deserialize, Serialize};
 
-/// What becomes of a change that nobody decided on in time.
+/// What happens to a change that nobody decided on in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpiry {
-    /// `expired`: the agent may propose it again.
+    /// The change is `expired`, and the agent may propose it again.
     #[default]
     Expire,
-    /// `rejected`, by the system.
+    /// The change is `rejected` by the system.
     Reject,
 }
 
-/// What the caller of a reviewed tool gets.
+/// What the caller of a reviewed tool receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReview {
-    /// At once: it is pending.
+    /// The call returns at once that the change is pending.
     #[default]
     Return,
-    /// The call stays open for [`Terms::hold_for`], for a decision to be its answer.
+    /// The call stays open for [`Terms::hold_for`] and returns the decision if there is one.
     Hold,
-    /// A task; clients that take none may not propose.
+    /// The call returns a task. Clients without task support cannot propose.
     Task,
 }
 
-/// Who may approve what a reviewer has corrected.
+/// Who may approve arguments that a reviewer has edited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Editing {
-    /// Whoever may decide; where more than one approval is needed, nobody who corrected it.
+    /// Any reviewer; if more than one approval is required, no editor.
     #[default]
     Allowed,
-    /// Nobody who corrected it.
+    /// Any reviewer but the editors.
     Other,
-    /// Nobody may correct it.
+    /// Edits are forbidden.
     Forbidden,
 }
 
 impl Editing {
-    /// As in a configuration.
+    /// The names in the configuration.
     pub const NAMES: [(&str, Self); 3] =
         [("allowed", Self::Allowed), ("other", Self::Other), ("forbidden", Self::Forbidden)];
 }
@@ -52,46 +52,46 @@ impl<'de> Deserialize<'de> for Editing {
         #[serde(untagged)]
         enum StoredEditing {
             Name(String),
-            /// Of changes that are older than the second word.
+            /// Used by changes that were stored before the names existed.
             Flag(bool),
         }
         match StoredEditing::deserialize(deserializer)? {
             StoredEditing::Flag(true) => Ok(Self::Allowed),
             StoredEditing::Flag(false) => Ok(Self::Forbidden),
             StoredEditing::Name(word) => {
-                let known = Self::NAMES.iter().find(|(known, _)| *known == word);
-                known.map(|(_, editing)| *editing).ok_or_else(|| serde::de::Error::custom("no way of editing"))
+                let entry = Self::NAMES.iter().find(|(entry, _)| *entry == word);
+                entry.map(|(_, editing)| *editing).ok_or_else(|| serde::de::Error::custom("unknown editing mode"))
             }
         }
     }
 }
 
-/// Times are in whole seconds.
+/// The terms of a review. Times are in whole seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terms {
-    /// Roles and groups (`policy.groups`) whose members may decide; empty: everybody who may decide at all.
+    /// Roles and groups (`policy.groups`) whose members may decide. Empty means every reviewer.
     pub reviewers: Vec<String>,
-    /// Approvals that it needs, each by another owner.
+    /// The number of required approvals, each by another owner.
     pub quorum: u32,
-    /// Until it expires; none where `changes.expire_after` says so.
+    /// Time until the change expires; `None` means `changes.expire_after`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<u64>,
     pub on_expiry: OnExpiry,
-    /// A decision needs a comment.
+    /// A decision requires a comment.
     pub require_comment: bool,
-    /// Whether reviewers may correct the arguments, and whether they may then approve them.
+    /// Whether reviewers may edit the arguments, and whether editors may then approve.
     pub edit: Editing,
     pub on_review: OnReview,
     pub hold_for: u64,
-    /// How long an approval may be undone before the change runs.
+    /// How long an approval can be undone before the change runs.
     pub undo_for: u64,
-    /// Only a change whose preview shows live state ([`super::PreviewNote::is_live`]) may be approved.
+    /// Only changes whose preview shows live state ([`super::PreviewNote::is_live`]) can be approved.
     pub preview_required: bool,
-    /// Clients that can show a URL are asked to open the change's page.
+    /// Clients that can show a URL are asked to open the page of the change.
     pub open_page: bool,
-    /// What the tool asks while the approved call runs is asked of the proposer's client; else it is declined. The
-    /// answers are input that no reviewer has seen.
+    /// Questions of the tool during the approved call are passed to the proposer's client; otherwise they are declined.
+    /// The answers are input that no reviewer has seen.
     pub questions: bool,
 }
 
@@ -115,13 +115,13 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// Whether one approval is all that is asked for, and it may be given without a look at each call's preview.
+    /// Returns `true` if a single approval suffices, and it can be given without seeing the preview of each call.
     #[must_use]
     pub const fn single_approval_suffices(&self) -> bool {
         self.quorum <= 1 && !self.preview_required
     }
 
-    /// Whether an approval by whoever corrected the arguments counts.
+    /// Returns `true` if approvals by editors of the arguments count.
     #[must_use]
     pub const fn editors_may_approve(&self) -> bool {
         self.quorum < 2 && matches!(self.edit, Editing::Allowed)

@@ -1,5 +1,5 @@
-//! A change and its proposer for tests, of this crate and of those that use it.
-#![allow(clippy::unwrap_used, reason = "it is only built for tests")]
+//! A change and a proposer for tests, in this crate and in others.
+#![allow(clippy::unwrap_used, reason = "this module is only built for tests")]
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::{Change, ChangeState, Diff, Operation, PreviewNote, Proposer, Target, Terms};
 
-/// With that proposer, in that state, and everything else as little as it can be.
+/// Creates a change with that proposer and state, and minimal other values.
 #[must_use]
 pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Change {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
@@ -53,7 +53,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
     }
 }
 
-/// That principal, by no key and no session.
+/// Creates a proposer without a key and a session.
 #[must_use]
 pub fn proposer(principal: &str) -> Proposer {
     Proposer {

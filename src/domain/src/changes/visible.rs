@@ -1,12 +1,12 @@
-//! Makes characters visible that could hide or reorder what an agent wrote: control, bidirectional, zero-width,
-//! private and other invisible ones. For whoever shows text of a change to a person.
+//! Escapes characters that could hide or reorder an agent's text: control, bidirectional, zero-width, private-use and
+//! other invisible characters. Everything that shows text of a change to a person uses it.
 
 use std::{borrow::Cow, ops::RangeInclusive, sync::LazyLock};
 
 use regex::Regex;
 
-/// Characters that show nothing, reorder others or look different everywhere: the categories Cc, Cf, Co, Zl and Zp of
-/// Unicode, its default ignorable code points and noncharacters, and the blank Braille pattern. In rising order.
+/// Characters that are invisible, reorder others or have no standard glyph, in ascending order: the Unicode categories
+/// Cc, Cf, Co, Zl and Zp, default ignorable code points, noncharacters and the blank Braille pattern.
 ///
 /// The dashboard has the same table (`assets/js/core/text.js` of the http crate), and a test there compares the two.
 #[rustfmt::skip]
@@ -24,9 +24,9 @@ pub const HIDDEN: [RangeInclusive<char>; 44] = [
     '\u{dfffe}'..='\u{e0fff}', '\u{efffe}'..='\u{10ffff}',
 ];
 
-/// The text with every invisible or reordering character as `\u{…}`; line breaks and tabs stay.
+/// Escapes every hidden character as `\u{…}`; line breaks and tabs stay.
 ///
-/// A carriage return is shown too: in a terminal it would overwrite the line.
+/// A carriage return is escaped too, because in a terminal it would overwrite the line.
 #[must_use]
 pub fn escape_hidden(text: &str) -> Cow<'_, str> {
     if !has_hidden(text) {
@@ -49,14 +49,14 @@ pub fn has_hidden(text: &str) -> bool {
     chars_with_hidden(text).any(|(_, is_hidden)| is_hidden)
 }
 
-/// Iterates over the characters of the text and whether each is hidden there. Variation selectors and joiners that make
-/// up a picture hide nothing.
+/// Iterates over the characters of the text and whether each is hidden. Variation selectors and joiners within an emoji
+/// are not hidden.
 pub fn chars_with_hidden(text: &str) -> impl Iterator<Item = (char, bool)> {
     text.char_indices().map(|(at, c)| (c, is_hidden(c) && !joins_emoji(text, at, c)))
 }
 
-/// Whether a person would not see this character, or would see others in another order because of it, wherever it
-/// stands; see [`has_hidden`] for whole texts.
+/// Returns `true` if the character is invisible or reorders others, regardless of its context; see [`has_hidden`] for
+/// whole texts.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     if matches!(c, '\n' | '\t') {
@@ -85,26 +85,26 @@ fn joins_emoji(text: &str, at: usize, c: char) -> bool {
     follows_picture && matches(&AFTER, &after[..end])
 }
 
-/// Whether the character leaves nothing to be seen: white space, what is hidden, and what only alters the character
-/// before it.
+/// Returns `true` if the character leaves no visible mark: white space, hidden characters, and modifiers of the
+/// preceding character.
 #[must_use]
 pub fn is_blank(c: char) -> bool {
     c.is_whitespace() || is_hidden(c) || matches!(c, '\u{13440}'..='\u{1345f}' | '\u{16fe4}' | '\u{1d159}')
 }
 
-/// Whether a person would see anything of the text.
+/// Returns `true` if the text has a visible character.
 #[must_use]
 pub fn has_visible_text(text: &str) -> bool {
     !text.chars().all(is_blank)
 }
 
-/// A comment as it counts: one of which nothing can be seen is none.
+/// Returns the comment, or `None` if it has no visible character.
 #[must_use]
 pub fn visible_comment(text: Option<String>) -> Option<String> {
     text.filter(|text| has_visible_text(text))
 }
 
-/// A value for a message: quoted, cut at 80 characters, with control characters escaped.
+/// Formats a value for a message: quoted, truncated to 80 characters, with control characters escaped.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let mut out: String = text.chars().take(80).flat_map(char::escape_debug).collect();

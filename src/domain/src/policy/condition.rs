@@ -1,8 +1,8 @@
-//! Conditions of rules: expressions in CEL, the Common Expression Language, compiled when the configuration is read.
+//! Conditions of rules: CEL (Common Expression Language) expressions that are compiled with the configuration.
 //!
-//! An expression is the operator's, what it looks at is an agent's, and CEL alone bounds neither: it has loops that
-//! nest, and `==`, `in` and `matches` cost what their operands are long. So every loop and every such operand is
-//! wrapped, when it is compiled, in a call that pays for it from a budget ([`MAX_STEPS`], and time).
+//! The operator writes an expression, but an agent provides its input, and CEL bounds neither: loops can nest, and the
+//! cost of `==`, `in` and `matches` depends on their operands. The compiler therefore wraps every loop and every such
+//! operand in a call that charges a budget ([`MAX_STEPS`] and [`MAX_TIME`]).
 
 mod compare;
 mod errors;
@@ -31,18 +31,18 @@ use cel::{
 
 use countersign_protocol::suggest;
 
-/// Bytes of an expression.
+/// The most bytes of an expression.
 pub const MAX_SOURCE: usize = 4096;
-/// How deep an expression nests.
+/// The deepest nesting of an expression.
 const MAX_DEPTH: u16 = 48;
-/// What one evaluation may spend: an element looped over or compared is one, and so are 256 bytes of text.
+/// The steps of one evaluation. An element that is looped over or compared costs one step, and so do 256 bytes of text.
 pub const MAX_STEPS: u64 = 50_000;
-/// How long one evaluation may take; looked at whenever it pays.
+/// The time of one evaluation, checked whenever the budget is charged.
 pub const MAX_TIME: Duration = Duration::from_millis(100);
-/// A regular expression is compiled each time it is used.
+/// The steps for a regular expression, which is compiled on each use.
 const REGEX_STEPS: u64 = 250;
 
-/// What an expression may look at: the name, and what it consists of (empty: anything).
+/// The variables of an expression, each with its members (empty: any members).
 pub type Variables = [(&'static str, &'static [&'static str])];
 
 const VARIABLES: &Variables = &[
@@ -72,23 +72,23 @@ const FUNCTIONS: [&str; 14] = [
 const TYPES: [&str; 11] =
     ["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type", "dyn"];
 
-/// Pays for the value that it gives back. No expression can name it.
+/// Charges for the value that it returns. Expressions cannot contain this name.
 const CHARGE: &str = "@pay";
 const CHARGE_ELEMENTS: &str = "@pay_elements";
 const CHARGE_REGEX: &str = "@pay_regex";
 
-/// Why an expression cannot be used.
+/// The reason why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ConditionError {
     pub message: String,
-    /// Within the expression, from 1; 0 where it is not known.
+    /// Line within the expression, from 1; 0 if unknown.
     pub line: u64,
     pub column: u64,
 }
 
 impl ConditionError {
-    /// For the end of a sentence: ` (at character 7)`, or nothing.
+    /// Formats the position for the end of a sentence: ` (at character 7)`, or empty.
     #[must_use]
     pub fn position_suffix(&self) -> String {
         match (self.line, self.column) {
@@ -99,12 +99,12 @@ impl ConditionError {
     }
 }
 
-/// Why an evaluation has no answer. Names keys, never values: those are an agent's, and may be secrets.
+/// The reason why an evaluation has no result. It names keys but never values, which may be an agent's secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionFault {
     #[error("its condition gives {0} where it should give true or false")]
     NotBoolean(&'static str),
-    #[error("its condition looks at `{0}`, which is not there")]
+    #[error("its condition reads `{0}`, which does not exist")]
     Missing(String),
     #[error("its condition compares or combines values whose types do not fit")]
     Types,
@@ -118,7 +118,7 @@ pub enum ConditionFault {
     Other,
 }
 
-/// What an expression looks at.
+/// The variables that an expression reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsedVariables {
     pub arguments: bool,
@@ -127,7 +127,7 @@ pub struct UsedVariables {
     pub tool: bool,
 }
 
-/// The values that an expression looks at; those it does not use may be left out.
+/// The values of the variables. Unused ones may be absent.
 #[derive(Clone, Debug, Default)]
 pub struct ConditionInputs {
     pub arguments: Option<Value>,
@@ -142,12 +142,12 @@ pub struct Condition {
     source: Arc<str>,
     expression: Arc<IdedExpr>,
     uses: UsedVariables,
-    /// The variables that it looks at.
+    /// The variables that the expression reads.
     used_names: Arc<[&'static str]>,
     has_loops: bool,
-    /// See [`Condition::compares_paths_as_text`].
+    /// The result of [`Condition::compares_paths_as_text`].
     paths_as_text: Arc<[String]>,
-    /// See [`Condition::arguments`].
+    /// The result of [`Condition::arguments`].
     arguments: Arc<[String]>,
 }
 
@@ -166,16 +166,18 @@ impl PartialEq for Condition {
 impl Eq for Condition {}
 
 impl Condition {
+    /// Compiles a condition of a rule.
+    ///
     /// # Errors
-    /// What is no CEL, too long or too deep, or names something that is not there.
+    /// Invalid CEL, an expression that is too long or too deep, or an unknown name.
     pub fn compile(source: &str) -> Result<Self, ConditionError> {
         Self::compile_for(source, VARIABLES)
     }
 
-    /// An expression over other variables, for [`Condition::value`].
+    /// Compiles an expression over other variables, for [`Condition::evaluate`].
     ///
     /// # Errors
-    /// As [`Condition::compile`].
+    /// The errors of [`Condition::compile`].
     pub fn compile_for(source: &str, variables: &'static Variables) -> Result<Self, ConditionError> {
         if source.trim().is_empty() {
             return Err(errors::without_position("the condition is empty"));
@@ -183,7 +185,7 @@ impl Condition {
         if source.len() > MAX_SOURCE {
             return Err(errors::without_position(format!("the condition is longer than {MAX_SOURCE} bytes")));
         }
-        // The parser is another's: what it cannot take must not end the process.
+        // The parser is third-party code, and its panics must not end the process.
         let parsed = catch_unwind(AssertUnwindSafe(|| {
             Parser::default()
                 .enable_optional_syntax(false)
@@ -211,14 +213,14 @@ impl Condition {
         })
     }
 
-    /// The arguments that it looks at, by name.
+    /// Returns the names of the arguments that the expression reads.
     #[must_use]
     pub fn arguments(&self) -> &[String] {
         &self.arguments
     }
 
-    /// Arguments that are paths by their names, and whose beginnings it compares as if they were any text: `..` in them
-    /// leads out of where they seem to be.
+    /// Returns arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path
+    /// can lead outside of the apparent folder.
     #[must_use]
     pub fn compares_paths_as_text(&self) -> &[String] {
         &self.paths_as_text
@@ -234,41 +236,41 @@ impl Condition {
         self.uses
     }
 
-    /// Whether it looks at that variable.
+    /// Returns `true` if the expression reads that variable.
     #[must_use]
     pub fn uses_variable(&self, variable: &str) -> bool {
         self.used_names.contains(&variable)
     }
 
-    /// Whether it may take long, by what it is given: it loops.
+    /// Returns `true` if the expression has loops, so that its cost depends on the input.
     #[must_use]
     pub fn has_loops(&self) -> bool {
         self.has_loops
     }
 
-    /// Whether it holds.
+    /// Evaluates the condition.
     ///
     /// # Errors
-    /// [`ConditionFault`]; what follows from one is the caller's to decide.
-    pub fn holds(&self, known: &ConditionInputs) -> Result<bool, ConditionFault> {
+    /// [`ConditionFault`]; the caller decides what follows.
+    pub fn holds(&self, inputs: &ConditionInputs) -> Result<bool, ConditionFault> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         for (name, value) in [
-            ("arguments", &known.arguments),
-            ("principal", &known.principal),
-            ("session", &known.session),
-            ("tool", &known.tool),
+            ("arguments", &inputs.arguments),
+            ("principal", &inputs.principal),
+            ("session", &inputs.session),
+            ("tool", &inputs.tool),
         ] {
             if let Some(value) = value {
                 context.add_variable_from_value(name, value.clone());
             }
         }
         match self.evaluate_with_budget(&context, MAX_STEPS)? {
-            Value::Bool(holds) => Ok(holds),
+            Value::Bool(result) => Ok(result),
             other => Err(ConditionFault::NotBoolean(type_name(&other))),
         }
     }
 
-    /// What it comes to, whatever that is; `steps` as in [`MAX_STEPS`].
+    /// Evaluates the expression to any value. `steps` is the budget, see [`MAX_STEPS`].
     ///
     /// # Errors
     /// [`ConditionFault`]
@@ -283,10 +285,10 @@ impl Condition {
     fn evaluate_with_budget(&self, context: &Context<'_, '_>, steps: u64) -> Result<Value, ConditionFault> {
         BUDGET.set(Budget { steps, until: Some(Instant::now() + MAX_TIME) });
         let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, context)));
-        let spent = BUDGET.replace(Budget::default()).steps == 0;
+        let is_exhausted = BUDGET.replace(Budget::default()).steps == 0;
         match outcome {
-            // Whatever a loop made of the refusal to pay on.
-            _ if spent => Err(ConditionFault::Budget),
+            // A loop may have swallowed the error of the exhausted budget.
+            _ if is_exhausted => Err(ConditionFault::Budget),
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(fault_from_error(&error)),
             Err(_) => Err(ConditionFault::Other),
@@ -323,16 +325,16 @@ fn fault_from_error(error: &ExecutionError) -> ConditionFault {
     }
 }
 
-/// Checks names, puts the paying calls in, and gives comparisons the meaning of [`compare`].
+/// Checks names, inserts the charging calls, and replaces comparisons by those of [`compare`].
 #[derive(Default)]
 struct Compiler {
     variables: &'static Variables,
     uses: UsedVariables,
     used_names: Vec<&'static str>,
     has_loops: bool,
-    /// Variables of the loops around.
+    /// The variables of the enclosing loops.
     loop_variables: Vec<String>,
-    /// Those of them that are paths.
+    /// The loop variables that hold paths.
     path_variables: Vec<String>,
     paths_as_text: Vec<String>,
     arguments: Vec<String>,
@@ -359,8 +361,8 @@ impl Compiler {
                     && !members.is_empty()
                     && !members.contains(&select.field.as_str())
                 {
-                    let meant = did_you_mean(&select.field, members);
-                    return Err(format!("`{name}` has no `{}`{meant}; it has {}", select.field, members.join(", ")));
+                    let hint = did_you_mean(&select.field, members);
+                    return Err(format!("`{name}` has no `{}`{hint}; it has {}", select.field, members.join(", ")));
                 }
                 self.record_argument(&select.operand, &select.field);
                 self.visit(&mut select.operand)
@@ -403,8 +405,8 @@ impl Compiler {
         }
         let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
             let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
-            let meant = did_you_mean(name, &known);
-            return Err(format!("there is no `{name}`{meant}; a condition may look at {}", known.join(", ")));
+            let hint = did_you_mean(name, &known);
+            return Err(format!("there is no `{name}`{hint}; a condition may look at {}", known.join(", ")));
         };
         if !self.used_names.contains(known) {
             self.used_names.push(known);
@@ -419,7 +421,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// Notes a member of `arguments`.
+    /// Records a read of a member of `arguments`.
     fn record_argument(&mut self, holder: &IdedExpr, name: &str) {
         if matches!(&holder.expr, Expr::Ident(holder) if holder == "arguments")
             && !self.loop_variables.iter().any(|bound| bound == "arguments")
@@ -432,12 +434,8 @@ impl Compiler {
     fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), String> {
         let operator = call.func_name.starts_with(['_', '@', '!', '-']);
         if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-            let meant = did_you_mean(&call.func_name, &FUNCTIONS);
-            return Err(format!(
-                "there is no function `{}`{meant}; there are {}",
-                call.func_name,
-                FUNCTIONS.join(", ")
-            ));
+            let hint = did_you_mean(&call.func_name, &FUNCTIONS);
+            return Err(format!("there is no function `{}`{hint}; there are {}", call.func_name, FUNCTIONS.join(", ")));
         }
         if call.func_name == "matches" {
             check_regex_literal(call)?;
@@ -459,23 +457,23 @@ impl Compiler {
             self.visit(operand)?;
         }
         let name = call.func_name.as_str();
-        let boundless = matches!(name, operators::EQUALS | operators::NOT_EQUALS | operators::IN | operators::ADD)
+        let is_costly = matches!(name, operators::EQUALS | operators::NOT_EQUALS | operators::IN | operators::ADD)
             || matches!(
                 name,
                 operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS
             )
             || (!operator && name != "dyn" && name != "type");
-        let how = if name == "matches" { CHARGE_REGEX } else { CHARGE };
-        if boundless {
+        let charge_fn = if name == "matches" { CHARGE_REGEX } else { CHARGE };
+        if is_costly {
             for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
-                // A literal is as long as the expression says.
+                // The length of a literal is bounded by the expression.
                 if !matches!(operand.expr, Expr::Literal(_)) {
-                    charge(operand, how);
+                    charge(operand, charge_fn);
                 }
             }
         }
-        if let Some(stand_in) = compare::replacement_for(&call.func_name) {
-            stand_in.clone_into(&mut call.func_name);
+        if let Some(replacement) = compare::replacement_for(&call.func_name) {
+            replacement.clone_into(&mut call.func_name);
         }
         Ok(())
     }
@@ -486,7 +484,7 @@ fn did_you_mean(name: &str, known: &[&str]) -> String {
     near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
 }
 
-/// An agent's text as a regular expression could be made to cost much; the operator's is proved here.
+/// Requires a literal pattern: an agent's text as a regular expression could be expensive.
 fn check_regex_literal(call: &CallExpr) -> Result<(), String> {
     match call.args.last().map(|pattern| &pattern.expr) {
         Some(Expr::Literal(LiteralValue::String(pattern))) => match regex::Regex::new(pattern.inner()) {
@@ -497,10 +495,10 @@ fn check_regex_literal(call: &CallExpr) -> Result<(), String> {
     }
 }
 
-fn charge(operand: &mut IdedExpr, how: &str) {
+fn charge(operand: &mut IdedExpr, charge_fn: &str) {
     let inner = std::mem::take(operand);
     operand.id = inner.id;
-    operand.expr = Expr::Call(CallExpr { func_name: how.to_owned(), target: None, args: vec![inner] });
+    operand.expr = Expr::Call(CallExpr { func_name: charge_fn.to_owned(), target: None, args: vec![inner] });
 }
 
 #[derive(Clone, Copy, Default)]
@@ -510,18 +508,18 @@ struct Budget {
 }
 
 thread_local! {
-    /// Of the evaluation that runs on this thread: it never waits, so there is one.
+    /// The budget of the evaluation on this thread. Evaluations never wait, so there is at most one.
     static BUDGET: Cell<Budget> = const { Cell::new(Budget { steps: 0, until: None }) };
 }
 
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
-    // Refused only where one of that name exists, and none does: `@` begins no name.
+    // This can only fail for a duplicate name, and no name begins with `@`.
     for (name, function) in
         [(CHARGE, charge_value as _), (CHARGE_ELEMENTS, charge_elements as _), (CHARGE_REGEX, charge_regex as _)]
     {
-        let declared = env.add_overload(name, name, vec![DYN_TYPE], function);
-        debug_assert!(declared.is_ok());
+        let added = env.add_overload(name, name, vec![DYN_TYPE], function);
+        debug_assert!(added.is_ok());
     }
     for (name, function) in [
         (compare::EQUALS, compare::equals as _),
@@ -529,8 +527,8 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
         (compare::IS_IN, compare::is_in as _),
         (paths::PATH_WITHIN, paths::path_within as _),
     ] {
-        let declared = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
-        debug_assert!(declared.is_ok());
+        let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
+        debug_assert!(added.is_ok());
     }
     Arc::new(env)
 });
@@ -574,7 +572,7 @@ fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Exe
     Ok(value)
 }
 
-/// What it costs to look at all of a value; more than `most` is not counted on.
+/// Returns the cost of visiting a whole value, counting to `most`.
 fn cost_of(value: &dyn Val, most: u64) -> u64 {
     let mut total = 1;
     if let Some(text) = value.downcast_ref::<CelString<'_>>() {
@@ -597,7 +595,7 @@ fn cost_of(value: &dyn Val, most: u64) -> u64 {
     total
 }
 
-/// A map of texts, for what an expression looks at.
+/// Creates a map of texts for a variable.
 #[must_use]
 pub fn text_map(entries: &[(&str, Option<&str>)]) -> Value {
     let map: BTreeMap<String, Value> =
@@ -605,7 +603,7 @@ pub fn text_map(entries: &[(&str, Option<&str>)]) -> Value {
     map_value(map)
 }
 
-/// A map.
+/// Creates a map value.
 #[must_use]
 pub fn map_value(entries: BTreeMap<String, Value>) -> Value {
     let map: std::collections::HashMap<String, Value> = entries.into_iter().collect();

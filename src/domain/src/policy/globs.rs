@@ -1,10 +1,10 @@
-//! Names by pattern: `file_*`, `{read,list}_*`, `fs__?`.
+//! Name patterns: `file_*`, `{read,list}_*`, `fs__?`.
 
 use std::fmt;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// A list of patterns; a name matches where one of them fits the whole of it. Upper and lower case differ.
+/// A list of patterns. A name matches if one pattern matches it as a whole; matching is case-sensitive.
 #[derive(Clone)]
 pub struct Globs {
     patterns: Vec<String>,
@@ -32,23 +32,25 @@ impl Default for Globs {
 }
 
 impl Globs {
+    /// Compiles the patterns.
+    ///
     /// # Errors
-    /// The pattern that is none, with why.
+    /// The invalid pattern and the reason.
     pub fn new(patterns: Vec<String>) -> Result<Self, (String, String)> {
         let mut set = GlobSetBuilder::new();
         for pattern in &patterns {
-            let wrong = |reason: String| (pattern.clone(), reason);
+            let invalid = |reason: String| (pattern.clone(), reason);
             if pattern.is_empty() || pattern.len() > 256 {
-                return Err(wrong("a pattern has 1 to 256 characters".to_owned()));
+                return Err(invalid("a pattern has 1 to 256 characters".to_owned()));
             }
             let glob = GlobBuilder::new(pattern).literal_separator(false).backslash_escape(true).build();
-            set.add(glob.map_err(|error| wrong(error.kind().to_string()))?);
+            set.add(glob.map_err(|error| invalid(error.kind().to_string()))?);
         }
         let set = set.build().map_err(|error| (patterns.join(", "), error.kind().to_string()))?;
         Ok(Self { patterns, set })
     }
 
-    /// Whether there is no pattern.
+    /// Returns `true` if there is no pattern.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
@@ -64,7 +66,7 @@ impl Globs {
         self.set.is_match(name)
     }
 
-    /// Whether a rule with these patterns speaks of the name: no pattern is no restriction.
+    /// Returns `true` if a rule with these patterns covers the name. An empty list covers every name.
     #[must_use]
     pub fn admits(&self, name: &str) -> bool {
         self.is_empty() || self.matches(name)

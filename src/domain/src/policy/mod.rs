@@ -1,22 +1,21 @@
-//! Decides for each call: `allow`, `review` or `deny`. Knows nothing of sessions or changes.
+//! Decides about each call: `allow`, `review` or `deny`. It knows neither sessions nor changes.
 //!
-//! Rules come in order and the first that matches decides; `policy.default` decides what none does. Beside
-//! that:
+//! The first matching rule decides, and `policy.default` decides if none matches. In addition:
 //!
-//! - What is not known is never taken for the better. A condition that cannot be evaluated, or that gives neither true
-//!   nor false, leaves it open whether its rule matches, so the call gets the stricter of what the rule says and what
-//!   the rest says, and at least a review. An annotation of a server that nobody vouched for leaves it open too.
-//! - A tool that is new, or whose definition changed since it was accepted or first seen, is reviewed whatever a rule
-//!   or the default allows, until a reviewer accepts the definition.
-//! - Tools by which a caller manages its own changes are allowed whatever a rule says: a review of `withdraw_change`
-//!   would itself be a change to withdraw.
-//! - A standing rule of a reviewer ([`standing_rules`]) lets calls through that would be reviewed, or denies them.
-//! - Reading a resource, getting a prompt and methods of extensions are no calls of tools, and cannot be reviewed:
-//!   [`subjects`] says which of them are let through.
-//! - With `policy.mode: simulate` every call goes through, and the decision says what would have become of it.
+//! - Unknown facts never loosen the verdict. If a condition cannot be evaluated, or is not a boolean, its rule may or
+//!   may not match: the call gets the stricter of the rule's verdict and the verdict of the rest, and at least a
+//!   review. Annotations of an untrusted server are treated the same way.
+//! - A tool that is new, or whose definition changed since it was accepted or first seen, is reviewed even if a rule or
+//!   the default allows it, until a reviewer accepts the definition.
+//! - Tools with which callers manage their own changes are always allowed: a review of `withdraw_change` would itself
+//!   be a change to withdraw.
+//! - A standing rule of a reviewer ([`standing_rules`]) allows calls that would be reviewed, or denies calls.
+//! - Reading a resource, getting a prompt and extension methods are not tool calls and cannot be reviewed: [`subjects`]
+//!   decides about them.
+//! - With `policy.mode: simulate` every call is allowed, and the decision records the verdict that would have applied.
 //!
-//! What does not depend on the call is decided once, when the route table is built ([`Ruling::fixed_decision`]); arguments are
-//! only read where a rule that looks at them can still match.
+//! Decisions that do not depend on the call are made once, when the route table is built ([`Ruling::fixed_decision`]).
+//! Arguments are parsed only if a rule that reads them can still match.
 
 pub mod condition;
 mod globs;
@@ -54,15 +53,15 @@ use standing_rules::{NoStandingRules, ToolStandingRules};
 use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
 
-/// What becomes of a call. In order of strictness.
+/// The verdict on a call, in order of strictness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Straight to its provider.
+    /// The call goes to its provider.
     Allow,
-    /// Becomes a pending change.
+    /// The call becomes a pending change.
     Review,
-    /// Refused with `POLICY_DENIED`.
+    /// The call is refused with `POLICY_DENIED`.
     Deny,
 }
 
@@ -77,37 +76,37 @@ impl Verdict {
     }
 }
 
-/// A verdict, and why.
+/// A verdict with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub verdict: Verdict,
-    /// The rule that decided; `None` where the default did.
+    /// The rule that decided; `None` if the default did.
     pub rule: Option<Arc<str>>,
     /// One clause for people.
     pub reason: Arc<str>,
-    /// The definition waits for acceptance.
+    /// Set if the definition is not accepted yet.
     pub mark: Option<AcceptanceMark>,
-    /// What is asked of the review, where the verdict is one.
+    /// The terms of the review, if the verdict is one.
     pub terms: Arc<Terms>,
-    /// The standing rule that decided; its use is still to be counted.
+    /// The standing rule that decided. The caller must count its use.
     pub standing: Option<Arc<StandingRule>>,
-    /// What it would be if the policy were enforced, where that is not to let the call through.
+    /// The verdict if the policy were enforced, unless that is to allow the call.
     pub simulated: Option<Verdict>,
 }
 
 impl Decision {
-    /// By no rule.
+    /// Creates a decision without a rule.
     fn new(verdict: Verdict, reason: impl Into<Arc<str>>, terms: Arc<Terms>) -> Self {
         Self { verdict, rule: None, reason: reason.into(), mark: None, terms, standing: None, simulated: None }
     }
 
-    /// What the policy says, whether it is enforced or not.
+    /// Returns the verdict of the policy, whether it is enforced or not.
     #[must_use]
     pub fn intended_verdict(&self) -> Verdict {
         self.simulated.unwrap_or(self.verdict)
     }
 
-    /// As it is where the policy is not enforced.
+    /// Allows the call and records the verdict, for a policy that is not enforced.
     fn allow_simulated(self) -> Self {
         match self.verdict {
             Verdict::Allow => self,
@@ -121,14 +120,14 @@ impl Decision {
         Self { rule: Some(rule.label.clone()), ..Self::new(rule.then, reason, Arc::clone(&rule.terms)) }
     }
 
-    /// The rule may or may not match: it counts where it is stricter than what comes after it.
+    /// Creates the decision for a rule that may or may not match. It counts only if it is stricter than the rest.
     fn from_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
         Self { rule: Some(rule.label.clone()), ..Self::new(verdict, reason, Arc::clone(&rule.terms)) }
     }
 
-    /// The stricter; of two that are equally strict, `self`, with the stricter terms of both.
+    /// Returns the stricter decision. Of two equally strict ones it is `self`, with the stricter terms of both.
     fn or_stricter(self, other: Self) -> Self {
         if other.verdict > self.verdict {
             return other;
@@ -158,50 +157,50 @@ impl From<&Decision> for ReviewNote {
     }
 }
 
-/// A tool as rules see it.
+/// The facts of a tool that rules can match.
 #[derive(Clone, Debug)]
 pub struct ToolFacts {
-    /// As clients see it.
+    /// The name that clients see.
     pub name: String,
     /// Its provider.
     pub server: String,
-    /// What it says of itself.
+    /// The annotations of the tool's definition.
     pub annotations: ToolAnnotations,
-    /// Of the definition.
+    /// The hash of the definition.
     pub hash: String,
-    /// The fingerprint of what is behind the provider's name; empty for a module.
+    /// The fingerprint of the server behind the provider's name; empty for a module.
     pub target: String,
     pub standing: DefinitionStatus,
-    /// The operator vouches for what the server says (`trust_annotations`).
+    /// The operator trusts the server's annotations (`trust_annotations`).
     pub trusted: bool,
     pub self_service: bool,
 }
 
-/// What the protocol assumes of a tool that says nothing of itself (2025-03-26 schema, `ToolAnnotations`).
+/// The protocol's defaults for a tool without annotations (2025-03-26 schema, `ToolAnnotations`).
 const DEFAULT_ANNOTATIONS: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: false, open_world_hint: true };
 
 impl ToolFacts {
-    /// Whether what it says of itself counts.
+    /// Returns `true` if its annotations are trusted.
     #[must_use]
     pub fn has_trusted_annotations(&self) -> bool {
         self.standing.trusts_annotations(self.trusted)
     }
 
-    /// What counts as true of it.
+    /// Returns the annotations that count: its own if they are trusted, else the protocol's defaults.
     #[must_use]
     pub fn effective_annotations(&self) -> ToolAnnotations {
         if self.has_trusted_annotations() { self.annotations } else { DEFAULT_ANNOTATIONS }
     }
 }
 
-/// The configured policy, and what reviewers said of definitions. Cheap to clone.
+/// The configured policy with the reviewers' acceptances and standing rules. Cheap to clone.
 #[derive(Clone)]
 pub struct Policy {
     mode: PolicyMode,
     default: PolicyDefault,
     rules: Arc<[Arc<Rule>]>,
-    /// What a review asks for where no rule says otherwise.
+    /// The terms of a review if no rule sets others.
     review: Arc<Terms>,
     pins: Arc<dyn PinSource>,
     standing: Arc<dyn StandingSource>,
@@ -223,19 +222,19 @@ impl Policy {
         }
     }
 
-    /// With pins of the definitions of upstream tools.
+    /// Adds the pinned definitions of upstream tools.
     #[must_use]
     pub fn with_pins(self, pins: Arc<dyn PinSource>) -> Self {
         Self { pins, ..self }
     }
 
-    /// With standing rules, each of which counts as far as these people may decide.
+    /// Adds standing rules, each of which counts as long as its creator may decide.
     #[must_use]
     pub fn with_standing_rules(self, standing: Arc<dyn StandingSource>, people: Arc<dyn Reviewers>) -> Self {
         Self { standing, people, ..self }
     }
 
-    /// With what reviewers said, under another policy before.
+    /// Takes the pins, standing rules and reviewers of the previous policy.
     #[must_use]
     pub fn with_sources_of(self, before: &Self) -> Self {
         Self {
@@ -246,22 +245,22 @@ impl Policy {
         }
     }
 
-    /// The pins as they are now.
+    /// Returns the current pins.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         self.pins.pins()
     }
 
-    /// See [`PinSource::observe`].
+    /// Records the definitions that a server offers, see [`PinSource::observe`].
     pub fn observe(&self, server: &str, tools: &[Definition]) {
         self.pins.observe(server, tools);
     }
 
-    /// What can be said of a tool before it is called.
+    /// Evaluates the policy for a tool as far as possible without a call.
     #[must_use]
     pub fn ruling(&self, tool: &ToolFacts) -> Ruling {
         if tool.self_service {
-            let reason = "everybody may manage their own changes";
+            let reason = "callers may manage their own changes";
             return Ruling::fixed_for_all(Decision::new(Verdict::Allow, reason, Arc::default()));
         }
         let standing =
@@ -278,7 +277,7 @@ impl Policy {
                 (Verdict::Allow, "it only reads")
             }
             PolicyDefault::ReviewWrites if tool.annotations.read_only_hint => {
-                (Verdict::Review, "nobody has accepted yet that it only reads")
+                (Verdict::Review, "its read-only hint has not been accepted yet")
             }
             PolicyDefault::ReviewWrites => (Verdict::Review, "it may write"),
         };

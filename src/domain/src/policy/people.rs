@@ -1,4 +1,4 @@
-//! Who may decide on what: the reviewers that a rule asks for, as roles and as groups of people.
+//! Decides who may review a change: the roles and groups that its terms require.
 
 use std::{
     collections::BTreeMap,
@@ -16,65 +16,66 @@ use crate::{
 };
 use countersign_protocol::McpError;
 
-/// The groups of the configuration: names of principals or of their owners, by the group's name.
+/// The configured groups: by group name, the names of principals or of their owners.
 pub type Groups = BTreeMap<String, Vec<String>>;
 
-/// The roles of the keys that hold now.
+/// The roles of the valid keys.
 pub trait KeyRoles: Send + Sync + 'static {
-    /// The key's role; none where it is revoked or unknown.
+    /// Returns the key's role, or `None` if it is revoked or unknown.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE` where that cannot be known.
+    /// `STORE_UNAVAILABLE` if the store cannot be read.
     fn role(&self, key_id: &str) -> Result<Option<Role>, McpError>;
 
-    /// Rises whenever a key was seen to be revoked or to have another role.
+    /// Returns a counter that rises whenever a key is found revoked or with another role.
     ///
     /// # Errors
-    /// As [`KeyRoles::role`].
+    /// The errors of [`KeyRoles::role`].
     fn revocations(&self) -> Result<u64, McpError>;
 }
 
-/// Answers for every decision whether it is this person's to make.
+/// Decides which principals may make which decisions.
 pub trait Reviewers: Send + Sync + 'static {
-    /// Whether the principal is among those whom the terms ask for. Says nothing of who proposed the change.
+    /// Returns `true` if the principal is among the reviewers of the terms. It does not consider who proposed the
+    /// change.
     fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool;
 
-    /// Whoever said something earlier, as they are now: none where the key that they said it with was revoked since.
+    /// Returns the current principal for an earlier decision, or `None` if its key was revoked since.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE` where that cannot be known.
-    fn current_principal(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
-        Ok(Some(said.clone()))
+    /// `STORE_UNAVAILABLE` if the store cannot be read.
+    fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
+        Ok(Some(decided_as.clone()))
     }
 
-    /// Rises whenever somebody's earlier word may have ceased to count.
+    /// Returns a counter that rises whenever an earlier decision may have become invalid.
     ///
     /// # Errors
-    /// As [`Reviewers::current_principal`].
+    /// The errors of [`Reviewers::current_principal`].
     fn revocations(&self) -> Result<u64, McpError> {
         Ok(0)
     }
 
-    /// Whether an approval still counts: as long as whoever gave it could give it again, with the key that they gave it
-    /// with. One without a key (of a sign-in by code, which ends with the process) counts.
+    /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key. An approval
+    /// without a key (from a sign-in by code, which ends with the process) stays valid.
     ///
     /// # Errors
-    /// As [`Reviewers::current_principal`].
+    /// The errors of [`Reviewers::current_principal`].
     fn is_vote_valid(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
         if vote.key_id.is_none() {
             return Ok(true);
         }
-        let said = Principal {
+        let decided_as = Principal {
             name: vote.reviewer.clone(),
             role: Role::Reviewer,
             key_id: vote.key_id.clone(),
             owner: vote.owner.clone(),
         };
-        Ok(self.current_principal(&said)?.is_some_and(|now| self.may_decide(terms, &now)))
+        Ok(self.current_principal(&decided_as)?.is_some_and(|now| self.may_decide(terms, &now)))
     }
 }
 
-/// Whoever may decide at all may decide on everything.
+/// Lets every reviewer decide on every change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnyReviewer;
 
@@ -84,16 +85,15 @@ impl Reviewers for AnyReviewer {
     }
 }
 
-/// Reviewers by role and group, with the groups of the configuration in force.
+/// Reviewers by role and group, using the groups of the current configuration.
 ///
-/// `reviewers: [reviewer]` admits admins too, who may do what reviewers may; a group admits its members only, so that
-/// what is the database people's to decide is not everybody's with an admin key. Whoever is a member of a group must
-/// have a key that may decide at all. A group that was taken out of the configuration has no members: what asks for
-/// its word can be withdrawn or expires.
+/// `reviewers: [reviewer]` includes admins, who have all permissions of reviewers. A group includes only its members,
+/// so that an admin key does not grant decisions that belong to the database team. Members of a group also need a key
+/// that may decide. A removed group has no members, and changes that require it can only be withdrawn or expire.
 #[derive(Default)]
 pub struct ConfiguredReviewers {
     groups: ArcSwap<Groups>,
-    /// How often they were set.
+    /// Incremented whenever the groups are replaced.
     generation: AtomicU64,
     keys: Option<Arc<dyn KeyRoles>>,
 }
@@ -104,19 +104,19 @@ impl ConfiguredReviewers {
         Self { groups: ArcSwap::from_pointee(groups.clone()), ..Self::default() }
     }
 
-    /// Who can tell whether a key still holds.
+    /// Adds the source of the current roles of keys.
     #[must_use]
     pub fn with_keys(self, keys: Arc<dyn KeyRoles>) -> Self {
         Self { keys: Some(keys), ..self }
     }
 
-    /// From the next decision on.
+    /// Replaces the groups from the next decision on.
     pub fn set_groups(&self, groups: &Groups) {
         self.groups.store(groups.clone().into());
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The groups that this person is in, by name.
+    /// Returns the names of the groups that the principal belongs to.
     #[must_use]
     pub fn groups_of(&self, principal: &Principal) -> Vec<String> {
         let groups = self.groups.load();
@@ -131,16 +131,16 @@ impl Reviewers for ConfiguredReviewers {
         }
         let groups = self.groups.load();
         terms.reviewers.is_empty()
-            || terms.reviewers.iter().any(|asked| match Role::parse(asked) {
+            || terms.reviewers.iter().any(|required| match Role::parse(required) {
                 Some(Role::Admin) => principal.role == Role::Admin,
                 Some(role) => role.may_decide(),
-                None => groups.get(asked).is_some_and(|group| is_member(group, principal)),
+                None => groups.get(required).is_some_and(|group| is_member(group, principal)),
             })
     }
 
-    fn current_principal(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
-        let (Some(keys), Some(key)) = (&self.keys, &said.key_id) else { return Ok(Some(said.clone())) };
-        Ok(keys.role(key)?.map(|role| Principal { role, ..said.clone() }))
+    fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
+        let (Some(keys), Some(key)) = (&self.keys, &decided_as.key_id) else { return Ok(Some(decided_as.clone())) };
+        Ok(keys.role(key)?.map(|role| Principal { role, ..decided_as.clone() }))
     }
 
     fn revocations(&self) -> Result<u64, McpError> {
@@ -150,7 +150,7 @@ impl Reviewers for ConfiguredReviewers {
 }
 
 fn is_member(group: &[String], principal: &Principal) -> bool {
-    group.iter().any(|who| Person::from_principal(principal).is_named(who))
+    group.iter().any(|member| Person::from_principal(principal).is_named(member))
 }
 
 #[cfg(test)]
@@ -181,13 +181,13 @@ mod tests {
         assert!(may(&["dba", "admin"], &root) && !may(&["dba", "admin"], &carol));
         let spelled = who("desk", Role::Reviewer, Some("BOB"));
         assert!(may(&["dba"], &spelled), "however the owner is written");
-        // Being named in a group makes nobody a reviewer.
+        // Membership in a group makes nobody a reviewer.
         for role in [Role::Agent, Role::Viewer] {
             assert!(!may(&["dba"], &who("alice", role, None)) && !may(&[], &who("alice", role, None)));
         }
         assert!(may(&["dba"], &who("alice", Role::Reviewer, None)));
         people.set_groups(&groups(&["carol"]));
         assert!(people.may_decide(&asks(&["dba"]), &carol) && !people.may_decide(&asks(&["dba"]), &laptop));
-        assert!(!people.may_decide(&asks(&["gone"]), &root), "a group that is gone has no members");
+        assert!(!people.may_decide(&asks(&["gone"]), &root), "a removed group has no members");
     }
 }

@@ -1,7 +1,7 @@
-//! Pins: which definitions of upstream tools were first seen and which a reviewer accepted.
+//! Pins record which definitions of upstream tools were first seen, and which a reviewer accepted.
 //!
-//! An acceptance holds for one definition of what was behind the server's name then: another program that says the
-//! same of itself inherits nothing.
+//! An acceptance is bound to a definition and to the server that offered it. Another server with the same definition
+//! inherits nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,48 +12,48 @@ use jiff::Timestamp;
 
 use super::DefinitionStatus;
 
-/// A definition as it is pinned.
+/// A pinned definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
     /// The tool's name as clients see it.
     pub name: String,
-    /// `sha256:…` of all of it.
+    /// `sha256:…` of the whole definition.
     pub hash: String,
-    /// JSON, to compare a later one with.
+    /// The definition as JSON, to compare a later one with.
     pub text: Arc<str>,
 }
 
-/// Who accepted a definition, and when.
+/// The acceptance of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acceptance {
     pub hash: String,
     pub by: String,
     pub at: Timestamp,
-    /// What was behind the server's name (`countersign_config::UpstreamTarget::fingerprint`); `None` where that was not
-    /// noted yet, which stands for whatever is behind it.
+    /// The fingerprint of the server (`countersign_config::UpstreamTarget::fingerprint`). `None` for older acceptances,
+    /// which hold for any server.
     pub target: Option<String>,
 }
 
 impl Acceptance {
-    /// Whether it was given to this definition, coming from there.
+    /// Returns `true` if the acceptance holds for this definition of that server.
     fn covers(&self, target: &str, hash: &str) -> bool {
         self.hash == hash && self.target.as_ref().is_none_or(|accepted| accepted == target)
     }
 }
 
-/// What is known of one tool.
+/// The recorded state of a tool's definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolPin {
-    /// The hash of what was seen when the server was first connected; `None` for a tool that came later.
+    /// Hash of the definition when the server was first connected; `None` for a tool that was added later.
     pub seen: Option<String>,
     pub accepted: Option<Acceptance>,
-    /// The definition that was accepted, else the one that was seen; `None` once an acceptance of a tool that came
-    /// later was revoked.
+    /// The accepted definition, else the one first seen. `None` if the acceptance of a tool that was added later was
+    /// revoked.
     pub text: Option<Arc<str>>,
 }
 
 impl ToolPin {
-    /// What a definition of this hash is to us, where `target` is behind the server's name.
+    /// Returns the status of a definition with this hash, offered by the server `target`.
     #[must_use]
     pub fn status(&self, target: &str, hash: &str) -> DefinitionStatus {
         match (&self.accepted, &self.seen) {
@@ -66,14 +66,14 @@ impl ToolPin {
     }
 }
 
-/// All pins, by server and tool. Immutable; a change makes a new one.
+/// All pins by server and tool. The value is immutable; a change creates a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
     pub servers: HashMap<String, BTreeMap<String, ToolPin>>,
 }
 
 impl Pins {
-    /// Whether this server's tools were recorded before.
+    /// Returns `true` if the tools of this server were recorded before.
     #[must_use]
     pub fn has_server(&self, server: &str) -> bool {
         self.servers.contains_key(server)
@@ -84,7 +84,7 @@ impl Pins {
         self.servers.get(server)?.get(tool)
     }
 
-    /// What this definition is to us. All of a server that was never recorded are as first seen.
+    /// Returns the status of a definition. All definitions of a server that was never recorded count as first seen.
     #[must_use]
     pub fn status(&self, (server, target): (&str, &str), tool: &str, hash: &str) -> DefinitionStatus {
         match self.servers.get(server) {
@@ -94,15 +94,15 @@ impl Pins {
     }
 }
 
-/// Keeps pins.
+/// Stores pins.
 pub trait PinSource: Send + Sync + 'static {
-    /// All of them, as they are now.
+    /// Returns all current pins.
     fn pins(&self) -> Arc<Pins>;
-    /// Records what a server offers when it is seen for the first time ever; does nothing for one that is known.
+    /// Records the definitions of a server that was never seen before; does nothing for a known one.
     fn observe(&self, server: &str, tools: &[Definition]);
 }
 
-/// Keeps none: every definition is as first seen.
+/// Stores no pins: every definition counts as first seen.
 #[derive(Debug, Default)]
 pub struct NoPins;
 

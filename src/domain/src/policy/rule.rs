@@ -1,4 +1,4 @@
-//! A rule: which calls it speaks of, and what becomes of them.
+//! A policy rule: the calls that it matches, and its verdict.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use super::{Condition, Globs, Verdict};
 use crate::{changes::Terms, principal::Role};
 use countersign_protocol::annotations::ToolAnnotations;
 
-/// One entry of `policy.rules`. What it leaves out restricts nothing.
+/// An entry of `policy.rules`. Absent members match everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, or `rule 3` for the third.
+    /// The rule's name, or `rule 3` for the third rule.
     pub label: Arc<str>,
-    /// Names of tools as clients see them.
+    /// Tool names that clients see.
     pub tools: Globs,
-    /// Methods of extensions; see [`super::subjects`] for this and the two below.
+    /// Extension methods; see [`super::subjects`] for this and the next two fields.
     pub methods: Globs,
-    /// URIs of resources as clients see them.
+    /// Resource URIs that clients see.
     pub resources: Globs,
-    /// Names of prompts as clients see them.
+    /// Prompt names that clients see.
     pub prompts: Globs,
     /// Names of providers.
     pub servers: Globs,
@@ -27,13 +27,13 @@ pub struct Rule {
     pub annotations: AnnotationsMatch,
     pub when: Option<Condition>,
     pub then: Verdict,
-    /// Told to whoever is denied or reviews.
+    /// Shown to callers who are denied, and to reviewers.
     pub reason: Option<Arc<str>>,
-    /// What it asks of a review; `policy.review`, where it says nothing of that.
+    /// The terms of a review; those of `policy.review` if the rule sets none.
     pub terms: Arc<Terms>,
 }
 
-/// What a tool must say of itself; `None` is anything.
+/// The required annotations of a tool; `None` matches any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnnotationsMatch {
     pub read_only_hint: Option<bool>,
@@ -43,19 +43,19 @@ pub struct AnnotationsMatch {
 }
 
 impl AnnotationsMatch {
-    /// Whether all that is asked for is so.
+    /// Returns `true` if all required values match.
     #[must_use]
-    pub fn matches(&self, is: &ToolAnnotations) -> bool {
-        let agree = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);
-        agree(self.read_only_hint, is.read_only_hint)
-            && agree(self.destructive_hint, is.destructive_hint)
-            && agree(self.idempotent_hint, is.idempotent_hint)
-            && agree(self.open_world_hint, is.open_world_hint)
+    pub fn matches(&self, actual: &ToolAnnotations) -> bool {
+        let matches = |required: Option<bool>, actual: bool| required.is_none_or(|required| required == actual);
+        matches(self.read_only_hint, actual.read_only_hint)
+            && matches(self.destructive_hint, actual.destructive_hint)
+            && matches(self.idempotent_hint, actual.idempotent_hint)
+            && matches(self.open_world_hint, actual.open_world_hint)
     }
 }
 
 impl Rule {
-    /// Returns a rule that matches every call, with the default terms of a review.
+    /// Creates a rule that matches every call, with the default terms of a review.
     #[must_use]
     pub fn new(label: impl Into<Arc<str>>, then: Verdict) -> Self {
         Self {
@@ -75,10 +75,10 @@ impl Rule {
         }
     }
 
-    /// Returns `true` if the two match the same calls, whatever they decide about them.
+    /// Returns `true` if the rules match the same calls, whatever their verdicts are.
     #[must_use]
     pub fn matches_same_calls(&self, other: &Self) -> bool {
-        // Without `..`: a field that is added later must be compared here, or left out on purpose.
+        // Without `..`, so that a new field must be compared here or left out explicitly.
         let Self {
             label: _,
             tools,
@@ -105,25 +105,26 @@ impl Rule {
             && *when == other.when
     }
 
-    /// Whether it names something else than tools.
+    /// Returns `true` if the rule names methods, resources or prompts.
     #[must_use]
     pub fn names_non_tools(&self) -> bool {
         !(self.methods.is_empty() && self.resources.is_empty() && self.prompts.is_empty())
     }
 
-    /// Whether it speaks of a tool of that name: of all, unless it names some, or names other things only.
+    /// Returns `true` if the rule covers a tool of that name: any tool, unless the rule names some, or names only other
+    /// subjects.
     #[must_use]
     pub fn admits_tool(&self, name: &str) -> bool {
         if self.tools.is_empty() { !self.names_non_tools() } else { self.tools.matches(name) }
     }
 
-    /// Whether it depends on who calls.
+    /// Returns `true` if the rule depends on the caller.
     #[must_use]
     pub fn restricts_callers(&self) -> bool {
         !self.roles.is_empty() || !self.principals.is_empty()
     }
 
-    /// Whether it speaks of this principal.
+    /// Returns `true` if the rule covers this principal.
     #[must_use]
     pub fn applies_to(&self, role: Role, name: &str) -> bool {
         (self.roles.is_empty() || self.roles.contains(&role)) && self.principals.admits(name)

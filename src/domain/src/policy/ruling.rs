@@ -1,4 +1,4 @@
-//! What the rules say of one tool: decided once where that is possible, and for each call where it is not.
+//! Evaluates the rules for one tool: once if possible, and otherwise for each call.
 
 use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
@@ -12,38 +12,38 @@ use super::{
 };
 use crate::principal::Principal;
 
-/// One call as rules see it.
+/// The facts of a call that rules can match.
 pub struct CallFacts<'a> {
     pub principal: &'a Principal,
     /// `http`, `websocket`, `stdio`, …
     pub transport: &'a str,
     pub revision: &'a str,
-    /// What the client calls itself.
+    /// The name that the client reports.
     pub client: Option<&'a str>,
     pub arguments: &'a RawValue,
 }
 
-/// See the module's page.
+/// The evaluated policy of one tool.
 #[derive(Clone, Debug)]
 pub struct Ruling {
     core: ConfigRuling,
-    /// The decision, where nothing in a call changes it.
+    /// The decision, if it is the same for every call.
     fixed: Option<Arc<Decision>>,
-    /// What reviewers said of calls to come.
+    /// The standing rules for the tool.
     standing: Option<Arc<ToolStandingRules>>,
-    /// Calls go through whatever is said of them.
+    /// Every call is allowed, whatever the verdict is.
     simulates: bool,
 }
 
-/// What the configuration says.
+/// The ruling of the configuration alone.
 #[derive(Clone, Debug)]
 enum ConfigRuling {
-    /// Nothing in a call changes it.
+    /// The decision is the same for every call.
     Fixed(Decision),
     Conditional(Arc<ConditionalRules>),
 }
 
-/// Rules that may match, in order, and what is so if none does.
+/// Rules that may match, in order, and the default decision.
 #[derive(Debug)]
 struct ConditionalRules {
     candidates: Vec<CandidateRule>,
@@ -58,14 +58,14 @@ struct CandidateRule {
     static_match: StaticMatch,
 }
 
-/// What is known of a rule before the call.
+/// The part of a rule's match that does not depend on the call.
 #[derive(Clone, Debug)]
 enum StaticMatch {
-    /// All that does not depend on the call fits.
+    /// The tool matches.
     Matches,
-    /// It would fit if what the tool says of itself were true, or if it were not.
+    /// The match depends on whether the tool's untrusted annotations are true.
     Uncertain,
-    /// Its condition, which looks at the tool only, cannot be evaluated.
+    /// The condition reads only the tool, and cannot be evaluated.
     Fault(ConditionFault),
 }
 
@@ -77,7 +77,7 @@ enum CallMatch {
 }
 
 impl Ruling {
-    /// The same for all calls, whatever anybody says.
+    /// Creates a ruling that is the same for all calls, regardless of standing rules.
     pub(super) fn fixed_for_all(decision: Decision) -> Self {
         let fixed = Some(Arc::new(decision.clone()));
         Self { core: ConfigRuling::Fixed(decision), fixed, standing: None, simulates: false }
@@ -101,7 +101,7 @@ impl Ruling {
         Self { core, fixed, standing, simulates }
     }
 
-    /// The verdict for a call.
+    /// Decides about a call.
     #[must_use]
     pub fn decide(&self, call: &CallFacts<'_>) -> Decision {
         if let Some(fixed) = &self.fixed {
@@ -120,24 +120,25 @@ impl Ruling {
         if self.simulates { decision.allow_simulated() } else { decision }
     }
 
-    /// Whether deciding on a call of this principal may take long: a condition that loops could look at its arguments.
+    /// Returns `true` if the decision on a call of this principal may be slow, because a loop could read its arguments.
     #[must_use]
     pub fn may_take_long(&self, principal: &Principal, arguments: &RawValue) -> bool {
-        const SHORT: usize = 16 << 10;
+        const MAX_FAST_BYTES: usize = 16 << 10;
         if self.standing.as_ref().is_some_and(|standing| standing.may_take_long(arguments)) {
             return true;
         }
         let ConfigRuling::Conditional(depends) = &self.core else { return false };
-        let mut asked = depends.candidates.iter().filter(|candidate| {
+        let mut reading = depends.candidates.iter().filter(|candidate| {
             candidate.rule.applies_to(principal.role, &principal.name)
                 && candidate.rule.when.as_ref().is_some_and(|when| when.uses().arguments)
         });
-        asked.any(|candidate| {
-            arguments.get().len() > SHORT || candidate.rule.when.as_ref().is_some_and(condition::Condition::has_loops)
+        reading.any(|candidate| {
+            arguments.get().len() > MAX_FAST_BYTES
+                || candidate.rule.when.as_ref().is_some_and(condition::Condition::has_loops)
         })
     }
 
-    /// Whether the tool is listed to this principal: not where every call of theirs would be denied.
+    /// Returns `true` if the tool is listed for this principal: not if all of their calls would be denied.
     #[must_use]
     pub fn is_listed_to(&self, principal: &Principal) -> bool {
         let listed = || match &self.core {
@@ -147,7 +148,7 @@ impl Ruling {
         self.simulates || (!self.standing.as_ref().is_some_and(|standing| standing.denies_all(principal)) && listed())
     }
 
-    /// Whether some call of this principal could be reviewed or denied.
+    /// Returns `true` if a call of this principal could be reviewed or denied.
     #[must_use]
     pub fn may_block(&self, principal: &Principal) -> bool {
         let stops = || match &self.core {
@@ -157,13 +158,13 @@ impl Ruling {
         !self.simulates && (self.standing.is_some() || stops())
     }
 
-    /// Whether every call, whoever makes it, goes straight through, and would.
+    /// Returns `true` if every call of every principal is allowed by an enforced policy.
     #[must_use]
     pub fn always_allows(&self) -> bool {
         self.fixed.as_ref().is_some_and(|decision| decision.intended_verdict() == Verdict::Allow)
     }
 
-    /// Whether a call may become a change.
+    /// Returns `true` if a call may become a change.
     #[must_use]
     pub fn may_review(&self) -> bool {
         match &self.core {
@@ -173,29 +174,29 @@ impl Ruling {
         }
     }
 
-    /// The decision, where it is the same for all calls.
+    /// Returns the decision, if it is the same for every call.
     #[must_use]
     pub fn fixed_decision(&self) -> Option<&Arc<Decision>> {
         self.fixed.as_ref()
     }
 
-    /// What becomes of the calls that no rule of the configuration decides on; `None` where a rule decides on all.
+    /// Returns the default decision, or `None` if a rule decides on every call.
     #[must_use]
     pub fn default_decision(&self) -> Option<&Decision> {
         match &self.core {
             ConfigRuling::Fixed(decision) => Some(decision).filter(|decision| decision.rule.is_none()),
             ConfigRuling::Conditional(depends) => {
-                let ends = |candidate: &CandidateRule| {
+                let matches_all = |candidate: &CandidateRule| {
                     !candidate.rule.restricts_callers()
                         && !depends_on_call(&candidate.rule)
                         && matches!(candidate.static_match, StaticMatch::Matches)
                 };
-                (!depends.candidates.last().is_some_and(ends)).then_some(&depends.otherwise)
+                (!depends.candidates.last().is_some_and(matches_all)).then_some(&depends.otherwise)
             }
         }
     }
 
-    /// The standing rule by which a reviewer lets the tool run, where that counts for all calls but its creator's own.
+    /// Returns the standing rule that lets the tool run without review, if it applies to every caller but its creator.
     #[must_use]
     pub fn tool_allow_rule(&self) -> Option<&Arc<StandingRule>> {
         let decision = match &self.core {
@@ -205,7 +206,8 @@ impl Ruling {
         self.standing.as_ref()?.allow_rule(&decision.terms)
     }
 
-    /// The labels of the rules that the verdict depends on: standing ones, then those of the configuration, in order.
+    /// Iterates over the labels of the rules that may decide: standing rules, then rules of the configuration, in
+    /// order.
     pub fn rules(&self) -> impl Iterator<Item = &str> {
         let (fixed, depends) = match &self.core {
             ConfigRuling::Fixed(decision) => (decision.rule.as_deref(), None),
@@ -221,27 +223,27 @@ impl ConfigRuling {
     fn new(rules: &[Arc<Rule>], tool: &ToolFacts, otherwise: Decision) -> Self {
         let value = tool_value(tool);
         let mut candidates = Vec::new();
-        let mut fixed = true;
+        let mut is_fixed = true;
         for rule in rules {
             let Some(static_match) = match_statically(rule, tool, &value) else { continue };
-            let asks = rule.restricts_callers() || depends_on_call(rule);
-            let ends = !asks && matches!(static_match, StaticMatch::Matches);
-            fixed &= !asks;
+            let depends = rule.restricts_callers() || depends_on_call(rule);
+            let matches_all = !depends && matches!(static_match, StaticMatch::Matches);
+            is_fixed &= !depends;
             candidates.push(CandidateRule { rule: Arc::clone(rule), static_match });
-            if ends {
+            if matches_all {
                 break;
             }
         }
         let depends = ConditionalRules { candidates, otherwise, mark: tool.standing.mark(), tool: value };
-        if fixed {
-            // No candidate asks anything of a call, so none is looked at.
+        if is_fixed {
+            // No candidate depends on the call, so none is evaluated with one.
             return Self::Fixed(depends.decide(|candidate| candidate.static_match.as_match()));
         }
         Self::Conditional(Arc::new(depends))
     }
 }
 
-/// What a rule's own text says of a tool; `None` where it does not speak of it.
+/// Evaluates the part of a rule that does not depend on the call; `None` if it does not cover the tool.
 fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<StaticMatch> {
     if !rule.admits_tool(&tool.name) || !rule.servers.admits(&tool.server) {
         return None;
@@ -285,11 +287,11 @@ impl StaticMatch {
 }
 
 impl ConditionalRules {
-    /// The first rule that matches decides, but for what came before it and was left open.
+    /// Decides by the first rule that matches, together with the uncertain rules before it.
     fn decide(&self, matches: impl Fn(&CandidateRule) -> CallMatch) -> Decision {
-        let mut open: Option<Decision> = None;
-        let mut note = |decision: Decision| {
-            open = Some(match open.take() {
+        let mut uncertain: Option<Decision> = None;
+        let mut add_uncertain = |decision: Decision| {
+            uncertain = Some(match uncertain.take() {
                 Some(before) => before.or_stricter(decision),
                 None => decision,
             });
@@ -302,14 +304,14 @@ impl ConditionalRules {
                     last = Some(Decision::from_rule(&candidate.rule));
                     break;
                 }
-                CallMatch::Uncertain => note(Decision::from_rule(&candidate.rule)),
-                CallMatch::Fault(fault) => note(Decision::from_fault(&candidate.rule, &fault)),
+                CallMatch::Uncertain => add_uncertain(Decision::from_rule(&candidate.rule)),
+                CallMatch::Fault(fault) => add_uncertain(Decision::from_fault(&candidate.rule, &fault)),
             }
         }
         let last = last.unwrap_or_else(|| self.otherwise.clone());
-        let decision = match open {
-            // What was left open counts where it is stricter, and is worth telling where it is as strict.
-            Some(open) => open.or_stricter(last),
+        let decision = match uncertain {
+            // An uncertain rule counts if it is stricter, and is reported if it is equally strict.
+            Some(uncertain) => uncertain.or_stricter(last),
             None => last,
         };
         decision.with_mark(self.mark)
@@ -323,7 +325,7 @@ impl ConditionalRules {
             if !rule.applies_to(principal.role, &principal.name) {
                 continue;
             }
-            // What cannot be evaluated is reviewed.
+            // A rule whose condition cannot be evaluated leads to a review.
             if rule.then != Verdict::Allow || depends_on_call(rule) || matches!(static_match, StaticMatch::Fault(_)) {
                 return true;
             }
@@ -335,7 +337,7 @@ impl ConditionalRules {
     }
 
     fn is_listed_to(&self, principal: &Principal) -> bool {
-        let known = ConditionInputs {
+        let inputs = ConditionInputs {
             principal: Some(principal_value(principal)),
             tool: Some(self.tool.clone()),
             ..ConditionInputs::default()
@@ -345,16 +347,16 @@ impl ConditionalRules {
                 continue;
             }
             let denies = rule.then == Verdict::Deny;
-            let of_the_call = |uses: condition::UsedVariables| uses.arguments || uses.session;
+            let needs_call = |uses: condition::UsedVariables| uses.arguments || uses.session;
             match &rule.when {
-                // May hold or not. If not, the rest decides.
-                Some(when) if of_the_call(when.uses()) => {
+                // It may match or not; if not, the remaining rules decide.
+                Some(when) if needs_call(when.uses()) => {
                     if !denies {
                         return true;
                     }
                     continue;
                 }
-                Some(when) if depends_on_call(rule) => match when.holds(&known) {
+                Some(when) if depends_on_call(rule) => match when.holds(&inputs) {
                     Ok(true) => {}
                     Ok(false) => continue,
                     Err(_) if denies => return false,
@@ -372,7 +374,7 @@ impl ConditionalRules {
     }
 }
 
-/// A call whose arguments are read when the first condition looks at them.
+/// A call whose arguments are parsed when the first condition reads them.
 struct CallContext<'a> {
     call: &'a CallFacts<'a>,
     arguments: OnceCell<Result<cel::Value, ConditionFault>>,
@@ -398,26 +400,26 @@ impl CallContext<'_> {
     fn holds(&self, rule: &Rule, tool: &cel::Value) -> Result<bool, ConditionFault> {
         let Some(when) = &rule.when else { return Ok(true) };
         let uses = when.uses();
-        let mut known = ConditionInputs::default();
+        let mut inputs = ConditionInputs::default();
         if uses.arguments {
-            let read = self.arguments.get_or_init(|| values::arguments(self.call.arguments));
-            known.arguments = Some(read.clone()?);
+            let parsed = self.arguments.get_or_init(|| values::arguments(self.call.arguments));
+            inputs.arguments = Some(parsed.clone()?);
         }
         if uses.principal {
-            known.principal = Some(principal_value(self.call.principal));
+            inputs.principal = Some(principal_value(self.call.principal));
         }
         if uses.session {
             let CallFacts { transport, revision, client, .. } = self.call;
-            known.session = Some(condition::text_map(&[
+            inputs.session = Some(condition::text_map(&[
                 ("transport", Some(transport)),
                 ("revision", Some(revision)),
                 ("client", *client),
             ]));
         }
         if uses.tool {
-            known.tool = Some(tool.clone());
+            inputs.tool = Some(tool.clone());
         }
-        when.holds(&known)
+        when.holds(&inputs)
     }
 }
 
@@ -425,17 +427,17 @@ pub(super) fn principal_value(principal: &Principal) -> cel::Value {
     condition::text_map(&[("name", Some(&principal.name)), ("role", Some(principal.role.as_str()))])
 }
 
-/// Annotations as far as they count: what nobody vouches for is the worst that the protocol assumes.
+/// Builds the value of `tool` for conditions. Untrusted annotations are replaced by the protocol's defaults.
 fn tool_value(tool: &ToolFacts) -> cel::Value {
-    let known = tool.effective_annotations();
+    let effective = tool.effective_annotations();
     let hints = [
-        ("readOnlyHint", known.read_only_hint),
-        ("destructiveHint", known.destructive_hint),
-        ("idempotentHint", known.idempotent_hint),
-        ("openWorldHint", known.open_world_hint),
+        ("readOnlyHint", effective.read_only_hint),
+        ("destructiveHint", effective.destructive_hint),
+        ("idempotentHint", effective.idempotent_hint),
+        ("openWorldHint", effective.open_world_hint),
     ];
     let annotations: BTreeMap<String, cel::Value> =
-        hints.into_iter().map(|(hint, is)| (hint.to_owned(), cel::Value::Bool(is))).collect();
+        hints.into_iter().map(|(hint, value)| (hint.to_owned(), cel::Value::Bool(value))).collect();
     condition::map_value(BTreeMap::from([
         ("name".to_owned(), cel::Value::from(tool.name.as_str())),
         ("server".to_owned(), cel::Value::from(tool.server.as_str())),

@@ -1,4 +1,4 @@
-//! What the configuration says of the policy.
+//! The configuration of the policy.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{Groups, Rule};
 use crate::changes::Terms;
 
+/// The verdict on calls that no rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyDefault {
     Allow,
@@ -16,7 +17,7 @@ pub enum PolicyDefault {
 }
 
 impl PolicyDefault {
-    /// Returns its name in the configuration.
+    /// Returns the name in the configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -28,7 +29,7 @@ impl PolicyDefault {
     }
 }
 
-/// Whether the policy is carried out.
+/// Whether the policy is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyMode {
@@ -38,20 +39,21 @@ pub enum PolicyMode {
     Simulate,
 }
 
+/// The configured policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
     pub mode: PolicyMode,
     pub default: PolicyDefault,
-    /// Compiled; the first that matches decides.
+    /// Compiled rules, of which the first match decides.
     pub rules: Vec<Rule>,
-    /// What a review asks for where no rule says otherwise.
+    /// The terms of a review if no rule sets others.
     pub review: Arc<Terms>,
-    /// Whom rules may name as reviewers beside roles.
+    /// Groups that rules may name as reviewers, in addition to roles.
     pub groups: Groups,
 }
 
 impl From<PolicyDefault> for PolicyConfig {
-    /// Without rules.
+    /// Creates a configuration without rules.
     fn from(default: PolicyDefault) -> Self {
         Self { mode: PolicyMode::Enforce, default, rules: Vec::new(), review: Arc::default(), groups: Groups::new() }
     }

@@ -1,25 +1,25 @@
-//! What is known of a tool's definition.
+//! The status of a tool's definition.
 
 use serde::Serialize;
 
-/// See the module's page.
+/// The status of a tool's definition, which determines whether its annotations are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DefinitionStatus {
-    /// Compiled into the gateway.
+    /// The tool is built into the gateway.
     Module,
     /// A reviewer accepted exactly this definition.
     Accepted,
-    /// As it was when its server was first connected; nobody has accepted or refused it.
+    /// The definition is unchanged since the server was first connected, and nobody accepted or refused it.
     Seen,
-    /// Came later, and nobody has accepted it.
+    /// The tool was added later and is not accepted.
     New,
-    /// Another than the one that was accepted or first seen, or the one that was accepted, from another server.
+    /// The definition differs from the accepted or first seen one, or comes from another server.
     Changed,
 }
 
 impl DefinitionStatus {
-    /// Whether what the definition says of itself counts; `trusted`: the operator vouches for what its server says.
+    /// Returns `true` if the definition's annotations count. `trusted` means that the operator trusts the server.
     #[must_use]
     pub const fn trusts_annotations(self, trusted: bool) -> bool {
         match self {
@@ -29,7 +29,7 @@ impl DefinitionStatus {
         }
     }
 
-    /// What it waits to be accepted for.
+    /// Returns the reason why the definition must be accepted, if any.
     #[must_use]
     pub const fn mark(self) -> Option<AcceptanceMark> {
         match self {
@@ -40,7 +40,7 @@ impl DefinitionStatus {
     }
 }
 
-/// Why a tool is reviewed whatever else is said of it.
+/// The reason why a tool is reviewed regardless of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum AcceptanceMark {
     #[serde(rename = "TOOL_NEW")]

@@ -1,11 +1,11 @@
-//! Standing rules: a reviewer's word on calls to come, given on a change that they saw, or on a tool.
+//! Standing rules: decisions of reviewers about future calls, made on a change or on a tool.
 //!
-//! One that allows stands in for the approval that its creator alone could have given: it never counts where more
-//! people, somebody else, a comment or a live preview are asked for, where the definition is another than the one that
-//! was seen, or for what its creator calls. One that denies counts always.
+//! An allow rule replaces the single approval that its creator could have given. It does not apply if more reviewers,
+//! another reviewer, a comment or a live preview are required, if the definition has changed, or to the creator's own
+//! calls. A deny rule always applies.
 //!
-//! One that was given on a tool ('let this tool run without review') has no end, and so stands behind the configuration's
-//! own rules: it counts only for calls on which none of them decides.
+//! An allow rule for a whole tool ('let this tool run without review') has no end and ranks behind the configuration:
+//! it applies only to calls that no configured rule decides.
 
 use std::{
     fmt,
@@ -27,7 +27,7 @@ use crate::{
 };
 use countersign_protocol::arguments::{self, canonical_text_hash};
 
-/// What it says.
+/// The verdict of a standing rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StandingVerdict {
@@ -35,7 +35,7 @@ pub enum StandingVerdict {
     Deny,
 }
 
-/// How often it decided; shared by all copies of a rule.
+/// Counts how often a rule decided; shared by all copies of the rule.
 #[derive(Clone, Default)]
 pub struct UseCounter(Arc<AtomicU64>);
 
@@ -49,7 +49,7 @@ impl UseCounter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// It decided at least so often, as others have counted.
+    /// Raises the counter to a count that was read from the store.
     pub fn raise_to(&self, uses: u64) {
         self.0.fetch_max(uses, Ordering::Relaxed);
     }
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for UseCounter {
     }
 }
 
-/// See the module's page.
+/// A decision of a reviewer about future calls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StandingRule {
@@ -81,25 +81,26 @@ pub struct StandingRule {
     pub id: String,
     pub verdict: StandingVerdict,
     pub provider: String,
-    /// As clients see it.
+    /// The name that clients see.
     pub tool: String,
-    /// Of the definition that the change was proposed to, or that was shown of the tool.
+    /// Hash of the tool's definition when the rule was created.
     pub tool_hash: String,
-    /// The fingerprint of what was behind the server's name then ([`crate::changes::ServedBy::fingerprint`]). A rule that
-    /// allows and is older than this note (`None`) counts no more.
+    /// Fingerprint of the server when the rule was created ([`crate::changes::ServedBy::fingerprint`]). An older allow
+    /// rule without it (`None`) no longer applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
-    /// Whose calls; `None` is everybody's. One that allows speaks of this principal alone, one that denies of the person,
-    /// whichever of their keys they use.
+    /// The principal whose calls it covers; `None` means everyone. An allow rule covers this principal alone, a deny
+    /// rule covers the person with any of their keys.
     pub principal: Option<String>,
-    /// Who proposed the change that it was given on, beside the name: nobody takes back what denies their own calls.
+    /// The proposer of the change that the rule was created on, so that they cannot revoke a rule that denies their own
+    /// calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposer: Option<AccountRef>,
-    /// Canonical, so that the order of members does not matter; `None` is any arguments.
+    /// Hash of the canonical arguments, independent of the order of members; `None` means any arguments.
     pub arguments_hash: Option<String>,
-    /// What that hash is of, where it is not too large to be kept.
+    /// The hashed arguments, if they are not too large to store.
     pub arguments: Option<Arc<RawValue>>,
-    /// The change that it was given on; `None` for one that was given on the tool itself.
+    /// The change that it was created on; `None` if it was created on the tool.
     pub from_change: Option<String>,
     pub created_by: String,
     pub created_by_role: Role,
@@ -113,19 +114,19 @@ pub struct StandingRule {
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
     pub revoked_by: Option<String>,
-    /// When its end was recorded.
+    /// When its expiry was recorded.
     pub expired_at: Option<Timestamp>,
-    /// When it was seen that its creator may decide no more (their key was revoked, or has another role). What it allowed
-    /// ended then; what it denies stays denied until somebody revokes it.
+    /// When its creator was found to be no longer allowed to decide (the key was revoked or has another role). An allow
+    /// rule ends then; a deny rule stays until somebody revokes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphaned_at: Option<Timestamp>,
     pub uses: UseCounter,
-    /// Its end by the clock that nobody sets, so that a clock that was set back keeps nothing alive.
+    /// Its expiry by the monotonic clock, so that setting back the wall clock does not extend it.
     #[serde(skip)]
     pub deadline: Option<Instant>,
 }
 
-/// An account that a rule speaks of.
+/// A reference to the account that a rule covers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountRef {
@@ -152,7 +153,7 @@ impl PartialEq for StandingRule {
 impl Eq for StandingRule {}
 
 impl StandingRule {
-    /// Whoever gave it.
+    /// Returns the principal who created the rule.
     #[must_use]
     pub fn creator(&self) -> Principal {
         Principal {
@@ -163,7 +164,7 @@ impl StandingRule {
         }
     }
 
-    /// Whether it lets a whole tool run without review.
+    /// Returns `true` if the rule lets a whole tool run without review.
     #[must_use]
     pub fn allows_whole_tool(&self) -> bool {
         self.from_change.is_none()
@@ -172,7 +173,7 @@ impl StandingRule {
             && self.arguments_hash.is_none()
     }
 
-    /// Whether it speaks of calls of this principal.
+    /// Returns `true` if the rule covers calls of this principal.
     #[must_use]
     pub fn applies_to(&self, principal: &Principal) -> bool {
         let Some(name) = &self.principal else { return true };
@@ -183,40 +184,40 @@ impl StandingRule {
         caller.is_named(name) || self.proposer.as_ref().is_some_and(|proposer| proposer.person().is_same_as(caller))
     }
 
-    /// Whether it has neither ended nor been taken back.
+    /// Returns `true` if the rule is neither revoked nor expired.
     #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {
         !self.has_ended() && !self.is_expired(now)
     }
 
-    /// Whether that is on record.
+    /// Returns `true` if its end is recorded.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.revoked_at.is_some() || self.expired_at.is_some()
     }
 
-    /// Whether its time has passed.
+    /// Returns `true` if its time is over.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now) || self.deadline.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Begins to count its time by the steady clock.
+    /// Sets the deadline by the monotonic clock.
     #[must_use]
     pub fn with_deadline(self, now: Timestamp) -> Self {
-        let left = self.expires_at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
-        // A time beyond what `Instant` holds is one the process will not see.
-        Self { deadline: left.and_then(|left| Instant::now().checked_add(left)), ..self }
+        let remaining = self.expires_at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+        // A time beyond the range of `Instant` is never reached.
+        Self { deadline: remaining.and_then(|remaining| Instant::now().checked_add(remaining)), ..self }
     }
 }
 
-/// Where standing rules come from.
+/// The source of standing rules.
 pub trait StandingSource: Send + Sync + 'static {
-    /// Those that speak of a tool and are not over.
+    /// Returns the rules for a tool that have not ended.
     fn rules_for_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>>;
 }
 
-/// There are none.
+/// A source without rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStandingRules;
 
@@ -226,7 +227,7 @@ impl StandingSource for NoStandingRules {
     }
 }
 
-/// Whether one reviewer may let a call through for which a review asks this.
+/// Returns `true` if this reviewer alone may approve a call under these terms.
 #[must_use]
 pub fn can_approve_alone(people: &dyn Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
     terms.single_approval_suffices() && people.may_decide(terms, reviewer)
@@ -244,25 +245,25 @@ impl fmt::Debug for ToolStandingRules {
     }
 }
 
-/// Nesting of arguments that are compared.
+/// The deepest nesting of arguments that are compared.
 const MAX_DEPTH: usize = 128;
-/// Arguments beyond this take a while to compare.
+/// Bytes of arguments that are compared quickly.
 const QUICK_COMPARISON_BYTES: usize = 16 << 10;
 
 impl ToolStandingRules {
-    /// `None` where nothing is said of the tool. A rule that allows counts for the definition it was given on, coming from
-    /// the command or address that it came from then; one that denies for every other too, or a server could shake it off
-    /// by another description.
+    /// Creates the set, or `None` if no rule applies to the tool. An allow rule applies to the definition and server
+    /// that it was created for. A deny rule applies to every definition, or a server could evade it by changing the
+    /// description.
     pub(super) fn new(
         rules: Vec<Arc<StandingRule>>,
         tool: &ToolFacts,
         people: &Arc<dyn Reviewers>,
     ) -> Option<Arc<Self>> {
-        let counts = |rule: &Arc<StandingRule>| {
+        let is_applicable = |rule: &Arc<StandingRule>| {
             rule.verdict == StandingVerdict::Deny
                 || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
         };
-        let rules: Vec<_> = rules.into_iter().filter(counts).collect();
+        let rules: Vec<_> = rules.into_iter().filter(is_applicable).collect();
         (!rules.is_empty()).then(|| Arc::new(Self { rules, people: Arc::clone(people) }))
     }
 
@@ -270,13 +271,13 @@ impl ToolStandingRules {
         self.rules.iter().map(|rule| rule.id.as_str())
     }
 
-    /// Whether comparing these arguments may take long.
+    /// Returns `true` if comparing these arguments may be slow.
     pub(super) fn may_take_long(&self, arguments: &RawValue) -> bool {
         arguments.get().len() > QUICK_COMPARISON_BYTES && self.rules.iter().any(|rule| rule.arguments_hash.is_some())
     }
 
-    /// The rule by which a reviewer lets the whole tool run, whoever calls it with whatever arguments, where a review would
-    /// ask for no more than `terms`.
+    /// Returns the rule that lets the whole tool run for every caller and any arguments, if a review would require no
+    /// more than `terms`.
     pub(super) fn allow_rule(&self, terms: &Terms) -> Option<&Arc<StandingRule>> {
         let now = Timestamp::now();
         self.rules.iter().find(|rule| {
@@ -291,7 +292,7 @@ impl ToolStandingRules {
         })
     }
 
-    /// Whether every call of the principal is denied.
+    /// Returns `true` if every call of the principal is denied.
     pub(super) fn denies_all(&self, principal: &Principal) -> bool {
         let now = Timestamp::now();
         self.rules.iter().any(|rule| {
@@ -302,39 +303,40 @@ impl ToolStandingRules {
         })
     }
 
-    /// What becomes of a call for which the configuration alone says `decision`.
+    /// Decides about a call for which the configuration alone decides `decision`.
     pub(super) fn apply(&self, decision: Decision, call: &CallFacts<'_>) -> Decision {
         let now = Timestamp::now();
         let mut hash: Option<Option<String>> = None;
-        let mut fits = |rule: &&Arc<StandingRule>| {
+        let mut matches = |rule: &&Arc<StandingRule>| {
             if !rule.is_live(now) || !rule.applies_to(call.principal) {
                 return false;
             }
-            let Some(asked) = &rule.arguments_hash else { return true };
-            // What could be read in two ways is equal to nothing.
-            let is = hash.get_or_insert_with(|| {
+            let Some(expected) = &rule.arguments_hash else { return true };
+            // Ambiguous arguments match no rule.
+            let actual = hash.get_or_insert_with(|| {
                 arguments::check(call.arguments, MAX_DEPTH).ok().map(|()| canonical_text_hash(call.arguments.get()))
             });
-            is.as_ref() == Some(asked)
+            actual.as_ref() == Some(expected)
         };
-        let of = |says: StandingVerdict| self.rules.iter().filter(move |rule| rule.verdict == says);
-        if let Some(rule) = of(StandingVerdict::Deny).find(&mut fits) {
+        let rules_with = |verdict: StandingVerdict| self.rules.iter().filter(move |rule| rule.verdict == verdict);
+        if let Some(rule) = rules_with(StandingVerdict::Deny).find(&mut matches) {
             return decide_by_rule(decision, rule, Verdict::Deny);
         }
         if decision.verdict != Verdict::Review || decision.mark.is_some() {
             return decision;
         }
-        let mut allows = of(StandingVerdict::Allow).filter(|rule| {
+        let mut allows = rules_with(StandingVerdict::Allow).filter(|rule| {
             if rule.from_change.is_none() && decision.rule.is_some() {
                 return false;
             }
-            // What cannot be known now is no yes.
+            // If the creator cannot be checked now, the rule does not apply.
             let Ok(Some(creator)) = self.people.current_principal(&rule.creator()) else { return false };
-            let said = rule.comment.is_some() || !decision.terms.require_comment;
-            said && !Person::from_principal(call.principal).is_same_as(Person::from_principal(&creator))
+            let has_comment = rule.comment.is_some() || !decision.terms.require_comment;
+            has_comment
+                && !Person::from_principal(call.principal).is_same_as(Person::from_principal(&creator))
                 && can_approve_alone(&*self.people, &decision.terms, &creator)
         });
-        match allows.find(&mut fits) {
+        match allows.find(&mut matches) {
             Some(rule) => {
                 let rule = Arc::clone(rule);
                 decide_by_rule(decision, &rule, Verdict::Allow)
@@ -347,7 +349,7 @@ impl ToolStandingRules {
 fn decide_by_rule(decision: Decision, rule: &Arc<StandingRule>, verdict: Verdict) -> Decision {
     let reason = match (&rule.comment, verdict) {
         (Some(comment), _) => comment.as_str().into(),
-        (None, Verdict::Deny) => "a reviewer said that such calls are not to be made".into(),
+        (None, Verdict::Deny) => "a reviewer denied such calls".into(),
         (None, _) => "a reviewer allowed such calls".into(),
     };
     let label = format!("standing rule {}", rule.id).into();

@@ -1,14 +1,13 @@
-//! Requests that are no calls of tools: reading a resource, getting a prompt, completing either, and methods of
-//! extensions, of which the gateway knows nothing but the name. They are let through or refused; only calls of tools can
-//! be reviewed.
+//! Requests that are not tool calls: reading a resource, getting a prompt, completing either, and extension methods, of
+//! which the gateway knows only the name. They are allowed or refused; only tool calls can be reviewed.
 //!
-//! Which rules speak of them: those that name them (`resources`, `prompts`, `methods`), and those that name nothing and
-//! ask for nothing that only a tool has, such as `{ servers: notes, then: deny }`. Of these a review speaks of tools only. Where
-//! none does, `policy.default: deny` refuses what belongs to an upstream, and every other default lets it through. What the
-//! gateway's own modules have is refused only by a rule that names it.
+//! A rule covers them if it names them (`resources`, `prompts`, `methods`), or if it names nothing and has no condition
+//! that only tools can meet, such as `{ servers: notes, then: deny }`. A review rule without names covers only tools.
+//! If no rule applies, `policy.default: deny` refuses subjects of upstreams, and every other default allows them.
+//! Subjects of the gateway's own modules are refused only by a rule that names them.
 //!
-//! A method of an extension may do what a reviewed tool does. So none passes to a server of which some tool could be
-//! reviewed or denied, or is held back by the configuration, unless a rule names it by `methods`.
+//! An extension method may have the effects of a reviewed tool. It is therefore refused if some tool of the server
+//! could be reviewed or denied, or is disabled in the configuration, unless a rule names the method in `methods`.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -22,19 +21,19 @@ use crate::{
     principal::Principal,
 };
 
-/// What is asked for.
+/// The requested subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
-    /// A URI, or a URI template, as clients see it.
+    /// A URI or URI template that clients see.
     Resource(&'a str),
-    /// A prompt, as clients see it.
+    /// A prompt name that clients see.
     Prompt(&'a str),
-    /// A method of an extension.
+    /// An extension method.
     Method(&'a str),
 }
 
 impl<'a> Subject<'a> {
-    /// What it is called.
+    /// Returns the URI or name.
     #[must_use]
     pub const fn name(self) -> &'a str {
         match self {
@@ -42,7 +41,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// For people, and the key of errors.
+    /// Returns the kind of subject, for messages and as the key of errors.
     #[must_use]
     pub const fn kind_name(self) -> &'static str {
         match self {
@@ -53,61 +52,61 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Who asks.
+/// The principal and session of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Requester<'a> {
     pub principal: &'a Principal,
     /// `http`, `websocket`, `stdio`, …
     pub transport: &'a str,
     pub revision: &'a str,
-    /// What the client calls itself.
+    /// The name that the client reports.
     pub client: Option<&'a str>,
 }
 
-/// Whose it is.
+/// The owner of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner<'a> {
     Upstream(&'a str),
-    /// A module; the gateway's own is never refused to anybody.
+    /// A module. Subjects of the module `gateway` are never refused.
     Module(&'a str),
 }
 
-/// What becomes of it.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessDecision {
-    /// A rule lets it through.
+    /// A rule allows it.
     Allowed,
-    /// No rule speaks of it, and the default does not refuse it.
+    /// No rule covers it, and the default does not refuse it.
     NoRule,
     Refused(Refusal),
 }
 
-/// Why.
+/// The reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The rule that refused; `None` where the default did.
+    /// The rule that refused; `None` if the default did.
     pub rule: Option<Arc<str>>,
     /// One clause for people.
     pub reason: Arc<str>,
 }
 
 impl Policy {
-    /// Whether any resource or prompt could be refused to anybody; while not, none needs to be looked at.
+    /// Returns `true` if a resource or prompt could be refused to anyone. Otherwise none needs to be checked.
     #[must_use]
     pub fn can_refuse_access(&self) -> bool {
-        let speaks = |rule: &Rule| {
+        let can_deny = |rule: &Rule| {
             rule.then == Verdict::Deny && (!rule.resources.is_empty() || !rule.prompts.is_empty() || is_general(rule))
         };
-        self.default == PolicyDefault::Deny || self.rules.iter().any(|rule| speaks(rule))
+        self.default == PolicyDefault::Deny || self.rules.iter().any(|rule| can_deny(rule))
     }
 
-    /// Whether calls go through whatever is said of them.
+    /// Returns `true` if all requests are allowed, whatever the verdict is.
     #[must_use]
     pub fn simulates(&self) -> bool {
         self.mode == PolicyMode::Simulate
     }
 
-    /// What the policy says, whether it is enforced or not.
+    /// Returns the decision of the policy, whether it is enforced or not.
     #[must_use]
     pub fn decide_access(&self, subject: Subject<'_>, owner: Owner<'_>, asker: &Requester<'_>) -> AccessDecision {
         let server = match owner {
@@ -115,19 +114,19 @@ impl Policy {
             Owner::Upstream(name) | Owner::Module(name) => name,
         };
         let upstream = matches!(owner, Owner::Upstream(_));
-        let forms = SubjectSpellings::for_subject(subject);
+        let spellings = SubjectSpellings::for_subject(subject);
         for rule in self.rules.iter() {
-            let speaks = rule.servers.admits(server)
+            let covers = rule.servers.admits(server)
                 && rule.applies_to(asker.principal.role, &asker.principal.name)
-                && forms.match_rule(rule, subject, upstream);
-            if !speaks {
+                && spellings.match_rule(rule, subject, upstream);
+            if !covers {
                 continue;
             }
             match (rule.then, asker.holds(rule)) {
-                // It may hold or not: the stricter counts.
+                // The condition may hold or not, so the stricter verdict counts.
                 (Verdict::Deny, None | Some(true)) => {
-                    let said = rule.reason.clone().unwrap_or_else(|| format!("{} says deny", rule.label).into());
-                    return AccessDecision::Refused(Refusal { rule: Some(rule.label.clone()), reason: said });
+                    let reason = rule.reason.clone().unwrap_or_else(|| format!("{} says deny", rule.label).into());
+                    return AccessDecision::Refused(Refusal { rule: Some(rule.label.clone()), reason });
                 }
                 (Verdict::Allow, Some(true)) => return AccessDecision::Allowed,
                 _ => {}
@@ -140,7 +139,8 @@ impl Policy {
         AccessDecision::NoRule
     }
 
-    /// Whether a method of an extension passes to that server. `gated` says that some tool there is not free.
+    /// Returns `true` if an extension method may be sent to that server. `gated` tells whether calls of some tool there
+    /// can be blocked.
     #[must_use]
     pub fn allows_method(
         &self,
@@ -149,7 +149,7 @@ impl Policy {
         asker: &Requester<'_>,
         gated: impl FnOnce() -> bool,
     ) -> bool {
-        // A rule that would stop a tool of that name stops it too.
+        // A rule that would block a tool of that name blocks the method too.
         let stops = |rule: &Rule| {
             rule.then != Verdict::Allow
                 && rule.servers.admits(server)
@@ -170,7 +170,7 @@ impl Policy {
 }
 
 impl Requester<'_> {
-    /// Whether the rule's condition holds; `None` where it cannot be evaluated.
+    /// Evaluates the condition of a rule; `None` if it cannot be evaluated.
     fn holds(&self, rule: &Rule) -> Option<bool> {
         let Some(when) = &rule.when else { return Some(true) };
         let session = condition::text_map(&[
@@ -178,25 +178,25 @@ impl Requester<'_> {
             ("revision", Some(self.revision)),
             ("client", self.client),
         ]);
-        let known = ConditionInputs {
+        let inputs = ConditionInputs {
             principal: Some(principal_value(self.principal)),
             session: Some(session),
             ..ConditionInputs::default()
         };
-        when.holds(&known).ok()
+        when.holds(&inputs).ok()
     }
 }
 
-/// Whether it names nothing and asks for nothing that only a tool has.
+/// Returns `true` if the rule names nothing and has no condition that only tools can meet.
 fn is_general(rule: &Rule) -> bool {
-    let of_tools = rule.when.as_ref().is_some_and(|when| when.uses().arguments || when.uses().tool);
-    rule.tools.is_empty() && !rule.names_non_tools() && rule.annotations == Default::default() && !of_tools
+    let needs_tool = rule.when.as_ref().is_some_and(|when| when.uses().arguments || when.uses().tool);
+    rule.tools.is_empty() && !rule.names_non_tools() && rule.annotations == Default::default() && !needs_tool
 }
 
-/// The ways to write what is asked for. A rule that denies speaks of it if one of them fits, one that allows if all do.
+/// The spellings of a subject. A deny rule covers it if one of them matches, an allow rule if all of them match.
 struct SubjectSpellings<'a> {
     written: Cow<'a, str>,
-    /// A URI with its escapes and dots resolved, where that is another text.
+    /// The URI with escapes and dot segments resolved, if it differs.
     resolved: Option<String>,
 }
 
@@ -215,18 +215,18 @@ impl<'a> SubjectSpellings<'a> {
             Subject::Method(_) => &rule.methods,
         };
         if patterns.is_empty() {
-            // A method passes only where it is named.
-            let may =
+            // An allow rule must name a method to cover it.
+            let is_relevant =
                 rule.then == Verdict::Deny || (rule.then == Verdict::Allow && !matches!(subject, Subject::Method(_)));
-            return upstream && may && is_general(rule);
+            return upstream && is_relevant && is_general(rule);
         }
-        let mut fit =
-            std::iter::once(&*self.written).chain(self.resolved.as_deref()).map(|form| patterns.matches(form));
-        if rule.then == Verdict::Allow { fit.all(|fits| fits) } else { fit.any(|fits| fits) }
+        let mut matches =
+            std::iter::once(&*self.written).chain(self.resolved.as_deref()).map(|spelling| patterns.matches(spelling));
+        if rule.then == Verdict::Allow { matches.all(|matched| matched) } else { matches.any(|matched| matched) }
     }
 }
 
-/// Schemes are compared without regard to case (RFC 3986 section 3.1).
+/// Converts the scheme to lower case, because schemes are case-insensitive (RFC 3986 section 3.1).
 fn lower_scheme(uri: &str) -> Cow<'_, str> {
     match uri.split_once(':') {
         Some((scheme, rest)) if scheme.bytes().any(|b| b.is_ascii_uppercase()) => {
@@ -236,14 +236,17 @@ fn lower_scheme(uri: &str) -> Cow<'_, str> {
     }
 }
 
-/// With escapes decoded, backslashes as slashes, and `.` and `..` taken (RFC 3986 section 6.2.2): what a server may read.
+/// Resolves escapes, backslashes, `.` and `..` in a URI (RFC 3986 section 6.2.2), as a server may do.
 fn resolve_uri(uri: &str) -> String {
     let bytes = uri.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let escape = uri.get(at + 1..at + 3).filter(|_| byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        at += if escape.is_some() { 3 } else { 1 };
+    let mut position = 0;
+    while let Some(&byte) = bytes.get(position) {
+        let escape = uri
+            .get(position + 1..position + 3)
+            .filter(|_| byte == b'%')
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        position += if escape.is_some() { 3 } else { 1 };
         plain.push(match escape.unwrap_or(byte) {
             b'\\' => b'/',
             byte => byte,

@@ -1,5 +1,5 @@
-//! Terms of two reviews, compared and joined. What is stricter lets fewer people decide, asks more of them, or gives
-//! more time to take a decision back; when a change expires and how its caller waits is neither.
+//! Compares and combines the terms of two reviews. Stricter terms let fewer people decide, require more of them, or
+//! give more time to withdraw a decision. Expiry and how the caller waits do not count.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use crate::{
     principal::Role,
 };
 
-/// The stricter of each, where it is open which of two rules is the one to follow. Whom of several reviewers both would
-/// ask for cannot be guessed: the first's are asked, where it asks for any. How the caller waits is the first's.
+/// Combines the stricter of each term, if it is unclear which of two rules applies. Two lists of reviewers cannot be
+/// combined: the first is used, if it has any. How the caller waits comes from the first too.
 #[must_use]
 pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
     let reviewers = if first.reviewers.is_empty() { &second.reviewers } else { &first.reviewers };
@@ -30,23 +30,23 @@ pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
     }
 }
 
-/// In what `new` lets pass what `old` does not, for people: `quorum 2` and `quorum 1`.
+/// Returns how `new` is looser than `old`, as pairs of texts for people: `quorum 2` and `quorum 1`.
 #[must_use]
 pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
-    // A term that is added is to be judged below, or to stand with those of the second line, which loosen nothing.
+    // A new term must be compared below, or listed in the second line, whose terms do not loosen.
     #[rustfmt::skip]
     let Terms {
         reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, undo_for: _,
         expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
     } = new;
-    let mut found = Vec::new();
-    let mut note = |is: bool, from: String, to: String| {
-        if is {
-            found.push((from, to));
+    let mut differences = Vec::new();
+    let mut note = |is_looser: bool, from: String, to: String| {
+        if is_looser {
+            differences.push((from, to));
         }
     };
     let names = |terms: &Terms| match terms.reviewers.as_slice() {
-        [] => "reviewers: anybody".to_owned(),
+        [] => "reviewers: anyone".to_owned(),
         some => format!("reviewers: {}", some.join(", ")),
     };
     note(!narrows_reviewers(old, new), names(old), names(new));
@@ -54,7 +54,7 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     let edits = |terms: &Terms| match terms.edit {
         Editing::Allowed => "edits".to_owned(),
-        Editing::Other => "edits that somebody else approves".to_owned(),
+        Editing::Other => "edits that another reviewer approves".to_owned(),
         Editing::Forbidden => "no edits".to_owned(),
     };
     note(new.edit < old.edit, edits(old), edits(new));
@@ -62,17 +62,19 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     note(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
     note(new.undo_for < old.undo_for, undo(old), undo(new));
-    found
+    differences
 }
 
-/// Whether nobody may decide by `new` who may not by `old`. Groups are taken for strangers to each other and to roles.
+/// Returns `true` if `new` admits no reviewer that `old` excludes. Groups are assumed to share no members with each
+/// other or with roles.
 fn narrows_reviewers(old: &Terms, new: &Terms) -> bool {
-    fn asked(terms: &Terms) -> Option<BTreeSet<&str>> {
-        // Whoever may decide at all is a reviewer or more.
-        let all = terms.reviewers.is_empty() || terms.reviewers.iter().any(|asked| asked == Role::Reviewer.as_str());
-        (!all).then(|| terms.reviewers.iter().map(String::as_str).collect())
+    fn restricted_to(terms: &Terms) -> Option<BTreeSet<&str>> {
+        // Every principal who may decide is a reviewer or more.
+        let is_unrestricted =
+            terms.reviewers.is_empty() || terms.reviewers.iter().any(|name| name == Role::Reviewer.as_str());
+        (!is_unrestricted).then(|| terms.reviewers.iter().map(String::as_str).collect())
     }
-    match (asked(old), asked(new)) {
+    match (restricted_to(old), restricted_to(new)) {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(old), Some(new)) => new.is_subset(&old),

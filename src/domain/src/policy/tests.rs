@@ -158,7 +158,7 @@ fn call_independent_decision_is_fixed() {
 fn failed_condition_never_loosens_verdict() {
     use Verdict as V;
     let tool = tool(false);
-    // (what the rule says, what comes after it, the verdict)
+    // (verdict of the rule, verdict of the next rule, expected verdict)
     for (then, after, expected) in [
         (V::Allow, V::Allow, V::Review),
         (V::Allow, V::Review, V::Review),
@@ -214,7 +214,7 @@ fn condition_budget_bounds_hostile_arguments() {
         assert_eq!(&*decision.reason, "r: its condition would take too long", "{condition}");
         assert_eq!(decision.verdict, Verdict::Deny);
     }
-    // And what is honest is not held up.
+    // Honest conditions are not affected.
     for condition in ["arguments.a.all(x, x == 1)", "arguments.s.size() == 500000", "arguments.a.size() == 2000"] {
         let decision = ask(&policy_of(condition), &tool(false), &arguments);
         assert_eq!(&*decision.reason, "r says deny", "{condition}");
@@ -258,7 +258,7 @@ fn tool_denied_for_all_calls_is_not_listed() {
     assert_eq!(denied_to(vec![agents()]), [true, false]);
     assert_eq!(denied_to(vec![Rule { principals: globs("ci-*"), ..deny() }]), [true, true]);
     assert_eq!(denied_to(vec![Rule { when: when("principal.role == 'agent'"), ..deny() }]), [true, false]);
-    // Some calls may go through.
+    // Some calls may be allowed.
     assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }]), [false, false]);
     assert_eq!(denied_to(vec![Rule { when: when("session.transport == 'http'"), ..deny() }]), [false, false]);
     assert_eq!(
@@ -290,7 +290,7 @@ fn invalid_expressions_fail_to_compile() {
     }
     assert_eq!(refused("true &&\n  || 1").line, 2);
     assert!(refused(&format!("true{}", " || true".repeat(1000))).message.contains("4096"));
-    // Nesting beyond any honest expression is refused and ends nothing.
+    // Excessive nesting is refused and does not end the process.
     assert!(Condition::compile(&format!("{}true{}", "(".repeat(1500), ")".repeat(1500))).is_err());
     for good in [
         "has(arguments.x) && arguments.x > 1.5",

@@ -1,4 +1,4 @@
-//! Arguments of a call as the values that conditions look at: bounded, and never anything else than what was sent.
+//! Converts the arguments of a call to CEL values: bounded, and rejected if they are ambiguous.
 
 use std::{
     cell::Cell,
@@ -17,24 +17,26 @@ use countersign_protocol::{
     json::{Token, tokens},
 };
 
-/// Bytes of arguments that conditions look at.
+/// The most bytes of arguments that conditions read.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Values in them.
+/// The most values in them.
 pub const MAX_VALUES: usize = 20_000;
-/// A double tells apart numbers of so many digits.
+/// The number of decimal digits that a double can distinguish.
 const MAX_DIGITS: usize = 17;
 
+/// Parses the arguments of a call.
+///
 /// # Errors
-/// Arguments that a condition could misread: whole numbers beyond 64 bits, numbers with more digits than a double
-/// holds, a key that stands twice in one object (in another case, too), or too many of everything.
+/// Arguments that a condition could misread: integers beyond 64 bits, numbers with more digits than a double holds,
+/// duplicate keys (ignoring case), or too large arguments.
 pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
     arguments_within(raw.get(), MAX_BYTES, MAX_VALUES)
 }
 
-/// As [`arguments`], with other bounds: bytes of the JSON text, and values in it.
+/// Like [`arguments`], with other limits: bytes of the JSON text, and number of values.
 ///
 /// # Errors
-/// As [`arguments`].
+/// The errors of [`arguments`].
 pub fn arguments_within(text: &str, bytes: usize, values: usize) -> Result<Value, ConditionFault> {
     if text.len() > bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
@@ -53,7 +55,7 @@ pub fn arguments_within(text: &str, bytes: usize, values: usize) -> Result<Value
     })
 }
 
-/// The text is JSON.
+/// Checks the numbers of a text that is known to be JSON.
 fn numbers_are_exact(text: &str) -> bool {
     tokens(text).all(|token| match token {
         Token::Scalar(scalar) => matches!(scalar, "true" | "false" | "null") || is_exact(scalar),
@@ -140,12 +142,12 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
         let mut seen: HashSet<String> = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             let value = map.next_value_seed(self.reborrow())?;
-            // The one who decides and the one who runs might take different ones; some readers disregard case.
+            // The condition and the provider could read different values; some parsers ignore case.
             if !seen.insert(key.chars().map(fold_case).collect()) {
                 return Err(A::Error::custom("two keys differ in case only"));
             }
             if entries.insert(Key::String(Arc::new(key)), value).is_some() {
-                return Err(A::Error::custom("a key is given twice"));
+                return Err(A::Error::custom("a key is duplicated"));
             }
         }
         Ok(Value::Map(cel::objects::Map { map: Arc::new(entries) }))

@@ -1,6 +1,6 @@
-//! What a server asks of a person, as that person is to read it: who asks, and that it is not Countersign; hidden characters
-//! made visible; where a page would lead; and what looks like a credential marked as such
-//! (2025-11-25/client/elicitation, "Security Considerations": servers must not ask for those in a form).
+//! Presents a server's question safely to a person: names the server, escapes hidden characters, shows where a URL
+//! leads, and marks requests for credentials (2025-11-25/client/elicitation, "Security Considerations": servers must
+//! not ask for credentials in a form).
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use countersign_protocol::{
     json::{MemberEdit, edit, member, members, string},
 };
 
-/// Words that are a credential wherever they stand, in a text without blanks and signs.
+/// Substrings that indicate a credential in any text, after removing blanks and punctuation.
 const CREDENTIAL_SUBSTRINGS: [&str; 34] = [
     "password",
     "passwd",
@@ -51,16 +51,16 @@ const CREDENTIAL_SUBSTRINGS: [&str; 34] = [
     "socialsecurity",
     "accountnumber",
 ];
-/// Words that are one as the name of a field.
+/// Words that indicate a credential in the name of a field.
 const CREDENTIAL_WORDS: [&str; 19] = [
     "token", "secret", "pin", "otp", "totp", "mfa", "2fa", "cvv", "cvc", "cvv2", "ssn", "iban", "pwd", "pass", "jwt",
     "cookie", "bearer", "key", "mnemonic",
 ];
-/// Fields that are named in a message.
+/// The most fields that a message names.
 const MAX_NAMED_FIELDS: usize = 8;
 
-/// The `params` of a question of that server as a client of that revision gets them: with who asks, in words that it knows.
-/// `elicitation` as in [`adapt_params`].
+/// Returns the `params` of a question for a client of that revision, including the name of the server. `elicitation` is
+/// described at [`adapt_params`].
 #[must_use]
 pub fn params_for_client(
     server: &str,
@@ -72,40 +72,40 @@ pub fn params_for_client(
     adapt_params(method, attribute_params(server, method, params).as_deref(), client, elicitation)
 }
 
-/// The `params` of a question of that server with who asks; as they are for other questions than of people.
+/// Adds the name of the server to the `params` of a question. Requests that are not shown to a person are unchanged.
 #[must_use]
 pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>) -> Option<Cow<'a, str>> {
     let params = params?;
     if method != ELICITATION {
         return Some(params.into());
     }
-    let said = member(params, "message").and_then(string).unwrap_or_default();
+    let message_text = member(params, "message").and_then(string).unwrap_or_default();
     let server = escape_hidden(server);
     if is_url_elicitation(method, Some(params)) {
         let url = checked_url(params).unwrap_or_default();
         let host = Url::parse(&url).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
         let message = format!(
             "The server \"{server}\" asks you to open a page at {host}. Not Countersign: {}",
-            escape_hidden(&said)
+            escape_hidden(&message_text)
         );
         let (message, url) = (Value::from(message).to_string(), Value::from(url).to_string());
         return Some(edit(params, &[("message", MemberEdit::Set(&message)), ("url", MemberEdit::Set(&url))]).into());
     }
-    let mut message = format!("The server \"{server}\" asks, not Countersign: {}", escape_hidden(&said));
+    let mut message = format!("The server \"{server}\" asks, not Countersign: {}", escape_hidden(&message_text));
     let (schema, fields) = match member(params, "requestedSchema") {
         Some(schema) => mark_credentials(schema),
         None => (None, Vec::new()),
     };
-    if !fields.is_empty() || mentions_credential(&said) {
-        let which = fields
+    if !fields.is_empty() || mentions_credential(&message_text) {
+        let field_list = fields
             .iter()
             .take(MAX_NAMED_FIELDS)
             .map(|field| escape_hidden(field).into_owned())
             .collect::<Vec<_>>()
             .join(", ");
-        let which = if which.is_empty() { String::new() } else { format!(" ({which})") };
+        let field_list = if field_list.is_empty() { String::new() } else { format!(" ({field_list})") };
         message.push_str(&format!(
-            "\n\nCareful: this looks like a request for a credential{which}. A server should never ask for one in a form."
+            "\n\nCareful: this looks like a request for a credential{field_list}. A server should never ask for one in a form."
         ));
     }
     let message = Value::from(message).to_string();
@@ -116,7 +116,8 @@ pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>)
     Some(edit(params, &edits).into())
 }
 
-/// All questions of an `inputRequests`, as JSON; `None` where none is of a person.
+/// Adds the name of the server to all questions of an `inputRequests` object. Returns `None` if none is shown to a
+/// person.
 #[must_use]
 pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
     let mut changed: Vec<(Cow<'_, str>, String)> = Vec::new();
@@ -134,10 +135,10 @@ pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
     (!edits.is_empty()).then(|| edit(requests, &edits))
 }
 
-/// Where a question would lead a person, in ASCII.
+/// Returns the URL that a question would open, in ASCII.
 ///
 /// # Errors
-/// What is wrong with its `url`.
+/// The problem of its `url`.
 pub fn checked_url(params: &str) -> Result<String, &'static str> {
     let text = member(params, "url").and_then(string).ok_or("it has no `url`")?;
     if text.chars().any(|c| is_hidden(c) || c.is_whitespace() || c == '\\') {
@@ -153,7 +154,7 @@ pub fn checked_url(params: &str) -> Result<String, &'static str> {
     if url.host_str().is_none_or(str::is_empty) {
         return Err("its `url` names no host");
     }
-    // A host in other letters is shown, and opened, as it is spelled in the network.
+    // Internationalized hosts are shown and opened in their ASCII form.
     Ok(if text.is_ascii() { text.into_owned() } else { url.into() })
 }
 
@@ -162,18 +163,19 @@ fn authority(url: &str) -> &str {
     rest.split(['/', '?', '#']).next().unwrap_or_default()
 }
 
-/// The form with its suspicious fields marked and nothing hidden in it, where it is another then; and those fields.
+/// Marks suspicious fields of a form and escapes hidden characters. Returns the new form, if it differs, and the names
+/// of those fields.
 fn mark_credentials(schema: &str) -> (Option<String>, Vec<String>) {
-    let shown = escape_hidden_strings(schema);
-    let text = shown.as_deref().unwrap_or(schema);
-    let Some(properties) = member(text, "properties") else { return (shown, Vec::new()) };
+    let escaped = escape_hidden_strings(schema);
+    let text = escaped.as_deref().unwrap_or(schema);
+    let Some(properties) = member(text, "properties") else { return (escaped, Vec::new()) };
     let mut fields = Vec::new();
     let mut changed: Vec<(Cow<'_, str>, String)> = Vec::new();
     for property in members(properties) {
-        let said = |key: &str| member(property.value, key).and_then(string).unwrap_or_default();
-        let (title, format) = (said("title"), said("format"));
+        let member_text = |key: &str| member(property.value, key).and_then(string).unwrap_or_default();
+        let (title, format) = (member_text("title"), member_text("format"));
         let suspicious = [&*property.key, &*title, &*format].iter().any(|name| is_credential(name))
-            || mentions_credential(&said("description"));
+            || mentions_credential(&member_text("description"));
         if suspicious {
             let name = if title.is_empty() { property.key.as_ref() } else { &title };
             let title = Value::from(format!("{name} (looks like a credential)")).to_string();
@@ -182,15 +184,15 @@ fn mark_credentials(schema: &str) -> (Option<String>, Vec<String>) {
         }
     }
     if changed.is_empty() {
-        return (shown, fields);
+        return (escaped, fields);
     }
     let edits: Vec<_> = changed.iter().map(|(key, value)| (key.as_ref(), MemberEdit::Set(value.as_str()))).collect();
     let properties = edit(properties, &edits);
     (Some(edit(text, &[("properties", MemberEdit::Set(&properties))])), fields)
 }
 
-/// With every hidden character in its texts made visible; `None` where there is none. The names of fields stay: answers
-/// are known by them.
+/// Escapes every hidden character in the texts of a form; `None` if there is none. Field names are unchanged, because
+/// answers refer to them.
 fn escape_hidden_strings(schema: &str) -> Option<String> {
     if schema.is_ascii() && !schema.contains("\\u") {
         return None;
@@ -198,8 +200,8 @@ fn escape_hidden_strings(schema: &str) -> Option<String> {
     fn show(value: &mut Value, changed: &mut bool) {
         match value {
             Value::String(text) => {
-                if let Cow::Owned(shown) = escape_hidden(text) {
-                    *text = shown;
+                if let Cow::Owned(escaped) = escape_hidden(text) {
+                    *text = escaped;
                     *changed = true;
                 }
             }
@@ -222,7 +224,7 @@ fn mentions_credential(text: &str) -> bool {
     CREDENTIAL_SUBSTRINGS.iter().any(|word| plain.contains(word))
 }
 
-/// Whether a field of that name, title or format asks for a credential.
+/// Returns `true` if a field with that name, title or format asks for a credential.
 fn is_credential(name: &str) -> bool {
     if mentions_credential(name) {
         return true;

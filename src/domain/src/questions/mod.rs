@@ -1,5 +1,5 @@
-//! What servers ask clients: elicitation, sampling, roots. Which client may be asked what, and in which words
-//! (2025-11-25/client/*, 2026-07-28/client/*).
+//! Requests from servers to clients: elicitation, sampling and roots. Checks which client supports which request, and
+//! adapts them to the client's revision (2025-11-25/client/*, 2026-07-28/client/*).
 
 pub mod elicitation;
 
@@ -19,26 +19,32 @@ pub const ROOTS: &str = "roots/list";
 const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 
-/// Whether the question asks a person to open a URL.
+/// Returns `true` if the request asks a person to open a URL.
 #[must_use]
 pub fn is_url_elicitation(method: &str, params: Option<&str>) -> bool {
     method == ELICITATION && params.and_then(|p| member(p, "mode")).and_then(string).is_some_and(|mode| mode == "url")
 }
 
+/// Checks that the client supports a request.
+///
 /// # Errors
-/// What the upstream is told of a question that this client cannot be asked.
-pub fn check_capabilities(can: &ClientCapabilities, method: &str, params: Option<&str>) -> Result<(), RpcError> {
+/// The error for the upstream if it does not.
+pub fn check_capabilities(
+    capabilities: &ClientCapabilities,
+    method: &str,
+    params: Option<&str>,
+) -> Result<(), RpcError> {
     let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
     let undeclared = |what: &str| Err(RpcError::new(METHOD_NOT_FOUND, format!("the client does not offer {what}")));
     match method {
-        ELICITATION if !can.elicitation_form && !can.elicitation_url => undeclared("elicitation"),
+        ELICITATION if !capabilities.elicitation_form && !capabilities.elicitation_url => undeclared("elicitation"),
         ELICITATION => {
             let url = is_url_elicitation(method, params);
-            if if url { can.elicitation_url } else { can.elicitation_form } {
-                // Nobody is sent anywhere but to a page of the web.
+            if if url { capabilities.elicitation_url } else { capabilities.elicitation_form } {
+                // Only web pages may be opened.
                 return match url.then(|| elicitation::checked_url(params.unwrap_or("{}"))) {
                     Some(Err(why)) => {
-                        Err(RpcError::new(INVALID_PARAMS, format!("the client is not asked this: {why}")))
+                        Err(RpcError::new(INVALID_PARAMS, format!("the request was not sent to the client: {why}")))
                     }
                     _ => Ok(()),
                 };
@@ -46,21 +52,21 @@ pub fn check_capabilities(can: &ClientCapabilities, method: &str, params: Option
             let mode = if url { "url" } else { "form" };
             Err(RpcError::new(INVALID_PARAMS, format!("the client does not offer elicitation in {mode} mode")))
         }
-        SAMPLING if !can.sampling => undeclared("sampling"),
-        SAMPLING if !can.sampling_tools && (has("tools") || has("toolChoice")) => {
+        SAMPLING if !capabilities.sampling => undeclared("sampling"),
+        SAMPLING if !capabilities.sampling_tools && (has("tools") || has("toolChoice")) => {
             Err(RpcError::new(INVALID_PARAMS, "the client does not offer sampling with tools"))
         }
-        ROOTS if !can.roots => undeclared("roots"),
+        ROOTS if !capabilities.roots => undeclared("roots"),
         SAMPLING | ROOTS => Ok(()),
         other => {
-            let shown: String = other.chars().take(128).collect();
-            Err(RpcError::new(METHOD_NOT_FOUND, format!("no client can be asked {shown}")))
+            let shortened: String = other.chars().take(128).collect();
+            Err(RpcError::new(METHOD_NOT_FOUND, format!("no client can be asked {shortened}")))
         }
     }
 }
 
-/// The capability, as `requiredCapabilities` has it, that a client lacks which declared these and is asked that; `None` for
-/// what it lacks nothing for, or what no client can be asked.
+/// Returns the capability that the client lacks for a request, in the form of `requiredCapabilities`. Returns `None` if
+/// it lacks none, or if no client can receive the request.
 #[must_use]
 pub fn lacking(declared: &ClientCapabilities, method: &str, params: Option<&str>) -> Option<Value> {
     let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
@@ -78,15 +84,15 @@ pub fn lacking(declared: &ClientCapabilities, method: &str, params: Option<&str>
     }
 }
 
-/// A question's `params` as a client of that revision knows them. `elicitation` is the id that a question with a URL gets
-/// where the client wants one and the upstream gave none.
+/// Adapts the `params` of a request to the client's revision. `elicitation` is the id for a URL request without one, if
+/// the client requires it.
 #[must_use]
 pub fn adapt_params(method: &str, params: Option<&str>, client: Revision, elicitation: Option<&str>) -> Option<String> {
     let params = params?;
     let id = elicitation.map(|id| Value::from(id).to_string());
     let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
     if client.era() == Era::Modern {
-        // Tasks of the handshake era, and the ids of its URLs.
+        // Tasks and URL ids exist only in the handshake era.
         edits.push(("task", MemberEdit::Drop));
         if method == ELICITATION {
             edits.push(("elicitationId", MemberEdit::Drop));

@@ -1,8 +1,7 @@
-//! What an event of the feed is about, which webhooks want it, and what of it goes out.
+//! The subject of a feed event, the webhooks that want it, and the JSON that is sent.
 //!
-//! Events of changes are durable in the feed. The others (`rule.*`, `provider.*`, `config.*`, `webhook.*`) are told only
-//! to who listens at that moment: a webhook keeps those that it hears, and what happens while the gateway is down is
-//! nobody's news.
+//! Events of changes are durable in the feed. Other events (`rule.*`, `provider.*`, `config.*`, `webhook.*`) reach only
+//! current subscribers: a webhook stores those that it receives, and misses those that occur while the gateway is down.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::Deserialize;
@@ -10,7 +9,7 @@ use serde_json::Value;
 
 use crate::changes::ChangeState;
 
-/// Every type that can be sent.
+/// All event types that can be sent.
 pub const EVENT_TYPES: [&str; 32] = [
     "change.created",
     "change.voted",
@@ -46,22 +45,22 @@ pub const EVENT_TYPES: [&str; 32] = [
     "webhook.recovered",
 ];
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFacts {
-    /// What goes out in order: the id of a change or of a standing rule, or words for something else.
+    /// The ordering key of deliveries: the id of a change or of a standing rule, or a text for other events.
     pub subject: String,
     pub server: Option<String>,
-    /// As clients see them.
+    /// The tool names that clients see.
     pub tools: Vec<String>,
-    /// Of a change.
+    /// The state of the change, if it is about one.
     pub state: Option<ChangeState>,
-    /// The webhook that it is about.
+    /// The webhook that the event is about.
     pub webhook: Option<String>,
 }
 
 impl EventFacts {
-    /// Of an event's JSON; one that nothing is known of has no facts.
+    /// Parses the JSON of an event. An unknown event has no facts.
     #[must_use]
     pub fn from_json(json: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
@@ -100,7 +99,7 @@ impl EventFacts {
     }
 }
 
-/// What of an event may leave the gateway: not the arguments that a standing rule holds.
+/// Returns the JSON of an event without the arguments of a standing rule, which must not leave the gateway.
 #[must_use]
 pub fn outgoing_json(json: &[u8]) -> String {
     let text = String::from_utf8_lossy(json).into_owned();
@@ -114,18 +113,18 @@ pub fn outgoing_json(json: &[u8]) -> String {
     }
 }
 
-/// Whether a pattern matches any type at all.
+/// Returns `true` if a pattern matches at least one event type.
 #[must_use]
 pub fn matches_any_type(pattern: &str) -> bool {
     let all = glob_set(&[pattern.to_owned()]);
     EVENT_TYPES.iter().any(|kind| all.is_match(kind))
 }
 
-/// All of these patterns in one set.
+/// Compiles all patterns into one set.
 #[must_use]
 pub fn glob_set(patterns: &[String]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
-    // The configuration was checked for what is no pattern.
+    // Invalid patterns were rejected with the configuration.
     patterns.iter().filter_map(|pattern| Glob::new(pattern).ok()).for_each(|glob| {
         set.add(glob);
     });

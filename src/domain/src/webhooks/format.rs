@@ -1,13 +1,12 @@
-//! What goes out: the event as it is in the feed, or a message for a chat that is made of it.
+//! Formats of deliveries: the event of the feed, or a chat message that is made from it.
 //!
 //! To add a format:
 //! 1. Add its line to `formats!` below; the configuration takes its name from there.
-//! 2. Say in [`ExportFormat::content_type`] and [`ExportFormat::format.render_body`] how it is sent; the compiler asks for both.
-//! 3. Escape what an agent wrote as that chat has it, and cut what is too long for it. The compiler asks for its marks in
-//!    `agent_text_is_escaped_in_every_format` and for its bound in
-//!    `messages_stay_within_chat_limits`.
-//! 4. Name it in the comment on `format` in `config/countersign.yaml` and in `docs/webhooks.md`:
-//!    `each_format_is_documented`.
+//! 2. Define its type and body in [`Format::content_type`] and [`Format::render_body`]; the compiler requires both.
+//! 3. Escape and truncate text written by others as the chat requires. The compiler requires its markup in
+//!    `agent_text_is_escaped_in_every_format` and its limit in `messages_stay_within_chat_limits`.
+//! 4. Name it in the comment on `format` in `config/countersign.yaml` and in `docs/webhooks.md`;
+//!    `each_format_is_documented` checks that.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -17,12 +16,12 @@ use crate::webhooks::summary::{details, headline};
 
 macro_rules! formats {
     ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
-        /// For whom a delivery is made.
+        /// The format of a delivery.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Format { $($(#[$doc])* $variant,)* }
 
         impl Format {
-            /// As the configuration has them.
+            /// The names in the configuration.
             pub const NAMES: [(&'static str, Self); [$($name),*].len()] = [$(($name, Self::$variant),)*];
 
             #[must_use]
@@ -34,11 +33,11 @@ macro_rules! formats {
 }
 
 formats! {
-    /// The feed's event with a `link`, or a template of JSON.
+    /// The event of the feed with a `link`, or a JSON template.
     Json = "json";
     /// An incoming webhook of Slack.
     Slack = "slack";
-    /// A workflow of Microsoft Teams that takes adaptive cards.
+    /// A Microsoft Teams workflow that accepts adaptive cards.
     Teams = "teams";
     /// A webhook of a Discord channel.
     Discord = "discord";
@@ -55,7 +54,7 @@ impl Format {
         }
     }
 
-    /// The body for one event: its JSON as it is in the feed, and the link to its change.
+    /// Renders the body for an event, given as JSON of the feed, and the link to its change.
     #[must_use]
     pub fn render_body(self, event: &str, link: &str, template: Option<&MessageTemplate>) -> Bytes {
         if self == Self::Json && template.is_none() {
@@ -81,21 +80,22 @@ impl Format {
     }
 }
 
-/// The event's own bytes, with one more member.
+/// Adds a member to the event's JSON without changing the rest.
 fn add_link(event: &str, link: &str) -> String {
     match event.trim_end().strip_suffix('}') {
-        Some(open) => format!("{open},\"link\":{}}}", Value::from(link)),
+        Some(without_brace) => format!("{without_brace},\"link\":{}}}", Value::from(link)),
         None => event.to_owned(),
     }
 }
 
-/// Slack reads `<…>` as links and mentions, in every kind of text (api.slack.com, "Formatting text for app surfaces").
+/// Escapes text for Slack, which treats `<…>` as links and mentions in all texts (api.slack.com, "Formatting text for
+/// app surfaces").
 fn escape_slack(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Block Kit; what others wrote stands in plain text, or where nothing is made a link by itself (`verbatim`). A text of a
-/// section or a context has at most 3000 characters, and one that is longer fails the whole message
+/// Renders a Block Kit message. Text written by others is plain text, or `verbatim`, which disables automatic links.
+/// The text of a section or context has at most 3000 characters, and a longer one fails the whole message
 /// (docs.slack.dev/reference/block-kit, "Section block", "Text object").
 fn slack(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Value {
     const MAX_UNITS: usize = 2900;
@@ -110,7 +110,7 @@ fn slack(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Val
         }
         None => vec![json!({ "type": "section", "text": plain(&headline) })],
     };
-    // An empty text is refused, too.
+    // Slack also rejects an empty text.
     if template.is_none() && !details.is_empty() {
         blocks.push(json!({ "type": "context", "elements": [plain(&details)] }));
     }
@@ -128,7 +128,7 @@ fn button_label(values: &TemplateValues<'_>) -> &'static str {
     if values.get("type").starts_with("change.") { "Open the change" } else { "Open the dashboard" }
 }
 
-/// An adaptive card; its text runs know no markup (adaptivecards.io, "TextRun"). A message has at most 28 KB
+/// Renders an adaptive card, whose text runs have no markup (adaptivecards.io, "TextRun"). A message has at most 28 KB
 /// (learn.microsoft.com, "Format cards in Microsoft Teams" and "Limits and specifications").
 fn teams(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Value {
     let line = |text: String, bold: bool| {
@@ -137,7 +137,7 @@ fn teams(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Val
     };
     let body: Vec<Value> = match template {
         Some(template) => {
-            // A character takes 4 bytes at most, or 6 as JSON has it.
+            // A character takes at most 4 bytes, or 6 in JSON.
             let text = truncate(&template.fill(values, defang_urls), 3000);
             text.lines().take(50).map(|text| line(text.to_owned(), false)).collect()
         }
@@ -162,7 +162,7 @@ fn teams(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Val
     })
 }
 
-/// Discord's markdown, with every mark of it escaped in what others wrote.
+/// Escapes all markdown characters of Discord in text written by others.
 fn escape_discord(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for c in defang_urls(text).chars() {
@@ -174,14 +174,14 @@ fn escape_discord(text: &str) -> String {
     out
 }
 
-/// `allowed_mentions` without any: whatever stands in it, nobody is called. At most 2000 characters
+/// Renders a message with empty `allowed_mentions`, so that it never notifies anyone. At most 2000 characters
 /// (docs.discord.com, "Webhook resource", "Execute webhook").
 fn discord(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Value {
-    /// Links get no pictures (`SUPPRESS_EMBEDS`).
+    /// Disables link previews (`SUPPRESS_EMBEDS`).
     const NO_EMBEDS: u32 = 1 << 2;
     let text = match template {
         Some(template) => truncate(&template.fill(values, escape_discord), 1900),
-        // What is cut is what comes before the link, and never within what is bold.
+        // The parts before the link are truncated, never the markup around the headline.
         None => {
             let (headline, details) = (
                 escape_within(&headline(values), 900, escape_discord),
@@ -194,42 +194,42 @@ fn discord(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> V
     json!({ "content": text, "allowed_mentions": { "parse": [] }, "flags": NO_EMBEDS })
 }
 
-/// For a message of unknown kind: what chats read as marks, mentions and links becomes signs that look the same and mean
-/// nothing to them. Which chat reads it is not known, so no chat's own escapes would do.
+/// Replaces characters that chats use for markup, mentions and links by lookalikes. The JSON format may be sent to any
+/// chat, so no chat's own escapes would be right.
 fn neutralize_markup(text: &str) -> String {
     defang_urls(text).replace('<', "\u{ff1c}").replace('>', "\u{ff1e}").replace('@', "\u{ff20}")
 }
 
-/// Addresses that no chat makes a link of by itself.
+/// Changes URLs so that no chat turns them into links.
 fn defang_urls(text: &str) -> String {
     text.replace("://", "[:]//").replace("www.", "www[.]")
 }
 
-/// As chats count: in units of UTF-16, which is never less than characters.
-fn truncate(text: &str, most: usize) -> String {
-    escape_within(text, most, str::to_owned)
+/// Truncates a text to a number of UTF-16 code units, as chats count.
+fn truncate(text: &str, max_units: usize) -> String {
+    escape_within(text, max_units, str::to_owned)
 }
 
-/// The text with each character escaped, and as much of it as fits; no escape is cut in two.
-fn escape_within(text: &str, most: usize, escape: impl Fn(&str) -> String) -> String {
+/// Escapes and truncates a text, without splitting an escape.
+fn escape_within(text: &str, max_units: usize, escape: impl Fn(&str) -> String) -> String {
     let units = |text: &str| text.encode_utf16().count();
     let whole = escape(text);
-    if units(&whole) <= most {
+    if units(&whole) <= max_units {
         return whole;
     }
-    let (mut fits, mut beyond) = (0, text.chars().count());
-    // The longest beginning that fits; what it escapes to grows with it.
-    while beyond - fits > 1 {
-        let middle = fits + (beyond - fits) / 2;
-        let beginning: String = text.chars().take(middle).collect();
-        if units(&escape(&beginning)) < most {
+    let (mut fits, mut too_long) = (0, text.chars().count());
+    // Binary search for the longest prefix that fits; escaping preserves the order of lengths.
+    while too_long - fits > 1 {
+        let middle = fits + (too_long - fits) / 2;
+        let prefix: String = text.chars().take(middle).collect();
+        if units(&escape(&prefix)) < max_units {
             fits = middle;
         } else {
-            beyond = middle;
+            too_long = middle;
         }
     }
-    let beginning: String = text.chars().take(fits).collect();
-    format!("{}…", escape(&beginning))
+    let prefix: String = text.chars().take(fits).collect();
+    format!("{}…", escape(&prefix))
 }
 
 #[cfg(test)]
@@ -265,8 +265,8 @@ mod tests {
         assert!(out.starts_with(event().trim_end_matches('}')));
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], "https://gw/#/inbox/chg_1");
         let own = json_body(Format::Json, Some(r#"{"text": "{change.summary}"}"#));
-        let told = "＜!channel＞ ＜https[:]//evil|x＞ ＠everyone [x](https[:]//evil) **b** \",\"y\":\"";
-        assert_eq!(own, json!({ "text": told }));
+        let expected = "＜!channel＞ ＜https[:]//evil|x＞ ＠everyone [x](https[:]//evil) **b** \",\"y\":\"";
+        assert_eq!(own, json!({ "text": expected }));
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
     fn agent_text_is_escaped_in_every_format() {
         for (_, format) in Format::NAMES {
             let marks: &[&str] = match format {
-                // No chat reads these: a program with its secret, and plain text.
+                // These go to programs that hold the secret, or are plain text.
                 Format::Json | Format::Text => &[],
                 Format::Slack => &["<!", "<http"],
                 Format::Teams => &["://evil"],
@@ -341,7 +341,7 @@ mod tests {
                         (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
                     };
                     match format {
-                        // No chat of a known bound reads these.
+                        // These have no known limit.
                         Format::Json | Format::Text => {}
                         Format::Slack => {
                             let (_, slack) = json();

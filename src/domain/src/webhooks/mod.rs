@@ -1,8 +1,8 @@
-//! What an event of the feed says to other machines: what it is about ([`event`]), in which words ([`summary`], [`template`]),
-//! in whose format ([`format`]), and how it is signed ([`sign`]).
+//! Messages about feed events to other systems: their subject ([`event`]), text ([`summary`], [`template`]), format
+//! ([`format`]) and signature ([`sign`]).
 //!
-//! Pure: `countersign_webhooks` stores and sends. What goes out never has a call's arguments or a diff, and what somebody
-//! wrote is escaped for where it goes.
+//! This module is pure; `countersign_webhooks` stores and sends. Messages never contain the arguments of a call or a
+//! diff, and text written by others is escaped for its destination.
 
 pub mod event;
 pub mod format;

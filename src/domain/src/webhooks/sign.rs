@@ -1,5 +1,5 @@
-//! Signatures as Standard Webhooks has them (standardwebhooks.com, specification, "Signature scheme"): HMAC-SHA256 over
-//! the message's id, the attempt's time and the body.
+//! Signatures of Standard Webhooks (standardwebhooks.com, specification, "Signature scheme"): HMAC-SHA256 over the
+//! message id, the timestamp of the attempt and the body.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use ring::hmac;
 const SECRET_PREFIX: &str = "whsec_";
 const KEY_LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// A secret that two sides share. It shows itself to nobody.
+/// A shared secret, which its `Debug` text does not reveal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningKey(Vec<u8>);
 
@@ -20,14 +20,14 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// `whsec_` and the base64 of 24 to 64 bytes.
+    /// Parses `whsec_` followed by the Base64 of 24 to 64 bytes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = STANDARD.decode(text.strip_prefix(SECRET_PREFIX)?).ok()?;
         KEY_LENGTHS.contains(&bytes.len()).then_some(Self(bytes))
     }
 
-    /// `v1,` and the base64 of the signature.
+    /// Returns `v1,` followed by the Base64 of the signature.
     fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.0));
         context.update(format!("{id}.{timestamp}.").as_bytes());
@@ -36,7 +36,7 @@ impl SigningKey {
     }
 }
 
-/// The value of `webhook-signature`: one signature for each key. `id` has no full stop in it.
+/// Returns the value of `webhook-signature` with one signature for each key. `id` must not contain a full stop.
 #[must_use]
 pub fn signature(keys: &[SigningKey], id: &str, timestamp: i64, body: &[u8]) -> String {
     keys.iter().map(|key| key.sign(id, timestamp, body)).collect::<Vec<_>>().join(" ")

@@ -1,11 +1,11 @@
-//! What happened, in words for people: a headline and the details below it.
+//! Texts about events for people: a headline and details.
 
 use serde_json::Value;
 
 use super::template::{TemplateValues, single_line};
 use crate::changes::machine::SYSTEM;
 
-/// A clause on what happened; of a change, what comes before its summary.
+/// Returns a clause about the event. For a change, its summary follows the clause.
 #[must_use]
 pub fn event_clause(values: &TemplateValues<'_>) -> String {
     let (kind, actor, server) = (values.get("type"), values.get("actor"), values.get("server"));
@@ -62,13 +62,13 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
     }
 }
 
-/// Approvals given and asked for, as `1/2`.
+/// Formats the number of approvals, as in `1/2`.
 fn approval_progress(values: &TemplateValues<'_>) -> Option<String> {
-    let (given, asked) = (values.get("change.approvals"), values.get("change.quorum"));
-    (!given.is_empty() && !asked.is_empty()).then(|| format!("{given}/{asked}"))
+    let (given, required) = (values.get("change.approvals"), values.get("change.quorum"));
+    (!given.is_empty() && !required.is_empty()).then(|| format!("{given}/{required}"))
 }
 
-/// What happened to what.
+/// Returns the headline of an event.
 #[must_use]
 pub fn headline(values: &TemplateValues<'_>) -> String {
     match values.get("change.summary") {
@@ -77,15 +77,15 @@ pub fn headline(values: &TemplateValues<'_>) -> String {
     }
 }
 
-/// What else there is to say, on one line; may be empty.
+/// Returns further details on one line; may be empty.
 #[must_use]
 pub fn details(values: &TemplateValues<'_>) -> String {
     let mut parts = Vec::new();
     let (kind, actor) = (values.get("type"), values.get("actor"));
     if kind.starts_with("change.") {
         let (server, tool) = (values.get("change.provider"), values.get("change.tool"));
-        let own = tool.strip_prefix(server.as_str()).and_then(|rest| rest.strip_prefix("__")).unwrap_or(&tool);
-        parts.push(format!("{server} / {own}"));
+        let short_name = tool.strip_prefix(server.as_str()).and_then(|rest| rest.strip_prefix("__")).unwrap_or(&tool);
+        parts.push(format!("{server} / {short_name}"));
         let proposer = values.get("change.proposer");
         if proposer != actor {
             parts.push(format!("proposed by {proposer}"));
@@ -96,7 +96,7 @@ pub fn details(values: &TemplateValues<'_>) -> String {
     if kind == "provider.tools_waiting" {
         parts.push(values.get("tools"));
     }
-    // The first of them; the dashboard has all.
+    // Only the first of each list; the dashboard shows all.
     let labelled = [
         ("comment", values.get("comment")),
         ("comment", values.text("/rule/comment")),
@@ -114,14 +114,14 @@ pub fn details(values: &TemplateValues<'_>) -> String {
 
 fn rule_clause(values: &TemplateValues<'_>) -> String {
     let text = |pointer| values.text(pointer);
-    let who = Some(text("/rule/principal")).filter(|who| !who.is_empty());
-    let with = if text("/rule/argumentsHash").is_empty() { "any arguments" } else { "certain arguments" };
+    let principal = Some(text("/rule/principal")).filter(|principal| !principal.is_empty());
+    let arguments = if text("/rule/argumentsHash").is_empty() { "any arguments" } else { "certain arguments" };
     format!(
-        "{} {} / {} with {with} by {}",
+        "{} {} / {} with {arguments} by {}",
         text("/rule/verdict"),
         text("/rule/provider"),
         text("/rule/tool"),
-        who.as_deref().unwrap_or("everybody")
+        principal.as_deref().unwrap_or("everybody")
     )
 }
 
@@ -132,7 +132,7 @@ fn tools_clause(values: &TemplateValues<'_>) -> String {
     }
 }
 
-/// Names of an array, on one line.
+/// Joins the names of a JSON array on one line.
 #[must_use]
 pub fn join_names(value: &Value) -> String {
     let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);

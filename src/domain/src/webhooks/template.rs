@@ -1,7 +1,7 @@
-//! Templates of messages: text with `{names}` in it, and what the names stand for.
+//! Message templates: text with `{placeholders}` and their values.
 //!
-//! What an agent or a reviewer wrote is somebody else's text: it comes on one line, with hidden characters visible, cut
-//! to a bound, and escaped for where it goes, so that it mentions nobody, links to nothing and ends no string of JSON.
+//! Text written by agents and reviewers is untrusted: it is put on one line, truncated, and escaped for its
+//! destination, with hidden characters made visible. It cannot mention anyone, create links or end a JSON string.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::{
     webhooks::summary,
 };
 
-/// Every name, and where it is in a feed event; those without a place are made.
+/// All placeholders with their JSON pointers in a feed event. Those without a pointer are computed.
 const PLACEHOLDERS: [(&str, &str); 24] = [
     ("type", "/type"),
     ("seq", "/seq"),
@@ -39,23 +39,23 @@ const PLACEHOLDERS: [(&str, &str); 24] = [
     ("change.quorum", "/change/quorum"),
 ];
 
-/// Characters of one value.
+/// The most characters of one value.
 const MAX_VALUE: usize = 500;
-/// Bytes of a template.
+/// The most bytes of a template.
 const MAX_TEMPLATE: usize = 4096;
 
-/// One that was proved: all of its names exist.
+/// A validated template, whose placeholders all exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageTemplate(Vec<TemplatePart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TemplatePart {
     Text(String),
-    /// Its place among [`PLACEHOLDERS`].
+    /// Index into [`PLACEHOLDERS`].
     Placeholder(usize),
 }
 
-/// Why a template cannot be used.
+/// The reason why a template is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("{} is not a known name", quoted(.0))]
@@ -81,7 +81,7 @@ impl TemplateError {
 }
 
 impl MessageTemplate {
-    /// A `{` that no name follows stands for itself.
+    /// Parses a template. A `{` that does not start a placeholder is literal.
     ///
     /// # Errors
     /// See [`TemplateError`].
@@ -92,20 +92,20 @@ impl MessageTemplate {
         let mut pieces = Vec::new();
         let mut rest = text;
         let mut plain = String::new();
-        while let Some((before, from)) = rest.split_once('{') {
+        while let Some((before, after_brace)) = rest.split_once('{') {
             plain.push_str(before);
-            let name = from.split_once('}');
+            let name = after_brace.split_once('}');
             match name {
                 Some((name, after)) if is_name(name) => {
-                    let at = PLACEHOLDERS.iter().position(|(known, _)| *known == name);
-                    let at = at.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
+                    let index = PLACEHOLDERS.iter().position(|(known, _)| *known == name);
+                    let index = index.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
                     pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
-                    pieces.push(TemplatePart::Placeholder(at));
+                    pieces.push(TemplatePart::Placeholder(index));
                     rest = after;
                 }
                 _ => {
                     plain.push('{');
-                    rest = from;
+                    rest = after_brace;
                 }
             }
         }
@@ -119,7 +119,7 @@ impl MessageTemplate {
         Ok(template)
     }
 
-    /// The text with its names filled in, each value as `escape` has it.
+    /// Fills in the placeholders, each value escaped with `escape`.
     #[must_use]
     pub fn fill(&self, values: &TemplateValues<'_>, escape: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
@@ -128,7 +128,7 @@ impl MessageTemplate {
                 TemplatePart::Text(text) => out.push_str(text),
                 TemplatePart::Placeholder(at) => {
                     let name = PLACEHOLDERS.get(*at).map_or("", |(name, _)| name);
-                    // The link is the gateway's own.
+                    // The link is created by the gateway and needs no escaping.
                     if name == "link" { out.push_str(values.link) } else { out.push_str(&escape(&values.get(name))) }
                 }
             }
@@ -141,7 +141,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphabetic() || c == '.')
 }
 
-/// What the names stand for, of one event.
+/// The values of the placeholders for one event.
 #[derive(Clone, Copy, Debug)]
 pub struct TemplateValues<'a> {
     event: &'a Value,
@@ -159,7 +159,7 @@ impl<'a> TemplateValues<'a> {
         self.link
     }
 
-    /// On one line and bounded, but not escaped; empty where the event has no such thing.
+    /// Returns a value, truncated and on one line but not escaped. Empty if the event does not have it.
     #[must_use]
     pub fn get(&self, name: &str) -> String {
         let first = |pointers: &[&str]| {
@@ -182,7 +182,7 @@ impl<'a> TemplateValues<'a> {
         }
     }
 
-    /// What stands at a place of the event, as [`Self::get`] has it.
+    /// Returns the value at a JSON pointer of the event, like [`Self::get`].
     #[must_use]
     pub fn text(&self, pointer: &str) -> String {
         match self.event.pointer(pointer) {
@@ -193,7 +193,7 @@ impl<'a> TemplateValues<'a> {
     }
 }
 
-/// Without line breaks, hidden characters visible, cut to a bound.
+/// Puts a text on one line, escapes hidden characters and truncates it.
 #[must_use]
 pub fn single_line(text: &str) -> String {
     let mut line: String = escape_hidden(text).replace(['\n', '\t'], " ");
@@ -204,7 +204,7 @@ pub fn single_line(text: &str) -> String {
     line
 }
 
-/// As it stands between the quotes of a text in JSON.
+/// Escapes a text for use inside a JSON string.
 #[must_use]
 pub fn escape_json(text: &str) -> String {
     let quoted = Value::from(text).to_string();

@@ -18,7 +18,7 @@ pub fn now() -> u64 {
 pub enum Hold {
     /// It never got past its handshake.
     Handshake,
-    /// Nothing was heard of it since then, by [`people.current_principal`].
+    /// Nothing was heard of it since then, by [`now`].
     Idle(u64),
     /// It has a call in flight, or its place is not to be taken.
     Busy,

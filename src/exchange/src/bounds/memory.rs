@@ -32,7 +32,7 @@ const GRACE: u64 = 1000;
 
 /// Messages that wait for a peer, who may not be reading.
 pub trait Unread: Send + Sync {
-    /// Since when the peer has taken nothing of them, by [`people.current_principal`]; `None` where nothing waits or it is being used just now.
+    /// Since when the peer has taken nothing of them, by [`now`]; `None` where nothing waits or it is being used just now.
     fn since(&self) -> Option<u64>;
 
     /// Ends the connection and drops the messages; `false` where it is being used just now.
@@ -378,7 +378,7 @@ mod tests {
         Weak::<Silent>::new()
     }
 
-    /// The clock of [`people.current_principal`] has gone past its first seconds.
+    /// The clock of [`now`] has gone past its first seconds.
     fn later() -> u64 {
         while now() < 10 {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -79,7 +79,7 @@ struct State {
     replay_bytes: usize,
     /// Handed to the connection, which has not asked for more since.
     handed_bytes: usize,
-    /// When the peer last took something of what waits, or when it began to wait, by [`eviction::people.current_principal`].
+    /// When the peer last took something of what waits, or when it began to wait, by [`eviction::now`].
     since: u64,
     connection: Connection,
     /// The pump is to send a ping.

@@ -60,7 +60,7 @@ pub struct SessionShared {
     pub notes: Arc<SessionNotes>,
     facts: RwLock<Option<Told>>,
     initialized: AtomicBool,
-    /// When its client was last heard of, or read on, by [`eviction::people.current_principal`].
+    /// When its client was last heard of, or read on, by [`eviction::now`].
     last_active: AtomicU64,
     /// The same, without reading.
     last_heard: AtomicU64,

@@ -171,7 +171,7 @@ impl Streams {
         Some((log.reader, watch, log.next - 1))
     }
 
-    /// What came after event `policy.with_sources_of`.
+    /// What came after event `after`.
     pub fn read(&self, stream: u32, reader: u64, after: u64) -> Read {
         let mut state = self.state.lock();
         let Some(log) = state.logs.get_mut(&stream) else { return Read::End };

@@ -1,4 +1,4 @@
-//! A hash of JSON text that loses nothing of it: numbers beyond any machine's and members that stand twice count too.
+//! A lossless hash of JSON text: numbers of any size and duplicate members count too.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use super::text_hash;
 use crate::json::{Token, push_quoted, string, tokens};
 
-/// `sha256:<hex>` of JSON text whose objects are put in order by key. Equal for texts that differ in spacing, escapes
-/// and the order of members only; a member that stands twice counts twice, and numbers count as they are written.
-/// Text that is no JSON is hashed as it is.
+/// Returns `sha256:<hex>` of JSON text whose object members are sorted by key. Texts that differ only in spacing,
+/// escapes and member order have equal hashes. Duplicate members count twice, and numbers count as written. Text that
+/// is not JSON is hashed unchanged.
 #[must_use]
 pub fn canonical_text_hash(text: &str) -> String {
     let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
@@ -17,10 +17,10 @@ pub fn canonical_text_hash(text: &str) -> String {
     text_hash(canonical.as_deref().unwrap_or(text).as_bytes())
 }
 
-/// Nothing for a string that is no Unicode text.
+/// Returns `None` if a string is not valid Unicode.
 fn canonicalize(text: &str) -> Option<String> {
     let mut out = String::with_capacity(text.len());
-    // The members of each container that is open: key, and where it begins in `out`. An array has none.
+    // The members of each open container, as key and start offset in `out`. An array has none.
     let mut open: Vec<Vec<(Cow<'_, str>, usize)>> = Vec::new();
     for token in tokens(text) {
         match token {
@@ -47,21 +47,21 @@ fn canonicalize(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// Puts the members with which `out` ends in order.
+/// Sorts the members that stand at the end of `out`.
 fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
     let Some((_, first)) = members.first().filter(|_| !members.is_sorted_by_key(|(key, _)| key)) else { return };
     let first = *first;
     let end = out.split_off(first);
-    // A comma parts each from the next.
+    // One comma separates each member from the next.
     let ends = members.iter().skip(1).map(|(_, start)| start - 1 - first).chain([end.len()]);
     let mut sorted: Vec<_> = members.iter().zip(ends).map(|((key, start), stop)| (key, start - first..stop)).collect();
-    // Stable, so that what stands twice keeps its order.
+    // A stable sort, so that duplicate members keep their order.
     sorted.sort_by_key(|(key, _)| *key);
-    for (at, (_, place)) in sorted.into_iter().enumerate() {
-        if at > 0 {
+    for (index, (_, range)) in sorted.into_iter().enumerate() {
+        if index > 0 {
             out.push(',');
         }
-        out.push_str(&end[place]);
+        out.push_str(&end[range]);
     }
 }
 

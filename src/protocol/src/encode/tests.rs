@@ -56,7 +56,7 @@ fn encoded_errors_match_error_table() {
             let value: Value = serde_json::from_slice(&super::error(None, &error, revision)).expect("JSON");
             assert_eq!(value["error"]["code"], error.number(revision));
             assert_eq!(value["error"]["data"], error.data());
-            // Never a code that another party may define: 2026-07-28/basic/index, "Error Codes".
+            // Codes that another party may define are never used: 2026-07-28/basic/index, "Error Codes".
             let number = error.number(revision);
             assert!(
                 (-31999..=-31000).contains(&number)
@@ -124,7 +124,7 @@ fn batches_join_messages() {
 }
 
 proptest! {
-    /// What is written is read back as the same message, with the id byte for byte.
+    /// A written message parses back as the same message, with the same bytes in its id.
     #[test]
     fn written_messages_are_read_back(number: i64, name in ".{0,20}", method in ".{0,30}", key in ".{0,10}") {
         let payload = json!({ key: [number, "x"] }).to_string();

@@ -1,4 +1,4 @@
-//! Splits one JSON object into the members of an envelope, and an array into the members of a batch.
+//! Splits a JSON object into the members of an envelope, and an array into the messages of a batch.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::outline::Outline;
 
-/// The raw members of an envelope. Others are skipped: JSON-RPC does not forbid them.
+/// The raw members of an envelope. Other members are skipped, because JSON-RPC allows them.
 #[derive(Default)]
 pub(super) struct Members<'a> {
     pub(super) jsonrpc: Option<&'a RawValue>,
@@ -19,11 +19,12 @@ pub(super) struct Members<'a> {
     pub(super) params: Option<&'a RawValue>,
     pub(super) result: Option<&'a RawValue>,
     pub(super) error: Option<&'a RawValue>,
-    /// A member that is there twice: two readers could act on two different messages. `id` wins over others.
+    /// The name of a duplicate member: two readers could act on two different messages. `id` takes precedence over
+    /// others.
     pub(super) repeated: Option<&'static str>,
-    /// Of `params`, where they were outlined already.
+    /// The outline of `params`, if it was already built.
     pub(super) outline: Option<Outline>,
-    /// It is known not to be nested too deep.
+    /// The nesting depth was already checked.
     pub(super) depth_checked: bool,
 }
 
@@ -95,7 +96,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// The members of a JSON array, or `None` if there are more than `max`.
+/// Returns the elements of a JSON array, or `None` if there are more than `max`.
 pub(super) fn batch(text: &str, max: usize) -> serde_json::Result<Option<Vec<&RawValue>>> {
     struct BatchVisitor(usize);
     impl<'de> Visitor<'de> for BatchVisitor {
@@ -114,7 +115,7 @@ pub(super) fn batch(text: &str, max: usize) -> serde_json::Result<Option<Vec<&Ra
             if seq.next_element::<IgnoredAny>()?.is_none() {
                 return Ok(Some(members));
             }
-            // The rest is still read, because text that is not JSON is another error than too many members.
+            // The rest is still read, because invalid JSON is a different error than too many messages.
             while seq.next_element::<IgnoredAny>()?.is_some() {}
             Ok(None)
         }

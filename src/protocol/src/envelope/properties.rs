@@ -1,4 +1,4 @@
-//! Properties of the parser over generated messages and over anything at all.
+//! Properties of the parser for generated messages and for arbitrary input.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn id_text() -> impl Strategy<Value = String> {
     prop_oneof![
         "(-)?(0|[1-9][0-9]{0,40})",
         ".{0,16}".prop_map(|text| Value::from(text).to_string()),
-        // With escapes that a writer of ours would not use.
+        // With escapes that the gateway's own writer would not use.
         "([a-z]|\\\\u00[4-6][0-9a-f]|\\\\/|\\\\t|\\\\ud83d\\\\ude00){0,8}".prop_map(|text| format!("\"{text}\"")),
     ]
 }
@@ -86,7 +86,7 @@ proptest! {
         let _ = parse(&bytes, &Limits { max_depth: depth, max_batch: batch });
     }
 
-    /// What is read in one pass is what `serde_json` reads of it, to the last place.
+    /// The single-pass parser reads the same message as `serde_json`, including the outline.
     #[test]
     fn single_pass_matches_serde_json(
         near in near_json(), params in payload(), meta in payload(), pretty: bool, at in any::<prop::sample::Index>(),
@@ -111,12 +111,12 @@ proptest! {
         prop_assert!(message.contains("\\") || single_pass::members(&message, 128).is_some());
     }
 
-    /// Accepted or refused, the verdict agrees with a full JSON parser about what JSON is.
+    /// The parser accepts text as JSON exactly if a full JSON parser does.
     #[test]
     fn near_json_is_accepted_only_if_json(text in near_json()) {
         let verdict = parse(text.as_bytes(), &Limits::default());
         match (serde_json::from_str::<Value>(&text), verdict) {
-            // Past the range of a double, which is no matter of JSON.
+            // Numbers beyond the range of a double are still JSON.
             (Err(e), _) if e.to_string().contains("out of range") => {}
             (Err(_), Err(fault)) => prop_assert!(matches!(fault.error.kind, ErrorKind::Parse), "{text:?}: {fault:?}"),
             (Err(_), Ok(accepted)) => prop_assert!(false, "{text:?} was accepted as {accepted:?}"),
@@ -165,7 +165,7 @@ proptest! {
         }
     }
 
-    /// One byte less, one more, or another one never panics, and a prefix of a message is never a message.
+    /// A message with a byte removed, added or changed never panics, and a prefix of a message is never a message.
     #[test]
     fn broken_messages_do_not_panic(params in payload(), at in any::<prop::sample::Index>(), byte: u8) {
         let text = json!({ "jsonrpc": "2.0", "id": "é1", "method": "tools/call", "params": params }).to_string();
@@ -182,7 +182,7 @@ proptest! {
         let _ = parse(&bytes, &Limits::default());
     }
 
-    /// Ids are equal exactly if the values that they spell are.
+    /// Ids are equal exactly if the values that they spell are equal.
     #[test]
     fn ids_compare_by_value(a in id_text(), b in id_text()) {
         use std::hash::{BuildHasher, RandomState};

@@ -16,7 +16,7 @@ fn body(method: &str, params: &str, version: &str) -> String {
     )
 }
 
-/// What the ladder says, as the endpoint runs it.
+/// Runs the checks in the order of the endpoint.
 fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
     let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
     let meta = parse_meta(message.params())?;
@@ -149,7 +149,7 @@ fn step_4_headers_must_match_body() {
     ] {
         refused(&headers, &call, -32020, 400);
     }
-    // A header mismatch is said before an unserved version or an unknown method.
+    // A header mismatch is reported before an unserved version or an unknown method.
     refused(&[version, method, name], &body("tools/call", r#""name":"get_weather""#, "1900-01-01"), -32020, 400);
     refused(&[version, ("mcp-method", b"nope")], &body("ping", "", V), -32020, 400);
 }
@@ -175,7 +175,7 @@ fn step_4_name_header_mirrors_member_of_method() {
     }
     let headers: [(&str, &[u8]); 3] =
         [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tasks/get"), ("mcp-name", b"t1")];
-    // Of the tasks extension.
+    // The tasks extension.
     assert!(ladder(&headers, &body("tasks/get", r#""taskId":"t1""#, V)).is_ok());
     refused(&headers, &body("tasks/get", r#""taskId":"t2""#, V), -32020, 400);
 }
@@ -195,7 +195,7 @@ fn step_4_missing_body_name_is_left_to_handler() {
     );
     let twice = body("tools/call", r#""name":"a","name":"b""#, V);
     assert!(ladder(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"a")], &twice).is_err());
-    // Methods without a name do not look at the header.
+    // Methods without a name ignore the header.
     let list = body("tools/list", r#""name":"x""#, V);
     assert!(ladder(&[version, ("mcp-method", b"tools/list"), ("mcp-name", b"whatever")], &list).is_ok());
 }
@@ -207,18 +207,18 @@ fn encoded_names_are_decoded_before_they_are_compared() {
         ladder(&[("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header)], &body)
             .is_ok()
     };
-    // The examples of the specification.
+    // Examples from the specification.
     assert!(name("us-west1", b"us-west1"));
     assert!(name("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?=".as_bytes()));
     assert!(name(" padded ", b"=?base64?IHBhZGRlZCA=?="));
     assert!(name("line1\nline2", b"=?base64?bGluZTEKbGluZTI=?="));
     assert!(name("=?base64?literal?=", b"=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="));
-    // The markers are exact.
+    // The markers must match exactly.
     assert!(name("=?BASE64?YQ==?=", b"=?BASE64?YQ==?="));
     assert!(!name("a", b"=?BASE64?YQ==?="));
     assert!(name("a", b" =?base64?YQ==?= "));
     assert!(name("", b"=?base64??="));
-    // Not Base64, not UTF-8, not padded, or Base64 of something else.
+    // Not Base64, not UTF-8, not padded, or Base64 of another value.
     for header in [
         &b"=?base64?!!?="[..],
         b"=?base64?/w==?=",
@@ -236,7 +236,7 @@ fn step_5_unserved_versions_are_refused() {
     for version in ["2025-11-25", "2024-11-05", "2027-01-01", "draft", ""] {
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"tools/list")];
         refused(&headers, &body("tools/list", "", version), -32022, 400);
-        // Said before the method is looked at.
+        // Reported before the method is checked.
         let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"nope")];
         refused(&headers, &body("nope", "", version), -32022, 400);
     }
@@ -290,18 +290,18 @@ fn notification_headers_are_optional_but_must_match() {
 
 #[test]
 fn handshake_revision_prefers_session_over_header() {
-    let of = |values: &[&str], negotiated| {
+    let revision_for = |values: &[&str], negotiated| {
         let headers: Vec<_> = values.iter().map(|value| (PROTOCOL_VERSION, *value)).collect();
         handshake_revision(&headers[..], negotiated)
     };
     let session = Some(Revision::V2025_11_25);
-    assert_eq!(of(&[], None), Ok(Revision::V2025_03_26));
-    assert_eq!(of(&[], session), Ok(Revision::V2025_11_25));
-    assert_eq!(of(&[" 2025-06-18 "], None), Ok(Revision::V2025_06_18));
-    assert_eq!(of(&["2025-06-18"], session), Ok(Revision::V2025_11_25));
+    assert_eq!(revision_for(&[], None), Ok(Revision::V2025_03_26));
+    assert_eq!(revision_for(&[], session), Ok(Revision::V2025_11_25));
+    assert_eq!(revision_for(&[" 2025-06-18 "], None), Ok(Revision::V2025_06_18));
+    assert_eq!(revision_for(&["2025-06-18"], session), Ok(Revision::V2025_11_25));
     for values in [&["1999-01-01"][..], &[""], &["2026-07-28"], &["2025-06-18", "2025-06-18"], &["2025-06-18\u{e9}"]] {
         for negotiated in [None, session] {
-            let error = of(values, negotiated).expect_err("refused");
+            let error = revision_for(values, negotiated).expect_err("refused");
             assert_eq!((error.kind, http_status(&error)), (ErrorKind::InvalidRequest, 400), "{values:?}");
         }
     }
@@ -319,7 +319,7 @@ fn statuses() {
         (ErrorKind::InvalidRequest, 400),
         (ErrorKind::MissingCapability, 400),
         (ErrorKind::MethodNotFound, 404),
-        // Handlers answer in-band.
+        // Errors of handlers are sent in the body.
         (ErrorKind::InvalidParams, 200),
         (ErrorKind::ToolNotFound, 200),
         (ErrorKind::ResourceNotFound, 200),
@@ -342,7 +342,7 @@ proptest! {
         let _ = ladder(&headers, &body("tools/call", r#""name":"x""#, V));
     }
 
-    /// Whatever the name, its Base64 form passes and decodes to it.
+    /// The Base64 form of any name passes and decodes to the name.
     #[test]
     fn any_name_passes_in_base64_form(name in ".{0,30}") {
         use base64::{Engine, engine::general_purpose::STANDARD};

@@ -1,5 +1,5 @@
-//! Header values: their characters, surrounding whitespace, and the Base64 form for what ASCII cannot hold.
-//! (2026-07-28/basic/transports/streamable-http, "Value Encoding")
+//! Decodes and encodes header values: allowed characters, surrounding whitespace, and the Base64 form
+//! (2026-07-28/basic/transports/streamable-http, "Value Encoding").
 
 use std::borrow::Cow;
 
@@ -8,18 +8,19 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use super::{invalid_characters, mismatch};
 use crate::McpError;
 
-/// The value without surrounding whitespace, if it has only visible ASCII, spaces and tabs.
+/// Returns the value without surrounding whitespace, or `None` if it has other characters than visible ASCII, spaces
+/// and tabs.
 pub(crate) fn visible_ascii(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(visible_bytes(value)?).ok()
 }
 
-/// As [`visible_ascii`], for whoever only compares it.
+/// Like [`visible_ascii`], but returns bytes, which skips the UTF-8 check.
 pub(super) fn visible_bytes(value: &[u8]) -> Option<&[u8]> {
     let value = value.trim_ascii();
     value.iter().all(|b| matches!(b, b'\t' | b' '..=b'~')).then_some(value)
 }
 
-/// The value as a header can hold it: as it is, or in the Base64 form.
+/// Encodes a value for a header: unchanged if possible, else in the Base64 form.
 #[must_use]
 pub fn encode_value(value: &str) -> Cow<'_, str> {
     let bytes = value.as_bytes();
@@ -30,11 +31,10 @@ pub fn encode_value(value: &str) -> Cow<'_, str> {
     if safe { Cow::Borrowed(value) } else { Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(bytes))) }
 }
 
-/// The value with the Base64 form undone. The markers are case-sensitive; anything else is taken as it is.
+/// Decodes the Base64 form of a value. The markers are case-sensitive; other values are returned unchanged.
 ///
 /// # Errors
-/// `-32020` for characters that a header must not have, and for what is marked as Base64 and is not, or is
-/// not UTF-8.
+/// `-32020` for characters that a header must not have, and for a marked value that is not Base64 of UTF-8 text.
 pub(crate) fn decode_value<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, McpError> {
     let text = visible_ascii(value).ok_or_else(|| invalid_characters(name))?;
     let Some(inner) = text.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {

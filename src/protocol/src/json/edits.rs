@@ -1,78 +1,79 @@
-//! Changes members of objects and elements of arrays: every byte that is not meant stays as it was, separators included.
+//! Edits members of objects and elements of arrays, and keeps every other byte, separators included.
 
 use super::{Member, elements, member, members, push_quoted, quoted, string};
 
-/// What becomes of a member.
+/// The action for one member of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberAction<T = String> {
     Keep,
-    /// It goes, with the comma and the space that join it to its neighbour.
+    /// Removes it together with the comma and space that separate it from its neighbor.
     Drop,
-    /// JSON text that takes the value's place.
+    /// Replaces the value by this JSON text.
     Set(T),
 }
 
-/// Another value, where there is one.
+/// Replaces the value if there is a new one.
 impl<T> From<Option<T>> for MemberAction<T> {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Keep, Self::Set)
     }
 }
 
-/// How far an object is written.
+/// The state of an object that was written up to its last change.
 struct WriteProgress {
-    /// What lies before is written, as far as it stays; 0 if nothing changed.
+    /// The part of the object before this offset was written; 0 if nothing changed.
     copied_to: usize,
-    /// Where the last member ends; 0 if there is none.
+    /// End offset of the last member; 0 if there is none.
     last_member_end: usize,
-    /// A member stayed.
+    /// At least one member was kept.
     has_members: bool,
 }
 
-/// Writes an object up to the last member that changes.
+/// Writes an object up to its last changed member.
 #[inline]
 fn write_edited_members<'a, T: AsRef<str>>(
     out: &mut String,
     object: &str,
     members: impl Iterator<Item = Member<'a>>,
-    mut fate: impl FnMut(&Member<'a>) -> MemberAction<T>,
+    mut decide: impl FnMut(&Member<'a>) -> MemberAction<T>,
 ) -> WriteProgress {
-    let (mut kept, mut end, mut copied) = (false, 0, 0);
+    let (mut has_members, mut last_member_end, mut copied_to) = (false, 0, 0);
     for member in members {
-        if !kept && end > 0 {
-            // What separates it from those that are dropped goes with them.
-            copied = member.start;
+        if !has_members && last_member_end > 0 {
+            // The separator after dropped members is dropped with them.
+            copied_to = member.start;
         }
-        let goes_from = if kept { end } else { member.start };
-        end = member.end;
-        match fate(&member) {
+        let drop_from = if has_members { last_member_end } else { member.start };
+        last_member_end = member.end;
+        match decide(&member) {
             MemberAction::Drop => {
-                out.push_str(&object[copied..goes_from]);
-                copied = end;
+                out.push_str(&object[copied_to..drop_from]);
+                copied_to = last_member_end;
                 continue;
             }
             MemberAction::Set(value) if value.as_ref() != member.value => {
-                out.push_str(&object[copied..end - member.value.len()]);
+                out.push_str(&object[copied_to..last_member_end - member.value.len()]);
                 out.push_str(value.as_ref());
-                copied = end;
+                copied_to = last_member_end;
             }
             MemberAction::Set(_) | MemberAction::Keep => {}
         }
-        kept = true;
+        has_members = true;
     }
-    WriteProgress { copied_to: copied, last_member_end: end, has_members: kept }
+    WriteProgress { copied_to, last_member_end, has_members }
 }
 
-/// Decides on each member of an object by its key and its value as it is written; `None` if nothing changes.
+/// Edits each member of an object as `decide` says for its key and raw value. Returns `None` if nothing changes.
 #[must_use]
-pub fn edit_members(object: &str, mut fate: impl FnMut(&str, &str) -> MemberAction) -> Option<String> {
+pub fn edit_members(object: &str, mut decide: impl FnMut(&str, &str) -> MemberAction) -> Option<String> {
     let mut out = String::new();
     let WriteProgress { copied_to: copied, .. } =
-        write_edited_members(&mut out, object, members(object), |member| fate(&member.key, member.value));
+        write_edited_members(&mut out, object, members(object), |member| decide(&member.key, member.value));
     append_remainder(out, object, copied)
 }
 
-/// Gives the string members of those names another value, where `map` has one; `None` if nothing changes.
+/// Replaces the values of the string members named in `keys` where `map` returns a new one. Returns `None` if nothing
+/// changes.
 #[must_use]
 pub fn replace_strings(
     object: &str,
@@ -85,7 +86,7 @@ pub fn replace_strings(
     })
 }
 
-/// Writes an array with those of its elements in another form that `change` gives one for; `None` if it gives none.
+/// Replaces the elements of an array for which `change` returns a new text. Returns `None` if nothing changes.
 #[must_use]
 pub fn map_elements<'a>(array: &'a str, mut change: impl FnMut(&'a str) -> Option<String>) -> Option<String> {
     let (mut out, mut copied) = (String::new(), 0);
@@ -104,25 +105,25 @@ fn append_remainder(mut out: String, text: &str, copied: usize) -> Option<String
     Some(out)
 }
 
-/// What becomes of the members of a name. Values are JSON text.
+/// What to do with all members of one name. Values are JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberEdit<'a> {
-    /// They get this value; one is added at the end of the object, if there is none.
+    /// Sets the value of existing members, or appends one if there is none.
     Set(&'a str),
-    /// They get this value.
+    /// Sets the value of existing members.
     Replace(&'a str),
-    /// One is added with this value, if there is none.
+    /// Appends a member with this value if there is none.
     Default(&'a str),
     Drop,
 }
 
-/// Writes an object with the members of those names changed; there may be 64 names. What is no object is written as it
-/// is.
+/// Writes an object with the edits applied to the members of those names. At most 64 edits are allowed. Text that is
+/// not an object is written unchanged.
 pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, MemberEdit<'_>)]) {
     edit_object_into(out, object, members(object), edits);
 }
 
-/// As [`edit_into`], for an object whose members were found before.
+/// Like [`edit_into`], for an object whose members were found before.
 pub(crate) fn edit_object_into<'a>(
     out: &mut String,
     object: &str,
@@ -132,9 +133,9 @@ pub(crate) fn edit_object_into<'a>(
     let mut seen = 0_u64;
     let WriteProgress { copied_to: copied, last_member_end: mut end, has_members: mut kept } =
         write_edited_members(out, object, members, |member| {
-            let Some(at) = edits.iter().position(|(key, _)| *key == member.key) else { return MemberAction::Keep };
-            seen |= 1 << at.min(63);
-            match edits[at].1 {
+            let Some(index) = edits.iter().position(|(key, _)| *key == member.key) else { return MemberAction::Keep };
+            seen |= 1 << index.min(63);
+            match edits[index].1 {
                 MemberEdit::Set(value) | MemberEdit::Replace(value) => MemberAction::Set(value),
                 MemberEdit::Default(_) => MemberAction::Keep,
                 MemberEdit::Drop => MemberAction::Drop,
@@ -145,13 +146,13 @@ pub(crate) fn edit_object_into<'a>(
             out.push_str(object);
             return;
         }
-        // Behind the brace of an empty object.
+        // After the brace of an empty object.
         end = object.find('{').map_or(0, |brace| brace + 1);
     }
     out.push_str(&object[copied..end]);
-    for (at, (key, op)) in edits.iter().enumerate() {
+    for (index, (key, op)) in edits.iter().enumerate() {
         let (MemberEdit::Set(value) | MemberEdit::Default(value)) = op else { continue };
-        if seen & (1 << at.min(63)) != 0 {
+        if seen & (1 << index.min(63)) != 0 {
             continue;
         }
         push_member(out, !kept, key, value);
@@ -160,7 +161,7 @@ pub(crate) fn edit_object_into<'a>(
     out.push_str(&object[end..]);
 }
 
-/// As [`edit_into`], into a text of its own.
+/// Like [`edit_into`], but returns a new string.
 #[must_use]
 pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
     let mut out = String::with_capacity(object.len() + max_growth(edits));
@@ -168,13 +169,13 @@ pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
     out
 }
 
-/// How many bytes longer the edits can make an object whose new keys need no escapes.
+/// Returns by how many bytes the edits can lengthen an object, if the new keys need no escapes.
 pub(crate) fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
-    let of = |(key, op): &(&str, MemberEdit<'_>)| match op {
+    let added_len = |(key, op): &(&str, MemberEdit<'_>)| match op {
         MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::Default(value) => key.len() + value.len() + 4,
         MemberEdit::Drop => 0,
     };
-    edits.iter().map(of).sum()
+    edits.iter().map(added_len).sum()
 }
 
 fn push_member(out: &mut String, is_first: bool, key: &str, value: &str) {
@@ -186,16 +187,16 @@ fn push_member(out: &mut String, is_first: bool, key: &str, value: &str) {
     out.push_str(value);
 }
 
-/// Changes entries of the top-level `_meta` of an object, which is made if it is not there, and where it is no object.
+/// Edits entries of the top-level `_meta` of an object. A `_meta` that is missing or not an object is created.
 #[must_use]
 pub fn merge_meta(object: &str, entries: &[(&str, MemberEdit<'_>)]) -> String {
-    // The last one is what most readers see if there are several; all of them get its new value.
+    // Of duplicates most parsers see the last one, and all of them get the new value.
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
     edit(object, &[("_meta", MemberEdit::Set(&edit(meta, entries)))])
 }
 
-/// Inserts members at the end of an object, without looking whether they are there already: one copy of the text, which
-/// is not read. Values are JSON text. What is no object comes back unchanged.
+/// Appends members to an object without checking for duplicates, in one copy of the text. Values are JSON text. Text
+/// that is not an object is returned unchanged.
 #[must_use]
 pub fn add_members(object: &str, members: &[(&str, &str)]) -> String {
     const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];

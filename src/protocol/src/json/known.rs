@@ -1,4 +1,4 @@
-//! Parts of text that was checked before, as [`RawValue`]s.
+//! Turns parts of validated JSON text into [`RawValue`]s without parsing them again.
 
 use serde::{
     Deserialize, Deserializer,
@@ -7,14 +7,14 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Text that is known to be JSON, as such, without reading it again: a part of text that was checked before.
+/// Returns a `RawValue` for text that is part of validated JSON, without parsing it.
 #[must_use]
 pub fn trusted_raw_value(text: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(TrustedText(text)).ok()
 }
 
-/// Gives a [`RawValue`] its text in the form in which it asks for it: the only value of a map, whose key is the name of
-/// the type that is asked for.
+/// A deserializer that gives `RawValue` its text in the form that it expects: a map with a single entry, whose key is
+/// the name of the requested type.
 struct TrustedText<'de>(&'de str);
 
 impl<'de> Deserializer<'de> for TrustedText<'de> {

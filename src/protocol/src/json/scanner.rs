@@ -1,8 +1,8 @@
-//! A position in JSON text, and what can be passed from there: the only place that knows how JSON is written.
+//! Scans JSON text: the only place that knows the JSON grammar.
 //!
-//! It must never recurse and never allocate: it sees hostile text before anything else does.
+//! The scanner must never recurse or allocate, because it reads hostile text before any other check.
 
-/// A position in text.
+/// A position in JSON text.
 pub(crate) struct Scanner<'a> {
     text: &'a str,
     position: usize,
@@ -13,7 +13,7 @@ impl<'a> Scanner<'a> {
         Self { text, position: 0 }
     }
 
-    /// Behind the brace with which the text begins; at its end, if it does not begin with that one.
+    /// Positions the scanner after the opening `brace` of the text, or at its end if the text does not begin with it.
     pub(super) fn inside_container(text: &'a str, brace: u8) -> Self {
         let mut scanner = Self::new(text);
         scanner.skip_space();
@@ -23,13 +23,13 @@ impl<'a> Scanner<'a> {
         scanner
     }
 
-    /// Bytes before this position.
+    /// Returns the number of bytes before this position.
     #[inline]
     pub(crate) fn position(&self) -> usize {
         self.position
     }
 
-    /// The text from there to here.
+    /// Returns the text from `start` to this position.
     #[inline]
     pub(crate) fn text_since(&self, start: usize) -> Option<&'a str> {
         self.text.get(start..self.position)
@@ -40,7 +40,7 @@ impl<'a> Scanner<'a> {
         self.text.as_bytes()
     }
 
-    /// 0 at the end, which is no character of JSON either.
+    /// Returns the next byte, or 0 at the end. The byte 0 does not occur in valid JSON.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
         self.bytes().get(self.position).copied().unwrap_or(0)
@@ -59,9 +59,9 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Text that is known to be JSON, by its structure alone.
+/// Reads text that is known to be JSON by its structure alone.
 impl<'a> Scanner<'a> {
-    /// Passes a value, with the space before it, and gives it with its place; `None` at the end of a container.
+    /// Skips whitespace and a value. Returns the value with its offset, or `None` at the end of a container.
     pub(super) fn next_value(&mut self) -> Option<(usize, &'a str)> {
         self.skip_space();
         let start = self.position;
@@ -74,26 +74,26 @@ impl<'a> Scanner<'a> {
         self.consume(b',');
     }
 
-    /// Passes the value that begins here.
+    /// Skips the value at this position.
     fn skip_value(&mut self) -> Option<()> {
         let bytes = self.bytes();
         self.position = match bytes.get(self.position)? {
             b'"' => string_end(bytes, self.position)?,
             b'{' | b'[' => {
-                let (mut depth, mut at) = (0_usize, self.position);
+                let (mut depth, mut index) = (0_usize, self.position);
                 loop {
-                    match bytes.get(at)? {
+                    match bytes.get(index)? {
                         b'{' | b'[' => depth += 1,
                         b'}' | b']' => {
                             depth -= 1;
                             if depth == 0 {
-                                break at + 1;
+                                break index + 1;
                             }
                         }
-                        b'"' => at = string_end(bytes, at)? - 1,
+                        b'"' => index = string_end(bytes, index)? - 1,
                         _ => {}
                     }
-                    at += 1;
+                    index += 1;
                 }
             }
             b'}' | b']' | b',' | b':' => return None,
@@ -109,7 +109,7 @@ impl<'a> Scanner<'a> {
     fn next_token(&mut self) -> Option<Token<'a>> {
         self.skip_space();
         let (start, first) = (self.position, self.peek());
-        let sign = match first {
+        let token = match first {
             b'{' | b'[' => Token::Open(first.into()),
             b'}' | b']' => Token::Close(first.into()),
             b',' => Token::Comma,
@@ -124,18 +124,18 @@ impl<'a> Scanner<'a> {
             }
         };
         self.position += 1;
-        Some(sign)
+        Some(token)
     }
 }
 
-/// A piece of JSON text. Strings are as they are written, with their quotes.
+/// A token of JSON text. Strings are raw, including their quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token<'a> {
     /// `{` or `[`.
     Open(char),
     /// `}` or `]`.
     Close(char),
-    /// The key of a member, and its colon.
+    /// The key of a member. Its colon was skipped.
     Key(&'a str),
     String(&'a str),
     /// A number, `true`, `false` or `null`.
@@ -143,16 +143,16 @@ pub enum Token<'a> {
     Comma,
 }
 
-/// All that stands in JSON text, in order, however deep.
+/// Iterates over the tokens of JSON text, at any depth.
 pub fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
     let mut scanner = Scanner::new(text);
     std::iter::from_fn(move || scanner.next_token())
 }
 
-/// Whether arrays and objects are nested deeper than `max` (the outermost counts as 1).
+/// Returns `true` if arrays and objects are nested deeper than `max` (the outermost counts as 1).
 ///
-/// For text that is not JSON the answer means nothing, but it is still given in linear time.
-pub(crate) fn deeper_than(text: &str, max: usize) -> bool {
+/// For text that is not JSON the result is meaningless, but it is still computed in linear time.
+pub(crate) fn is_deeper_than(text: &str, max: usize) -> bool {
     let mut depth = 0_usize;
     tokens(text).any(|token| {
         match token {
@@ -164,10 +164,10 @@ pub(crate) fn deeper_than(text: &str, max: usize) -> bool {
     })
 }
 
-/// Text that may be anything, by the grammar of JSON. Every step is nothing at the first byte that is not as it should be.
+/// Checks untrusted text against the JSON grammar. Every step returns `None` at the first byte that violates it.
 impl<'a> Scanner<'a> {
-    /// Passes an object, and calls `each` at the value of each member, with its key and where that begins, its quote
-    /// included; it must pass the value. Keys with escapes are not read.
+    /// Checks an object. Calls `each` at the value of each member, with the key and its offset including the quote;
+    /// `each` must check the value. Keys with escapes are rejected.
     #[inline]
     pub(crate) fn check_object(&mut self, mut each: impl FnMut(&mut Self, &'a str, usize) -> Option<()>) -> Option<()> {
         self.consume(b'{')?;
@@ -175,7 +175,7 @@ impl<'a> Scanner<'a> {
         if self.peek() != b'}' {
             loop {
                 let name = self.position;
-                if self.string()? {
+                if self.check_string()? {
                     return None;
                 }
                 let key = self.text.get(name + 1..self.position - 1)?;
@@ -194,19 +194,19 @@ impl<'a> Scanner<'a> {
         self.consume(b'}')
     }
 
-    /// Passes a value of at most so many levels, and of at most 64.
-    pub(crate) fn value(&mut self, levels: u32) -> Option<()> {
-        // A bit for each container that is open, the innermost the lowest: whether it is an object.
+    /// Checks a value that has at most `levels` levels of nesting, and at most 64.
+    pub(crate) fn check_value(&mut self, levels: u32) -> Option<()> {
+        // One bit for each open container, the innermost lowest; a set bit means an object.
         let (mut open, mut depth) = (0_u64, 0);
         let levels = levels.min(u64::BITS);
         loop {
-            // At a value.
+            // Before a value.
             match self.peek() {
-                b'"' => _ = self.string()?,
-                b'-' | b'0'..=b'9' => self.number()?,
-                b't' => self.word(b"true")?,
-                b'f' => self.word(b"false")?,
-                b'n' => self.word(b"null")?,
+                b'"' => _ = self.check_string()?,
+                b'-' | b'0'..=b'9' => self.check_number()?,
+                b't' => self.check_literal(b"true")?,
+                b'f' => self.check_literal(b"false")?,
+                b'n' => self.check_literal(b"null")?,
                 brace @ (b'{' | b'[') => {
                     let is_object = brace == b'{';
                     self.position += 1;
@@ -217,17 +217,17 @@ impl<'a> Scanner<'a> {
                     open = open << 1 | u64::from(is_object);
                     self.skip_space();
                     if self.peek() == if is_object { b'}' } else { b']' } {
-                        // Closed below, as any other.
+                        // Closed below, like any other container.
                     } else {
                         if is_object {
-                            self.key()?;
+                            self.check_key()?;
                         }
                         continue;
                     }
                 }
                 _ => return None,
             }
-            // Behind a value, or in an empty container.
+            // After a value, or in an empty container.
             loop {
                 if depth == 0 {
                     return Some(());
@@ -239,7 +239,7 @@ impl<'a> Scanner<'a> {
                         self.position += 1;
                         self.skip_space();
                         if is_object {
-                            self.key()?;
+                            self.check_key()?;
                         }
                         break;
                     }
@@ -254,42 +254,42 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes a key and its colon, up to the value.
+    /// Checks a key and its colon, up to the value.
     #[inline]
-    fn key(&mut self) -> Option<()> {
-        self.string()?;
+    fn check_key(&mut self) -> Option<()> {
+        self.check_string()?;
         self.skip_space();
         self.consume(b':')?;
         self.skip_space();
         Some(())
     }
 
-    fn word(&mut self, word: &[u8]) -> Option<()> {
-        self.bytes().get(self.position..)?.starts_with(word).then(|| self.position += word.len())
+    fn check_literal(&mut self, literal: &[u8]) -> Option<()> {
+        self.bytes().get(self.position..)?.starts_with(literal).then(|| self.position += literal.len())
     }
 
-    fn number(&mut self) -> Option<()> {
+    fn check_number(&mut self) -> Option<()> {
         self.consume(b'-');
         match self.peek() {
             b'0' => self.position += 1,
-            _ => self.digits()?,
+            _ => self.check_digits()?,
         }
         if self.consume(b'.').is_some() {
-            self.digits()?;
+            self.check_digits()?;
         }
         if matches!(self.peek(), b'e' | b'E') {
             self.position += 1;
             if matches!(self.peek(), b'+' | b'-') {
                 self.position += 1;
             }
-            self.digits()?;
+            self.check_digits()?;
         }
         Some(())
     }
 
-    /// At least one.
+    /// Checks one or more digits.
     #[inline]
-    fn digits(&mut self) -> Option<()> {
+    fn check_digits(&mut self) -> Option<()> {
         let from = self.position;
         while self.peek().is_ascii_digit() {
             self.position += 1;
@@ -297,21 +297,21 @@ impl<'a> Scanner<'a> {
         (self.position > from).then_some(())
     }
 
-    /// Passes a string and says whether it has escapes.
+    /// Checks a string, and returns whether it has escapes.
     #[inline]
-    fn string(&mut self) -> Option<bool> {
+    fn check_string(&mut self) -> Option<bool> {
         self.consume(b'"')?;
-        let mut escapes = false;
+        let mut has_escapes = false;
         loop {
-            self.position += special::<true>(self.bytes().get(self.position..)?)?;
+            self.position += find_special::<true>(self.bytes().get(self.position..)?)?;
             match self.peek() {
                 b'"' => {
                     self.position += 1;
-                    return Some(escapes);
+                    return Some(has_escapes);
                 }
                 b'\\' => {
-                    escapes = true;
-                    self.escape().ok()?;
+                    has_escapes = true;
+                    self.check_escape().ok()?;
                 }
                 // A control character.
                 _ => return None,
@@ -320,23 +320,23 @@ impl<'a> Scanner<'a> {
     }
 
     #[cold]
-    fn escape(&mut self) -> Result<(), NoEscape> {
+    fn check_escape(&mut self) -> Result<(), EscapeError> {
         match self.bytes().get(self.position + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.position += 2,
-            _ => match self.unit().ok_or(NoEscape::Unknown)? {
-                0xD800..=0xDBFF => match self.unit() {
+            _ => match self.utf16_unit().ok_or(EscapeError::Unrecognized)? {
+                0xD800..=0xDBFF => match self.utf16_unit() {
                     Some(0xDC00..=0xDFFF) => {}
-                    _ => return Err(NoEscape::HalfOfPair),
+                    _ => return Err(EscapeError::LoneSurrogate),
                 },
-                0xDC00..=0xDFFF => return Err(NoEscape::HalfOfPair),
+                0xDC00..=0xDFFF => return Err(EscapeError::LoneSurrogate),
                 _ => {}
             },
         }
         Ok(())
     }
 
-    /// Passes `\uXXXX`, a unit of UTF-16.
-    fn unit(&mut self) -> Option<u32> {
+    /// Reads `\uXXXX`, a UTF-16 code unit.
+    fn utf16_unit(&mut self) -> Option<u32> {
         let digits = self.bytes().get(self.position..self.position + 6)?.strip_prefix(b"\\u")?;
         let unit = digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))?;
         self.position += 6;
@@ -344,45 +344,46 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Why what follows a backslash is no character.
+/// The reason why an escape is invalid.
 #[derive(PartialEq, Eq)]
-enum NoEscape {
-    HalfOfPair,
-    Unknown,
+enum EscapeError {
+    LoneSurrogate,
+    Unrecognized,
 }
 
-/// Whether an escape names half of a surrogate pair without the other half (`\ud800`): no Unicode text.
+/// Returns `true` if an escape is half of a surrogate pair without the other half (`\ud800`), which is not valid
+/// Unicode.
 ///
-/// `serde_json` refuses these only in the strings that it decodes, so they could travel on in a payload.
-pub(crate) fn lone_surrogate(text: &str) -> bool {
+/// `serde_json` rejects these only in strings that it decodes, so they could be forwarded in a payload.
+pub(crate) fn has_lone_surrogate(text: &str) -> bool {
     let mut scanner = Scanner::new(text);
     while let Some(found) = scanner.bytes().get(scanner.position..).and_then(|rest| memchr::memchr(b'\\', rest)) {
         scanner.position += found;
-        match scanner.escape() {
+        match scanner.check_escape() {
             Ok(()) => {}
-            Err(NoEscape::HalfOfPair) => return true,
-            // Whatever is escaped, the next character is no backslash of its own.
-            Err(NoEscape::Unknown) => scanner.position += 2,
+            Err(EscapeError::LoneSurrogate) => return true,
+            // The escaped character is not a backslash of its own, so it is skipped.
+            Err(EscapeError::Unrecognized) => scanner.position += 2,
         }
     }
     false
 }
 
-/// Whether text stands in a JSON string as it is.
+/// Returns `true` if text needs no escaping in a JSON string.
 pub(super) fn is_plain(text: &str) -> bool {
-    special::<true>(text.as_bytes()).is_none()
+    find_special::<true>(text.as_bytes()).is_none()
 }
 
-/// Whether what stands between the quotes of a JSON string has escapes.
+/// Returns `true` if the text between the quotes of a JSON string has escapes.
 pub(super) fn has_escapes(inner: &str) -> bool {
-    quote_or_backslash(inner.as_bytes()).is_some()
+    find_quote_or_backslash(inner.as_bytes()).is_some()
 }
 
-/// Just after the quote that ends the string whose first quote is at `start`.
+/// Returns the offset after the closing quote of the string that opens at `start`.
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
-        at += quote_or_backslash(bytes.get(at..)?)?;
+        at += find_quote_or_backslash(bytes.get(at..)?)?;
         if bytes.get(at) == Some(&b'"') {
             return Some(at + 1);
         }
@@ -390,55 +391,55 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-// As a part of its callers it costs an object's members 15 % more instructions, while [`special`] as a call of its own
-// costs an envelope 7 % more (counted by valgrind).
+// Inlining this costs 15 % more instructions for the members of an object, while not inlining [`find_special`] costs 7
+// % more for an envelope (counted with valgrind).
 #[inline(never)]
-fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    special::<false>(bytes)
+fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
+    find_special::<false>(bytes)
 }
 
-/// Where the first quote or backslash is, or control character, if `CONTROL`.
+/// Returns the offset of the first quote or backslash, or of a control character if `CONTROL` is set.
 ///
-/// Most strings are so short that beginning a vectorized search takes longer than looking at them eight bytes at a time.
+/// Most strings are so short that starting a vectorized search takes longer than comparing eight bytes at a time.
 #[inline(always)]
-fn special<const CONTROL: bool>(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    const LONG: usize = 32;
-    // The highest bit of bytes that are meant; what stands above the lowest such bit means nothing.
+fn find_special<const CONTROL: bool>(bytes: &[u8]) -> Option<usize> {
+    const LOW_BITS: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+    const CHUNK_LEN: usize = 32;
+    // Sets the highest bit of each special byte. Bits above the lowest marked byte are meaningless.
     let marks = |word: u64| {
-        let is = |byte: u8| {
+        let equals = |byte: u8| {
             let zero = word ^ u64::from_ne_bytes([byte; 8]);
-            zero.wrapping_sub(ONES) & !zero
+            zero.wrapping_sub(LOW_BITS) & !zero
         };
-        let control = if CONTROL { word.wrapping_sub(ONES * 0x20) & !word } else { 0 };
-        (is(b'"') | is(b'\\') | control) & HIGH
+        let control = if CONTROL { word.wrapping_sub(LOW_BITS * 0x20) & !word } else { 0 };
+        (equals(b'"') | equals(b'\\') | control) & HIGH_BITS
     };
     let is_special = |byte: u8| (byte == b'"') | (byte == b'\\') | (CONTROL && byte < 0x20);
-    let (mut at, mut looked) = (0, 0);
+    let (mut index, mut words_checked) = (0, 0);
     loop {
-        if looked >= LONG {
+        if words_checked >= CHUNK_LEN {
             if !CONTROL {
-                return memchr::memchr2(b'"', b'\\', bytes.get(at..)?).map(|found| at + found);
+                return memchr::memchr2(b'"', b'\\', bytes.get(index..)?).map(|found| index + found);
             }
-            // In pieces that vectorize.
-            while let Some(piece) = bytes.get(at..).and_then(|rest| rest.first_chunk::<LONG>()) {
+            // Chunks of fixed size, which the compiler vectorizes.
+            while let Some(piece) = bytes.get(index..).and_then(|rest| rest.first_chunk::<CHUNK_LEN>()) {
                 if piece.iter().fold(false, |any, &byte| any | is_special(byte)) {
                     break;
                 }
-                at += LONG;
+                index += CHUNK_LEN;
             }
-            looked = 0;
+            words_checked = 0;
         }
-        let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) else {
-            return Some(at + bytes.get(at..)?.iter().position(|&byte| is_special(byte))?);
+        let Some(word) = bytes.get(index..).and_then(|rest| rest.first_chunk::<8>()) else {
+            return Some(index + bytes.get(index..)?.iter().position(|&byte| is_special(byte))?);
         };
         let found = marks(u64::from_le_bytes(*word));
         if found != 0 {
-            return Some(at + found.trailing_zeros() as usize / 8);
+            return Some(index + found.trailing_zeros() as usize / 8);
         }
-        at += 8;
-        looked += 8;
+        index += 8;
+        words_checked += 8;
     }
 }
 
@@ -450,8 +451,8 @@ mod tests {
     fn special_bytes_are_found_at_any_offset() {
         let same = |bytes: &[u8]| {
             let is_end = |b: &u8| matches!(b, b'"' | b'\\');
-            assert_eq!(special::<false>(bytes), bytes.iter().position(is_end), "{bytes:?}");
-            assert_eq!(special::<true>(bytes), bytes.iter().position(|b| is_end(b) || *b < 0x20), "{bytes:?}");
+            assert_eq!(find_special::<false>(bytes), bytes.iter().position(is_end), "{bytes:?}");
+            assert_eq!(find_special::<true>(bytes), bytes.iter().position(|b| is_end(b) || *b < 0x20), "{bytes:?}");
         };
         for length in 0..120 {
             for end in ['"', '\\', '\u{0}', '\u{1f}', '\n'] {
@@ -498,9 +499,9 @@ mod tests {
             (r#"[[],[],[],[],[],[]]"#, 2),
             (r#""[[[[""#, 0),
         ] {
-            assert!(!deeper_than(text, depth), "{text} is at most {depth} deep");
+            assert!(!is_deeper_than(text, depth), "{text} is at most {depth} deep");
             if depth > 0 {
-                assert!(deeper_than(text, depth - 1), "{text} is {depth} deep");
+                assert!(is_deeper_than(text, depth - 1), "{text} is {depth} deep");
             }
         }
     }
@@ -508,9 +509,9 @@ mod tests {
     #[test]
     fn depth_of_invalid_text_is_computed() {
         for text in ["", "\"", "\"\\", "]]]]", "[\"", "{\"a\\"] {
-            let _ = deeper_than(text, 0);
+            let _ = is_deeper_than(text, 0);
         }
-        assert!(deeper_than(&"[".repeat(1 << 20), 128));
+        assert!(is_deeper_than(&"[".repeat(1 << 20), 128));
     }
 
     #[test]
@@ -525,12 +526,12 @@ mod tests {
             r#""\\\ud800""#,
             r#""\ud83d\ude00\ude00""#,
         ] {
-            assert!(lone_surrogate(lone), "{lone}");
+            assert!(has_lone_surrogate(lone), "{lone}");
         }
         for fine in
             [r#""\ud83d\ude00""#, r#""\uD83D\uDE00\uD83D\uDE00""#, r#""\\ud800""#, r#""\u0041\n""#, r#""😀""#, "", "\\"]
         {
-            assert!(!lone_surrogate(fine), "{fine}");
+            assert!(!has_lone_surrogate(fine), "{fine}");
         }
     }
 }

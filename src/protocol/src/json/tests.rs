@@ -82,11 +82,11 @@ proptest! {
         })).collect();
         let edited: Value = serde_json::from_str(&edit(&text, &edits)).unwrap();
         for (at, (name, op)) in edits.iter().enumerate() {
-            let there = keys.contains(&at);
+            let exists = keys.contains(&at);
             let expected = match op {
                 MemberEdit::Set(_) => Some(serde_json::json!(0)),
-                MemberEdit::Replace(_) => there.then(|| serde_json::json!(1)),
-                MemberEdit::Default(_) if !there => Some(serde_json::json!(2)),
+                MemberEdit::Replace(_) => exists.then(|| serde_json::json!(1)),
+                MemberEdit::Default(_) if !exists => Some(serde_json::json!(2)),
                 MemberEdit::Default(_) => Some(serde_json::json!({"n": [at]})),
                 MemberEdit::Drop => None,
             };
@@ -95,15 +95,15 @@ proptest! {
     }
 }
 
-fn without(object: &str, gone: &[&str]) -> String {
-    edit_members(object, |key, _| if gone.contains(&key) { MemberAction::Drop } else { MemberAction::Keep })
+fn without(object: &str, keys: &[&str]) -> String {
+    edit_members(object, |key, _| if keys.contains(&key) { MemberAction::Drop } else { MemberAction::Keep })
         .unwrap_or_else(|| object.to_owned())
 }
 
 #[test]
 fn dropped_members_take_their_commas_along() {
     let object = r#"{ "a" : 1e2 ,  "b":[{"a":"}"}], "c" :"x,\"" }"#;
-    for (gone, left) in [
+    for (keys, left) in [
         (&["a"][..], r#"{ "b":[{"a":"}"}], "c" :"x,\"" }"#),
         (&["b"], r#"{ "a" : 1e2, "c" :"x,\"" }"#),
         (&["c"], r#"{ "a" : 1e2 ,  "b":[{"a":"}"}] }"#),
@@ -113,7 +113,7 @@ fn dropped_members_take_their_commas_along() {
         (&["a", "b", "c"], r"{  }"),
         (&["d"], object),
     ] {
-        assert_eq!(without(object, gone), left, "{gone:?}");
+        assert_eq!(without(object, keys), left, "{keys:?}");
     }
     assert_eq!(without(r#"{"\u0061":1,"b":2,"a":3}"#, &["a"]), r#"{"b":2}"#, "escaped and repeated names");
     assert_eq!(without("{}", &["a"]), "{}");
@@ -152,7 +152,7 @@ fn tree() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Against the plain way: parse, change the tree, compare trees.
+    /// Compares text edits with editing a parsed tree.
     #[test]
     fn text_edits_match_tree_edits(members in prop::collection::vec(("[a-d\\\\\"]{1,2}", tree()), 0..6), pretty: bool) {
         let tree: serde_json::Map<String, Value> = members.into_iter().collect();
@@ -248,7 +248,7 @@ proptest! {
         expected.insert("a".into(), value);
         expected.insert("zz".into(), 0.into());
         prop_assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON"), Value::Object(expected));
-        // Taking out what was put in gives the text back.
+        // Restoring the old value restores the text.
         if let Some(old) = object.get("a") && !pretty {
             let put_back = edit(&out, &[("a", MemberEdit::Set(&old.to_string()))]);
             prop_assert_eq!(put_back.replacen(",\"zz\":0", "", 1).len(), if object.contains_key("zz") { put_back.len() } else { text.len() });

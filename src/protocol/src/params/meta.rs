@@ -1,4 +1,4 @@
-//! `params._meta`: what a request says of itself (2026-07-28/basic/index, "`_meta`").
+//! `params._meta`: the metadata of a request (2026-07-28/basic/index, "`_meta`").
 
 use std::borrow::Cow;
 
@@ -22,15 +22,15 @@ pub mod keys {
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     pub const TRACEPARENT: &str = "traceparent";
-    /// Ours: a repeat of a proposal with the same key is the same change.
+    /// A key of the gateway: a repeated proposal with the same key returns the same change.
     pub const IDEMPOTENCY_KEY: &str = "dev.countersign/idempotencyKey";
 }
 
-/// What the gateway reads of `_meta`. All members are optional here; what a revision requires is checked
-/// by [`crate::headers::check_envelope`].
+/// The members of `_meta` that the gateway reads. All are optional here; [`crate::headers::check_envelope`] checks
+/// those that a revision requires.
 #[derive(Clone, Debug, Default)]
 pub struct Meta<'a> {
-    /// Raw JSON of a string or an integer, to be echoed as it is.
+    /// Raw JSON of a string or an integer, echoed unchanged.
     pub progress_token: Option<&'a str>,
     pub protocol_version: Option<Cow<'a, str>>,
     /// The text of a JSON object.
@@ -39,18 +39,18 @@ pub struct Meta<'a> {
     pub client_capabilities: Option<&'a str>,
     pub log_level: Option<Cow<'a, str>>,
     pub idempotency_key: Option<Cow<'a, str>>,
-    /// W3C trace context, not checked here.
+    /// W3C trace context, not validated here.
     pub traceparent: Option<Cow<'a, str>>,
 }
 
 impl Meta<'_> {
-    /// The progress token as a key that compares and outlives the message.
+    /// Returns the progress token as an owned id that can be compared.
     #[must_use]
     pub fn progress_token(&self) -> Option<RequestId> {
         self.progress_token.map(RequestId::from_raw)
     }
 
-    /// The client's own name for itself.
+    /// Returns the name and version of the client.
     ///
     /// # Errors
     /// `InvalidParams` where it lacks a name or a version.
@@ -61,7 +61,7 @@ impl Meta<'_> {
             .map_err(|_| invalid_member(keys::CLIENT_INFO, "must have a `name` and a `version`, both strings"))
     }
 
-    /// The least severe log messages that the request wants (2026-07-28/server/utilities/logging).
+    /// Returns the lowest severity of the log messages that the request wants (2026-07-28/server/utilities/logging).
     ///
     /// # Errors
     /// `InvalidParams` for a level that does not exist.
@@ -73,36 +73,36 @@ impl Meta<'_> {
     }
 }
 
-/// Whether the request says which revision it speaks, as only the stateless era does.
+/// Returns `true` if the request names its revision, as only the stateless era does.
 #[must_use]
 pub fn is_modern(meta: &Meta<'_>) -> bool {
     meta.protocol_version.is_some()
 }
 
-/// Reads `params._meta`; absent, it is empty.
+/// Reads `params._meta`. An absent one is empty.
 ///
 /// # Errors
-/// `InvalidParams` whose `data.member` starts with `_meta` if it is not an object, or a member that the
-/// gateway reads is of the wrong type or there twice.
+/// `InvalidParams` whose `data.member` starts with `_meta`, if it is not an object, or if a member that the gateway
+/// reads is duplicated or of the wrong type.
 pub fn parse_meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
     let Some(params) = params else { return Ok(Meta::default()) };
     if !params.get().starts_with('{') {
         return Err(McpError::invalid_param("params", "`params` must be an object"));
     }
-    let mut all = json::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
-    let found = all.next();
-    if all.next().is_some() {
+    let mut metas = json::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
+    let first = metas.next();
+    if metas.next().is_some() {
         return Err(McpError::repeated_member("_meta"));
     }
-    found.map_or_else(|| Ok(Meta::default()), |meta| read_members(meta, json::members(meta)))
+    first.map_or_else(|| Ok(Meta::default()), |meta| read_members(meta, json::members(meta)))
 }
 
-/// As [`meta`], of `params` whose members are known.
+/// Like [`parse_meta`], for `params` with an outline.
 ///
 /// # Errors
-/// As [`meta`].
+/// The errors of [`parse_meta`].
 pub(crate) fn meta_from_outline<'a>(params: OutlinedParams<'a>) -> Result<Meta<'a>, McpError> {
-    // Of several it would be the last.
+    // The outline holds the last `_meta`, so duplicates are rejected first.
     params.object.unique_member("_meta")?;
     params.meta.map_or_else(|| Ok(Meta::default()), |meta| read_members(meta.text(), meta.members()))
 }

@@ -1,10 +1,10 @@
-//! Owned types that outlive the message they came in.
+//! Owned types that outlive the message that they came from.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a client or server says of itself (`Implementation` in all schemas). Never a reason to trust it.
+/// The name and version that a client or server reports (`Implementation` in all schemas). It must not be trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Implementation {
     pub name: String,
@@ -40,7 +40,7 @@ impl LoggingLevel {
         Self::Emergency,
     ];
 
-    /// The level of that name; names are lower case and nothing else.
+    /// Parses the name of a level, which is lower case.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.as_str() == text)

@@ -26,7 +26,7 @@ impl Fault {
     /// Creates the fault for a call that failed.
     pub fn from_call_error(tool: &str, error: McpError) -> Self {
         let reason = format!("{tool} could not be called: {}", redacted_line(&error.message));
-        if error.kind.passes() {
+        if error.kind.is_transient() {
             return Self { kind: "passing", reason, transient_error: Some(error) };
         }
         Self::new("call", reason)

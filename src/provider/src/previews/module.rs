@@ -33,7 +33,7 @@ pub(super) async fn preview_module_call(
     }
     let mut computed = match provider.preview(tool, arguments, context).await {
         Ok(preview) => ComputedPreview { preview, transient_error: None },
-        Err(error) if restricted && !error.kind.passes() => {
+        Err(error) if restricted && !error.kind.is_transient() => {
             let def = provider.tools().into_iter().find(|def| def.name == tool).ok_or_else(|| error.clone())?;
             let fault = Fault::from_error_result(tool, &error.message);
             compose::preview_of_failure(preview_arguments(provider.name(), tool, &def, arguments)?, fault)

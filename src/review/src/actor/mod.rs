@@ -330,7 +330,7 @@ impl PendingChanges {
             change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
             provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "change"
         );
-        self.feed.publish(FeedEvent::committed(written, kind.feed_type(), &change));
+        self.feed.publish(FeedEvent::from_committed(written, kind.feed_type(), &change));
         self.watchers.announce(&change);
         if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped; the next start runs the change.

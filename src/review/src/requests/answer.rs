@@ -90,15 +90,15 @@ pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
 
 const fn error_kind(illegal: IllegalTransition) -> ErrorKind {
     match illegal {
-        IllegalTransition::SelfApproval | IllegalTransition::OwnEdit => ErrorKind::SelfApproval,
-        IllegalTransition::VotedAlready => ErrorKind::AlreadyVoted,
+        IllegalTransition::SelfApproval | IllegalTransition::EditedByApprover => ErrorKind::SelfApproval,
+        IllegalTransition::AlreadyVoted => ErrorKind::AlreadyVoted,
         IllegalTransition::EditForbidden => ErrorKind::EditForbidden,
-        IllegalTransition::SameArguments => ErrorKind::ValidationFailed,
-        IllegalTransition::NotTheProposer | IllegalTransition::NotAnApprover => ErrorKind::Forbidden,
+        IllegalTransition::UnchangedArguments => ErrorKind::ValidationFailed,
+        IllegalTransition::NotProposer | IllegalTransition::NotAnApprover => ErrorKind::Forbidden,
         IllegalTransition::Version { .. } => ErrorKind::VersionConflict,
-        IllegalTransition::GraceOver
+        IllegalTransition::GracePeriodOver
         | IllegalTransition::NothingToVoid
-        | IllegalTransition::NotToBeAsked
+        | IllegalTransition::NoOpenQuestion
         | IllegalTransition::State { .. } => ErrorKind::ChangeNotPending,
     }
 }

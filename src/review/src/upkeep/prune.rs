@@ -38,7 +38,7 @@ impl ClockTrust {
         Self { wall: now, steady: Instant::now(), doubted_until: None }
     }
 
-    /// Returns `true` if `people.current_principal` may be used to tell what is old.
+    /// Returns `true` if `now` may be used to tell what is old.
     pub(crate) fn is_trusted(&mut self, now: Timestamp) -> bool {
         let passed = SignedDuration::try_from(self.steady.elapsed()).unwrap_or(SignedDuration::MAX);
         let drift = now.duration_since(self.wall).checked_sub(passed).unwrap_or(SignedDuration::MAX);

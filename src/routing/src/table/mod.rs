@@ -4,12 +4,12 @@ mod aliases;
 pub mod list_entries;
 pub mod listing;
 mod name_conflicts;
-mod reserved;
+mod reserved_names;
 pub mod resources;
 mod revision_filter;
 mod server_instructions;
 mod template;
-pub mod unreached;
+pub mod unreached_upstreams;
 pub mod validate;
 
 use std::{
@@ -26,10 +26,10 @@ use tokio_util::sync::CancellationToken;
 use self::{
     list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
     name_conflicts::{ConflictRules, NameClaims, ResolvedNames, Warnings},
-    reserved::ReservedNames,
+    reserved_names::ReservedNames,
     resources::Resources,
     server_instructions::ServerInstructions,
-    unreached::UnreachedUpstreams,
+    unreached_upstreams::UnreachedUpstreams,
 };
 use crate::{ruling, target::RouteTarget};
 use countersign_domain::{
@@ -435,7 +435,7 @@ impl RouteTable {
         self.tool_of_provider(&format!("{prefix}{own}"), other.name())
     }
 
-    /// Tells whether the method may pass for the asker (see [`Policy::kind.is_transient`]). Tools of a server are gated if its
+    /// Tells whether the method may pass for the asker (see [`Policy::allows_method`]). Tools of a server are gated if its
     /// configuration hides some of them.
     #[must_use]
     pub fn passes(&self, upstream: &Upstream, method: &str, asker: &Requester<'_>) -> bool {

@@ -79,7 +79,7 @@ impl<T> Default for ResolvedNames<T> {
 }
 
 impl<T> NameClaims<T> {
-    /// Creates an empty collection. `subject.kind_name` describes an item in errors, such as `a tool`.
+    /// Creates an empty collection. `what` describes an item in errors, such as `a tool`.
     #[must_use]
     pub fn new(what: &'static str) -> Self {
         Self { what, claims: Vec::new(), first_claims: HashMap::new(), contested: HashMap::new() }

@@ -368,7 +368,7 @@ fn reserved_prefix_of_other_server_is_refused() {
 
 #[test]
 fn name_with_prefix_of_unreached_server_is_awaited() {
-    use super::unreached::NameKind;
+    use super::unreached_upstreams::NameKind;
     let good = UpstreamFixture::new("good", "good__", LEGACY, tools(&[]));
     let plain = UpstreamFixture::new("plain", "", LEGACY, tools(&[&tool("own")]));
     testing::mark_lists_read(&plain.0);
@@ -395,7 +395,7 @@ fn name_with_prefix_of_unreached_server_is_awaited() {
 
 #[test]
 fn any_name_may_belong_to_unreached_unprefixed_server() {
-    use super::unreached::NameKind;
+    use super::unreached_upstreams::NameKind;
     let good = UpstreamFixture::new("good", "good__", LEGACY, tools(&[&tool("query")]));
     testing::mark_lists_read(&good.0);
     let offers = Catalog { resources: raws(&[r#"{"uri":"a:listed","name":"r"}"#.to_owned()]), ..Catalog::default() };
@@ -404,7 +404,7 @@ fn any_name_may_belong_to_unreached_unprefixed_server() {
     let plain = UpstreamFixture::new("plain", "", LEGACY, Catalog::default());
     testing::mark_never_reached(&plain.0);
     let mut router = TableFixture::new(&[&good, &other, &plain]);
-    let named = |expected: Option<super::unreached::AwaitedUpstream>| {
+    let named = |expected: Option<super::unreached_upstreams::AwaitedUpstream>| {
         expected.map(|expected| (expected.upstream.config.name.clone(), expected.is_certain))
     };
     let expected = |is_certain: bool| Some(("plain".to_owned(), is_certain));
@@ -428,7 +428,7 @@ fn any_name_may_belong_to_unreached_unprefixed_server() {
 
 #[test]
 fn unpinned_name_of_unreached_server_is_not_awaited() {
-    use super::unreached::NameKind;
+    use super::unreached_upstreams::NameKind;
     let good = UpstreamFixture::new("good", "good__", LEGACY, Catalog::default());
     testing::mark_never_reached(&good.0);
     let mut router = TableFixture::new(&[&good]);

@@ -17,7 +17,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
     RouteTable, RouteTarget, ToolRoute,
     table::PromptRoute,
-    unreached::{AwaitedUpstream, NameKind},
+    unreached_upstreams::{AwaitedUpstream, NameKind},
 };
 
 /// When to ask again for a server that did not come in time: about when it is tried again.

@@ -17,7 +17,12 @@ pub struct Timer {
 impl Timer {
     #[must_use]
     pub fn start(exchange: &Exchange, method: &str) -> Self {
-        Self { transport: exchange.transport, method: Method::of(method), started: Instant::now(), finished: false }
+        Self {
+            transport: exchange.transport,
+            method: Method::from_name(method),
+            started: Instant::now(),
+            finished: false,
+        }
     }
 
     pub fn finish(mut self, ended: Ended) {
@@ -25,7 +30,7 @@ impl Timer {
         let outcome = match ended {
             Ended { failure: Some(kind), in_band, .. } => {
                 RequestMetrics::get().error(kind);
-                if in_band { RequestOutcome::ToolError } else { RequestOutcome::of(kind) }
+                if in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
             }
             Ended { pending: true, .. } => RequestOutcome::Pending,
             Ended { .. } => RequestOutcome::Ok,

@@ -94,7 +94,7 @@ fn serve(conn: &Connection, queue: &Mutex<Receiver<Job>>) {
 
 fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
     // What was read was large, and is dropped elsewhere.
-    while let Some(pause) = reclaim::pause() {
+    while let Some(pause) = reclaim::time_to_next_round() {
         let job = match queue.try_lock() {
             Ok(queue) => queue.recv_timeout(pause),
             Err(_) => {
@@ -108,7 +108,7 @@ fn next(queue: &Mutex<Receiver<Job>>) -> Option<Job> {
                 return Some(job);
             }
             Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => reclaim::round(),
+            Err(RecvTimeoutError::Timeout) => reclaim::run_round(),
         }
     }
     // The lock is held while waiting: one thread waits for a job, the others for the lock.

@@ -96,14 +96,14 @@ mod tests {
             (
                 "UPDATE api_keys SET role = 'admin' WHERE id = 'k1'",
                 "UPDATE api_keys SET role = 'viewer' WHERE id = 'k1'",
-                "key k1 is not as audit entry 1 left it",
+                "key k1 does not match audit entry 1",
             ),
             (
                 "UPDATE api_keys SET owner = 'bob' WHERE id = 'k1'",
                 "UPDATE api_keys SET owner = NULL WHERE id = 'k1'",
-                "key k1 is not as audit entry 1 left it",
+                "key k1 does not match audit entry 1",
             ),
-            ("UPDATE api_keys SET revoked_at = NULL WHERE id = 'k2'", "", "key k2 is not as audit entry 3 left it"),
+            ("UPDATE api_keys SET revoked_at = NULL WHERE id = 'k2'", "", "key k2 does not match audit entry 3"),
         ] {
             let before: Option<String> =
                 conn.query_row("SELECT revoked_at FROM api_keys WHERE id = 'k2'", [], |row| row.get(0)).unwrap();
@@ -140,7 +140,7 @@ mod tests {
             let whole: String =
                 conn.query_row("SELECT value FROM facts WHERE name = 'policy_in_force'", [], |row| row.get(0)).unwrap();
             assert_eq!(conn.execute(&spoilt, []).unwrap(), 1);
-            assert_eq!(broken(dir.path()), "the recorded policy in force is not as audit entry 2 left it", "{spoil}");
+            assert_eq!(broken(dir.path()), "the recorded policy in force does not match audit entry 2", "{spoil}");
             conn.execute("UPDATE facts SET value = ?1 WHERE name = 'policy_in_force'", [whole]).unwrap();
         }
         conn.execute("DELETE FROM facts WHERE name = 'policy_in_force'", []).unwrap();
@@ -187,7 +187,7 @@ mod tests {
         .unwrap();
         assert!(
             broken(dir.path())
-                .contains("the definition of read that was seen or accepted of fs is not as audit entry 1")
+                .contains("the definition of read that was seen or accepted of fs does not match audit entry 1")
         );
         conn.execute("DELETE FROM tool_pins", []).unwrap();
         assert!(broken(dir.path()).contains("is gone"));

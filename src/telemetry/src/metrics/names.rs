@@ -1,5 +1,5 @@
-//! Names of the configuration that label metrics. The recorder forgets no series, so the series of names that are not
-//! configured any more are left out of what is shown.
+//! Configured names that are used as labels. The recorder never forgets a series, so the series of removed names are
+//! filtered from the output.
 
 use std::{
     collections::BTreeMap,
@@ -9,12 +9,13 @@ use std::{
     },
 };
 
-/// How often each name is configured, by the labels that have it. Two in the moment that one takes another's place.
-static CONFIGURED: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
+/// How often each name is configured, by its labels. The count is 2 for a moment while one configuration replaces
+/// another.
+static NAME_COUNTS: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
 
 type Labels = &'static [&'static str];
 
-/// A name whose series are shown until it is removed, or dropped.
+/// A configured name, whose series are shown until it is removed or dropped.
 #[derive(Debug)]
 pub struct ConfiguredName {
     labels: Labels,
@@ -23,18 +24,18 @@ pub struct ConfiguredName {
 }
 
 impl ConfiguredName {
-    /// `labels` are those that have the name as their value.
+    /// Registers a name; `labels` are the labels that have it as value.
     #[must_use]
     pub fn new(labels: Labels, name: &str) -> Self {
         let name = name.to_owned();
-        change(labels, &name, |count| count.saturating_add(1));
+        update_count(labels, &name, |count| count.saturating_add(1));
         Self { labels, name, removed: AtomicBool::new(false) }
     }
 
-    /// The configuration has it no more.
+    /// Marks the name as no longer configured.
     pub fn remove(&self) {
         if !self.removed.swap(true, Ordering::Relaxed) {
-            change(self.labels, &self.name, |count| count.saturating_sub(1));
+            update_count(self.labels, &self.name, |count| count.saturating_sub(1));
         }
     }
 }
@@ -45,15 +46,15 @@ impl Drop for ConfiguredName {
     }
 }
 
-fn change(labels: Labels, name: &str, by: impl Fn(usize) -> usize) {
-    let mut configured = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+fn update_count(labels: Labels, name: &str, by: impl Fn(usize) -> usize) {
+    let mut configured = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let count = configured.entry((labels, name.to_owned())).or_default();
     *count = by(*count);
 }
 
-/// Returns the Prometheus text without the series of names that were removed.
-pub(super) fn without_removed(text: String) -> String {
-    let configured = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner);
+/// Removes the series of removed names from the Prometheus text.
+pub(super) fn drop_removed_series(text: String) -> String {
+    let configured = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let removed = configured.iter().filter(|(_, count)| **count == 0);
     let removed: Vec<String> = removed
         .flat_map(|((labels, name), _)| {
@@ -65,8 +66,8 @@ pub(super) fn without_removed(text: String) -> String {
     if removed.is_empty() {
         return text;
     }
-    let is_of = |line: &str, pair: &str| line.match_indices(pair).any(|(at, _)| line[..at].ends_with(['{', ',']));
-    let is_shown = |line: &&str| line.starts_with('#') || !removed.iter().any(|pair| is_of(line, pair));
+    let has_label = |line: &str, pair: &str| line.match_indices(pair).any(|(at, _)| line[..at].ends_with(['{', ',']));
+    let is_shown = |line: &&str| line.starts_with('#') || !removed.iter().any(|pair| has_label(line, pair));
     text.split_inclusive('\n').filter(is_shown).collect()
 }
 
@@ -78,10 +79,10 @@ mod tests {
     fn only_removed_names_are_left_out() {
         let text = "# HELP a b{server=\"gone\"}\na{server=\"gone\"} 1\na{x=\"y\",provider=\"gone\"} 1\n\
                     a{server=\"gone too\"} 1\na{other=\"gone\"} 1\na{x=\"server=\\\"gone\\\"\"} 1\n";
-        let shown = || without_removed(text.to_owned());
+        let shown = || drop_removed_series(text.to_owned());
         let gone = ConfiguredName::new(&["server", "provider"], "gone");
         assert_eq!(shown(), text);
-        // Another one of the name takes its place.
+        // Another configuration of the same name replaces it.
         let next = ConfiguredName::new(&["server", "provider"], "gone");
         drop(gone);
         assert_eq!(shown(), text);

@@ -1,5 +1,5 @@
-//! Counting requests, cheaply: handles are registered at first use and kept in arrays, so that recording a request
-//! costs a few atomic additions (some 60 ns) and no look-up by name.
+//! Counts requests cheaply: handles are registered at first use and kept in arrays, so that recording a request costs a
+//! few atomic additions (about 60 ns) and no look-up by name.
 
 use std::{
     sync::{
@@ -17,29 +17,29 @@ use countersign_protocol::{ErrorKind, method::Method as Protocol};
 labels! {
     /// How a request ended.
     RequestOutcome {
-        /// Answered with a result.
+        /// A result was returned.
         Ok = "ok",
-        /// Answered that a person has to approve it.
+        /// The call became a pending change.
         Pending = "pending",
         /// A tool ran and failed (`isError`).
         ToolError = "tool_error",
-        /// The client's mistake: unknown method, bad parameters, no such thing.
+        /// The client's error: unknown method, bad parameters, missing entity.
         ClientError = "client_error",
         /// Refused: authentication, role, policy, limits.
         Refused = "refused",
-        /// Ours or a provider's fault.
+        /// An error of the gateway or of a provider.
         ServerError = "server_error",
-        /// The client took it back or went away.
+        /// The client cancelled it or disconnected.
         Cancelled = "cancelled",
-        /// It took too long.
+        /// The request timed out.
         Timeout = "timeout",
     }
 }
 
 impl RequestOutcome {
-    /// The outcome of a request that was answered with this error.
+    /// Returns the outcome of a request that failed with this error.
     #[must_use]
-    pub const fn of(kind: ErrorKind) -> Self {
+    pub const fn from_error_kind(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Cancelled => Self::Cancelled,
             ErrorKind::Timeout => Self::Timeout,
@@ -56,29 +56,29 @@ impl RequestOutcome {
         }
     }
 
-    /// Counts in the error ratio: whatever did not get what it asked for, but for what the client took back.
+    /// Returns `true` if the outcome counts in the error ratio: every failure except cancellations by the client.
     #[must_use]
     pub const fn is_error(self) -> bool {
         !matches!(self, Self::Ok | Self::Pending | Self::Cancelled)
     }
 }
 
-/// `other` and the protocol's methods.
+/// The label `other` and the methods of the protocol.
 const METHOD_COUNT: usize = 1 + Protocol::ALL.len();
 const OUTCOME_COUNT: usize = RequestOutcome::ALL.len();
 const TRANSPORT_COUNT: usize = Transport::ALL.len();
 
-/// The index of a method's label; free for a method of the protocol, some 20 ns by name.
+/// The index of a method's label. Converting a protocol method is free; a look-up by name takes about 20 ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Method(u8);
 
 impl Method {
-    /// What is not in the list.
+    /// The label of unknown methods.
     pub const OTHER: Self = Self(0);
 
-    /// Returns the label of a method of the protocol, and [`Method::OTHER`] for any other name.
+    /// Returns the label of a protocol method, or [`MethodLabel::OTHER`] for any other name.
     #[must_use]
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         Protocol::parse(name).map_or(Self::OTHER, Self::from)
     }
 
@@ -91,14 +91,14 @@ impl Method {
 
 impl From<Protocol> for Method {
     fn from(method: Protocol) -> Self {
-        // The table of methods has far fewer than 255 rows; a test says so.
+        // The table of methods has far fewer than 255 rows, as a test verifies.
         u8::try_from(method as usize + 1).map_or(Self::OTHER, Self)
     }
 }
 
 type ByOutcome = [OnceLock<Counter>; OUTCOME_COUNT];
 
-/// Handles for everything that is counted per request. One for the process: [`RequestMetrics::get`].
+/// Handles of all metrics that are counted per request, global to the process: [`RequestMetrics::get`].
 pub struct RequestMetrics {
     counts: Box<[[ByOutcome; METHOD_COUNT]]>,
     durations: Box<[[OnceLock<Histogram>; METHOD_COUNT]]>,
@@ -109,7 +109,7 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// The one of this process. Install [`super::Metrics`] before: handles made without it count nothing.
+    /// Returns the handles of this process. [`super::Metrics`] must be installed before, or they count nothing.
     #[must_use]
     pub fn get() -> &'static Self {
         static ONE: OnceLock<RequestMetrics> = OnceLock::new();
@@ -129,7 +129,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Counts a request that has ended.
+    /// Counts a completed request.
     pub fn record(&self, transport: Transport, method: Method, outcome: RequestOutcome, duration: Duration) {
         let (t, m) = (transport as usize, usize::from(method.0));
         if let Some(cell) = self.counts.get(t).and_then(|c| c.get(m)).and_then(|c| c.get(outcome as usize)) {
@@ -150,7 +150,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Counts an error that was answered, whatever it answered to.
+    /// Counts an error that was returned.
     pub fn error(&self, kind: ErrorKind) {
         let at = ErrorKind::ALL.iter().position(|k| *k == kind);
         if let Some(cell) = at.and_then(|at| self.errors.get(at)) {
@@ -159,7 +159,7 @@ impl RequestMetrics {
     }
 }
 
-/// Makes the families appear in the first scrape.
+/// Creates the series that the first scrape must contain.
 pub(super) fn register() {
     let all = RequestMetrics::get();
     let ping = Method::from(Protocol::Ping);
@@ -172,17 +172,17 @@ pub(super) fn register() {
     counter!(ERRORS, "code" => ErrorKind::Internal.code()).increment(0);
 }
 
-/// The last minute's share of errors; 0 where there was no request.
+/// Returns the share of errors in the last minute; 0 if there was no request.
 pub(super) fn error_ratio() -> f64 {
     let all = RequestMetrics::get();
     let now = (all.requests.load(Ordering::Relaxed), all.failed.load(Ordering::Relaxed));
     all.window.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now(), now)
 }
 
-/// Totals at moments of the last minute, at most one for every two seconds.
+/// Samples of the totals during the last minute, at most one every two seconds.
 #[derive(Debug, Default)]
 struct Window {
-    marks: std::collections::VecDeque<(Instant, (u64, u64))>,
+    samples: std::collections::VecDeque<(Instant, (u64, u64))>,
 }
 
 impl Window {
@@ -191,13 +191,13 @@ impl Window {
 
     #[allow(clippy::cast_precision_loss)]
     fn ratio(&mut self, now: Instant, totals: (u64, u64)) -> f64 {
-        // The oldest mark that is kept is the last one at least a minute old: what the window begins with.
-        while self.marks.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= Self::LENGTH) {
-            self.marks.pop_front();
+        // The oldest sample is the last one that is at least a minute old: the start of the window.
+        while self.samples.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= Self::LENGTH) {
+            self.samples.pop_front();
         }
-        let start = self.marks.front().map_or((0, 0), |(_, totals)| *totals);
-        if self.marks.back().is_none_or(|(at, _)| now.duration_since(*at) >= Self::STEP) {
-            self.marks.push_back((now, totals));
+        let start = self.samples.front().map_or((0, 0), |(_, totals)| *totals);
+        if self.samples.back().is_none_or(|(at, _)| now.duration_since(*at) >= Self::STEP) {
+            self.samples.push_back((now, totals));
         }
         let (requests, failed) = (totals.0.saturating_sub(start.0), totals.1.saturating_sub(start.1));
         if requests == 0 { 0.0 } else { failed as f64 / requests as f64 }
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::{
         Cache, ConnectionGuard, Metrics,
-        metrics::{Breaker, CacheMetrics, breaker},
+        metrics::{Breaker, CacheMetrics, set_breaker_state},
     };
 
     fn value(text: &str, series: &str) -> Option<f64> {
@@ -222,12 +222,12 @@ mod tests {
         for at in 0..METHOD_COUNT {
             let method = Method(u8::try_from(at).unwrap());
             assert!(names.insert(method.as_str()), "{}", method.as_str());
-            assert_eq!(Method::of(method.as_str()), method);
+            assert_eq!(Method::from_name(method.as_str()), method);
         }
         for method in Protocol::ALL {
             assert_eq!(Method::from(*method).as_str(), method.as_str());
         }
-        assert_eq!(Method::of("tools/cal\n"), Method::OTHER);
+        assert_eq!(Method::from_name("tools/cal\n"), Method::OTHER);
         assert_eq!(Method(255).as_str(), "other");
     }
 
@@ -235,13 +235,13 @@ mod tests {
     fn recorded_values_are_rendered() {
         let metrics = Metrics::install().unwrap();
         let requests = RequestMetrics::get();
-        requests.record(Transport::Sse, Method::of("prompts/get"), RequestOutcome::Ok, Duration::from_millis(3));
-        requests.record(Transport::Sse, Method::of("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
-        requests.record(Transport::Sse, Method::of("no/such"), RequestOutcome::ClientError, Duration::ZERO);
+        requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_millis(3));
+        requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
+        requests.record(Transport::Sse, Method::from_name("no/such"), RequestOutcome::ClientError, Duration::ZERO);
         requests.error(ErrorKind::ResumeTooLate);
-        breaker("tracker", Breaker::Open);
-        CacheMetrics::of(Cache::Reads).hit();
-        CacheMetrics::of(Cache::Reads).miss();
+        set_breaker_state("tracker", Breaker::Open);
+        CacheMetrics::for_cache(Cache::Reads).hit();
+        CacheMetrics::for_cache(Cache::Reads).miss();
         let guard = ConnectionGuard::connection(Transport::Stdio);
         let text = metrics.render();
         let got = |series: &str| value(&text, series).unwrap_or_else(|| panic!("{series} is not in:\n{text}"));
@@ -258,7 +258,7 @@ mod tests {
         drop(guard);
         let text = metrics.render();
         assert_eq!(value(&text, r#"countersign_connections_active{transport="stdio"}"#), Some(0.0));
-        // Every family has its HELP text, and the first scrape has all that the issue names.
+        // Every metric has its HELP text, and the first scrape contains the most important ones.
         for family in [
             "countersign_requests_total",
             "countersign_request_duration_seconds",
@@ -281,21 +281,21 @@ mod tests {
         assert_eq!(window.ratio(at(1), (10, 5)), 0.5);
         assert_eq!(window.ratio(at(30), (20, 5)), 0.25);
         assert_eq!(window.ratio(at(59), (20, 5)), 0.25);
-        // The first half minute has gone by; since then nothing failed.
+        // The first half minute is over, and nothing failed since then.
         assert_eq!(window.ratio(at(90), (40, 5)), 0.0);
         assert_eq!(window.ratio(at(200), (40, 5)), 0.0);
         for s in 200..2000 {
             window.ratio(at(s), (40, 5));
         }
-        assert!(window.marks.len() <= 32, "{}", window.marks.len());
+        assert!(window.samples.len() <= 32, "{}", window.samples.len());
     }
 
     #[test]
     fn every_error_has_an_outcome() {
-        assert_eq!(RequestOutcome::of(ErrorKind::Parse), RequestOutcome::ClientError);
-        assert_eq!(RequestOutcome::of(ErrorKind::Internal), RequestOutcome::ServerError);
-        assert_eq!(RequestOutcome::of(ErrorKind::RateLimited), RequestOutcome::Refused);
-        assert_eq!(RequestOutcome::of(ErrorKind::Timeout), RequestOutcome::Timeout);
-        assert!(!RequestOutcome::of(ErrorKind::Cancelled).is_error());
+        assert_eq!(RequestOutcome::from_error_kind(ErrorKind::Parse), RequestOutcome::ClientError);
+        assert_eq!(RequestOutcome::from_error_kind(ErrorKind::Internal), RequestOutcome::ServerError);
+        assert_eq!(RequestOutcome::from_error_kind(ErrorKind::RateLimited), RequestOutcome::Refused);
+        assert_eq!(RequestOutcome::from_error_kind(ErrorKind::Timeout), RequestOutcome::Timeout);
+        assert!(!RequestOutcome::from_error_kind(ErrorKind::Cancelled).is_error());
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_stands_still_while_a_question_is_open_whatever_becomes_of_it() {
+    async fn clock_is_suspended_while_question_is_open() {
         let keeps = Arc::new(Keeps::default());
         let clock = CallClock::new(Weak::new(), keeps.clone(), Duration::from_secs(10));
         let (ran, ()) = tokio::join!(runs_for(&clock), async {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn progress_starts_it_again_but_not_for_ever() {
+    async fn progress_extends_deadline_up_to_maximum() {
         let clock = CallClock::new(Weak::new(), Arc::new(Keeps::default()), Duration::from_secs(10));
         let progress = async {
             loop {

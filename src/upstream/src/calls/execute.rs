@@ -222,23 +222,23 @@ impl Listener for CallListener {
 mod tests {
     use super::*;
 
-    fn of(text: &str, has_asked: bool) -> Result<ToolResult, McpError> {
+    fn parse(text: &str, has_asked: bool) -> Result<ToolResult, McpError> {
         tool_result_of(Response::Result(RawValue::from_string(text.into()).unwrap()), has_asked)
     }
 
     #[test]
-    fn an_answer_is_kept_as_it_is_and_a_question_is_a_failure() {
-        let done = of(r#"{"content":[{"type":"text","text":"x"}],"structuredContent":{"n":1.0}}"#, true).unwrap();
+    fn answer_is_kept_verbatim_and_question_fails() {
+        let done = parse(r#"{"content":[{"type":"text","text":"x"}],"structuredContent":{"n":1.0}}"#, true).unwrap();
         assert!(!done.is_error, "what was done is done, whatever it asked");
         assert_eq!(done.structured_content.unwrap().get(), r#"{"n":1.0}"#);
-        assert_eq!(of("{}", false).unwrap().content.get(), "[]");
-        assert!(of(r#"{"content":[],"isError":true}"#, false).unwrap().is_error);
+        assert_eq!(parse("{}", false).unwrap().content.get(), "[]");
+        assert!(parse(r#"{"content":[],"isError":true}"#, false).unwrap().is_error);
         for (text, asked) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"resultType":"input_required"}"#, false)]
         {
-            assert_eq!(of(text, asked).unwrap_err().kind, ErrorKind::InputRequired, "{text}");
+            assert_eq!(parse(text, asked).unwrap_err().kind, ErrorKind::InputRequired, "{text}");
         }
         for garbage in ["7", r#"{"resultType":"task"}"#, r#"{"isError":"yes"}"#] {
-            assert_eq!(of(garbage, false).unwrap_err().data["outcome"], "unknown", "{garbage}");
+            assert_eq!(parse(garbage, false).unwrap_err().data["outcome"], "unknown", "{garbage}");
         }
         let error = tool_result_of(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
         assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::UpstreamError, &(-32603).into()));

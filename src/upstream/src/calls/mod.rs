@@ -35,7 +35,7 @@ const MAX_RETRIES: u32 = 2;
 /// The pauses before them.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// Which calls may be sent again.
+/// The calls that may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResendPolicy {
     /// Calls that certainly were not executed; calls that only read also after a lost connection.
@@ -63,7 +63,7 @@ impl Upstream {
         self.send(caller, outgoing, listener, ResendPolicy::Safe)
     }
 
-    /// As [`Upstream::call`], with `resend` as the limit of retries.
+    /// Sends a call like [`Upstream::call`], with `resend` as the limit of retries.
     pub(super) async fn send(
         &self,
         caller: &Caller,

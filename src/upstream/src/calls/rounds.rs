@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_round_brings_every_answer_and_the_state_as_it_came() {
+    async fn round_carries_all_answers_and_verbatim_state() {
         let mut rounds = InputRounds::default();
         assert!(rounds.extra_params().is_empty());
         let asks = r#"{"resultType":"input_required","requestState":"a\u0041","inputRequests":{"x":{"method":"elicitation/create","params":{}},"y\"":{"method":"roots/list"}}}"#;
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_answered_ends_the_call() {
+    async fn unanswerable_round_ends_call() {
         let model = r#"{"inputRequests":{"x":{"method":"sampling/createMessage"}}}"#;
         let Err(RoundError::Unanswered(error)) = InputRounds::default().next(model, answered).await else { panic!() };
         assert_eq!(error.kind, ErrorKind::InputRequired);

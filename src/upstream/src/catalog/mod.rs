@@ -72,13 +72,13 @@ impl ServerFeatures {
         }
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Declared {
+        struct DeclaredCapabilities {
             tools: Option<Flags>,
             prompts: Option<Flags>,
             resources: Option<Flags>,
             logging: Option<serde::de::IgnoredAny>,
         }
-        let Ok(declared) = serde_json::from_str::<Declared>(negotiated.capabilities.get()) else {
+        let Ok(declared) = serde_json::from_str::<DeclaredCapabilities>(negotiated.capabilities.get()) else {
             return Self::default();
         };
         let changed = |of: &Option<Flags>| of.as_ref().and_then(|f| f.list_changed).unwrap_or(false);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_read_leniently() {
+    fn malformed_capabilities_declare_nothing() {
         let features = |text: &str| {
             ServerFeatures::from_negotiated(&Negotiated {
                 revision: countersign_protocol::Revision::V2025_11_25,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_omitted_and_named() {
+    fn unusable_definitions_are_omitted_with_reason() {
         let offered = build(
             &config(),
             &[
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_hides_tools_by_their_own_names() {
+    fn tool_filter_matches_own_names() {
         let mut config = config();
         config.tools_allow = vec!["read_*".into(), "write_file".into()];
         config.tools_deny = vec!["*_all".into()];

@@ -1,8 +1,8 @@
-//! The circuit breaker of one endpoint: whether a call is tried at all.
+//! The circuit breaker of one endpoint, which decides whether a call is tried.
 //!
-//! It opens when `threshold` calls failed within `window` and most calls of that time did; a server that is well but
-//! has one bad tool stays reachable. After `cooldown` one call is let through, whose end decides. What counts as a
-//! failure is for the caller to say: never an error that the server answered.
+//! It opens when `threshold` calls failed within `window` and most calls of that time failed, so that one broken tool
+//! does not make a working server unreachable. After `cooldown`, a single trial call decides. The caller defines what
+//! counts as a failure: never an error that the server answered.
 
 use std::{
     sync::atomic::{AtomicU8, AtomicU32, Ordering},
@@ -17,13 +17,13 @@ use countersign_telemetry::metrics::Breaker as State;
 
 const CLOSED: u8 = State::Closed as u8;
 
-/// See the module's page.
+/// The circuit breaker of one endpoint.
 #[derive(Debug)]
 pub struct Breaker {
     config: BreakerConfig,
-    /// A copy of what `inner` says, so that a call to a healthy server takes no lock.
+    /// A copy of the state in `inner`, so that a call to a working server takes no lock.
     state: AtomicU8,
-    /// Calls that ended well since the oldest failure that still counts.
+    /// Successful calls since the oldest failure that still counts.
     successes: AtomicU32,
     inner: Mutex<BreakerState>,
 }
@@ -31,9 +31,9 @@ pub struct Breaker {
 #[derive(Debug, Default)]
 struct BreakerState {
     failures: std::collections::VecDeque<Instant>,
-    /// Since when it is open.
+    /// The time at which the circuit opened.
     opened: Option<Instant>,
-    /// The one call is under way.
+    /// The trial call is in flight.
     trial: bool,
 }
 
@@ -52,10 +52,10 @@ impl Breaker {
         }
     }
 
-    /// Whether a call may be tried; its end must be told to the pass.
+    /// Admits a call, whose outcome must be reported to the pass.
     ///
     /// # Errors
-    /// How long to wait before asking again.
+    /// The time to wait before asking again.
     pub fn admit(&self) -> Result<CallPass<'_>, Duration> {
         if self.state.load(Ordering::Relaxed) == CLOSED {
             return Ok(CallPass { breaker: self, trial: false, reported: false });
@@ -74,7 +74,7 @@ impl Breaker {
         Ok(CallPass { breaker: self, trial: true, reported: false })
     }
 
-    /// Whether a call would be refused now.
+    /// Returns `true` if a call would be refused now.
     pub fn is_refusing(&self) -> bool {
         if self.state.load(Ordering::Relaxed) == CLOSED {
             return false;
@@ -83,11 +83,10 @@ impl Breaker {
         inner.opened.is_some_and(|opened| inner.trial || opened.elapsed() < self.config.cooldown)
     }
 
-    /// Somebody else was refused or not answered: the next call is tried alone, and its end decides. What is open already
-    /// stays so.
+    /// Requires a trial call, because another gateway was refused or got no answer. A circuit that is open stays open.
     pub fn require_trial(&self) {
         let mut inner = self.inner.lock();
-        // A machine that was started less than a cooldown ago has no such moment; its own calls find out.
+        // On a machine that was started less than a cooldown ago there is no such moment; its own calls find out.
         if self.config.threshold > 0
             && inner.opened.is_none()
             && let Some(long_ago) = Instant::now().checked_sub(self.config.cooldown)
@@ -98,7 +97,7 @@ impl Breaker {
         }
     }
 
-    /// The server was reached anew: what was before counts no more.
+    /// Closes the circuit after a reconnection, and forgets earlier failures.
     pub fn reset(&self) {
         self.close(&mut self.inner.lock());
     }
@@ -122,7 +121,7 @@ impl Breaker {
             return;
         }
         if inner.opened.is_some() {
-            // Calls that were under way when it opened say nothing new.
+            // Calls that were in flight when the circuit opened do not count.
             return;
         }
         while inner.failures.front().is_some_and(|at| now.duration_since(*at) >= self.config.window) {
@@ -141,7 +140,7 @@ impl Breaker {
     }
 }
 
-/// Lets one call through. Dropped without a word (a call that its client cancelled), it counts for nothing.
+/// Admits one call. If it is dropped without a report, such as for a cancelled call, it counts for nothing.
 #[derive(Debug)]
 #[must_use]
 pub struct CallPass<'a> {
@@ -151,13 +150,13 @@ pub struct CallPass<'a> {
 }
 
 impl CallPass<'_> {
-    /// The one call whose end decides.
+    /// Returns `true` for the trial call that decides about the circuit.
     #[must_use]
     pub fn is_trial(&self) -> bool {
         self.trial
     }
 
-    /// The server answered, with whatever.
+    /// Records that the server answered, with any result or error.
     pub fn record_success(mut self) {
         self.reported = true;
         if self.trial {
@@ -167,7 +166,7 @@ impl CallPass<'_> {
         }
     }
 
-    /// No answer, or none that the protocol knows.
+    /// Records that there was no answer, or an invalid one.
     pub fn record_failure(mut self) {
         self.reported = true;
         self.breaker.fail(self.trial);
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn opens_at_the_threshold_and_closes_after_one_call_that_went_well() {
+    async fn breaker_opens_at_threshold_and_closes_after_successful_trial() {
         let breaker = breaker();
         fail(&breaker, 2);
         assert_eq!(breaker.state(), State::Closed);
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_trial_that_fails_opens_it_again_and_one_that_is_dropped_leaves_it_for_the_next() {
+    async fn failed_trial_reopens_and_dropped_trial_is_repeated() {
         let breaker = breaker();
         fail(&breaker, 3);
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn old_failures_and_a_few_among_many_calls_do_not_open_it() {
+    async fn old_or_rare_failures_keep_breaker_closed() {
         let breaker = breaker();
         fail(&breaker, 2);
         tokio::time::advance(Duration::from_secs(30)).await;
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn in_doubt_one_call_is_tried_and_decides() {
+    async fn required_trial_decides_breaker_state() {
         let breaker = breaker();
         tokio::time::advance(Duration::from_secs(60)).await;
         breaker.require_trial();
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_threshold_of_zero_never_opens() {
+    async fn zero_threshold_disables_breaker() {
         let breaker =
             Breaker::new(BreakerConfig { threshold: 0, window: Duration::from_secs(1), cooldown: Duration::ZERO });
         fail(&breaker, 1000);

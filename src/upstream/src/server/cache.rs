@@ -82,9 +82,9 @@ struct CachedResult {
 /// A cached result that is still fresh.
 #[derive(Debug)]
 pub struct FreshResult {
-    /// As the upstream wrote it.
+    /// The result in the upstream's own words.
     pub result: Box<RawValue>,
-    /// How much longer it is fresh.
+    /// The remaining time to live.
     pub remaining_ttl: Duration,
 }
 
@@ -167,7 +167,7 @@ impl Cache {
                 }
             }
         });
-        let metrics = CacheMetrics::of(countersign_telemetry::metrics::Cache::Upstreams);
+        let metrics = CacheMetrics::for_cache(countersign_telemetry::metrics::Cache::Upstreams);
         if fresh.is_some() {
             metrics.hit()
         } else {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn an_answer_is_its_principals_unless_it_is_public_and_ages() {
+    async fn cached_answer_is_private_unless_public_and_expires() {
         tokio::time::pause();
         let cache = Cache::default();
         insert(&cache, "a", "x:1", false);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_forgotten_also_where_its_answer_is_under_way() {
+    fn invalidation_covers_answers_in_flight() {
         let cache = Cache::default();
         let all = ["x:/a/b/c", "x:/a/b", "x:/a", "y:/a"];
         let fill = || all.iter().for_each(|uri| insert(&cache, "a", uri, false));

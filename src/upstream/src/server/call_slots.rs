@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_queue_is_bounded_and_waiting_ends() {
+    async fn queue_is_bounded_and_times_out() {
         let call_slots = CallSlots::new(1, 1);
         let first = call_slots.acquire(Duration::ZERO).await.unwrap();
         let (second, third) =

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::connection::UpstreamConnection;
 
-/// Which link a request uses.
+/// The choice of a link for a request.
 #[derive(Clone, Debug, Default)]
 pub struct LinkChoice(Selection);
 

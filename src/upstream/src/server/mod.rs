@@ -284,10 +284,10 @@ impl Upstream {
             UpdateAction::Forward => self.emit_resource_updated(&uri),
             UpdateAction::Ignore => {}
             UpdateAction::Delay => {
-                let me = Weak::clone(&self.weak_self);
+                let weak_self = Weak::clone(&self.weak_self);
                 tokio::spawn(async move {
                     tokio::time::sleep(DUPLICATE_WINDOW).await;
-                    if let Some(upstream) = me.upgrade()
+                    if let Some(upstream) = weak_self.upgrade()
                         && upstream.resource_watches.take_delayed_update(&uri)
                     {
                         upstream.emit_resource_updated(&uri);

@@ -42,7 +42,7 @@ impl Upstream {
         answer
     }
 
-    /// As [`Self::ask`], with another time limit.
+    /// Sends a request like [`Self::ask`], with another time limit.
     pub(crate) async fn ask_with_timeout(
         &self,
         connection: &UpstreamConnection,
@@ -71,7 +71,7 @@ pub(crate) fn with_gateway_meta(params: &str) -> String {
     with_meta_for(params, &ClientCapabilities::default())
 }
 
-/// As [`with_gateway_meta`], for a client with these capabilities.
+/// Adds `_meta` like [`with_gateway_meta`], for a client with these capabilities.
 pub(crate) fn with_meta_for(params: &str, capabilities: &ClientCapabilities) -> String {
     let version = format!("\"{}\"", Revision::MODERN.as_str());
     let capabilities = capabilities.to_json(Revision::MODERN).to_string();

@@ -16,9 +16,9 @@ use crate::link::{LinkError, LinkKind};
 use countersign_config::Isolation;
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
 
-/// How long a new link is kept for the caller that requested it.
+/// Time for which a new link is kept for the caller that requested it.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an unused link stays open.
+/// Time after which an unused link is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Links with equal keys are interchangeable.

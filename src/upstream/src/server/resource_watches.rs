@@ -20,7 +20,7 @@ pub const DUPLICATE_WINDOW: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct ResourceWatches {
     watches: Mutex<BTreeMap<String, ResourceWatch>>,
-    /// Rises when the set of URIs changes.
+    /// Incremented when the set of URIs changes.
     pub version: watch::Sender<u64>,
     /// The URIs that the upstream has confirmed.
     pub confirmed: watch::Sender<BTreeSet<String>>,
@@ -35,7 +35,7 @@ struct ResourceWatch {
     is_delayed: bool,
 }
 
-/// What to do with an update from another connection.
+/// The treatment of an update from another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateAction {
     /// Forward it.
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_and_the_last_move_anything() {
+    fn version_changes_with_first_and_last_watch() {
         let watches = ResourceWatches::default();
         let version = || *watches.version.borrow();
         watches.add("a");

@@ -66,8 +66,8 @@ struct ConnectionHistory {
 impl UpstreamMetrics {
     #[must_use]
     pub fn new(upstream: &str) -> Self {
-        static KNOWN: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
-        let mut known = KNOWN.get_or_init(Mutex::default).lock();
+        static LABELED: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
+        let mut known = LABELED.get_or_init(Mutex::default).lock();
         let own =
             known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
         let label = if own { upstream } else { "other" }.to_owned();
@@ -171,7 +171,8 @@ pub struct UpstreamStatus {
     pub previews: PreviewsStatus,
     /// The time of the last change of the status.
     pub since: Timestamp,
-    /// How often the connection was lost and opened again, and how often the program was restarted after a failure.
+    /// Number of times that the connection was lost and opened again, or that the program was restarted after a
+    /// failure.
     pub restarts: u64,
 }
 
@@ -277,7 +278,7 @@ impl Upstream {
 
     pub(crate) fn report_breaker(&self) {
         let state = self.breaker_state();
-        countersign_telemetry::metrics::breaker(&self.config.name, state);
+        countersign_telemetry::metrics::set_breaker_state(&self.config.name, state);
         // Stateless HTTP has no connection whose loss could be noticed, so the actor reads the lists to find out.
         if state == Breaker::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
             self.mark_stale(ListKinds::all());

@@ -14,7 +14,7 @@ pub struct CallTimeouts {
 }
 
 impl CallTimeouts {
-    /// The configuration has proved its globs.
+    /// Builds the limits. The globs were validated with the configuration.
     #[must_use]
     pub fn new(config: &UpstreamConfig) -> Self {
         let tools = config.tool_timeouts.iter();
@@ -39,7 +39,7 @@ mod tests {
     use countersign_config::UpstreamTarget;
 
     #[test]
-    fn the_first_glob_that_fits_decides_and_only_for_tools() {
+    fn first_matching_glob_sets_tool_timeout() {
         let target =
             UpstreamTarget::Url { urls: vec![], headers: vec![], transport: countersign_config::UrlTransport::Auto };
         let mut config = UpstreamConfig::new("x", target);

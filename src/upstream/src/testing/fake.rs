@@ -1,4 +1,4 @@
-//! A server that tests play: its links are memory, its answers a closure.
+//! A fake server for tests, whose links are in memory and whose answers come from a closure.
 
 use std::{
     collections::HashMap,
@@ -19,37 +19,37 @@ use crate::link::{
 use countersign_protocol::{Era, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
 
-/// What a request is answered with.
+/// The answer to a request.
 pub type FakeReply = LocalBoxFuture<'static, Result<Response, LinkError>>;
 type Answers = Box<dyn Fn(ReceivedRequest) -> FakeReply + Send + Sync>;
 
-/// A request as the server sees it.
+/// A request as received by the server.
 pub struct ReceivedRequest {
     pub method: String,
     pub params: Value,
-    /// What goes beside it over HTTP.
+    /// Headers that accompany the request over HTTP.
     pub headers: Vec<(Box<str>, Box<str>)>,
     pub listener: Arc<dyn Listener>,
-    /// On which it came.
+    /// The link that the request arrived on.
     pub link: Arc<FakeLink>,
 }
 
-/// See the module's page.
+/// A server whose behaviour is set by the test.
 pub struct FakeServer {
     kind: LinkKind,
     era: Era,
     pub capabilities: Mutex<Value>,
     pub lists: Mutex<HashMap<&'static str, Value>>,
-    /// Its tools for a client that can be asked for something.
+    /// The tools listed to clients that can be asked questions.
     pub tools_for_askable_clients: Mutex<Option<Value>>,
-    /// Everything but the handshake and the lists.
+    /// Answers everything except the handshake and the lists.
     answers: Mutex<Answers>,
     pub links: Mutex<Vec<Arc<FakeLink>>>,
-    /// `method`s in the order of their arrival, but for those of the handshake.
+    /// Methods in order of arrival, without those of the handshake.
     pub log: Mutex<Vec<String>>,
-    /// Requests whose futures were dropped before their answer.
+    /// Number of requests whose futures were dropped before the answer.
     pub dropped: AtomicUsize,
-    /// Nothing can be reached.
+    /// Connections are refused.
     pub unreachable: Mutex<bool>,
     weak_self: std::sync::Weak<FakeServer>,
 }
@@ -75,17 +75,17 @@ impl FakeServer {
         *self.answers.lock() = Box::new(answers);
     }
 
-    /// Links ever made.
+    /// Returns the number of links that were ever opened.
     pub fn link_count(&self) -> usize {
         self.links.lock().len()
     }
 
-    /// The most calls at a time on one link.
+    /// Returns the maximum number of concurrent calls on one link.
     pub fn peak(&self) -> usize {
         self.links.lock().iter().map(|link| link.peak.load(Ordering::SeqCst)).max().unwrap_or(0)
     }
 
-    /// Links that are open.
+    /// Returns the open links.
     pub fn open(&self) -> Vec<Arc<FakeLink>> {
         self.links.lock().iter().filter(|link| !link.closed.is_cancelled()).cloned().collect()
     }
@@ -99,22 +99,22 @@ impl FakeServer {
     }
 }
 
-/// One connection to it.
+/// One connection to the server.
 pub struct FakeLink {
     server: Arc<FakeServer>,
     pub closed: CancellationToken,
     pub unsolicited: Arc<dyn Listener>,
-    /// Why it was given up.
+    /// The reason for which the link was abandoned.
     abandon_reason: Mutex<Option<LinkError>>,
-    /// What `handshake_revision` declared.
+    /// The capabilities that `initialize` declared.
     pub declared: Mutex<Value>,
     pub in_flight: AtomicUsize,
-    /// The most at a time.
+    /// The maximum number of concurrent calls.
     pub peak: AtomicUsize,
 }
 
 impl FakeLink {
-    /// A notification that belongs to no request.
+    /// Sends a notification that belongs to no request.
     pub fn send_notification(&self, method: &str, params: Value) {
         self.unsolicited.notification(notification(method, params));
     }
@@ -150,7 +150,7 @@ impl Connector for FakeServer {
     }
 
     fn era(&self) -> Option<Era> {
-        // Spares the tests of the handshake era the question.
+        // The transport tells the era, so that tests of the handshake era need no probe.
         (self.era == Era::Legacy).then_some(Era::Legacy)
     }
 
@@ -161,7 +161,7 @@ impl Connector for FakeServer {
 
 struct FakeLinkHandle(Arc<FakeLink>);
 
-/// Counts a request until its future is gone.
+/// Counts a request until its future is dropped.
 struct InFlight {
     link: Arc<FakeLink>,
     is_answered: bool,
@@ -240,7 +240,7 @@ impl Link for FakeLinkHandle {
             link: Arc::clone(&link),
         });
         Box::pin(async move {
-            // The whole of it, or only its field would live as long as the future.
+            // The whole guard is moved into the future, and not only its field.
             let mut in_flight = in_flight;
             let answer = tokio::select! {
                 biased;
@@ -281,7 +281,7 @@ pub fn ok(result: Value) -> Result<Response, LinkError> {
     Ok(Response::Result(RawValue::from_string(result.to_string()).unwrap()))
 }
 
-/// A `tools/list` of tools with these names.
+/// Returns a `tools/list` result of tools with these names.
 pub fn tools(names: &[&str]) -> Value {
     let tools: Vec<_> = names.iter().map(|name| json!({ "name": name, "inputSchema": { "type": "object" } })).collect();
     json!({ "tools": tools })
@@ -291,7 +291,7 @@ pub fn notification(method: &str, params: Value) -> UpstreamNotification {
     UpstreamNotification { method: method.into(), params: Some(RawValue::from_string(params.to_string()).unwrap()) }
 }
 
-/// A question of the server, and what it was told.
+/// Creates a server's question, and the receiver of its answer.
 pub fn question() -> (UpstreamRequest, tokio::sync::oneshot::Receiver<Result<Box<RawValue>, RpcError>>) {
     let (told, answer) = tokio::sync::oneshot::channel();
     let request = UpstreamRequest {

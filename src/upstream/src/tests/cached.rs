@@ -1,4 +1,4 @@
-//! What makes kept answers worthless.
+//! Tests of cache invalidation.
 
 use serde_json::{json, value::RawValue};
 
@@ -22,44 +22,44 @@ fn insert(upstream: &Upstream) {
     }
 }
 
-fn kept(upstream: &Upstream) -> usize {
+fn cached_count(upstream: &Upstream) -> usize {
     let cache = upstream.cache().unwrap();
     ["x:/a", "x:/b"].iter().filter(|uri| cache.get(&prepare(upstream, uri)).is_some()).count()
 }
 
 #[actix::test]
-async fn changes_that_a_server_tells_of_and_those_it_is_told_to_make() {
+async fn cache_is_invalidated_by_changes_and_writes() {
     let fake = modern();
     let upstream = start_with(UpstreamConfig { cache: true, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
     insert(&upstream);
-    assert_eq!(kept(&upstream), 2);
+    assert_eq!(cached_count(&upstream), 2);
     fake.open()[0].send_notification("notifications/resources/updated", json!({ "uri": "x:/a" }));
-    assert_eq!(kept(&upstream), 1);
+    assert_eq!(cached_count(&upstream), 1);
     for list in ["tools", "resources"] {
         insert(&upstream);
         fake.open()[0].send_notification(&format!("notifications/{list}/list_changed"), json!({}));
-        assert_eq!(kept(&upstream), 0, "{list}");
+        assert_eq!(cached_count(&upstream), 0, "{list}");
     }
     insert(&upstream);
     let read = Outgoing { repeatable: true, ..request(&upstream, "tools/call") };
     for harmless in [read, request(&upstream, "prompts/get"), request(&upstream, "completion/complete")] {
         upstream.call(&agent("a"), &harmless, Arc::new(RecordingListener::default())).await.unwrap();
     }
-    assert_eq!(kept(&upstream), 2);
+    assert_eq!(cached_count(&upstream), 2);
     for method in ["tools/call", "vendor/do", "tasks/update"] {
         insert(&upstream);
         upstream.call(&agent("a"), &request(&upstream, method), Arc::new(RecordingListener::default())).await.unwrap();
-        assert_eq!(kept(&upstream), 0, "{method}");
+        assert_eq!(cached_count(&upstream), 0, "{method}");
     }
     insert(&upstream);
     fake.open()[0].closed.cancel();
     seconds(5).await;
     assert!(fake.link_count() > 1);
-    assert_eq!(kept(&upstream), 0, "it was reached anew");
+    assert_eq!(cached_count(&upstream), 0, "it was reached anew");
 }
 
 #[actix::test]
-async fn nothing_is_kept_unless_that_is_wanted() {
+async fn cache_is_disabled_by_default() {
     assert!(start(&modern()).await.cache().is_none());
 }

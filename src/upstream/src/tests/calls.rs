@@ -1,4 +1,4 @@
-//! Time-outs, retries, the breaker, the queue; what approved changes get.
+//! Tests of time limits, retries, the circuit breaker, the queue and approved changes.
 
 use std::{
     future::{pending, ready},
@@ -16,7 +16,7 @@ use crate::link::LinkError;
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 use countersign_provider::{CallContext, NoProgress, Permit, Provider};
 
-/// Fails so many times with this, then answers.
+/// Fails the given number of times with this error, and then answers.
 fn failing(fake: &FakeServer, times: usize, error: LinkError) {
     let left = AtomicUsize::new(times);
     fake.answers(move |_| {
@@ -26,7 +26,7 @@ fn failing(fake: &FakeServer, times: usize, error: LinkError) {
 }
 
 #[actix::test]
-async fn what_was_not_sent_is_sent_again_and_what_may_have_been_is_not() {
+async fn only_unsent_calls_are_retried() {
     let gone = || LinkError::SessionGone;
     let unreachable = || LinkError::Unreachable("x".into());
     let lost = || LinkError::Lost("x".into());
@@ -60,18 +60,18 @@ async fn what_was_not_sent_is_sent_again_and_what_may_have_been_is_not() {
 }
 
 #[actix::test]
-async fn a_session_that_ended_is_opened_anew() {
+async fn ended_session_is_reopened() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     failing(&fake, 1, LinkError::SessionGone);
     let caller = in_session(agent("a"), "s");
     call(&upstream, &caller).await.unwrap();
-    // The gateway's own, the one that had ended, the one after it.
+    // The link of the gateway, the one that had ended, and its replacement.
     assert_eq!((fake.link_count(), fake.open().len()), (3, 2));
 }
 
 #[actix::test]
-async fn a_call_that_takes_too_long_ends_and_is_cancelled_at_the_server() {
+async fn timed_out_call_is_cancelled_at_server() {
     let fake = modern();
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(pending()));
@@ -80,14 +80,14 @@ async fn a_call_that_takes_too_long_ends_and_is_cancelled_at_the_server() {
     assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::Timeout, &"unknown".into()));
     assert_eq!(began.elapsed().as_secs(), 60);
     assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
-    // A client that goes away does the same.
+    // A client that disconnects has the same effect.
     let _ = tokio::time::timeout(Duration::from_secs(1), call(&upstream, &agent("a"))).await;
     assert_eq!(fake.dropped.load(Ordering::SeqCst), 2);
     assert_eq!(upstream.status().in_flight, 0);
 }
 
 #[actix::test]
-async fn time_stands_still_while_the_server_waits_for_an_answer() {
+async fn timeout_is_suspended_while_server_waits_for_answer() {
     let fake = legacy();
     let upstream = start(&fake).await;
     fake.answers(|asked| {
@@ -108,7 +108,7 @@ async fn time_stands_still_while_the_server_waits_for_an_answer() {
 }
 
 #[actix::test]
-async fn a_server_that_fails_is_left_alone_for_a_while() {
+async fn failing_server_opens_circuit() {
     let fake = modern();
     let upstream = start(&fake).await;
     failing(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
@@ -121,7 +121,7 @@ async fn a_server_that_fails_is_left_alone_for_a_while() {
     assert!((1..=11).contains(&error.data["retryAfter"].as_u64().unwrap()));
     assert_eq!(fake.request_count("tools/call"), sent);
     assert_eq!(upstream.status().breaker, "open");
-    // It answers what the gateway itself asks, so it is there: only time closes the circuit.
+    // The server answers the gateway's own requests, so only time closes the circuit.
     seconds(5).await;
     assert_eq!((upstream.status().status, upstream.status().breaker), ("up", "open"));
     seconds(6).await;
@@ -131,7 +131,7 @@ async fn a_server_that_fails_is_left_alone_for_a_while() {
 }
 
 #[actix::test]
-async fn a_stateless_server_that_is_away_shows_and_is_back_as_soon_as_it_answers() {
+async fn unreachable_stateless_server_recovers_on_answer() {
     let fake = modern();
     let upstream = start(&fake).await;
     fake.set_unreachable(true);
@@ -148,7 +148,7 @@ async fn a_stateless_server_that_is_away_shows_and_is_back_as_soon_as_it_answers
 }
 
 #[actix::test]
-async fn a_configured_text_answers_while_the_circuit_is_open_but_no_approved_change() {
+async fn fallback_text_never_answers_approved_change() {
     let fake = modern();
     let upstream =
         start_with(UpstreamConfig { fallback_text: Some("try \"later\"".into()), ..config("fake") }, &[&fake]);
@@ -165,7 +165,7 @@ async fn a_configured_text_answers_while_the_circuit_is_open_but_no_approved_cha
 }
 
 #[actix::test]
-async fn an_approved_change_finds_out_that_its_session_ended_before_it_is_sent() {
+async fn approved_change_probes_session_before_sending() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let gone = AtomicUsize::new(1);
@@ -178,7 +178,7 @@ async fn an_approved_change_finds_out_that_its_session_ended_before_it_is_sent()
 }
 
 #[actix::test]
-async fn an_error_that_the_server_answers_is_an_answer() {
+async fn server_error_is_a_response() {
     let fake = modern();
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(ready(Ok(Response::Error(RpcError::new(-32603, "no"))))));
@@ -189,9 +189,9 @@ async fn an_error_that_the_server_answers_is_an_answer() {
 }
 
 #[actix::test]
-async fn calls_at_a_time_and_in_the_queue_are_bounded() {
+async fn concurrent_and_queued_calls_are_bounded() {
     let fake = modern();
-    // No stream beside the calls.
+    // Without a second stream beside the calls.
     *fake.capabilities.lock() = json!({ "tools": {} });
     let upstream = start_with(UpstreamConfig { max_in_flight: 2, max_queue: 3, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
@@ -210,7 +210,7 @@ async fn calls_at_a_time_and_in_the_queue_are_bounded() {
 }
 
 #[actix::test]
-async fn log_levels_follow_the_loudest_call() {
+async fn log_level_follows_most_verbose_call() {
     use countersign_protocol::params::LoggingLevel::{Debug, Error, Warning};
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
@@ -260,7 +260,7 @@ async fn approved(upstream: &Arc<Upstream>) -> Result<countersign_provider::Tool
 }
 
 #[actix::test]
-async fn an_approved_change_is_sent_once_with_its_own_bytes() {
+async fn approved_change_is_sent_once_verbatim() {
     let fake = modern();
     let upstream = start(&fake).await;
     fake.answers(|asked| {
@@ -285,11 +285,11 @@ async fn an_approved_change_is_sent_once_with_its_own_bytes() {
 }
 
 #[actix::test]
-async fn whether_a_call_may_go_out_is_looked_at_after_everything_that_is_waited_for() {
+async fn permit_is_checked_after_all_waits() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
     let upstream = start(&fake).await;
-    // It ends while the server is told something else.
+    // The permit expires while another message is sent.
     let holds = Arc::new(AtomicBool::new(true));
     let ends = Arc::clone(&holds);
     fake.answers(move |asked| {
@@ -304,7 +304,7 @@ async fn whether_a_call_may_go_out_is_looked_at_after_everything_that_is_waited_
     let failed = upstream.call(&caller, &outgoing, Arc::new(RecordingListener::default())).await.unwrap_err();
     assert_eq!((fake.request_count("logging/setLevel"), fake.request_count("tools/call")), (1, 0));
     assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
-    // Neither is the server to blame, nor is it tried again.
+    // The failure is neither attributed to the server nor retried.
     for _ in 0..20 {
         let outgoing = Outgoing { permit: outgoing.permit.clone(), ..request(&upstream, "tools/call") };
         assert!(upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await.is_err());
@@ -313,7 +313,7 @@ async fn whether_a_call_may_go_out_is_looked_at_after_everything_that_is_waited_
 }
 
 #[actix::test]
-async fn an_approved_change_has_nobody_to_ask() {
+async fn approved_change_without_inquirer_declines_questions() {
     let fake = legacy();
     let upstream = start(&fake).await;
     fake.answers(|asked| {
@@ -329,7 +329,7 @@ async fn an_approved_change_has_nobody_to_ask() {
 }
 
 #[actix::test]
-async fn an_approved_change_that_is_given_up_is_cancelled_at_the_server() {
+async fn abandoned_change_is_cancelled_at_server() {
     let fake = modern();
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(pending()));
@@ -338,7 +338,7 @@ async fn an_approved_change_that_is_given_up_is_cancelled_at_the_server() {
     assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
 }
 
-/// Calls are never answered, other requests as `alive` says.
+/// Never answers calls; other requests are answered if `alive`.
 fn hanging(fake: &FakeServer, alive: bool) {
     fake.answers(move |asked| {
         if asked.method == "tools/call" || !alive { Box::pin(pending()) } else { Box::pin(ready(fake::ok(json!({})))) }
@@ -346,9 +346,9 @@ fn hanging(fake: &FakeServer, alive: bool) {
 }
 
 #[actix::test]
-async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
+async fn hanging_shared_child_is_replaced_and_calls_fail() {
     let fake = legacy();
-    // The breaker would hold calls back.
+    // The circuit breaker would otherwise refuse calls.
     let config = UpstreamConfig {
         timeout: Duration::from_secs(20),
         tool_timeouts: vec![("long".into(), Duration::from_secs(3600))],
@@ -365,7 +365,7 @@ async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
             }
         }
     };
-    // An answer in between, or a sign of life: nothing happens.
+    // An answer in between, or to the probe, has no consequence.
     hanging(&fake, true);
     timed_out(2).await;
     fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));

@@ -1,4 +1,4 @@
-//! Connecting, the lists, and coming back.
+//! Tests of connecting, reading lists and reconnecting.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn events(from: &mut Receiver<ProviderEvent>) -> Vec<String> {
 }
 
 #[actix::test]
-async fn all_pages_of_what_it_offers_are_read_and_what_it_lacks_spoils_nothing() {
+async fn all_pages_are_read_despite_missing_lists() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "resources": {} });
     let mut first = fake::tools(&["a", "b"]);
@@ -37,7 +37,7 @@ async fn all_pages_of_what_it_offers_are_read_and_what_it_lacks_spoils_nothing()
     assert_eq!(names(&upstream), ["fake__a", "fake__b", "fake__c"]);
     assert_eq!(events(&mut heard), ["ToolListChanged", "ResourceListChanged"]);
     assert_eq!(fake.request_count("prompts/list"), 0);
-    // Asked for, and not there.
+    // Requested, but the server does not have it.
     assert_eq!(fake.request_count("resources/templates/list"), 1);
     let status = upstream.status();
     assert_eq!((status.status, status.tools, status.resources), ("up", 3, 1));
@@ -46,13 +46,13 @@ async fn all_pages_of_what_it_offers_are_read_and_what_it_lacks_spoils_nothing()
 }
 
 #[actix::test]
-async fn a_list_without_an_end_is_cut_and_one_that_fails_stays_as_it_was() {
+async fn endless_list_is_truncated_and_failed_list_kept() {
     let fake = legacy();
     let mut page = fake::tools(&["a"]);
     page["nextCursor"] = "0".into();
     fake.lists.lock().insert("tools/list", page);
     let upstream = start(&fake).await;
-    // The second page is the first one: so it would go on for ever.
+    // The second page equals the first one, so the list would never end.
     assert_eq!(fake.request_count("tools/list"), 2);
     assert_eq!(names(&upstream), ["fake__a"]);
     fake.lists.lock().insert("tools/list", json!({ "garbage": true }));
@@ -63,7 +63,7 @@ async fn a_list_without_an_end_is_cut_and_one_that_fails_stays_as_it_was() {
 }
 
 #[actix::test]
-async fn a_burst_of_changes_is_read_once_and_told_only_if_something_changed() {
+async fn burst_of_changes_is_read_once() {
     let fake = legacy();
     let upstream = start(&fake).await;
     let mut heard = upstream.events.subscribe();
@@ -81,7 +81,7 @@ async fn a_burst_of_changes_is_read_once_and_told_only_if_something_changed() {
 }
 
 #[actix::test]
-async fn lists_whose_time_is_over_are_read_again_when_somebody_uses_the_server() {
+async fn expired_lists_are_read_again_on_use() {
     let fake = modern();
     *fake.capabilities.lock() = json!({ "tools": {} });
     fake.lists.lock().insert("tools/list", json!({ "tools": [], "ttlMs": 60_000 }));
@@ -97,7 +97,7 @@ async fn lists_whose_time_is_over_are_read_again_when_somebody_uses_the_server()
     call(&upstream, &agent("a")).await.unwrap();
     seconds(1).await;
     assert_eq!(names(&upstream), ["fake__new"]);
-    // Without a hint lists are stale at once, but nobody asks a server all the time.
+    // Lists without a hint are stale at once, but the server is not asked all the time.
     for _ in 0..100 {
         call(&upstream, &agent("a")).await.unwrap();
     }
@@ -106,7 +106,7 @@ async fn lists_whose_time_is_over_are_read_again_when_somebody_uses_the_server()
 }
 
 #[actix::test]
-async fn a_server_that_comes_late_is_found_and_one_that_ends_is_connected_again() {
+async fn late_and_lost_servers_are_reconnected() {
     let fake = legacy();
     fake.set_unreachable(true);
     let upstream = start_with(config("fake"), &[&fake]);
@@ -120,17 +120,17 @@ async fn a_server_that_comes_late_is_found_and_one_that_ends_is_connected_again(
     call(&upstream, &agent("a")).await.unwrap();
 
     fake.open()[0].closed.cancel();
-    // Nobody need know of it: the call waits for the new connection.
+    // The call waits for the new connection, so clients do not notice.
     call(&upstream, &agent("a")).await.unwrap();
     assert_eq!((fake.link_count(), fake.open().len()), (2, 1));
     let status = upstream.status();
-    // Once after it had failed to start, and once after it was lost.
+    // Once after the failed start, and once after the loss.
     assert_eq!((status.status, status.restarts, status.last_error), ("up", 2, None));
     assert_eq!(names(&upstream), ["fake__echo"]);
 }
 
 #[actix::test]
-async fn a_server_that_dies_at_once_is_started_ever_less_often() {
+async fn crashing_server_is_restarted_with_backoff() {
     let fake = legacy();
     let upstream = start(&fake).await;
     let kill = async {
@@ -142,12 +142,12 @@ async fn a_server_that_dies_at_once_is_started_ever_less_often() {
     let _ = tokio::time::timeout(Duration::from_secs(120), kill).await;
     let starts = fake.link_count();
     assert!((4..=12).contains(&starts), "{starts} starts in two minutes");
-    // What it offered is still shown.
+    // The lists stay available.
     assert_eq!(names(&upstream), ["fake__echo"]);
 }
 
 #[actix::test]
-async fn another_replica_takes_over() {
+async fn other_replica_takes_over() {
     let (one, two) = (modern(), modern());
     one.set_unreachable(true);
     let upstream = start_with(config("fake"), &[&one, &two]);
@@ -167,14 +167,14 @@ async fn another_replica_takes_over() {
 }
 
 #[actix::test]
-async fn tools_for_clients_that_can_be_asked_are_found_and_followed() {
+async fn survey_finds_tools_for_askable_clients() {
     let fake = legacy();
     *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
     seconds(10).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
-    // The plain one, for calls, and the one that declares everything, for the lists.
+    // The plain connection for calls, and the one that declares everything for lists.
     assert_eq!(fake.open().len(), 2);
     let declared: Vec<bool> = fake.open().iter().map(|link| link.declared.lock()["elicitation"].is_object()).collect();
     assert_eq!(declared, [false, true]);
@@ -182,7 +182,7 @@ async fn tools_for_clients_that_can_be_asked_are_found_and_followed() {
     fake.open()[1].send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask", "fake__more"]);
-    // It ends, and another one takes its place.
+    // The second connection ends and is replaced.
     fake.open()[1].closed.cancel();
     seconds(30).await;
     assert_eq!((fake.open().len(), fake.link_count()), (2, 3));
@@ -190,7 +190,7 @@ async fn tools_for_clients_that_can_be_asked_are_found_and_followed() {
 }
 
 #[actix::test]
-async fn a_server_that_offers_the_same_to_all_keeps_one_connection() {
+async fn survey_connection_closes_if_lists_are_equal() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;

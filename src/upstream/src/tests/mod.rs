@@ -1,4 +1,4 @@
-//! Upstreams against servers that the tests play, in time that the tests move.
+//! Tests of upstreams against fake servers, in simulated time.
 
 mod cached;
 mod calls;
@@ -25,7 +25,7 @@ use countersign_protocol::{Era, McpError, capabilities::ClientCapabilities};
 
 fn config(name: &str) -> UpstreamConfig {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
-    // One that may ask nothing gets no second connection for its lists, which most tests would have to count.
+    // Questions are disabled, so that no second connection reads the lists, which most tests would have to count.
     UpstreamConfig { elicitation: false, sampling: false, ..UpstreamConfig::new(name, target) }
 }
 
@@ -37,7 +37,7 @@ fn start_with(config: UpstreamConfig, fakes: &[&Arc<FakeServer>]) -> Arc<Upstrea
     upstream
 }
 
-/// Connected, its lists read.
+/// Starts an upstream, and waits until its lists were read.
 async fn start(fake: &Arc<FakeServer>) -> Arc<Upstream> {
     let upstream = start_with(config("fake"), &[fake]);
     upstream.wait_until_settled().await;
@@ -52,7 +52,7 @@ fn modern() -> Arc<FakeServer> {
     FakeServer::new(Era::Modern, LinkKind::Stateless)
 }
 
-/// Nobody who could be asked.
+/// Returns a caller that cannot be asked anything.
 fn agent(name: &str) -> Caller {
     Caller {
         principal: Arc::new(Principal { name: name.into(), ..Principal::local_agent() }),
@@ -64,7 +64,7 @@ fn agent(name: &str) -> Caller {
     }
 }
 
-/// Can be asked for forms.
+/// Returns a caller that can be asked to fill in forms.
 fn askable(name: &str) -> Caller {
     Caller { capabilities: ClientCapabilities { elicitation_form: true, ..Default::default() }, ..agent(name) }
 }

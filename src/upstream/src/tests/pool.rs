@@ -1,4 +1,4 @@
-//! Who gets which link, how many there are, and whose is what arrives outside of a call.
+//! Tests of link selection, pool limits, and attribution of messages outside of calls.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use countersign_protocol::ErrorKind;
 
-/// Calls take a second.
+/// Makes calls take one second.
 fn slow(fake: &FakeServer) {
     fake.answers(|_| {
         Box::pin(async {
@@ -17,13 +17,13 @@ fn slow(fake: &FakeServer) {
     });
 }
 
-/// Calls at the same time.
+/// Makes calls concurrently.
 async fn together(upstream: &Upstream, callers: &[Caller]) -> Vec<Result<Value, McpError>> {
     futures_util::future::join_all(callers.iter().map(|caller| call(upstream, caller))).await
 }
 
 #[actix::test]
-async fn who_can_be_asked_nothing_shares_one_child() {
+async fn unaskable_clients_share_one_child() {
     let fake = legacy();
     let upstream = start(&fake).await;
     slow(&fake);
@@ -35,25 +35,25 @@ async fn who_can_be_asked_nothing_shares_one_child() {
 }
 
 #[actix::test]
-async fn who_can_be_asked_has_a_child_of_its_own_with_one_call_at_a_time() {
+async fn askable_client_gets_exclusive_child() {
     let fake = legacy();
     let upstream = start(&fake).await;
     slow(&fake);
     let callers: Vec<_> = (0..10).map(|_| askable("a")).chain([askable("b")]).collect();
     assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
-    // The common one, four of the first principal, one of the other.
+    // The common link, four of the first principal and one of the other.
     assert_eq!(fake.link_count(), 6);
     for link in &fake.open()[1..] {
         assert_eq!(link.peak.load(Ordering::SeqCst), 1);
         assert_eq!(*link.declared.lock(), json!({ "elicitation": { "form": {} } }));
     }
-    // Later calls use what is there.
+    // Later calls reuse the links.
     assert!(together(&upstream, &callers[..4]).await.iter().all(Result::is_ok));
     assert_eq!(fake.link_count(), 6);
 }
 
 #[actix::test]
-async fn other_capabilities_take_the_place_of_an_idle_child() {
+async fn idle_child_is_replaced_for_other_capabilities() {
     let fake = legacy();
     let upstream = start(&fake).await;
     slow(&fake);
@@ -65,7 +65,7 @@ async fn other_capabilities_take_the_place_of_an_idle_child() {
 }
 
 #[actix::test]
-async fn a_server_has_at_most_so_many_children_and_waiting_is_bounded() {
+async fn children_and_waiting_calls_are_bounded() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { max_queue: 5, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
@@ -80,7 +80,7 @@ async fn a_server_has_at_most_so_many_children_and_waiting_is_bounded() {
 }
 
 #[actix::test]
-async fn idle_children_are_closed() {
+async fn idle_children_are_closed_after_timeout() {
     let fake = legacy();
     let upstream = start(&fake).await;
     together(&upstream, &[askable("a"), askable("b")]).await;
@@ -94,17 +94,17 @@ async fn idle_children_are_closed() {
 }
 
 #[actix::test]
-async fn a_child_that_a_call_was_given_up_on_serves_nobody_else() {
+async fn tainted_child_serves_no_other_session() {
     let fake = legacy();
     let upstream = start(&fake).await;
     fake.answers(|_| Box::pin(std::future::pending()));
     let give_up = async |caller: Caller| {
         assert!(tokio::time::timeout(Duration::from_secs(5), call(&upstream, &caller)).await.is_err());
     };
-    // A stateless client's cannot be told from another's: its child is gone with it.
+    // A stateless client cannot be distinguished from another one, so its child is closed.
     give_up(askable("a")).await;
     assert_eq!(fake.open().len(), 1);
-    // A session's own next call may have it.
+    // The next call of the same session may use the child.
     give_up(in_session(askable("a"), "s")).await;
     fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &in_session(askable("a"), "s")).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_child_that_a_call_was_given_up_on_serves_nobody_else() {
 }
 
 #[actix::test]
-async fn sessions_have_connections_of_their_own_over_http_and_leave_none_behind() {
+async fn http_sessions_have_own_connections_until_they_end() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     slow(&fake);
@@ -132,7 +132,7 @@ async fn sessions_have_connections_of_their_own_over_http_and_leave_none_behind(
 }
 
 #[actix::test]
-async fn a_session_that_ends_while_its_child_starts_leaves_none_behind() {
+async fn session_ending_during_start_leaves_no_child() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let caller = in_session(agent("a"), "s");
@@ -144,7 +144,7 @@ async fn a_session_that_ends_while_its_child_starts_leaves_none_behind() {
 }
 
 #[actix::test]
-async fn a_stateless_server_needs_one_connection_for_all() {
+async fn stateless_server_needs_one_connection() {
     for kind in [LinkKind::Stateless, LinkKind::Shared] {
         let fake = FakeServer::new(Era::Modern, kind);
         let upstream = start(&fake).await;
@@ -157,7 +157,7 @@ async fn a_stateless_server_needs_one_connection_for_all() {
 }
 
 #[actix::test]
-async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
+async fn unattributed_message_goes_to_only_call_or_is_dropped() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start_with(
         UpstreamConfig { isolation: Some(countersign_config::Isolation::Shared), ..config("fake") },
@@ -168,7 +168,7 @@ async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
     let say = || fake.open()[0].send_notification("notifications/message", json!({ "level": "error", "data": "x" }));
     let half = || tokio::time::sleep(Duration::from_millis(500));
 
-    // The only call under way.
+    // Attributed to the only active call.
     let (one, two) = (Arc::new(RecordingListener::default()), Arc::new(RecordingListener::default()));
     let first = agent("a");
     let _ = tokio::join!(heard_call(&upstream, &first, one.clone()), async {
@@ -180,7 +180,7 @@ async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
     assert_eq!(one.methods(), ["notifications/message"]);
     assert_eq!(one.take_request().method, "elicitation/create");
 
-    // One of two: nobody knows which.
+    // Not attributable to one of two calls.
     let second = agent("b");
     let answers =
         tokio::join!(heard_call(&upstream, &first, one.clone()), heard_call(&upstream, &second, two.clone()), async {
@@ -193,7 +193,7 @@ async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
     assert_eq!(answers.2, -32601);
     assert_eq!((one.methods().len(), two.methods().len()), (1, 0));
 
-    // Two calls of one session: either will do.
+    // Either of two calls of one session is suitable.
     let (a, b) = (in_session(agent("a"), "s"), in_session(agent("a"), "s"));
     let _ = tokio::join!(heard_call(&upstream, &a, two.clone()), heard_call(&upstream, &b, two.clone()), async {
         half().await;
@@ -205,12 +205,12 @@ async fn what_belongs_to_no_call_goes_to_the_only_one_or_to_nobody() {
 }
 
 #[actix::test]
-async fn what_is_for_the_gateway_is_taken_out_of_a_call() {
+async fn gateway_notifications_are_not_forwarded_to_call() {
     let fake = legacy();
     let upstream = start(&fake).await;
     let heard = Arc::new(RecordingListener::default());
     fake.answers(|asked| {
-        // On one stream, with one call under way, it looks like a part of it.
+        // On a single stream with one active call, it looks like part of the call.
         asked.listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
         asked.listener.notification(fake::notification("notifications/progress", json!({ "progress": 1 })));
         Box::pin(std::future::ready(fake::ok(json!({ "content": [] }))))
@@ -222,7 +222,7 @@ async fn what_is_for_the_gateway_is_taken_out_of_a_call() {
 }
 
 #[actix::test]
-async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
+async fn follow_up_request_reaches_same_child_or_fails() {
     let fake = legacy();
     let upstream = start(&fake).await;
     let seen: Arc<parking_lot::Mutex<Vec<(String, usize)>>> = Arc::default();
@@ -239,7 +239,7 @@ async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
         let upstream = Arc::clone(&upstream);
         async move { upstream.call(&caller, &request(&upstream, method), Arc::new(RecordingListener::default())).await }
     };
-    // Three children of one principal, and the call is made on some one of them.
+    // There are three children of one principal, and the call uses one of them.
     together(&upstream, &vec![askable("a"); 3]).await;
     seen.lock().clear();
     let maker = Caller { link_choice: LinkChoice::recording(), ..askable("a") };
@@ -249,7 +249,7 @@ async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
     let child = seen.lock()[0].1;
     let follower = Caller { link_choice: maker.link_choice.for_follow_up(), ..askable("a") };
     seen.lock().clear();
-    // Others are busy on every child meanwhile: a cancellation does not wait, a result waits for its place.
+    // All children are busy meanwhile: a cancellation does not wait, while a result waits for its child.
     let others = vec![askable("a"); 3];
     let busy = together(&upstream, &others);
     let follow = async {
@@ -266,7 +266,7 @@ async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
     let order: Vec<String> = seen.lock().iter().map(|(method, _)| method.clone()).collect();
     assert_eq!(order[3..], ["tasks/cancel", "tasks/result"]);
 
-    // Its child has ended, and no other knows what was begun there.
+    // The child has ended, and no other one knows its work.
     fake.open().iter().find(|link| Arc::as_ptr(link) as usize == child).unwrap().closed.cancel();
     seen.lock().clear();
     let error = send(follower, "tasks/cancel").await.unwrap_err();

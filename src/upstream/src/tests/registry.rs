@@ -1,4 +1,4 @@
-//! Starting, replacing and ending as the configuration says.
+//! Tests of starting, replacing and stopping upstreams by configuration.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use crate::registry::Upstreams;
 
-/// A server for each name, one after another as it is configured anew.
+/// The servers of each name, one for each time it was configured.
 type Servers = Arc<Mutex<HashMap<String, Vec<Arc<FakeServer>>>>>;
 
 fn upstreams() -> (Upstreams, Servers) {
@@ -30,7 +30,7 @@ async fn settle(upstreams: &Upstreams) {
     upstreams.wait_until_settled(Duration::from_secs(10)).await;
 }
 
-/// Waits for what another thread does.
+/// Waits for work of another thread.
 async fn until(what: impl Fn() -> bool) {
     for _ in 0..1000 {
         if what() {
@@ -42,7 +42,7 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 #[actix::test]
-async fn what_is_the_same_lives_on_and_the_rest_comes_and_goes() {
+async fn unchanged_upstream_survives_reconfiguration() {
     let (upstreams, servers) = upstreams();
     let providers = upstreams.apply(&[config("b"), config("a"), config("c")]);
     assert_eq!(names(&providers), ["b", "a", "c"], "in the order of the configuration");
@@ -55,7 +55,7 @@ async fn what_is_the_same_lives_on_and_the_rest_comes_and_goes() {
     let providers = upstreams.apply(&[config("a"), changed, config("d")]);
     assert_eq!(names(&providers), ["a", "b", "d"]);
     assert!(Arc::ptr_eq(&before, &upstreams.get("a").unwrap()));
-    // Only its settings are others: it offers what it did.
+    // Only the settings differ, so the lists are kept.
     assert_eq!(tools(&upstreams, "b"), 1);
     assert!(upstreams.get("c").is_none());
     settle(&upstreams).await;
@@ -69,14 +69,14 @@ async fn what_is_the_same_lives_on_and_the_rest_comes_and_goes() {
 }
 
 #[actix::test]
-async fn removed_server_is_in_no_metrics() {
+async fn removed_server_disappears_from_metrics() {
     let metrics = countersign_telemetry::metrics::Metrics::install().unwrap();
     let shown = |name: &str| metrics.render().contains(&format!("upstream=\"{name}\""));
     let (upstreams, _servers) = upstreams();
     upstreams.apply(&[config("metrics-one"), config("metrics-two")]);
     settle(&upstreams).await;
     assert!(shown("metrics-one") && shown("metrics-two"));
-    // With other settings it is the same server to whoever reads metrics.
+    // With other settings, it is still the same server in metrics.
     upstreams.apply(&[UpstreamConfig { max_in_flight: 7, ..config("metrics-two") }]);
     assert!(!shown("metrics-one") && shown("metrics-two"));
     settle(&upstreams).await;
@@ -86,7 +86,7 @@ async fn removed_server_is_in_no_metrics() {
 }
 
 #[actix::test]
-async fn required_ones_that_are_away_are_named() {
+async fn missing_required_lists_unavailable_servers() {
     let (upstreams, servers) = upstreams();
     let required = |name: &str| UpstreamConfig { required: true, ..config(name) };
     upstreams.apply(&[required("a"), config("b")]);

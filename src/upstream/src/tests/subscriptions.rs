@@ -1,4 +1,4 @@
-//! Resources that clients watch, and the one stream of a stateless server.
+//! Tests of watched resources, and of the single stream of a stateless server.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::*;
 use countersign_provider::ProviderEvent;
 
 #[actix::test]
-async fn subscriptions_are_counted_and_come_back_with_the_connection() {
+async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
     let upstream = start(&fake).await;
@@ -37,7 +37,7 @@ async fn subscriptions_are_counted_and_come_back_with_the_connection() {
     assert_eq!(fake.request_count("resources/unsubscribe"), 2);
 }
 
-/// Moves the time by so much, and says how many words of `file:///a` were passed on.
+/// Advances the time, and returns the number of updates of `file:///a` that were forwarded.
 async fn words(heard: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, after: Duration) -> usize {
     tokio::time::sleep(after).await;
     let mut count = 0;
@@ -49,7 +49,7 @@ async fn words(heard: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, afte
 }
 
 #[actix::test]
-async fn a_change_that_is_told_on_several_connections_is_passed_on_once_and_none_is_lost() {
+async fn duplicate_updates_are_forwarded_once() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
     let upstream = start(&fake).await;
@@ -74,18 +74,18 @@ async fn a_change_that_is_told_on_several_connections_is_passed_on_once_and_none
     notify(&plain);
     assert_eq!(words(&mut heard, at_once).await, 1);
     assert_eq!(words(&mut heard, long).await, 0);
-    // Each change that the gateway's own subscription tells of counts.
+    // Each update on the gateway's own subscription counts.
     notify(&plain);
     notify(&plain);
     assert_eq!(words(&mut heard, long).await, 2);
-    // What is told in the client's session only comes after all that was told there.
+    // An update that only the client's session announces arrives after the delay.
     notify(&own);
     assert_eq!(words(&mut heard, soon).await, 0);
     notify(&own);
     assert_eq!(words(&mut heard, long).await, 1);
     notify(&own);
     assert_eq!(words(&mut heard, long).await, 1);
-    // Nobody watches it here: it goes to whoever may.
+    // Not watched by the gateway, so the update is forwarded at once.
     upstream.unwatch_resource("file:///a");
     seconds(1).await;
     notify(&own);
@@ -93,7 +93,7 @@ async fn a_change_that_is_told_on_several_connections_is_passed_on_once_and_none
 }
 
 #[actix::test]
-async fn a_server_without_subscriptions_says_so() {
+async fn watch_fails_without_server_subscriptions() {
     let fake = legacy();
     let upstream = start(&fake).await;
     assert!(upstream.watch_resource("file:///a").await.is_err());
@@ -101,7 +101,7 @@ async fn a_server_without_subscriptions_says_so() {
     assert_eq!(fake.request_count("resources/subscribe"), 0);
 }
 
-/// Streams of a stateless server: their filters and listeners, and whether they are open.
+/// The streams of a stateless server: their filters and listeners, and whether they are open.
 #[derive(Clone, Default)]
 struct Streams(Arc<Mutex<Vec<Stream>>>);
 
@@ -138,14 +138,14 @@ impl Streams {
         self.0.lock().iter().map(|stream| stream.filter.clone()).collect()
     }
 
-    /// Which are open.
+    /// Returns which streams are open.
     fn open(&self) -> Vec<bool> {
         self.0.lock().iter().map(|stream| Arc::strong_count(&stream.open) > 1).collect()
     }
 }
 
 #[actix::test]
-async fn one_stream_tells_of_everything_and_the_new_one_is_there_before_the_old_one_ends() {
+async fn new_stream_is_acknowledged_before_old_one_closes() {
     let fake = modern();
     *fake.capabilities.lock() =
         json!({ "tools": { "listChanged": true }, "prompts": {}, "resources": { "subscribe": true } });
@@ -179,7 +179,7 @@ async fn one_stream_tells_of_everything_and_the_new_one_is_there_before_the_old_
 }
 
 #[actix::test]
-async fn a_stream_that_ends_is_opened_again_and_what_changed_meanwhile_is_read() {
+async fn ended_stream_is_reopened_and_lists_are_read() {
     let fake = modern();
     let streams = Streams::default();
     streams.serve(&fake);
@@ -196,7 +196,7 @@ async fn a_stream_that_ends_is_opened_again_and_what_changed_meanwhile_is_read()
 }
 
 #[actix::test]
-async fn a_server_that_refuses_the_stream_is_not_asked_again() {
+async fn refused_stream_is_not_requested_again() {
     let fake = modern();
     fake.answers(|_| {
         Box::pin(std::future::ready(Ok(Response::Error(countersign_protocol::rpc_error::RpcError::new(

@@ -20,7 +20,7 @@ use countersign_provider::ProviderEvent;
 
 /// Minimum interval of reading lists because of their time to live.
 const MIN_TTL: Duration = Duration::from_secs(5);
-/// As [`MIN_TTL`], while the server announces changes.
+/// The same interval for a server that announces changes.
 const MIN_TTL_WITH_NOTIFICATIONS: Duration = Duration::from_secs(60);
 /// Delay before lists that could not be read are requested again.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -139,11 +139,12 @@ pub(super) async fn read(
                 _ => features.resources,
             };
         let used = fresh.catalog.bytes_of_other_lists(list.member);
-        let read = if is_offered { read_list(upstream, connection, list, used).await } else { Ok(ListEntries::none()) };
+        let read =
+            if is_offered { read_list(upstream, connection, list, used).await } else { Ok(ListEntries::empty()) };
         let ListEntries { all: entries, ttl, truncation } = match read {
             Ok(read) => read,
             // The server has no such list, even if it was declared: many have resources but no templates.
-            Err(OwnRequestError::Rpc(error)) if error.code == -32601 => ListEntries::none(),
+            Err(OwnRequestError::Rpc(error)) if error.code == -32601 => ListEntries::empty(),
             Err(
                 error @ OwnRequestError::Link(LinkError::Unreachable(_) | LinkError::Lost(_) | LinkError::SessionGone),
             ) => {
@@ -176,7 +177,7 @@ struct ListEntries {
 }
 
 impl ListEntries {
-    const fn none() -> Self {
+    const fn empty() -> Self {
         Self { all: Vec::new(), ttl: Duration::MAX, truncation: None }
     }
 }
@@ -191,7 +192,7 @@ async fn read_list(
 ) -> Result<ListEntries, OwnRequestError> {
     let limits = upstream.config.lists;
     let mut budget = ListBudget { entries: limits.entries, bytes: limits.bytes.saturating_sub(used) };
-    let mut read = ListEntries::none();
+    let mut read = ListEntries::empty();
     let mut cursor: Option<String> = None;
     // Hashes of the cursors that were followed, because a server decides how long they are.
     let (mut followed, hasher) = (HashSet::new(), RandomState::new());
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_read_as_it_is_written() {
+    fn page_entries_keep_their_text() {
         let read = page(r#"{"tools":[{ "name":"a", "x":12345678901234567890123 },7],"nextCursor":"","ttlMs":1500}"#);
         let (read, entries) = read.unwrap();
         assert_eq!(entries[0].get(), r#"{ "name":"a", "x":12345678901234567890123 }"#);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_read_as_far_as_there_is_room() {
+    fn page_is_truncated_at_budget() {
         for (entries, bytes, read, exceeded) in [
             (3, 6, 3, None),
             (2, 6, 2, Some(BudgetExceeded::Entries)),

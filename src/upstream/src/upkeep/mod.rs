@@ -40,7 +40,7 @@ const CHANGES_BEFORE_SLOWDOWN: u32 = 5;
 const QUIET_TIME: Duration = Duration::from_secs(5);
 /// Interval at which idle links are closed.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// How long connecting may take before another replica is tried; some servers install themselves first.
+/// Time limit for connecting before another replica is tried; some servers install themselves first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Capacity of the mailbox. Each message is work that somebody waits for, and its sender limits it.
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_tells_of_changes_without_end_is_heard_less_often() {
+    fn frequent_changes_increase_settle_time() {
         let pauses = [0, 5, 6, 8, 10, 1000]
             .map(|changes_in_row| settle_time(changes_in_row).as_millis() / SETTLE_TIME.as_millis());
         assert_eq!(pauses, [1, 1, 2, 8, 32, 32]);

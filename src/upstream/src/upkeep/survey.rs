@@ -22,7 +22,7 @@ use crate::{
 };
 use countersign_protocol::{Era, capabilities::ClientCapabilities};
 
-/// How long a server may take to announce other lists for such a client.
+/// Time that a server has to announce other lists for such a client.
 const CHANGE_NOTICE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The connection on which the lists are read, if it is not the plain one.
@@ -64,7 +64,7 @@ fn all_capabilities(upstream: &Upstream) -> ClientCapabilities {
     }
 }
 
-/// How long the first lists wait for a server to announce a change.
+/// Time that the first lists wait for a server to announce a change.
 const FIRST_LISTS_DELAY: Duration = Duration::from_millis(500);
 
 /// Delay after the first announcement of a change, so that further ones are read together.

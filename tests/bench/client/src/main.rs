@@ -80,7 +80,7 @@ fn main() -> Result<()> {
 
 // The clients.
 
-/// How long a connection may be idle and be used again, as in the gateway.
+/// The time that a connection may be idle and be used again, as in the gateway.
 const MAX_IDLE: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum bytes of an answer, as in the gateway.

@@ -94,7 +94,9 @@ async fn journey(stdio: bool) -> Result<()> {
 
     let rejected = agent.propose("Rejected").await?;
     gateway.decide(&rejected, "reject", "use the other project").await?;
-    let TaskPayload::Completed { result } = agent.wait_for_end(&rejected).await?.payload else { bail!("a tool's own error") };
+    let TaskPayload::Completed { result } = agent.wait_for_end(&rejected).await?.payload else {
+        bail!("a tool's own error")
+    };
     ensure!(result["isError"] == true, "{result:?}");
     ensure!(result["content"][0]["text"].as_str().is_some_and(|text| text.contains("use the other project")));
 

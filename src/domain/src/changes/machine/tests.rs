@@ -1,4 +1,4 @@
-//! The whole table of states and events, written out by hand, and properties of every sequence.
+//! The whole table of states and events, written by hand, and properties of event sequences.
 
 use std::sync::Arc;
 
@@ -100,22 +100,26 @@ fn questions_end_once_or_with_the_call() {
     };
     let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
     assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, at(3));
-    assert_eq!(ask(&asked, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "no key twice");
+    assert_eq!(ask(&asked, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "no key twice");
     let both = ask(&asked, "b").unwrap().after;
-    assert_eq!(answer(&both, "c").unwrap_err(), IllegalTransition::NotToBeAsked);
+    assert_eq!(answer(&both, "c").unwrap_err(), IllegalTransition::NoOpenQuestion);
     let step = answer(&both, "a").unwrap();
     assert_eq!((step.actor.as_str(), step.after.state), ("agent", ChangeState::Executing));
-    assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "once");
-    assert_eq!(ask(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "nor after its answer");
-    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(9)).unwrap().after;
-    let said = lost.dialogue.unwrap();
-    assert_eq!(said.open_questions().count(), 0);
+    assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "once");
     assert_eq!(
-        (said.questions[1].unanswered.as_deref(), said.questions[1].closed_at),
+        ask(&step.after, "a").unwrap_err(),
+        IllegalTransition::NoOpenQuestion,
+        "keys are unique after the answer too"
+    );
+    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: at(0) }, at(9)).unwrap().after;
+    let dialogue = lost.dialogue.unwrap();
+    assert_eq!(dialogue.open_questions().count(), 0);
+    assert_eq!(
+        (dialogue.questions[1].unanswered.as_deref(), dialogue.questions[1].closed_at),
         (Some("the call has ended"), Some(at(9)))
     );
-    let silent = Change { dialogue: None, ..change(ChangeState::Executing) };
-    assert_eq!(ask(&silent, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "no rule allows it");
+    let without_dialogue = Change { dialogue: None, ..change(ChangeState::Executing) };
+    assert_eq!(ask(&without_dialogue, "a").unwrap_err(), IllegalTransition::NoOpenQuestion, "no rule allows it");
 }
 
 fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
@@ -141,7 +145,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
     ]
 }
 
-/// DESIGN: "Changes". What is not here may not happen.
+/// The state table of DESIGN, "Changes". Missing entries are illegal.
 fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)> {
     use ChangeState as S;
     use EventKind as E;
@@ -170,7 +174,7 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
 fn check(state: ChangeState, name: &str, event: ChangeEvent) {
     let mut before = change(state);
     if state == ChangeState::Approved {
-        // Not run yet: it may be undone.
+        // The change has not run, so the approval can be undone.
         before.run_after = Some(at(60));
         before.decisions.push(vote("alice", None, Verdict::Approve, 6));
     }
@@ -183,7 +187,7 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
             assert_eq!((step.after.state, step.kind, step.from), (to, kind, Some(state)), "{state:?} {name}");
             assert_eq!(step.after.version, before.version + 1);
             assert_eq!(step.after.updated_at, at(5));
-            assert_eq!(step.after.digest, step.after.review_digest(), "the digest is of what is shown");
+            assert_eq!(step.after.digest, step.after.review_digest(), "the digest covers the shown content");
             assert_eq!(step.after.run_after, None, "no rule asks for a grace period");
         }
         (Err(IllegalTransition::State { from, .. }), None) => assert_eq!(from, state),
@@ -213,12 +217,12 @@ fn state_names_match_json() {
 
 #[test]
 fn vote_below_quorum_keeps_change_pending() {
-    let mut one = change(ChangeState::Pending);
-    one.terms.quorum = 2;
-    let voted = apply(&one, decision("alice", Verdict::Approve, 7), at(1)).unwrap();
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.quorum = 2;
+    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), at(1)).unwrap();
     assert_eq!((voted.kind, voted.after.state), (EventKind::Voted, ChangeState::Pending));
     let again = apply(&voted.after, decision("alice", Verdict::Approve, 8), at(2));
-    assert_eq!(again.unwrap_err(), IllegalTransition::VotedAlready);
+    assert_eq!(again.unwrap_err(), IllegalTransition::AlreadyVoted);
     let approved = apply(&voted.after, decision("bob", Verdict::Approve, 8), at(2)).unwrap();
     assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
     let edit = edited("alice", None, r#"{"a":2}"#);
@@ -233,7 +237,7 @@ fn withdrawn_approval_no_longer_counts() {
     pending.terms.undo_for = 10;
     pending.terms.quorum = 2;
     let voted = apply(&pending, decision("alice", Verdict::Approve, 7), at(1)).unwrap().after;
-    assert_eq!(voted.run_after, None, "one vote runs nothing");
+    assert_eq!(voted.run_after, None, "one vote starts no grace period");
     let approved = apply(&voted, decision("bob", Verdict::Approve, 8), at(2)).unwrap().after;
     assert_eq!(approved.run_after, Some(at(12)));
     let undo = |event| apply(&approved, event, at(11));
@@ -245,7 +249,7 @@ fn withdrawn_approval_no_longer_counts() {
     assert_eq!(undo(unapprove("carol")).unwrap_err(), IllegalTransition::NotAnApprover);
     let admin = ChangeEvent::Unapprove { by: "carol".into(), owner: None, key_id: None, all: true };
     assert_eq!(undo(admin).unwrap().after.approvals(), 0);
-    assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
+    assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GracePeriodOver);
     let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
     assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
     assert_eq!(
@@ -288,7 +292,7 @@ fn editor_cannot_approve_if_other_required() {
     let two = edited_under(Terms { quorum: 2, ..Terms::default() });
     for change in [&other, &two] {
         for (who, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
-            assert_eq!(approve(change, who, owner), Err(IllegalTransition::OwnEdit), "{who}");
+            assert_eq!(approve(change, who, owner), Err(IllegalTransition::EditedByApprover), "{who}");
         }
         assert!(
             apply(change, ChangeEvent::Decide(vote("alice", None, Verdict::Reject, change.version)), at(2)).is_ok()
@@ -311,7 +315,7 @@ fn person_has_one_vote_and_none_on_own_change() {
     }
     let voted = approve(&pending, "desk", Some("alice")).unwrap().after;
     for (who, owner) in [("alice", None), ("laptop", Some("alice")), ("desk", None)] {
-        assert_eq!(approve(&voted, who, owner).unwrap_err(), IllegalTransition::VotedAlready, "{who} {owner:?}");
+        assert_eq!(approve(&voted, who, owner).unwrap_err(), IllegalTransition::AlreadyVoted, "{who} {owner:?}");
     }
     assert_eq!(approve(&voted, "bob", None).unwrap().after.approvals(), 2);
 }
@@ -330,7 +334,7 @@ fn edit_keeps_original_arguments() {
     assert_eq!(twice.previous_diff, None, "the target has not moved");
     assert_ne!(twice.digest, once.after.digest);
     let err = |change: &Change, event| apply(change, event, at(3)).unwrap_err();
-    assert_eq!(err(&twice, edited("bob", None, r#"{"a":2}"#)), IllegalTransition::SameArguments);
+    assert_eq!(err(&twice, edited("bob", None, r#"{"a":2}"#)), IllegalTransition::UnchangedArguments);
     assert_eq!(err(&twice, edited("agent", None, "{}")), IllegalTransition::SelfApproval);
     assert_eq!(err(&twice, edited("desk", Some("agent"), "{}")), IllegalTransition::SelfApproval);
     let mut fixed = pending;
@@ -350,7 +354,7 @@ fn expiry_can_count_as_rejection() {
         assert_eq!((step.kind, step.after.state), (EventKind::Rejected, ChangeState::Rejected));
         assert_eq!((step.actor.as_str(), step.after.fault.unwrap().code.as_str()), (SYSTEM, "CHANGE_EXPIRED"));
     }
-    assert_eq!(expire(ChangeState::Approved).after.state, ChangeState::Expired, "somebody said yes");
+    assert_eq!(expire(ChangeState::Approved).after.state, ChangeState::Expired, "an approved change expires");
 }
 
 #[test]
@@ -363,7 +367,7 @@ fn refresh_keeps_previous_diff() {
     assert_eq!(fresh.previous_diff, Some(stale.diff));
     assert_eq!((fresh.fingerprint.as_str(), fresh.fault.clone()), ("sha256:new", None));
     assert_ne!(fresh.digest, stale.digest);
-    assert!(fresh.decisions.is_empty(), "who approved the old diff did not approve the new one");
+    assert!(fresh.decisions.is_empty(), "approvals of the old diff do not count for the new one");
 }
 
 #[test]
@@ -372,7 +376,7 @@ fn illegal_events_are_refused() {
     let err = |event| apply(&pending, event, at(1)).unwrap_err();
     assert_eq!(err(decision("agent", Verdict::Approve, 7)), IllegalTransition::SelfApproval);
     assert_eq!(err(decision("alice", Verdict::Approve, 6)), IllegalTransition::Version { decided: 6, current: 7 });
-    assert_eq!(err(ChangeEvent::Withdraw { by: "alice".into() }), IllegalTransition::NotTheProposer);
+    assert_eq!(err(ChangeEvent::Withdraw { by: "alice".into() }), IllegalTransition::NotProposer);
 }
 
 #[test]
@@ -395,7 +399,7 @@ fn lost_call_blocks_target_until_deadline_or_settlement() {
         apply(&claimed, event, at(now)).unwrap().after
     };
     assert_eq!(lose(2, 5).target_taken_until, Some(at(32)));
-    assert_eq!(lose(2, 32).target_taken_until, None, "its time is over already");
+    assert_eq!(lose(2, 32).target_taken_until, None, "its deadline has passed");
     let settle = ChangeEvent::Settle { by: "alice".into(), applied: true, comment: None };
     assert_eq!(apply(&lose(2, 5), settle, at(6)).unwrap().after.target_taken_until, None);
 }
@@ -406,8 +410,8 @@ fn settled_failure_keeps_fault_and_names_reviewer() {
         .unwrap()
         .after;
     let settle = |applied| ChangeEvent::Settle { by: "alice".into(), applied, comment: Some("looked".into()) };
-    let told = ChangeFault { message: "why. alice has looked: it was not applied: “looked”".into(), ..fault() };
-    assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(told));
+    let expected = ChangeFault { message: "why. alice checked: it was not applied: “looked”".into(), ..fault() };
+    assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(expected));
     assert_eq!(apply(&lost, settle(true), at(2)).unwrap().after.fault, None);
 }
 
@@ -468,7 +472,7 @@ proptest! {
             }
             prop_assert!(after.run_after.is_none() || after.state == ChangeState::Approved);
             prop_assert!(after.run_after.is_none_or(|end| end > after.updated_at && end < after.expires_at));
-            prop_assert_eq!(after.original_arguments().get(), "{}", "what was proposed stays known");
+            prop_assert_eq!(after.original_arguments().get(), "{}", "the original arguments are kept");
             prop_assert_eq!(after.edits.last().map(|e| e.to.clone()), after.edits.last().map(|_| arguments_hash(&after.arguments)));
             if step.kind == EventKind::Edited {
                 prop_assert!(who != "agent" && owner != Some("dave") && after.decisions.is_empty());
@@ -476,7 +480,7 @@ proptest! {
             if step.kind == EventKind::Executing {
                 claims += 1;
                 prop_assert_eq!(now.state, ChangeState::Approved);
-                prop_assert_eq!(approved_at.as_ref(), Some(&after.digest), "what runs is what was approved");
+                prop_assert_eq!(approved_at.as_ref(), Some(&after.digest), "the approved content runs");
             }
             if matches!(after.state, ChangeState::Applied | ChangeState::OutcomeUnknown) {
                 prop_assert_eq!(claims, 1);

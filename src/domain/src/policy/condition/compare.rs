@@ -1,7 +1,7 @@
-//! `==`, `!=` and `in` as conditions mean them: text beside a list or a map has no answer.
+//! `==`, `!=` and `in` with stricter types: comparing text with a list or a map is an error.
 //!
-//! Plain CEL calls them unequal. An agent that sends `["/etc"]` where a text is expected would so pass by a rule that
-//! denies `arguments.path == "/etc"`, and some servers take such a list for the text in it.
+//! Plain CEL returns `false`. An agent could then send `["/etc"]` in place of a text and pass a rule that denies
+//! `arguments.path == "/etc"`, although some servers accept such a list.
 
 use cel::{
     ExecutionError,
@@ -12,12 +12,12 @@ use cel::{
     },
 };
 
-/// No expression can name these: `@` begins no name.
+/// Expressions cannot contain these names, because no name begins with `@`.
 pub(super) const EQUALS: &str = "@equals";
 pub(super) const NOT_EQUALS: &str = "@differs";
 pub(super) const IS_IN: &str = "@is_in";
 
-/// What stands in for an operator of CEL.
+/// Returns the function that replaces an operator of CEL.
 pub(super) fn replacement_for(operator: &str) -> Option<&'static str> {
     match operator {
         operators::EQUALS => Some(EQUALS),
@@ -40,28 +40,29 @@ pub(super) fn not_equals<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b,
 pub(super) fn is_in<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let (needle, holder) = super::two_arguments(args)?;
     if let Some(list) = holder.downcast_ref::<CelList<'_>>() {
-        let mut unclear = false;
+        let mut has_mismatch = false;
         for element in list.inner() {
             match compare_values(&*needle, element.as_ref()) {
                 Ok(true) => return Ok(cel_bool(true)),
                 Ok(false) => {}
-                Err(_) => unclear = true,
+                Err(_) => has_mismatch = true,
             }
         }
-        return if unclear { Err(type_mismatch()) } else { Ok(cel_bool(false)) };
+        return if has_mismatch { Err(type_mismatch()) } else { Ok(cel_bool(false)) };
     }
-    // Keys are never lists or maps.
+    // Map keys are never lists or maps.
     if is_container(&*needle) {
         return Err(type_mismatch());
     }
     holder.as_container().ok_or_else(type_mismatch)?.contains(&*needle).map(cel_bool)
 }
 
-pub(super) fn cel_bool<'b, 'v>(is: bool) -> CowVal<'b, 'v> {
-    CowVal::owned(CelBool::from(is))
+pub(super) fn cel_bool<'b, 'v>(value: bool) -> CowVal<'b, 'v> {
+    CowVal::owned(CelBool::from(value))
 }
 
-/// The types do not fit; which they are is nobody's to read in a message.
+/// Creates the error for mismatched types. It does not name them, because messages must not describe the agent's
+/// values.
 pub(super) fn type_mismatch() -> ExecutionError {
     ExecutionError::UnexpectedType { got: String::new(), want: String::new() }
 }
@@ -73,7 +74,7 @@ fn compare_values(left: &dyn Val, right: &dyn Val) -> Result<bool, ExecutionErro
     if has_type_conflict(left, right) { Err(type_mismatch()) } else { Ok(false) }
 }
 
-/// Whether text stands beside a list or a map, here or at the same place within.
+/// Returns `true` if text is compared with a list or a map, at the top or at the same position inside.
 fn has_type_conflict(left: &dyn Val, right: &dyn Val) -> bool {
     if (is_text(left) && is_container(right)) || (is_container(left) && is_text(right)) {
         return true;
@@ -151,7 +152,7 @@ mod tests {
             (r#"arguments.map == {"k": "w"}"#, false),
             (r#"arguments.tags.exists(t, t == "b")"#, true),
             (r#"arguments.tags.exists_one(t, t == "b")"#, true),
-            // True is true whatever stands beside it.
+            // The result is true, whatever the other operand is.
             (r#"arguments.tags == "a" || arguments.n == 5"#, true),
         ] {
             assert_eq!(holds(condition, arguments), Ok(expected), "{condition}");

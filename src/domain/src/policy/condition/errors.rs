@@ -1,21 +1,21 @@
-//! What is wrong with an expression, in a sentence and with its place. The parser's own words are those of its grammar.
+//! Explains errors of an expression in a sentence with their position, in place of the parser's grammar terms.
 
 use cel::{ParseError, common::ast::SourceInfo};
 
 use super::{ConditionError, MAX_DEPTH};
 
-/// Characters of a token that is shown.
+/// The most characters of a token in a message.
 const MAX_TOKEN_CHARS: usize = 40;
 
-/// An error without a place.
+/// Creates an error without a position.
 pub(super) fn without_position(message: impl Into<String>) -> ConditionError {
     ConditionError { message: message.into(), line: 0, column: 0 }
 }
 
-/// An error at a node of the parsed expression.
+/// Creates an error at a node of the parsed expression.
 pub(super) fn at_node(message: String, node: Option<u64>, info: &SourceInfo) -> ConditionError {
     let Some((start, _)) = node.and_then(|id| info.offset_for(id)) else { return without_position(message) };
-    // A node begins at a byte, and people count characters.
+    // Nodes have byte offsets; people count characters.
     let before = usize::try_from(start).ok().and_then(|start| info.source.get(..start)).unwrap_or_default();
     let (mut line, mut column) = (1, 1);
     for c in before.chars() {
@@ -24,14 +24,14 @@ pub(super) fn at_node(message: String, node: Option<u64>, info: &SourceInfo) -> 
     ConditionError { message, line, column }
 }
 
-/// The first of what the parser found.
+/// Explains the first error of the parser.
 pub(super) fn from_parser(source: &str, errors: &[ParseError]) -> ConditionError {
     let Some(error) = errors.first() else { return without_position("it is not an expression") };
-    let place = |n: isize| u64::try_from(n).ok().filter(|n| *n > 0);
-    let (Some(line), Some(column)) = (place(error.pos.0), place(error.pos.1)) else {
+    let positive = |n: isize| u64::try_from(n).ok().filter(|n| *n > 0);
+    let (Some(line), Some(column)) = (positive(error.pos.0), positive(error.pos.1)) else {
         return without_position(explain(source, source, "", &error.msg));
     };
-    // Line and column count characters from 1.
+    // Line and column count characters, from 1.
     let mut rest = source;
     for _ in 1..line {
         rest = rest.split_once('\n').map_or("", |(_, rest)| rest);
@@ -42,27 +42,27 @@ pub(super) fn from_parser(source: &str, errors: &[ParseError]) -> ConditionError
     ConditionError { message: explain(source, rest, before, &error.msg), line, column }
 }
 
-fn explain(source: &str, rest: &str, before: &str, said: &str) -> String {
-    if said.contains("Recursion limit") {
+fn explain(source: &str, rest: &str, before: &str, parser_message: &str) -> String {
+    if parser_message.contains("Recursion limit") {
         return format!("it nests deeper than {MAX_DEPTH} levels");
     }
-    if said.contains("has() macro") {
+    if parser_message.contains("has() macro") {
         return "`has` asks for one member: has(arguments.path)".to_owned();
     }
-    if said.contains("must be a simple name") {
+    if parser_message.contains("must be a simple name") {
         return "a loop needs a name for its element first: arguments.list.all(x, x > 1)".to_owned();
     }
-    if said.contains("invalid int literal") || said.contains("invalid uint literal") {
+    if parser_message.contains("invalid int literal") || parser_message.contains("invalid uint literal") {
         return "this whole number does not fit into 64 bits".to_owned();
     }
-    if said.contains("invalid double literal") {
+    if parser_message.contains("invalid double literal") {
         return "this number cannot be read".to_owned();
     }
-    if let Some(word) = said.strip_prefix("reserved identifier: ") {
-        return format!("{} is a reserved word", quote_token(word));
+    if let Some(identifier) = parser_message.strip_prefix("reserved identifier: ") {
+        return format!("{} is a reserved identifier", quote_token(identifier));
     }
     let rest = rest.trim_start();
-    if rest.is_empty() || said.contains("'<EOF>'") && !said.contains("expecting <EOF>") {
+    if rest.is_empty() || parser_message.contains("'<EOF>'") && !parser_message.contains("expecting <EOF>") {
         return match (unclosed_bracket(source), before.split_whitespace().last()) {
             (Some(bracket), _) => format!("a `{bracket}` is not closed"),
             (None, Some(last)) => format!("it ends too early: something is missing after {}", quote_token(last)),
@@ -70,7 +70,7 @@ fn explain(source: &str, rest: &str, before: &str, said: &str) -> String {
         };
     }
     match rest.chars().next() {
-        Some('"' | '\'') if said.contains("token recognition") => {
+        Some('"' | '\'') if parser_message.contains("token recognition") => {
             return "a text that begins here is not closed".into();
         }
         Some('=') if !rest.starts_with("==") => return "a single `=` compares nothing; write `==`".to_owned(),
@@ -80,9 +80,9 @@ fn explain(source: &str, rest: &str, before: &str, said: &str) -> String {
     }
     let token = token(rest);
     let previous = before.split_whitespace().last().unwrap_or_default();
-    for (word, sign) in [("and", "&&"), ("or", "||"), ("not", "!")] {
+    for (word, symbol) in [("and", "&&"), ("or", "||"), ("not", "!")] {
         if token.eq_ignore_ascii_case(word) || previous.eq_ignore_ascii_case(word) {
-            return format!("there is no `{word}`; write `{sign}`");
+            return format!("there is no `{word}`; write `{symbol}`");
         }
     }
     if matches!(token.as_str(), ")" | "]" | "}") && unclosed_bracket(before).is_none() {
@@ -91,7 +91,7 @@ fn explain(source: &str, rest: &str, before: &str, said: &str) -> String {
     format!("{} does not belong here", quote_token(&token))
 }
 
-/// The word, number or sign that the text begins with.
+/// Returns the word, number or symbol at the start of the text.
 fn token(text: &str) -> String {
     let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     if !word.is_empty() {
@@ -99,16 +99,16 @@ fn token(text: &str) -> String {
     }
     ["&&", "||", "==", "!=", "<=", ">="]
         .iter()
-        .find(|sign| text.starts_with(**sign))
-        .map_or_else(|| text.chars().take(1).collect(), |sign| (*sign).to_owned())
+        .find(|symbol| text.starts_with(**symbol))
+        .map_or_else(|| text.chars().take(1).collect(), |symbol| (*symbol).to_owned())
 }
 
 fn quote_token(token: &str) -> String {
-    let short: String = token.chars().take(MAX_TOKEN_CHARS).flat_map(char::escape_debug).collect();
-    format!("`{short}`")
+    let escaped: String = token.chars().take(MAX_TOKEN_CHARS).flat_map(char::escape_debug).collect();
+    format!("`{escaped}`")
 }
 
-/// The innermost bracket, or the quote, that nothing closes.
+/// Returns the innermost bracket, or the quote, that is not closed.
 fn unclosed_bracket(text: &str) -> Option<char> {
     let mut open = Vec::new();
     let mut quote = None;
@@ -117,7 +117,7 @@ fn unclosed_bracket(text: &str) -> Option<char> {
         match quote {
             Some(_) if escaped => escaped = false,
             Some(_) if c == '\\' => escaped = true,
-            Some(by) if c == by => quote = None,
+            Some(opening) if c == opening => quote = None,
             Some(_) => {}
             None => match c {
                 '"' | '\'' => quote = Some(c),
@@ -151,7 +151,7 @@ mod tests {
             ("true &&\n  || 1", "`||` does not belong here", (2, 3)),
             ("has(arguments)", "`has` asks for one member: has(arguments.path)", (1, 5)),
             ("arguments.x == 99999999999999999999", "this whole number does not fit into 64 bits", (1, 16)),
-            // What is CEL and means nothing here has its place, too; characters count, not bytes.
+            // Valid CEL that is rejected by the compiler has a position too, counted in characters.
             ("\"é\" == \"é\" && argument.x == 1", "there is no `argument`", (1, 15)),
             ("true &&\n  arguments.x.frobnicate()", "there is no function `frobnicate`", (2, 25)),
             ("principal.nam == 'x'", "`principal` has no `nam`", (1, 10)),

@@ -1,4 +1,4 @@
-//! `path_within(path, folder)`, and what tells that a condition compares a path as if it were plain text.
+//! `path_within(path, folder)`, and the detection of conditions that compare paths as plain text.
 
 use cel::{
     ExecutionError, IdedExpr,
@@ -13,7 +13,7 @@ use super::compare::{cel_bool, type_mismatch};
 
 pub(super) const PATH_WITHIN: &str = "path_within";
 
-/// Words in the name of an argument that say that it is a path.
+/// Words in the name of an argument that indicate a path.
 const PATH_WORDS: [&str; 22] = [
     "path",
     "paths",
@@ -39,19 +39,20 @@ const PATH_WORDS: [&str; 22] = [
     "cwd",
 ];
 
-/// Whether the path is the folder or below it: by the names in them alone, so links are not followed.
+/// Returns `true` if the path is the folder or below it. Only names are compared; links are not followed.
 pub(super) fn path_within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let (path, folder) = super::two_arguments(args)?;
     let text = |value: &CowVal<'b, 'v>| -> Result<String, ExecutionError> {
         value.downcast_ref::<CelString<'_>>().map(|text| text.inner().to_owned()).ok_or_else(type_mismatch)
     };
     let (path, folder) = (text(&path)?, text(&folder)?);
-    let unclear = || ExecutionError::FunctionError { function: PATH_WITHIN.to_owned(), message: String::new() };
-    let (path, folder) = (path_components(&path).ok_or_else(unclear)?, path_components(&folder).ok_or_else(unclear)?);
+    let unsafe_path = || ExecutionError::FunctionError { function: PATH_WITHIN.to_owned(), message: String::new() };
+    let (path, folder) =
+        (path_components(&path).ok_or_else(unsafe_path)?, path_components(&folder).ok_or_else(unsafe_path)?);
     Ok(cel_bool(path.starts_with(&folder)))
 }
 
-/// The names in an absolute path; `None` where it could lead elsewhere than it reads.
+/// Returns the components of an absolute path, or `None` if it could lead elsewhere than it seems.
 fn path_components(path: &str) -> Option<Vec<&str>> {
     if !path.starts_with('/') || path.contains(['\0', '\\']) {
         return None;
@@ -60,8 +61,9 @@ fn path_components(path: &str) -> Option<Vec<&str>> {
     (!parts.contains(&"..")).then_some(parts)
 }
 
-/// # Errors
-/// A call that has no answer whatever the arguments are.
+/// Checks the arguments of a call at compile time.
+///
+/// A call that fails for any arguments.
 pub(super) fn check_call(call: &CallExpr) -> Result<(), String> {
     const FORM: &str = r#"write path_within(arguments.path, "/notes")"#;
     let (None, [_, folder]) = (&call.target, call.args.as_slice()) else {
@@ -76,8 +78,8 @@ pub(super) fn check_call(call: &CallExpr) -> Result<(), String> {
     }
 }
 
-/// The argument, as it is written, whose beginning a call of `startsWith` compares though its name says that it is a path.
-/// `paths` are the variables of loops over such arguments.
+/// Returns the argument, as it is written, whose prefix a call of `startsWith` compares although its name indicates a
+/// path. `paths` are the variables of loops over such arguments.
 pub(super) fn path_compared_as_text(call: &CallExpr, paths: &[String]) -> Option<String> {
     if call.func_name != "startsWith" {
         return None;
@@ -85,7 +87,7 @@ pub(super) fn path_compared_as_text(call: &CallExpr, paths: &[String]) -> Option
     path_expression(call.target.as_deref()?, paths)
 }
 
-/// How an operand that holds a path, or a list of paths, is written.
+/// Returns the source text of an operand that holds a path or a list of paths.
 pub(super) fn path_expression(operand: &IdedExpr, paths: &[String]) -> Option<String> {
     match &operand.expr {
         Expr::Ident(name) => paths.contains(name).then(|| name.clone()),
@@ -97,12 +99,12 @@ pub(super) fn path_expression(operand: &IdedExpr, paths: &[String]) -> Option<St
                 Expr::Literal(LiteralValue::String(key)) if is_from_arguments(holder) => {
                     is_path_name(key.inner()).then(|| format!("{}[{:?}]", source_text(holder), key.inner()))
                 }
-                // One of a list of paths.
+                // An element of a list of paths.
                 _ => path_expression(holder, paths).map(|holder| format!("{holder}[…]")),
             },
             _ => None,
         },
-        // What is paid for is what was written.
+        // A charging call wraps the operand that was written.
         Expr::Call(call) if call.func_name.starts_with('@') => path_expression(call.args.first()?, paths),
         _ => None,
     }
@@ -125,7 +127,7 @@ fn source_text(operand: &IdedExpr) -> String {
     }
 }
 
-/// `old_path`, `targetFile` and `file-name` do; `profile` does not.
+/// Returns `true` for names such as `old_path`, `targetFile` and `file-name`, but not for `profile`.
 fn is_path_name(name: &str) -> bool {
     let mut word = String::new();
     let mut words = Vec::new();
@@ -201,13 +203,13 @@ mod tests {
                 assert!(is_unknown(condition, &arguments(path)), "{condition} of {path:?}");
             }
         }
-        let told = fault(r#"path_within(arguments.path, "/notes")"#, &arguments("/notes/../secret")).to_string();
-        assert!(told.contains("`..`") && !told.contains("secret"), "{told}");
+        let message = fault(r#"path_within(arguments.path, "/notes")"#, &arguments("/notes/../secret")).to_string();
+        assert!(message.contains("`..`") && !message.contains("secret"), "{message}");
         for path in [r#"["/notes/x"]"#, "5", "null", "{}", "true"] {
             let arguments = format!(r#"{{"path":{path}}}"#);
             assert!(is_unknown(r#"path_within(arguments.path, "/notes")"#, &arguments), "{path}");
         }
-        // The folder may be an argument too; what it cannot be has no answer either.
+        // The folder may be an argument too, and an invalid one is an error.
         let two = r#"{"path":"/a/b","folder":"/a","bad":"a"}"#;
         assert_eq!(holds("path_within(arguments.path, arguments.folder)", two), Ok(true));
         assert!(is_unknown("path_within(arguments.path, arguments.bad)", two));
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn paths_compared_as_text_are_reported() {
-        let told = |source: &str| Condition::compile(source).unwrap().compares_paths_as_text().to_vec();
+        let compared_paths = |source: &str| Condition::compile(source).unwrap().compares_paths_as_text().to_vec();
         for (source, expected) in [
             (r#"arguments.path.startsWith("/notes/")"#, "arguments.path"),
             (r#"has(arguments.path) && arguments.path.startsWith("/notes/")"#, "arguments.path"),
@@ -243,7 +245,7 @@ mod tests {
             (r#"arguments.paths[0].startsWith("/a")"#, "arguments.paths[…]"),
             (r#"!(arguments.destination.startsWith("/a"))"#, "arguments.destination"),
         ] {
-            assert_eq!(told(source), [expected], "{source}");
+            assert_eq!(compared_paths(source), [expected], "{source}");
         }
         for source in [
             r#"arguments.title.startsWith("/a")"#,
@@ -253,7 +255,7 @@ mod tests {
             r#"tool.name.startsWith("file_")"#,
             r#"arguments.tags.all(p, p.startsWith("a"))"#,
         ] {
-            assert!(told(source).is_empty(), "{source}");
+            assert!(compared_paths(source).is_empty(), "{source}");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What conditions say of arguments, for the tests of each part.
+//! Evaluates conditions for the tests of the submodules.
 
 use serde_json::value::RawValue;
 
 use super::{Condition, ConditionFault, ConditionInputs};
 use crate::policy::values;
 
-/// Whether the condition holds for these arguments.
+/// Evaluates the condition for these arguments.
 pub(super) fn holds(condition: &str, arguments: &str) -> Result<bool, ConditionFault> {
     let raw = RawValue::from_string(arguments.to_owned()).unwrap();
-    let known = ConditionInputs { arguments: Some(values::arguments(&raw).unwrap()), ..ConditionInputs::default() };
-    Condition::compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")).holds(&known)
+    let inputs = ConditionInputs { arguments: Some(values::arguments(&raw).unwrap()), ..ConditionInputs::default() };
+    Condition::compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")).holds(&inputs)
 }
 
-/// Why it has no answer.
+/// Returns the error of the evaluation.
 pub(super) fn fault(condition: &str, arguments: &str) -> ConditionFault {
     holds(condition, arguments).expect_err(condition)
 }

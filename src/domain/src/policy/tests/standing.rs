@@ -1,4 +1,4 @@
-//! Standing rules and a policy that is not enforced.
+//! Standing rules, and a policy that is not enforced.
 
 use super::*;
 use crate::{
@@ -7,15 +7,15 @@ use crate::{
 };
 use countersign_protocol::arguments::canonical_text_hash;
 
-struct Given(Vec<StandingRule>);
+struct FixedRules(Vec<StandingRule>);
 
-impl StandingSource for Given {
+impl StandingSource for FixedRules {
     fn rules_for_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
         self.0.iter().cloned().map(Arc::new).collect()
     }
 }
 
-/// By alice, for every call of the tool, for an hour.
+/// Creates a rule by alice for every call of the tool, valid for one hour.
 fn given(says: StandingVerdict) -> StandingRule {
     let now = jiff::Timestamp::now();
     StandingRule {
@@ -47,7 +47,7 @@ fn given(says: StandingVerdict) -> StandingRule {
 }
 
 fn with(config: PolicyConfig, rules: Vec<StandingRule>) -> Policy {
-    Policy::new(&config).with_standing_rules(Arc::new(Given(rules)), Arc::new(AnyReviewer))
+    Policy::new(&config).with_standing_rules(Arc::new(FixedRules(rules)), Arc::new(AnyReviewer))
 }
 
 fn verdict(config: PolicyConfig, rule: StandingRule, tool: &ToolFacts, arguments: &str) -> Verdict {
@@ -110,7 +110,7 @@ fn standing_deny_rule_always_applies() {
     for default in [PolicyDefault::Allow, PolicyDefault::ReviewAll, PolicyDefault::Deny] {
         assert_eq!(verdict(default.into(), deny(), &tool(true), "{}"), Verdict::Deny);
     }
-    // Another description does not shake it off, and no permission outweighs it.
+    // A changed definition does not evade it, and no allow rule outweighs it.
     let other = StandingRule { tool_hash: "sha256:other".into(), id: "srl_2".into(), ..deny() };
     let policy = with(PolicyDefault::ReviewAll.into(), vec![given(StandingVerdict::Allow), other]);
     let decision = ask(&policy, &tool(false), "{}");
@@ -162,7 +162,7 @@ fn review_terms_come_from_rule_or_policy() {
     assert_eq!(asked(r#"{"a":1,"b":false}"#), (Verdict::Review, 3));
     assert_eq!(asked(r#"{"a":2,"b":false}"#), (Verdict::Review, 2));
     assert_eq!(asked(r#"{"a":2,"b":true}"#).0, Verdict::Allow);
-    // Whether the first matches cannot be told: the stricter of it and of what follows.
+    // It is unknown whether the first rule matches, so the stricter of it and the next one counts.
     assert_eq!(asked(r#"{"b":false}"#), (Verdict::Review, 3));
     assert_eq!(asked(r#"{"b":true}"#), (Verdict::Review, 3));
 }

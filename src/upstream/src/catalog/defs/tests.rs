@@ -16,7 +16,7 @@ fn raw(text: &str) -> Arc<RawValue> {
 }
 
 #[test]
-fn a_tool_keeps_its_text_but_for_the_name() {
+fn tool_keeps_text_except_name() {
     let text = r#"{ "x":12345678901234567890123, "name":"read", "inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true} }"#;
     let tool = names("fs__").tool(&raw(text)).unwrap();
     assert_eq!(tool.name, "fs__read");
@@ -27,7 +27,7 @@ fn a_tool_keeps_its_text_but_for_the_name() {
 }
 
 #[test]
-fn hints_that_are_absent_have_the_defaults_of_the_schema() {
+fn absent_hints_have_schema_defaults() {
     let tool = names("").tool(&raw(r#"{"name":"t","inputSchema":{"type":"object"}}"#)).unwrap();
     let expected = ToolAnnotations {
         read_only_hint: false,
@@ -39,13 +39,13 @@ fn hints_that_are_absent_have_the_defaults_of_the_schema() {
 }
 
 #[test]
-fn a_schema_without_a_type_gets_one() {
+fn input_schema_without_type_gets_object_type() {
     let tool = names("").tool(&raw(r#"{"name":"t","inputSchema":{}}"#)).unwrap();
     assert_eq!(tool.raw.unwrap().get(), r#"{"name":"t","inputSchema":{"type":"object"}}"#);
 }
 
 #[test]
-fn what_strict_clients_would_not_read_is_left_out_and_named() {
+fn invalid_definitions_are_rejected_with_reason() {
     for (text, name) in [
         (r#"{"name":"t"}"#, "t"),
         (r#"{"name":"t","inputSchema":true}"#, "t"),
@@ -67,7 +67,7 @@ fn what_strict_clients_would_not_read_is_left_out_and_named() {
 }
 
 #[test]
-fn resources_and_templates_carry_the_server_in_their_scheme() {
+fn resource_uris_get_server_scheme() {
     let names = names("fs__");
     let resource = names.resource(&raw(r#"{"uri":"file:///a","name":"a","size":1e3}"#)).unwrap();
     assert_eq!(resource.uri, "fs+file:///a");

@@ -19,7 +19,7 @@ fn raw(text: &str) -> Box<RawValue> {
 }
 
 #[test]
-fn an_empty_prefix_leaves_everything_alone() {
+fn empty_prefix_changes_nothing() {
     let names = names("fs", "");
     assert!(names.is_identity());
     assert_eq!(names.expose("read"), "read");
@@ -31,7 +31,7 @@ fn an_empty_prefix_leaves_everything_alone() {
 }
 
 #[test]
-fn a_slug_is_a_scheme() {
+fn slug_is_a_valid_scheme() {
     for (name, slug_of) in [
         ("fs", "fs"),
         ("My Server_2", "my-server-2"),
@@ -47,7 +47,7 @@ fn a_slug_is_a_scheme() {
 }
 
 #[test]
-fn what_is_another_servers_has_no_own_name() {
+fn foreign_names_have_no_own_name() {
     let names = names("fs", "fs__");
     assert_eq!(names.own_name("gs__read"), None);
     assert_eq!(names.own_name("fs_"), None);
@@ -59,9 +59,9 @@ fn what_is_another_servers_has_no_own_name() {
 }
 
 #[test]
-fn uris_in_results_are_exposed_and_nothing_else_is_touched() {
+fn expose_result_rewrites_only_uris() {
     let names = names("fs", "fs__");
-    // Links may say what they are after their URI; a block that is no link keeps a `uri` that means something else.
+    // Members may follow the URI, and a block that is no link may have a `uri` with another meaning.
     let tool = raw(concat!(
         r#"{ "content":[ {"uri":"file:///a","name":"a","type":"resource_link","x":{"uri":"file:///no"}}, "#,
         r#"{"type":"text","text":"{\"uri\":\"file:///no\"}","uri":"file:///no"},"#,
@@ -96,7 +96,7 @@ fn uris_in_results_are_exposed_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn results_of_the_wrong_shape_pass_as_they_are() {
+fn malformed_results_pass_unchanged() {
     let names = names("fs", "fs__");
     for text in [
         r#"[{"uri":"a"}]"#,
@@ -110,7 +110,7 @@ fn results_of_the_wrong_shape_pass_as_they_are() {
 }
 
 #[test]
-fn params_go_in_under_own_names_and_come_out_under_exposed_ones() {
+fn params_are_translated_in_both_directions() {
     let names = names("fs", "fs__");
     for (outside, inside) in [
         (
@@ -135,7 +135,7 @@ fn params_go_in_under_own_names_and_come_out_under_exposed_ones() {
 }
 
 #[test]
-fn names_that_clients_refuse_are_known() {
+fn client_rejection_reason_covers_known_limits() {
     for name in ["a", "getUser", "DATA_EXPORT_v2", "admin.tools.list", &"a".repeat(64)] {
         assert_eq!(client_rejection_reason(name), None, "{name}");
     }
@@ -159,16 +159,16 @@ fn block() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn names_and_uris_come_back(name in ".{0,12}", prefix in ".{0,8}", own in ".{0,20}") {
+    fn names_and_uris_round_trip(name in ".{0,12}", prefix in ".{0,8}", own in ".{0,20}") {
         let names = names(&name, &prefix);
         let (name, uri) = (names.expose(&own), names.expose_uri(&own));
         prop_assert_eq!(names.own_name(&name), Some(own.as_str()));
         prop_assert_eq!(names.own_uri(&uri), Some(own.as_str()));
     }
 
-    /// Against the plain way: parse, change the tree, compare trees. Then back.
+    /// Compares with a rewrite of the parsed tree, and then translates back.
     #[test]
-    fn results_are_rewritten_as_trees_would_be(blocks in prop::collection::vec(block(), 0..5), pretty: bool) {
+    fn expose_result_equals_tree_rewrite(blocks in prop::collection::vec(block(), 0..5), pretty: bool) {
         let names = names("fs", "fs__");
         let tree = json!({ "content": blocks, "structuredContent": { "content": blocks }, "isError": false });
         let text = if pretty { serde_json::to_string_pretty(&tree) } else { serde_json::to_string(&tree) }.unwrap();
@@ -182,7 +182,7 @@ proptest! {
             }
         }
         prop_assert_eq!(serde_json::from_str::<Value>(out.get()).unwrap(), expected);
-        // Apart from what was put in, it is the same text.
+        // Apart from the replaced values, the text is the same.
         prop_assert!(out.get().len() >= text.get().len());
     }
 }

@@ -18,7 +18,7 @@ use crate::link::{
     LinkError, Listener,
     mux::{Mux, SharedLink},
 };
-use countersign_child::{Started, guard::Report};
+use countersign_child::{RunningChild, guard::GuardReport};
 use countersign_runtime::{lanes::LARGE_MESSAGE_BYTES, reclaim};
 
 /// How long a server may take to end after its stdin is closed (2025-11-25/basic/lifecycle#stdio); then comes the
@@ -30,7 +30,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 const KEPT: usize = 256 << 10;
 
 /// Takes over a server that runs. `max`: bytes of one message from it.
-pub(super) fn start(started: Started, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> SharedLink {
+pub(super) fn start(started: RunningChild, log: ServerLog, max: usize, unsolicited: Arc<dyn Listener>) -> SharedLink {
     let link = SharedLink::new(unsolicited);
     tokio::spawn(run(Arc::clone(&link.mux), started, log, max, link.stop.clone()));
     link
@@ -57,9 +57,9 @@ enum Phase {
 }
 
 /// Looks after one child from start to end.
-async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: CancellationToken) {
+async fn run(mux: Arc<Mux>, started: RunningChild, log: ServerLog, max: usize, stop: CancellationToken) {
     let _end = EndOnDrop(mux.clone());
-    let Started { stdin, stdout, stderr, mut guard } = started;
+    let RunningChild { stdin, stdout, stderr, mut guard } = started;
     let log = Arc::new(log);
     tokio::spawn({
         let log = log.clone();
@@ -83,8 +83,8 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
             Phase::Running | Phase::Terminating => None,
         };
         tokio::select! {
-            report = guard.report() => match report {
-                Some(report @ (Report::Exited { .. } | Report::Killed { .. })) => break Some(report),
+            report = guard.next_report() => match report {
+                Some(report @ (GuardReport::Exited { .. } | GuardReport::Killed { .. })) => break Some(report),
                 Some(_) => {}
                 None => break None,
             },
@@ -126,10 +126,10 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
 }
 
 /// How a server ended, in words that follow its name.
-fn describe(report: Option<&Report>) -> String {
+fn describe(report: Option<&GuardReport>) -> String {
     match report {
-        Some(Report::Exited { status }) => format!("its process exited unexpectedly with status {status}"),
-        Some(Report::Killed { signal }) => format!("its process was killed by signal {signal}"),
+        Some(GuardReport::Exited { status }) => format!("its process exited unexpectedly with status {status}"),
+        Some(GuardReport::Killed { signal }) => format!("its process was killed by signal {signal}"),
         _ => "its guard process was killed".to_owned(),
     }
 }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use self::log::{History, ServerLog};
 use super::{Connector, Link, LinkError, LinkKind, Listener, Stderr};
-use countersign_child::{Spec, environment::Inherited, start, this_program};
+use countersign_child::{ChildSpec, environment::InheritedEnvironment, start, this_program};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 
 /// `transports.stdio.max_message_size` where nobody says otherwise.
@@ -70,7 +70,7 @@ impl ChildConnector {
             Some(cwd) => return Err(LinkError::Unreachable(format!("its `cwd` {} is not a folder", cwd.display()))),
             None => folder::own_folder(&self.data, &self.config.name)?,
         };
-        let inherited = Inherited::from_process();
+        let inherited = InheritedEnvironment::from_process();
         if !inherited.withheld.is_empty() {
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
@@ -83,8 +83,14 @@ impl ChildConnector {
         }
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.0.as_str())).collect();
         let log = ServerLog::new(&self.config.name, env.iter().map(|(_, value)| *value), Arc::clone(&self.history));
-        let spec =
-            Spec { guard: &self.guard, command, args, inherited: &inherited.variables, env: &env, cwd: Some(&cwd) };
+        let spec = ChildSpec {
+            guard: &self.guard,
+            command,
+            args,
+            inherited: &inherited.variables,
+            env: &env,
+            cwd: Some(&cwd),
+        };
         let started = start(spec).await.map_err(|error| LinkError::Unreachable(error.to_string()))?;
         Ok(Arc::new(link::start(started, log, self.max_message, unsolicited)))
     }

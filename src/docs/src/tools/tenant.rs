@@ -1,4 +1,4 @@
-//! Which project, branch and root a call is about: nothing of another tenant is ever looked at.
+//! Resolves the project, branch and root of a call. Other tenants are never accessed.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,10 +13,10 @@ use countersign_protocol::{
 };
 use countersign_provider::SessionNotes;
 
-/// What is noted of a session.
+/// The key of the tenant in the session's notes.
 const NOTE_KEY: &str = "docs";
 
-/// The tenant that a session is about.
+/// The tenant that a session has activated.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ActiveTenant {
     pub project: String,
@@ -24,11 +24,11 @@ pub(crate) struct ActiveTenant {
 }
 
 impl ActiveTenant {
-    pub fn of(notes: &SessionNotes) -> Option<Self> {
+    pub fn from_notes(notes: &SessionNotes) -> Option<Self> {
         serde_json::from_str(&notes.get(NOTE_KEY)?).ok()
     }
 
-    /// Checks that a resource of this project, as its files are now, is one of what the session is about.
+    /// Checks that a resource of this project, with its current files, belongs to the session's tenant.
     ///
     /// # Errors
     /// `TENANT_MISMATCH`
@@ -40,7 +40,7 @@ impl ActiveTenant {
         if now == self.branch { Ok(()) } else { Err(mismatch(self, &format!("{now} is checked out"))) }
     }
 
-    pub fn note(&self, notes: &SessionNotes) {
+    pub fn save(&self, notes: &SessionNotes) {
         notes.set(NOTE_KEY, &json!(self).to_string());
     }
 }
@@ -51,26 +51,28 @@ pub(crate) struct TenantRef {
     pub shelf: Arc<Shelf>,
 }
 
+/// Resolves the project and tenant of a call.
+///
 /// # Errors
-/// `PROJECT_NOT_ACTIVE` where no project is named, `TENANT_MISMATCH` for one that is not configured or a branch that is not
-/// known. Where branches are not told apart, there is one whatever its name.
-pub(crate) fn place(library: &Library, whose: &TenantSelector) -> Result<TenantRef, McpError> {
-    let project = project(library, whose.project_name.as_deref())?;
-    let shelf = project.tenant(whose.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
+/// `PROJECT_NOT_ACTIVE` if no project is named; `TENANT_MISMATCH` if it is not configured or the branch is unknown.
+/// Without branch tracking, any branch name is accepted.
+pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Result<TenantRef, McpError> {
+    let project = require_project(library, selector.project_name.as_deref())?;
+    let shelf = project.tenant(selector.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
     Ok(TenantRef { project, shelf })
 }
 
-/// As [`error.position_suffix`], for what is written or read from the files themselves: the branch has to be the one that is checked out.
+/// Resolves the tenant of a call that accesses the files themselves, which needs the checked-out branch.
 ///
 /// # Errors
-/// As [`error.position_suffix`].
-pub(crate) fn live_place(library: &Library, whose: &TenantSelector) -> Result<TenantRef, McpError> {
-    let place = place(library, whose)?;
-    ensure_checked_out(&place.project, &place.shelf)?;
-    Ok(place)
+/// Fails as [`resolve_tenant`] does.
+pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) -> Result<TenantRef, McpError> {
+    let tenant = resolve_tenant(library, selector)?;
+    ensure_checked_out(&tenant.project, &tenant.shelf)?;
+    Ok(tenant)
 }
 
-/// Checks that the files in the folder are those of this branch, by the repository and not by what was noted of it.
+/// Checks that the files in the folder are those of this branch, according to the repository.
 ///
 /// # Errors
 /// `TENANT_MISMATCH`
@@ -86,9 +88,11 @@ pub(crate) fn ensure_checked_out(project: &Project, shelf: &Shelf) -> Result<(),
     Err(McpError::new(ErrorKind::TenantMismatch, message).with("branch_name", asked.as_str()).with("checked_out", now))
 }
 
+/// Returns the named project.
+///
 /// # Errors
-/// As [`error.position_suffix`].
-pub(crate) fn project(library: &Library, name: Option<&str>) -> Result<Arc<Project>, McpError> {
+/// Fails as [`resolve_tenant`] does.
+pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<Arc<Project>, McpError> {
     let Some(name) = name else {
         let message = "No project is active. Call activate_project with a project_name first; a client without a session \
                        names project_name in each call.";
@@ -103,13 +107,13 @@ pub(crate) fn project(library: &Library, name: Option<&str>) -> Result<Arc<Proje
     })
 }
 
-/// The project whose root holds this path.
+/// Returns the project whose root contains this path.
 ///
 /// # Errors
-/// `TENANT_MISMATCH` where it is in none.
+/// `TENANT_MISMATCH` if there is none.
 pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Project>, McpError> {
     let is_plain = !Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
-    // The deepest root: one project may lie within another.
+    // The deepest root wins, since one project may be inside another.
     let found = library.projects().iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
     let found = found.max_by_key(|project| project.root.components().count());
     found.map(Arc::clone).ok_or_else(|| {
@@ -124,12 +128,12 @@ fn project_names(library: &Library) -> Value {
     library.projects().iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
 }
 
-/// A call's arguments with the project and branch of its session; `None` where they stay as they are. Only a project that is
-/// `by_branch` has branches of other names.
+/// Adds the session's project and branch to the arguments; `None` if they stay unchanged. Only a project that is
+/// `by_branch` has other branches.
 ///
 /// # Errors
 /// `TENANT_MISMATCH` for a call about another project or branch than the active one.
-pub(crate) fn completed(
+pub(crate) fn complete_arguments(
     tool: &str,
     arguments: &RawValue,
     notes: &SessionNotes,
@@ -138,8 +142,8 @@ pub(crate) fn completed(
     if tool == "activate_project" || !arguments.get().starts_with('{') {
         return Ok(None);
     }
-    let Some(active) = ActiveTenant::of(notes) else { return Ok(None) };
-    // Which branches are deleted is only ever what the call itself says.
+    let Some(active) = ActiveTenant::from_notes(notes) else { return Ok(None) };
+    // The branches to delete must always be named in the call itself.
     let branch = (tool != "delete_documents").then_some(("branch_name", &active.branch));
     let mut values: Vec<(&str, String)> = Vec::new();
     for (name, is) in [Some(("project_name", &active.project)), branch].into_iter().flatten() {
@@ -185,14 +189,14 @@ mod tests {
 
     fn active() -> SessionNotes {
         let notes = SessionNotes::default();
-        ActiveTenant { project: "handbook".into(), branch: "main".into() }.note(&notes);
+        ActiveTenant { project: "handbook".into(), branch: "main".into() }.save(&notes);
         notes
     }
 
     #[test]
     fn a_call_is_completed_by_its_session_and_says_all_of_it_then() {
         let of = |tool: &str, arguments: &str| {
-            completed(tool, &raw(arguments), &active(), |_| true).unwrap().map(|whole| whole.get().to_owned())
+            complete_arguments(tool, &raw(arguments), &active(), |_| true).unwrap().map(|whole| whole.get().to_owned())
         };
         assert_eq!(
             of("semantic_search", r#"{"query":"a"}"#).unwrap(),
@@ -206,15 +210,17 @@ mod tests {
         assert_eq!(of("activate_project", r#"{"project_name":"other"}"#), None);
         assert_eq!(of("semantic_search", r#"{"project_name":"handbook","branch_name":"main"}"#), None);
         assert_eq!(of("semantic_search", r#"{"project_name":7,"branch_name":null}"#), None, "the schema refuses it");
-        assert!(completed("semantic_search", &raw("{}"), &SessionNotes::default(), |_| true).unwrap().is_none());
+        assert!(
+            complete_arguments("semantic_search", &raw("{}"), &SessionNotes::default(), |_| true).unwrap().is_none()
+        );
     }
 
     #[test]
     fn branch_name_is_ignored_where_branches_are_not_told_apart() {
         let notes = SessionNotes::default();
-        ActiveTenant { project: "handbook".into(), branch: "-".into() }.note(&notes);
+        ActiveTenant { project: "handbook".into(), branch: "-".into() }.save(&notes);
         let of = |tool: &str| {
-            let whole = completed(tool, &raw(r#"{"branch_name":"main"}"#), &notes, |_| false).unwrap();
+            let whole = complete_arguments(tool, &raw(r#"{"branch_name":"main"}"#), &notes, |_| false).unwrap();
             whole.unwrap().get().to_owned()
         };
         assert_eq!(of("semantic_search"), r#"{"branch_name":"-","project_name":"handbook"}"#);
@@ -229,9 +235,11 @@ mod tests {
             r#"{"branch_name":"dev"}"#,
             r#"{"project\u005fname":"other"}"#,
         ] {
-            let error = completed("semantic_search", &raw(arguments), &active(), |_| true).unwrap_err();
+            let error = complete_arguments("semantic_search", &raw(arguments), &active(), |_| true).unwrap_err();
             assert_eq!(error.kind, ErrorKind::TenantMismatch, "{arguments}");
         }
-        assert!(completed("delete_documents", &raw(r#"{"project_name":"other"}"#), &active(), |_| false).is_err());
+        assert!(
+            complete_arguments("delete_documents", &raw(r#"{"project_name":"other"}"#), &active(), |_| false).is_err()
+        );
     }
 }

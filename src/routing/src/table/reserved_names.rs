@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use super::{aliases::Aliases, unreached::UnreachedUpstreams};
+use super::{aliases::Aliases, unreached_upstreams::UnreachedUpstreams};
 use crate::target::RouteTarget;
 use countersign_domain::BUILT_IN_PROVIDERS;
 

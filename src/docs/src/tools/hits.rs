@@ -1,4 +1,4 @@
-//! What was found, as clients get it: for programs, and in words for models.
+//! Formats hits for clients: as JSON for programs, and as text for models.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn rounded(score: f64) -> f64 {
     (score * 10_000.0).round() / 10_000.0
 }
 
-/// Where a passage stands.
+/// Returns the location of a passage.
 pub(super) fn location_json(hit: &Hit) -> Value {
     json!({
         "path": hit.path,
