@@ -2,16 +2,17 @@
 
 use url::Url;
 
-use countersign_domain::{changes::visible::has_hidden, principal::Role};
+use countersign_domain::principal::Role;
 
 use super::{
     AuthMode, Config,
     error::{Origin, Problem, quoted},
     reader::Reader,
     terms, units,
-    values::ValueError,
+    values::{ValueError, is_visible_text},
 };
 
+const MAX_NAME_CHARS: usize = 100;
 /// The statuses of the built-in tracker.
 const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"];
 
@@ -24,20 +25,20 @@ pub(super) fn status(name: &str) -> Result<(), ValueError> {
 
 /// Checks the name of a person to whom issues can be assigned.
 pub(super) fn person(name: &str) -> Result<(), ValueError> {
-    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !has_hidden(name);
-    if fits {
-        return Ok(());
-    }
-    Err((format!("{} is not a person's name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
+    visible_name(name, "a person's name")
 }
 
 /// Checks the name of a group of reviewers, of a principal or of its owner.
 pub(super) fn member(name: &str) -> Result<(), ValueError> {
-    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !has_hidden(name);
-    if fits {
+    visible_name(name, "a name")
+}
+
+fn visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
+    if is_visible_text(name, MAX_NAME_CHARS) {
         return Ok(());
     }
-    Err((format!("{} is not a name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
+    let remedy = format!("Write 1 to {MAX_NAME_CHARS} visible characters.");
+    Err((format!("{} is not {noun}", quoted(name)), remedy))
 }
 
 /// Checks a prefix of tool names.
@@ -72,7 +73,7 @@ pub(super) fn category(text: &str) -> Result<(), ValueError> {
 
 /// Checks the name of a provider.
 pub(super) fn provider(text: &str) -> Result<(), ValueError> {
-    if !text.trim().is_empty() && text.chars().count() <= 100 && !has_hidden(text) {
+    if is_visible_text(text, MAX_NAME_CHARS) {
         return Ok(());
     }
     Err((

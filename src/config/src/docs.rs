@@ -8,18 +8,13 @@ use url::Url;
 
 use super::{
     Secret,
-    error::{Problem, quoted, quoted_key},
-    fields::{ExpandedText, Fields},
-    reader::{LayerValue, Reader, Setting},
+    error::quoted,
+    fields::Fields,
+    reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
-    tree::{KeyValue, LocatedNode, Node},
-    values::{describe, yaml_text},
-    variables,
+    tree::{KeyValue, Node},
+    values::{ValueError, boolean, choice, describe, duration, read_text, yaml_map, yaml_secret, yaml_text},
 };
-
-const PROJECTS: &str = "modules.docs.projects";
-const EMBEDDINGS: &str = "modules.docs.embeddings";
-const GENERATION: &str = "modules.docs.generation";
 
 /// The keys of a project, and of a model. A test checks that `config/countersign.yaml` documents them.
 pub(crate) const PROJECT_KEYS: [&str; 4] = ["root", "folder", "external_docs", "branches"];
@@ -27,9 +22,8 @@ pub(crate) const MODEL_KEYS: [&str; 4] = ["url", "model", "key", "timeout"];
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
-const MAX_NAME_LEN: usize = 64;
-const MAX_PROJECTS: usize = 64;
 const MAX_MODEL_NAME_LEN: usize = 200;
+const ENDPOINT_REMEDY: &str = "Write {url: http://127.0.0.1:11434/v1, model: …}.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocsConfig {
@@ -68,175 +62,116 @@ pub struct ModelEndpoint {
     pub timeout: Duration,
 }
 
+const PROJECTS: NamedMap = NamedMap {
+    key: "modules.docs.projects",
+    noun: "project",
+    example: "{root: /srv/handbook}",
+    max_entries: 64,
+    // The name is part of the URIs of its documents.
+    check_name: |name| check_plain_name(name, "project", &['-', '_', '.']),
+    show: |entries| listing::format_block(entries, |_, node| listing::format_flow(node, &yaml_text)),
+};
+
 pub(super) fn read(r: &mut Reader) -> DocsConfig {
     DocsConfig {
-        enabled: r.boolean("modules.docs.enabled"),
-        projects: read_projects(r),
-        embeddings: read_model(r, EMBEDDINGS, 30 * S),
-        generation: read_model(r, GENERATION, 120 * S),
+        enabled: r.read("modules.docs.enabled", boolean()),
+        projects: r.read_map(&PROJECTS, read_project),
+        embeddings: read_model(r, "modules.docs.embeddings", 30 * S),
+        generation: read_model(r, "modules.docs.generation", 120 * S),
     }
-}
-
-fn report(r: &mut Reader, placed: &LayerValue, key: &str, message: String, remedy: &str) {
-    let (key, remedy) = (Some(key.to_owned()), remedy.to_owned());
-    r.problems.push(Problem { origin: placed.origin.clone(), key, message, remedy });
-}
-
-fn read_projects(r: &mut Reader) -> Vec<DocsProject> {
-    let Some(placed) = r.section(PROJECTS) else { return Vec::new() };
-    let entries: &[KeyValue] = match &placed.node {
-        Node::Map(entries) => entries,
-        Node::Null => &[],
-        other => {
-            let message = format!("expected a map of projects, found {}", describe(other));
-            report(r, &placed, PROJECTS, message, "Write {name: {root: /srv/handbook}}.");
-            return Vec::new();
-        }
-    };
-    let shown = match entries {
-        [] => "{}".to_owned(),
-        _ => listing::format_flow(&placed.node, &yaml_text),
-    };
-    r.settings.push(Setting { key: PROJECTS, value: shown, origin: placed.origin.clone() });
-    if entries.len() > MAX_PROJECTS {
-        report(r, &placed, PROJECTS, format!("{} projects", entries.len()), "Keep at most 64.");
-        return Vec::new();
-    }
-    let mut all: Vec<DocsProject> = Vec::new();
-    for entry in entries {
-        let key = format!("{PROJECTS}.{}", quoted_key(&entry.key));
-        // The name is part of the URIs of its documents.
-        let fits = (1..=MAX_NAME_LEN).contains(&entry.key.len())
-            && entry.key.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && entry.key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-        if !fits {
-            let message = format!("{} cannot be a project's name", quoted(&entry.key));
-            let origin = placed.origin_at(entry.line, entry.column);
-            let remedy = "Use 1 to 64 letters, digits, -, _ and dots.".to_owned();
-            r.problems.push(Problem { origin, key: Some(key), message, remedy });
-            continue;
-        }
-        let Node::Map(values) = &entry.value.node else {
-            let message = format!("expected a project, found {}", entry.value.node.describe_kind());
-            let origin = placed.origin_at(entry.line, entry.column);
-            let remedy = "Write {root: /srv/handbook}.".to_owned();
-            r.problems.push(Problem { origin, key: Some(key), message, remedy });
-            continue;
-        };
-        let mut fields = Fields::new(r, &placed, key, format!("{PROJECTS}.{}", entry.key), values, entry);
-        all.extend(read_project(&entry.key, &mut fields));
-    }
-    all
 }
 
 fn read_project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
     f.reject_unknown_keys(&PROJECT_KEYS);
-    let before = f.problem_count();
-    let root = if f.has("root") {
-        let expanded = f.expanded_text("root");
-        let placed = f.layer_value();
-        expanded.and_then(|ExpandedText { value, .. }| match f.env().expand(&value, &placed.base) {
-            Ok(path) => Some(path),
-            Err((message, remedy)) => {
-                f.report("root", message, &remedy);
-                None
-            }
-        })
-    } else {
-        f.report("", "the project has no root".to_owned(), "Write root: /srv/handbook.");
-        None
-    };
-    let folder = f.text("folder").and_then(|text| parse_subfolder(f, "folder", &text)).unwrap_or_default();
-    let external_docs = f.text("external_docs").and_then(|text| parse_subfolder(f, "external_docs", &text));
-    let by_branch = f.choice("branches", &[("git", true), ("none", false)]).unwrap_or(false);
+    if !f.has("root") {
+        f.report("", "the project has no root", "Write root: /srv/handbook.");
+    }
+    let root = f.expanded_text("root").and_then(|text| {
+        let root = f.env().expand(&text.value, &f.layer_value().base);
+        f.accept("root", root)
+    });
+    let folder = f.parse("folder", parse_subfolder).unwrap_or_default();
+    let external_docs = f.parse("external_docs", parse_subfolder);
     if external_docs.as_deref() == Some(&folder) {
-        let message = "external_docs is the folder of the documents itself".to_owned();
+        let message = "external_docs is the folder of the documents itself";
         f.report("external_docs", message, "Name another folder, or leave it out.");
     }
-    let root = root?;
-    let name = name.to_owned();
-    (f.problem_count() == before).then_some(DocsProject { name, root, folder, external_docs, by_branch })
+    let by_branch = f.read("branches", choice(&[("git", true), ("none", false)])).unwrap_or(false);
+    let project = DocsProject { name: name.to_owned(), root: root?, folder, external_docs, by_branch };
+    (!f.has_problems()).then_some(project)
 }
 
 /// Parses a folder relative to the root, and normalizes its slashes.
-fn parse_subfolder(f: &mut Fields<'_>, name: &str, text: &str) -> Option<String> {
+fn parse_subfolder(node: &Node) -> Result<String, ValueError> {
+    let text = read_text(node)?;
     let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if text.starts_with('/') || parts.contains(&"..") || text.contains(['\0', '\\']) {
-        f.report(name, format!("{} is not below the root", quoted(text)), "Name a folder below root: knowledge/team.");
-        return None;
+        let remedy = "Name a folder below root: knowledge/team.".to_owned();
+        return Err((format!("{} is not below the root", quoted(&text)), remedy));
     }
-    Some(parts.join("/"))
+    Ok(parts.join("/"))
 }
 
 fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
-    let placed = r.section(key)?;
-    let entries: &[KeyValue] = match &placed.node {
-        Node::Map(entries) => entries,
+    let section = r.section(key)?;
+    let origin = section.origin.clone();
+    match &section.node {
+        Node::Map(entries) => {
+            r.add_setting(key, format_model(entries), &section);
+            read_endpoint(&mut Fields::new(r, &section, key.to_owned(), origin, entries), timeout)
+        }
         Node::Null => {
-            r.settings.push(Setting { key, value: "null".to_owned(), origin: placed.origin.clone() });
-            return None;
+            r.add_setting(key, "null".to_owned(), &section);
+            None
         }
         other => {
             let message = format!("expected an endpoint, found {}", describe(other));
-            report(r, &placed, key, message, "Write {url: http://127.0.0.1:11434/v1, model: …}, or null.");
-            return None;
-        }
-    };
-    r.settings.push(Setting { key, value: format_model(entries), origin: placed.origin.clone() });
-    // Only the position of the whole section is known.
-    let value = LocatedNode { node: Node::Null, line: 0, column: 0 };
-    let at = KeyValue { key: key.to_owned(), line: 0, column: 0, value };
-    let mut fields = Fields::new(r, &placed, key.to_owned(), key.to_owned(), entries, &at);
-    read_endpoint(&mut fields, timeout)
-}
-
-fn read_endpoint(f: &mut Fields<'_>, mut timeout: Duration) -> Option<ModelEndpoint> {
-    f.reject_unknown_keys(&MODEL_KEYS);
-    let before = f.problem_count();
-    for name in ["url", "model"] {
-        if !f.has(name) {
-            f.report("", format!("the endpoint has no {name}"), "Write {url: http://127.0.0.1:11434/v1, model: …}.");
+            r.report(key, origin, (message, format!("{ENDPOINT_REMEDY} Or null.")));
+            None
         }
     }
-    let url = f.expanded_text("url").and_then(|ExpandedText { value, .. }| parse_address(f, value.trim()));
+}
+
+fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint> {
+    f.reject_unknown_keys(&MODEL_KEYS);
+    for name in ["url", "model"] {
+        if !f.has(name) {
+            f.report("", format!("the endpoint has no {name}"), ENDPOINT_REMEDY);
+        }
+    }
+    let url = f.expanded_text("url").and_then(|text| f.accept("url", parse_address(text.value.trim())));
     let model = f.expanded_text("model").map(|model| model.value);
     if model.as_ref().is_some_and(|model| !(1..=MAX_MODEL_NAME_LEN).contains(&model.trim().len())) {
-        f.report("model", "this is not the name of a model".to_owned(), "Write 1 to 200 characters.");
+        f.report("model", "this is not the name of a model", "Write 1 to 200 characters.");
     }
     // An unset variable means an endpoint without a key.
     let key = f.expanded_text("key").map(|key| key.value.trim().to_owned()).filter(|key| !key.is_empty());
     if key.as_ref().is_some_and(|key| !key.chars().all(|c| c.is_ascii_graphic())) {
-        f.report("key", "this is not a key".to_owned(), "A key has no spaces and no letters beyond ASCII.");
+        f.report("key", "this is not a key", "A key has no spaces and no letters beyond ASCII.");
     }
-    f.duration("timeout", 100 * MS..=600 * S, &mut timeout);
-    let (url, model) = (url?, model?);
-    (f.problem_count() == before).then_some(ModelEndpoint { url, model, key: key.map(Secret), timeout })
+    let timeout = f.read("timeout", duration(100 * MS..=600 * S)).unwrap_or(timeout);
+    let endpoint = ModelEndpoint { url: url?, model: model?, key: key.map(Secret), timeout };
+    (!f.has_problems()).then_some(endpoint)
 }
 
-fn parse_address(f: &mut Fields<'_>, text: &str) -> Option<String> {
+fn parse_address(text: &str) -> Result<String, ValueError> {
+    let wrong = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
     let Some(url) = url else {
-        f.report("url", "this is not an http or https URL".to_owned(), "Write http://127.0.0.1:11434/v1.");
-        return None;
+        return wrong("this is not an http or https URL", "Write http://127.0.0.1:11434/v1.");
     };
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-        let remedy = "Write the address alone, and a key as `key`.";
-        f.report("url", "the URL contains more than an address".to_owned(), remedy);
-        return None;
+        return wrong("the URL contains more than an address", "Write the address alone, and a key as `key`.");
     }
-    Some(url.as_str().trim_end_matches('/').to_owned())
+    Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
 /// Formats the keys of a model for `config show`, without secrets.
 fn format_model(entries: &[KeyValue]) -> String {
-    let shown = entries.iter().map(|KeyValue { key, value, .. }| {
-        let value = match (key.as_str(), &value.node) {
-            ("key", Node::Text(text)) if !variables::is_safe_to_show(text) => yaml_text("[secret]"),
-            (_, node) => listing::format_flow(node, &yaml_text),
-        };
-        format!("{}: {value}", yaml_text(key))
-    });
-    format!("{{ {} }}", shown.collect::<Vec<_>>().join(", "))
+    yaml_map(entries.iter().map(|KeyValue { key, value, .. }| match (key.as_str(), &value.node) {
+        ("key", Node::Text(text)) => ("key", yaml_secret(text)),
+        (key, node) => (key, listing::format_flow(node, &yaml_text)),
+    }))
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
-//! Reads the keys of one entry of a map with user-defined names, such as one server or one webhook.
+//! Reads the keys of one map below a key of the configuration, such as one server, webhook or rule.
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     environment::Environment,
-    error::{Origin, Problem, quoted, quoted_key},
+    error::{Origin, quoted, quoted_key},
     reader::{LayerValue, Reader},
     tree::{KeyValue, LocatedNode, Node},
-    units,
-    values::{ValueError, check_range, describe, range_remedy, read_size, read_text},
+    values::{Kind, Value, ValueError, describe, duration, read_text},
     variables,
 };
 use countersign_protocol::suggest;
@@ -21,37 +20,39 @@ pub(super) struct ExpandedText {
     pub value: String,
 }
 
-/// A reader of the keys of one entry, which reports problems with their positions.
+/// A reader of the keys of one map, which reports problems with their positions.
 pub(super) struct Fields<'a> {
     reader: &'a mut Reader,
     layer_value: &'a LayerValue,
-    /// The key of the entry as messages name it.
+    /// The key of the map as messages name it.
     key: String,
-    /// The same key in the form that [`Reader::origin`] takes.
-    path: String,
-    entries: &'a [KeyValue],
     origin: Origin,
+    entries: &'a [KeyValue],
+    /// A `null` is a value, instead of the same as leaving the key out.
+    pub keeps_null: bool,
+    /// The number of problems before this map was read.
+    earlier_problems: usize,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn new(
-        r: &'a mut Reader,
-        placed: &'a LayerValue,
+        reader: &'a mut Reader,
+        layer_value: &'a LayerValue,
         key: String,
-        path: String,
+        origin: Origin,
         entries: &'a [KeyValue],
-        at: &KeyValue,
     ) -> Self {
-        let origin = placed.origin_at(at.line, at.column);
         for entry in entries {
-            r.key_origins.insert(format!("{path}.{}", entry.key), placed.origin_at(entry.line, entry.column));
+            let origin = layer_value.origin_at(entry.line, entry.column);
+            reader.key_origins.insert(format!("{key}.{}", quoted_key(&entry.key)), origin);
         }
-        Self { reader: r, layer_value: placed, key, path, entries, origin }
+        let earlier_problems = reader.problems.len();
+        Self { reader, layer_value, key, origin, entries, keeps_null: false, earlier_problems }
     }
 
-    /// Returns the number of problems found so far in the whole configuration.
-    pub(super) fn problem_count(&self) -> usize {
-        self.reader.problems.len()
+    /// Returns `true` if a problem was found in this map.
+    pub(super) fn has_problems(&self) -> bool {
+        self.reader.problems.len() > self.earlier_problems
     }
 
     pub(super) fn layer_value(&self) -> &'a LayerValue {
@@ -62,39 +63,48 @@ impl<'a> Fields<'a> {
         &self.reader.env
     }
 
-    fn entry(&self, name: &str) -> Option<&'a KeyValue> {
-        // Clients that write null mean the same as leaving the key out.
-        self.entries.iter().find(|entry| entry.key == name && entry.value.node != Node::Null)
+    fn value<'n>(&'n self, node: &'n Node) -> Value<'n> {
+        Value { node, is_textual: false, env: &self.reader.env, base: &self.layer_value.base }
     }
 
     /// Returns the unparsed value of a key.
     pub(super) fn value_of(&self, name: &str) -> Option<&'a LocatedNode> {
-        self.entry(name).map(|entry| &entry.value)
-    }
-
-    /// Reports a problem with a part of a value, to which `name` is the path.
-    pub(super) fn report_at(&mut self, spot: &LocatedNode, name: &str, wrong: ValueError) {
-        self.push_problem(self.layer_value.origin_of_node(spot), name, wrong);
+        // Clients that write null mean the same as leaving the key out.
+        let is_given = |entry: &&KeyValue| entry.key == name && (self.keeps_null || entry.value.node != Node::Null);
+        self.entries.iter().find(is_given).map(|entry| &entry.value)
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.entry(name).is_some()
+        self.value_of(name).is_some()
     }
 
-    pub(super) fn is_list(&self, name: &str) -> bool {
-        self.entry(name).is_some_and(|entry| matches!(entry.value.node, Node::List(_)))
+    /// Returns the names that are given out of these.
+    pub(super) fn given_of<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
+        names.into_iter().filter(|name| self.has(name)).collect()
     }
 
-    fn push_problem(&mut self, origin: Origin, name: &str, (message, remedy): ValueError) {
+    fn push_problem(&mut self, origin: Origin, name: &str, wrong: ValueError) {
         let key = if name.is_empty() { self.key.clone() } else { format!("{}.{name}", self.key) };
-        self.reader.problems.push(Problem { origin, key: Some(key), message, remedy });
+        self.reader.report(&key, origin, wrong);
     }
 
-    /// Reports a problem with the value of a key, or with the whole entry if `name` is empty.
-    pub(super) fn report(&mut self, name: &str, message: String, remedy: &str) {
-        let origin =
-            self.entry(name).map_or_else(|| self.origin.clone(), |entry| self.layer_value.origin_of_node(&entry.value));
-        self.push_problem(origin, name, (message, remedy.to_owned()));
+    /// Reports a problem with a part of a value, to which `name` is the path.
+    pub(super) fn report_at(&mut self, located: &LocatedNode, name: &str, wrong: ValueError) {
+        self.push_problem(self.layer_value.origin_of_node(located), name, wrong);
+    }
+
+    /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
+    pub(super) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
+        let wrong = (message.into(), remedy.into());
+        match self.value_of(name) {
+            Some(value) => self.report_at(value, name, wrong),
+            None => self.push_problem(self.origin.clone(), name, wrong),
+        }
+    }
+
+    /// Reports the error of a value. Returns the value if there is none.
+    pub(super) fn accept<T>(&mut self, name: &str, result: Result<T, ValueError>) -> Option<T> {
+        result.map_err(|(message, remedy)| self.report(name, message, remedy)).ok()
     }
 
     pub(super) fn warn(&mut self, warning: &str) {
@@ -103,10 +113,7 @@ impl<'a> Fields<'a> {
 
     /// Reports all keys except these as unknown.
     pub(super) fn reject_unknown_keys(&mut self, keys: &[&str]) {
-        for entry in self.entries {
-            if keys.contains(&entry.key.as_str()) {
-                continue;
-            }
+        for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             let remedy = match (entry.key.as_str(), suggest::nearest(&entry.key, keys.iter().copied())) {
                 ("disabledTools" | "excludeTools", _) => "Write tools: { deny: [name, …] }.".to_owned(),
                 ("includeTools" | "enabledTools", _) => "Write tools: { allow: [name, …] }.".to_owned(),
@@ -119,117 +126,63 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Warns of keys that other clients support and this gateway ignores.
-    pub(super) fn warn_ignored(&mut self, keys: &[&str], why: &str) {
-        for key in keys {
-            if self.has(key) {
-                self.warn(&format!("{key} is ignored: {why}"));
-            }
+    /// Reads a value with a function.
+    pub(super) fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&'a Node) -> Result<T, ValueError>) -> Option<T> {
+        let result = parse(&self.value_of(name)?.node);
+        self.accept(name, result)
+    }
+
+    /// Reads a value of this kind.
+    pub(super) fn read<T: 'static>(&mut self, name: &str, kind: Kind<T>) -> Option<T> {
+        let result = kind.read(&self.value(&self.value_of(name)?.node));
+        self.accept(name, result)
+    }
+
+    /// Reads a value of this kind into a field that has its default.
+    pub(super) fn read_into<T: 'static>(&mut self, name: &str, kind: Kind<T>, field: &mut T) {
+        if let Some(value) = self.read(name, kind) {
+            *field = value;
         }
-    }
-
-    fn parse_value<T>(&mut self, name: &str, parse: impl FnOnce(&'a Node) -> Result<T, ValueError>) -> Option<T> {
-        let entry = self.entry(name)?;
-        match parse(&entry.value.node) {
-            Ok(value) => Some(value),
-            Err(wrong) => {
-                self.push_problem(self.layer_value.origin_of_node(&entry.value), name, wrong);
-                None
-            }
-        }
-    }
-
-    pub(super) fn boolean(&mut self, name: &str) -> Option<bool> {
-        self.parse_value(name, |node| match node {
-            Node::Bool(value) => Ok(*value),
-            other => {
-                Err((format!("expected true or false, found {}", describe(other)), "Write true or false.".to_owned()))
-            }
-        })
-    }
-
-    pub(super) fn flag(&mut self, name: &str, into: &mut bool) {
-        *into = self.boolean(name).unwrap_or(*into);
     }
 
     /// Reads a text without expanding variables.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
-        self.parse_value(name, read_text)
-    }
-
-    pub(super) fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
-        self.parse_value(name, |node| {
-            let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-            let fits = |text: &String| choices.iter().find(|(word, _)| word == text).map(|(_, value)| *value);
-            let value = if let Node::Text(text) = node { fits(text) } else { None };
-            value
-                .ok_or_else(|| (format!("{} is not one of {words}", describe(node)), format!("Write one of: {words}.")))
-        })
-    }
-
-    pub(super) fn count<T: TryFrom<u64>>(&mut self, name: &str, range: RangeInclusive<u64>, into: &mut T) {
-        let value = self.parse_value(name, |node| {
-            let wrong =
-                || (format!("expected a whole number, found {}", describe(node)), range_remedy(&range, u64::to_string));
-            let Node::Int(number) = node else { return Err(wrong()) };
-            let number = u64::try_from(*number).map_err(|_| wrong())?;
-            check_range(number, &range, u64::to_string)?;
-            T::try_from(number).map_err(|_| wrong())
-        });
-        if let Some(value) = value {
-            *into = value;
-        }
-    }
-
-    pub(super) fn duration(&mut self, name: &str, range: RangeInclusive<Duration>, into: &mut Duration) {
-        if let Some(value) = self.parse_value(name, |node| read_duration(node, &range)) {
-            *into = value;
-        }
-    }
-
-    pub(super) fn size(&mut self, name: &str, range: RangeInclusive<u64>, into: &mut usize) {
-        if let Some(value) = self.parse_value(name, |node| read_size(node, &range)) {
-            *into = value;
-        }
+        self.parse(name, read_text)
     }
 
     /// Reads a map of durations by glob in its written order.
     pub(super) fn durations(&mut self, name: &str, range: RangeInclusive<Duration>) -> Vec<(String, Duration)> {
+        let kind = duration(range);
+        self.map_entries(name, |f, entry| {
+            check_glob(&entry.key)?;
+            Ok((entry.key.clone(), kind.read(&f.value(&entry.value.node))?))
+        })
+    }
+
+    /// Parses each entry of a map, and reports those that fail. Returns none if the key is missing.
+    pub(super) fn map_entries<T>(
+        &mut self,
+        name: &str,
+        mut parse: impl FnMut(&Self, &KeyValue) -> Result<T, ValueError>,
+    ) -> Vec<T> {
         let mut all = Vec::new();
         for entry in self.map(name) {
-            let value = check_glob(&entry.key).and_then(|()| read_duration(&entry.value.node, &range));
-            match value {
-                Ok(value) => all.push((entry.key.clone(), value)),
-                Err(wrong) => self.report_entry(name, entry, wrong),
+            match parse(self, entry) {
+                Ok(value) => all.push(value),
+                Err(wrong) => self.report_at(&entry.value, &format!("{name}.{}", quoted_key(&entry.key)), wrong),
             }
         }
         all
     }
 
-    /// Returns the entries of a map, or none if the key is missing.
-    pub(super) fn map(&mut self, name: &str) -> &'a [KeyValue] {
-        self.parse_value(name, |node| match node {
+    fn map(&mut self, name: &str) -> &'a [KeyValue] {
+        let entries = self.parse(name, |node| match node {
             Node::Map(entries) => Ok(entries.as_slice()),
             other => {
                 Err((format!("expected a map, found {}", other.describe_kind()), "Write {name: value}.".to_owned()))
             }
-        })
-        .unwrap_or_default()
-    }
-
-    /// Reports a problem with one entry of a map.
-    pub(super) fn report_entry(&mut self, name: &str, entry: &KeyValue, wrong: ValueError) {
-        let origin = self.layer_value.origin_of_node(&entry.value);
-        self.push_problem(origin, &format!("{name}.{}", quoted_key(&entry.key)), wrong);
-    }
-
-    /// Returns the items of a list, or none if the key is missing.
-    pub(super) fn list(&mut self, name: &str) -> &'a [LocatedNode] {
-        self.parse_value(name, |node| match node {
-            Node::List(items) => Ok(items.as_slice()),
-            other => Err((format!("expected a list, found {}", describe(other)), "Write [first, second].".to_owned())),
-        })
-        .unwrap_or_default()
+        });
+        entries.unwrap_or_default()
     }
 
     /// Parses each item of a list, and reports the items that fail.
@@ -238,11 +191,40 @@ impl<'a> Fields<'a> {
         name: &str,
         parse: impl Fn(&Self, &Node) -> Result<T, ValueError>,
     ) -> Vec<T> {
+        let items = self.parse(name, |node| match node {
+            Node::List(items) => Ok(items.as_slice()),
+            other => Err((format!("expected a list, found {}", describe(other)), "Write [first, second].".to_owned())),
+        });
+        self.parse_each(name, items.unwrap_or_default(), parse)
+    }
+
+    /// Parses one text, or each text of a list that is not empty.
+    pub(super) fn parse_texts<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, ValueError>) -> Vec<T> {
+        let Some(value) = self.value_of(name) else { return Vec::new() };
+        let items = match &value.node {
+            Node::Text(_) => std::slice::from_ref(value),
+            Node::List(items) if !items.is_empty() => items.as_slice(),
+            other => {
+                let found = if matches!(other, Node::List(_)) { "an empty list" } else { other.describe_kind() };
+                let message = format!("expected a text or a list of texts, found {found}");
+                self.report(name, message, "Write one, or leave the key out.");
+                return Vec::new();
+            }
+        };
+        self.parse_each(name, items, |_, node| parse(&read_text(node)?))
+    }
+
+    fn parse_each<T>(
+        &mut self,
+        name: &str,
+        items: &[LocatedNode],
+        parse: impl Fn(&Self, &Node) -> Result<T, ValueError>,
+    ) -> Vec<T> {
         let mut all = Vec::new();
-        for item in self.list(name) {
+        for item in items {
             match parse(self, &item.node) {
                 Ok(value) => all.push(value),
-                Err(wrong) => self.push_problem(self.layer_value.origin_of_node(item), name, wrong),
+                Err(wrong) => self.report_at(item, name, wrong),
             }
         }
         all
@@ -255,18 +237,30 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Returns a reader for a nested map.
-    pub(super) fn section(&mut self, name: &str) -> Option<Fields<'_>> {
-        let entry = self.entry(name)?;
-        let entries = self.map(name);
-        let (key, path) = (format!("{}.{name}", self.key), format!("{}.{name}", self.path));
-        Some(Fields::new(self.reader, self.layer_value, key, path, entries, entry))
+    /// Returns a reader of a nested map with these keys.
+    pub(super) fn section(&mut self, name: &str, keys: &[&str]) -> Option<Fields<'_>> {
+        let value = self.value_of(name)?;
+        self.nested(name, value, keys)
+    }
+
+    /// Returns a reader of a map with these keys inside a value, to which `name` is the path.
+    pub(super) fn nested(&mut self, name: &str, value: &'a LocatedNode, keys: &[&str]) -> Option<Fields<'_>> {
+        let Node::Map(entries) = &value.node else {
+            let message = format!("expected a map, found {}", value.node.describe_kind());
+            self.report_at(value, name, (message, format!("Keys here: {}.", keys.join(", "))));
+            return None;
+        };
+        let (key, origin) = (format!("{}.{name}", self.key), self.layer_value.origin_of_node(value));
+        let keeps_null = self.keeps_null;
+        let mut fields = Fields { keeps_null, ..Fields::new(self.reader, self.layer_value, key, origin, entries) };
+        fields.reject_unknown_keys(keys);
+        Some(fields)
     }
 
     /// Reads a text and expands its variables.
     pub(super) fn expanded_text(&mut self, name: &str) -> Option<ExpandedText> {
-        let env = self.reader.env.clone();
-        self.parse_value(name, |node| expand_text(node, &env))
+        let result = expand_text(&self.value_of(name)?.node, self.env());
+        self.accept(name, result)
     }
 }
 
@@ -281,17 +275,6 @@ pub(super) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText
         return Err(("the text contains a NUL character".to_owned(), "Take it out.".to_owned()));
     }
     Ok(ExpandedText { source: written.clone(), value })
-}
-
-fn read_duration(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, ValueError> {
-    let show = |d: &Duration| units::show_duration(*d);
-    let duration = match node {
-        Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
-        Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a duration, found {}", describe(other))),
-    };
-    let duration = duration.map_err(|why| (why, range_remedy(range, show)))?;
-    check_range(duration, range, show).map(|()| duration)
 }
 
 fn check_glob(text: &str) -> Result<(), ValueError> {

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     secrets, show,
     tree::{self, LocatedNode, Node},
     upstreams::Secret,
+    values,
 };
 use countersign_domain::policy::PolicyConfig;
 use countersign_protocol::{redact::register_secrets, suggest};
@@ -68,12 +69,29 @@ impl LoadedConfig {
     }
 }
 
-/// Returns every key in the order in which it is read.
+/// Returns every key in the order of the default file, which names all of them.
 #[must_use]
 pub fn list_keys() -> Vec<&'static str> {
-    let mut reader = Reader::for_key_list();
-    let _ = read::config(&mut reader);
-    reader.settings.into_iter().map(|setting| setting.key).collect()
+    fn add_keys(path: &str, value: &LocatedNode, keys: &mut Vec<String>) {
+        match &value.node {
+            Node::Map(entries) if !entries.is_empty() => {
+                entries.iter().for_each(|entry| add_keys(&join_key(path, &entry.key), &entry.value, keys));
+            }
+            _ => keys.push(path.to_owned()),
+        }
+    }
+    static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let mut keys = Vec::new();
+        if let Ok(defaults) = tree::parse(DEFAULT_YAML) {
+            add_keys("", &defaults, &mut keys);
+        }
+        keys
+    });
+    KEYS.iter().map(String::as_str).collect()
+}
+
+fn join_key(section: &str, name: &str) -> String {
+    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
 }
 
 /// Returns the environment variable of a key: `COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY` sets
@@ -107,7 +125,7 @@ pub struct StoreSettings {
 pub fn data_dir(flags: &Flags, env: &Environment) -> Result<PathBuf, ConfigError> {
     let is_given = flags.data.is_some() || !matches!(env.var(&variable_name("data")), Ok(None));
     let file = if is_given { None } else { find_file(flags, env)? };
-    read_sections(file.as_ref(), flags, env, &["data"], |reader| reader.path("data"))
+    read_sections(file.as_ref(), flags, env, &["data"], |reader| reader.read("data", values::path()))
 }
 
 /// Returns the data directory and the server of the store without reading the rest of the configuration.
@@ -117,7 +135,7 @@ pub fn data_dir(flags: &Flags, env: &Environment) -> Result<PathBuf, ConfigError
 pub fn store_settings(flags: &Flags, env: &Environment) -> Result<StoreSettings, ConfigError> {
     let file = find_file(flags, env)?;
     let (data, server) = read_sections(file.as_ref(), flags, env, &["data", "store"], |reader| {
-        (reader.path("data"), read::store(reader))
+        (reader.read("data", values::path()), read::store(reader))
     })?;
     Ok(StoreSettings { data, server, file: file.map(|(path, _)| path) })
 }
@@ -407,7 +425,7 @@ impl Layers {
             }
         };
         for entry in entries {
-            let key = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
+            let key = join_key(path, &entry.key);
             let dotted = entry.key.contains('.');
             if !dotted && self.keys.contains(key.as_str()) {
                 let origin = place(entry.line, entry.column);

@@ -20,7 +20,7 @@ pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) ->
         let name = quoted_key(&server.name);
         let place = key.split('[').next().unwrap_or_default();
         problems.push(Problem {
-            origin: r.origin(&format!("{KEY}.{}.{place}", server.name)),
+            origin: r.origin(&format!("{KEY}.{name}.{place}")),
             key: Some(format!("{KEY}.{name}.{key}")),
             message: format!(
                 "the server {name} would get at the gateway's own files: this covers {}",

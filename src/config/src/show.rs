@@ -52,11 +52,11 @@ pub fn groups(config: &Config) -> String {
 /// Formats the groups of a configuration, one per line.
 #[must_use]
 pub fn group_lines(config: &Config) -> String {
-    group_entries(config).map(|group| format!("{group}\n")).collect()
+    group_entries(config).map(|(name, people)| format!("{}: {people}\n", yaml_text(name))).collect()
 }
 
-fn group_entries(config: &Config) -> impl Iterator<Item = String> + '_ {
-    config.policy.groups.iter().map(|(name, people)| format!("{}: {}", yaml_text(name), yaml_list(people)))
+fn group_entries(config: &Config) -> impl Iterator<Item = (&str, String)> {
+    config.policy.groups.iter().map(|(name, people)| (name.as_str(), yaml_list(people)))
 }
 
 /// Formats the settings as a YAML file that loads to the same configuration.

@@ -4,9 +4,8 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
     error::quoted,
-    tree::{KeyValue, LocatedNode, Node},
-    units::show_duration,
-    values::{ValueError, read_duration, yaml_text},
+    fields::Fields,
+    values::{Kind, ValueError, boolean, choice, count, seconds, yaml_list},
 };
 use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms, person::fold_name},
@@ -43,50 +42,24 @@ pub(super) const EDIT_CHOICES: [(&str, Editing); 3] = Editing::NAMES;
 pub(super) const QUESTIONS_CHOICES: [(&str, bool); 2] = [("decline", false), ("ask", true)];
 pub(super) const PREVIEW_CHOICES: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
-/// Returns the position of the key itself.
-pub(super) fn key_location(entry: &KeyValue) -> LocatedNode {
-    LocatedNode { node: Node::Null, line: entry.line, column: entry.column }
-}
-
-pub(super) fn parse_quorum(node: &Node) -> Result<u32, ValueError> {
-    let message = match node {
-        Node::Int(n) => match u32::try_from(*n) {
-            Ok(n) if QUORUM_RANGE.contains(&u64::from(n)) => return Ok(n),
-            _ => format!("{n} is out of range"),
-        },
-        other => format!("expected a number, found {}", other.describe_kind()),
-    };
-    Err((message, "Write a number from 1 to 100.".to_owned()))
-}
-
-/// Reads a duration of whole seconds.
-pub(super) fn parse_seconds(node: &Node, range: &RangeInclusive<Duration>) -> Result<u64, ValueError> {
-    let duration = read_duration(node, range)?;
-    if duration.subsec_nanos() == 0 {
-        return Ok(duration.as_secs());
+/// Reads the terms of a rule over those of `policy.review`.
+pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
+    let mut terms = review.clone();
+    if f.has("reviewers") {
+        terms.reviewers = f.parse_texts("reviewers", |name| Ok(name.to_owned()));
     }
-    Err((format!("{} is not a whole number of seconds", show_duration(duration)), "Write whole seconds.".to_owned()))
-}
-
-pub(super) fn parse_boolean(node: &Node) -> Result<bool, ValueError> {
-    match node {
-        Node::Bool(value) => Ok(*value),
-        other => {
-            Err((format!("expected true or false, found {}", other.describe_kind()), "Write true or false.".to_owned()))
-        }
-    }
-}
-
-pub(super) fn parse_choice<T: Copy>(node: &Node, choices: &[(&str, T)]) -> Result<T, ValueError> {
-    let found = match node {
-        Node::Text(word) => quoted(word),
-        other => other.describe_kind().to_owned(),
-    };
-    let chosen = choices.iter().find(|(word, _)| matches!(node, Node::Text(text) if text == word));
-    chosen.map(|(_, value)| *value).ok_or_else(|| {
-        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        (format!("{found} is not one of {}", words.join(", ")), "Write one of them.".to_owned())
-    })
+    f.read_into("quorum", count(QUORUM_RANGE), &mut terms.quorum);
+    f.read_into("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &mut terms.expire_after);
+    f.read_into("on_expiry", choice(&ON_EXPIRY_CHOICES), &mut terms.on_expiry);
+    f.read_into("require_comment", boolean(), &mut terms.require_comment);
+    f.read_into("edit", choice(&EDIT_CHOICES), &mut terms.edit);
+    f.read_into("preview", choice(&PREVIEW_CHOICES), &mut terms.preview_required);
+    f.read_into("on_review", choice(&ON_REVIEW_CHOICES), &mut terms.on_review);
+    f.read_into("hold_for", seconds(HOLD_FOR_RANGE), &mut terms.hold_for);
+    f.read_into("undo_for", seconds(UNDO_FOR_RANGE), &mut terms.undo_for);
+    f.read_into("open_page", boolean(), &mut terms.open_page);
+    f.read_into("questions", choice(&QUESTIONS_CHOICES), &mut terms.questions);
+    terms
 }
 
 /// Checks that the reviewers exist, may decide, and can reach the quorum.
@@ -125,32 +98,22 @@ fn list_groups(groups: &Groups) -> String {
 
 /// Formats the terms that differ from those of `policy.review`.
 pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
-    fn choice_name<T: PartialEq>(choices: &[(&'static str, T)], value: &T) -> String {
-        choices.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word).to_owned()
+    fn part<T: PartialEq + 'static>(key: &str, kind: Kind<T>, ours: &T, default: &T) -> Option<String> {
+        (ours != default).then(|| format!("{key}: {}", kind.show(ours)))
     }
-    let time = |seconds: u64| show_duration(Duration::from_secs(seconds));
-    let list = || terms.reviewers.iter().map(|name| yaml_text(name)).collect::<Vec<_>>().join(", ");
-    let mut parts = Vec::new();
-    let mut part = |differs: bool, key: &str, value: String| {
-        if differs {
-            parts.push(format!("{key}: {value}"));
-        }
-    };
-    part(terms.reviewers != review.reviewers, "reviewers", format!("[{}]", list()));
-    part(terms.quorum != review.quorum, "quorum", terms.quorum.to_string());
-    part(terms.expire_after != review.expire_after, "expire_after", terms.expire_after.map_or("null".into(), time));
-    part(terms.on_expiry != review.on_expiry, "on_expiry", choice_name(&ON_EXPIRY_CHOICES, &terms.on_expiry));
-    part(terms.require_comment != review.require_comment, "require_comment", terms.require_comment.to_string());
-    part(terms.edit != review.edit, "edit", choice_name(&EDIT_CHOICES, &terms.edit));
-    part(
-        terms.preview_required != review.preview_required,
-        "preview",
-        choice_name(&PREVIEW_CHOICES, &terms.preview_required),
-    );
-    part(terms.on_review != review.on_review, "on_review", choice_name(&ON_REVIEW_CHOICES, &terms.on_review));
-    part(terms.hold_for != review.hold_for, "hold_for", time(terms.hold_for));
-    part(terms.undo_for != review.undo_for, "undo_for", time(terms.undo_for));
-    part(terms.open_page != review.open_page, "open_page", terms.open_page.to_string());
-    part(terms.questions != review.questions, "questions", choice_name(&QUESTIONS_CHOICES, &terms.questions));
-    parts
+    let parts = [
+        (terms.reviewers != review.reviewers).then(|| format!("reviewers: {}", yaml_list(&terms.reviewers))),
+        part("quorum", count(QUORUM_RANGE), &terms.quorum, &review.quorum),
+        part("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &terms.expire_after, &review.expire_after),
+        part("on_expiry", choice(&ON_EXPIRY_CHOICES), &terms.on_expiry, &review.on_expiry),
+        part("require_comment", boolean(), &terms.require_comment, &review.require_comment),
+        part("edit", choice(&EDIT_CHOICES), &terms.edit, &review.edit),
+        part("preview", choice(&PREVIEW_CHOICES), &terms.preview_required, &review.preview_required),
+        part("on_review", choice(&ON_REVIEW_CHOICES), &terms.on_review, &review.on_review),
+        part("hold_for", seconds(HOLD_FOR_RANGE), &terms.hold_for, &review.hold_for),
+        part("undo_for", seconds(UNDO_FOR_RANGE), &terms.undo_for, &review.undo_for),
+        part("open_page", boolean(), &terms.open_page, &review.open_page),
+        part("questions", choice(&QUESTIONS_CHOICES), &terms.questions, &review.questions),
+    ];
+    parts.into_iter().flatten().collect()
 }

@@ -291,10 +291,10 @@ fn wrong_value_names_position_key_and_remedy() {
         ("policy:\n  rules:\n    - tools: a\n", &["c.yaml:3:7: policy.rules: rule 1 has no `then`"]),
         (
             "policy:\n  rules:\n    - then: allow\n    - then: allow\n      when: arguments.x ==\n",
-            &["c.yaml:5:13: policy.rules: the condition cannot be used"],
+            &["c.yaml:5:13: policy.rules.when: the condition cannot be used"],
         ),
         ("policy: { rules: [{ then: deny, when: argument.x }] }", &["there is no `argument`", "1:39"]),
-        ("policy: { rules: [{ then: deny, tool: x }] }", &["a rule has no key `tool`", "tools, servers"]),
+        ("policy: { rules: [{ then: deny, tool: x }] }", &["policy.rules.tool: unknown key", "Did you mean `tools`?"]),
         (
             "policy: { rules: [{ then: review, resources: 'a:*' }] }",
             &["1:19: policy.rules: rule 1 names resources, prompts or methods and says review", "only calls of tools"],
@@ -311,11 +311,14 @@ fn wrong_value_names_position_key_and_remedy() {
         ("policy: { rules: [{ then: deny, roles: [boss] }] }", &["`boss` is not a role"]),
         ("policy: { rules: [{ then: deny, tools: '[' }] }", &["`[` is not a pattern"]),
         ("policy: { rules: [{ then: deny, tools: [] }] }", &["an empty list"]),
-        ("policy: { rules: [{ then: deny, annotations: { readonly: true } }] }", &["no annotation `readonly`"]),
+        (
+            "policy: { rules: [{ then: deny, annotations: { readonly: true } }] }",
+            &["policy.rules.annotations.readonly: unknown key", "readOnlyHint"],
+        ),
         ("policy: { rules: [{ name: a, then: deny }, { name: a, then: allow }] }", &["the same name"]),
         (
             "policy:\n  rules:\n    - then: deny\n      quorum: 2\n",
-            &["c.yaml:4:7", "quorum applies to reviews only, and rule 1 says deny"],
+            &["c.yaml:4:15", "quorum applies to reviews only, and rule 1 says deny"],
         ),
         ("policy: { rules: [{ then: review, quorum: 0 }] }", &["0 is out of range", "1 to 100"]),
         ("policy: { rules: [{ then: review, edit: no }] }", &["`no` is not one of allowed, other, forbidden"]),

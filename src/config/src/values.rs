@@ -1,11 +1,279 @@
-//! Parses single values from YAML nodes, and formats values as YAML.
+//! The kinds of values: how each is read from a YAML node, and how it is formatted as YAML.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use super::{error::quoted, tree::Node, units};
+use super::{
+    environment::Environment,
+    error::quoted,
+    tree::{self, KeyValue, Node},
+    units::{self, show_duration},
+    upstreams::Secret,
+    variables,
+};
+use countersign_domain::changes::visible::has_hidden;
 
 /// The error of a value: a message and a remedy.
 pub type ValueError = (String, String);
+
+/// Checks a text beyond its type.
+pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;
+
+/// A value of the configuration, with what is needed to read it.
+pub(super) struct Value<'a> {
+    pub node: &'a Node,
+    /// The value comes from a flag or a variable, and is therefore a text whatever its type.
+    pub is_textual: bool,
+    pub env: &'a Environment,
+    /// The directory that relative paths are resolved against.
+    pub base: &'a Path,
+}
+
+impl Value<'_> {
+    /// Returns the value, after parsing the YAML of a list or map that a variable holds.
+    pub(super) fn structured(&self) -> Result<Cow<'_, Node>, ValueError> {
+        match self.node {
+            Node::Text(text) if self.is_textual && text.trim_start().starts_with(['[', '{']) => {
+                tree::parse(text).map(|located| Cow::Owned(located.node)).map_err(|error| {
+                    let message = format!("{} is not YAML: {}", quoted(text), error.message);
+                    (message, "Write [a, b] or {a: [b]}.".to_owned())
+                })
+            }
+            other => Ok(Cow::Borrowed(other)),
+        }
+    }
+
+    fn map_entries(&self, what: &str, example: &str) -> Result<Vec<KeyValue>, ValueError> {
+        match self.structured()?.into_owned() {
+            Node::Map(entries) => Ok(entries),
+            Node::Null => Ok(Vec::new()),
+            other => Err((format!("expected {what}, found {}", describe(&other)), format!("Write {example}."))),
+        }
+    }
+}
+
+type ReadValue<T> = Box<dyn Fn(&Value<'_>) -> Result<T, ValueError>>;
+
+/// How values of one kind are read and shown.
+pub(super) struct Kind<T> {
+    read: ReadValue<T>,
+    show: Box<dyn Fn(&T) -> String>,
+}
+
+impl<T: 'static> Kind<T> {
+    fn new(
+        read: impl Fn(&Value<'_>) -> Result<T, ValueError> + 'static,
+        show: impl Fn(&T) -> String + 'static,
+    ) -> Self {
+        Self { read: Box::new(read), show: Box::new(show) }
+    }
+
+    pub(super) fn read(&self, value: &Value<'_>) -> Result<T, ValueError> {
+        (self.read)(value)
+    }
+
+    /// Formats the value as YAML.
+    pub(super) fn show(&self, value: &T) -> String {
+        (self.show)(value)
+    }
+
+    /// Returns the kind that also allows `null`.
+    pub(super) fn or_null(self) -> Kind<Option<T>> {
+        let Self { read, show } = self;
+        let read = move |value: &Value<'_>| match value.node {
+            Node::Null => Ok(None),
+            Node::Text(text) if value.is_textual && text == "null" => Ok(None),
+            _ => read(value).map(Some),
+        };
+        Kind::new(read, move |value| value.as_ref().map_or_else(|| "null".to_owned(), &show))
+    }
+
+    /// Returns the kind that also allows the word `never`.
+    pub(super) fn or_never(self) -> Kind<Option<T>> {
+        let Self { read, show } = self;
+        let read = move |value: &Value<'_>| match value.node {
+            Node::Text(text) if text == "never" => Ok(None),
+            _ => read(value).map(Some).map_err(|(message, remedy)| (message, format!("{remedy} Or `never`."))),
+        };
+        Kind::new(read, move |value| value.as_ref().map_or_else(|| "never".to_owned(), &show))
+    }
+}
+
+pub(super) fn boolean() -> Kind<bool> {
+    let read = |value: &Value<'_>| match value.node {
+        Node::Bool(value) => Ok(*value),
+        Node::Text(text) if value.is_textual && matches!(text.as_str(), "true" | "1") => Ok(true),
+        Node::Text(text) if value.is_textual && matches!(text.as_str(), "false" | "0") => Ok(false),
+        other => Err((format!("expected true or false, found {}", describe(other)), "Write true or false.".to_owned())),
+    };
+    Kind::new(read, ToString::to_string)
+}
+
+/// Whole numbers within `range`.
+pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<u64>) -> Kind<T> {
+    let read = move |value: &Value<'_>| {
+        let number = match value.node {
+            Node::Int(number) => Some(*number),
+            Node::Text(text) if value.is_textual => text.trim().parse().ok(),
+            _ => None,
+        };
+        let number = number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
+            let message = format!("expected a whole number, found {}", describe(value.node));
+            (message, range_remedy(&range, u64::to_string))
+        })?;
+        check_range(&number, &range, u64::to_string)?;
+        T::try_from(number).map_err(|_| (format!("{number} is too large"), range_remedy(&range, u64::to_string)))
+    };
+    Kind::new(read, ToString::to_string)
+}
+
+/// Sizes in bytes within `range`.
+pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
+    let show = |bytes: &u64| units::show_size(*bytes);
+    let read = move |value: &Value<'_>| {
+        let bytes = match value.node {
+            Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
+            Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
+            other => Err(format!("expected a size, found {}", describe(other))),
+        };
+        let bytes = bytes.map_err(|why| (why, range_remedy(&range, show)))?;
+        check_range(&bytes, &range, show)?;
+        usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), range_remedy(&range, show)))
+    };
+    Kind::new(read, |bytes| units::show_size(*bytes as u64))
+}
+
+/// Durations within `range`.
+pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
+    let show = |duration: &Duration| show_duration(*duration);
+    let read = move |value: &Value<'_>| {
+        let duration = match value.node {
+            Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
+            Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
+            other => Err(format!("expected a duration, found {}", describe(other))),
+        };
+        let duration = duration.map_err(|why| (why, range_remedy(&range, show)))?;
+        check_range(&duration, &range, show).map(|()| duration)
+    };
+    Kind::new(read, show)
+}
+
+/// Durations of whole seconds within `range`.
+pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
+    let kind = duration(range);
+    let read = move |value: &Value<'_>| {
+        let duration = kind.read(value)?;
+        if duration.subsec_nanos() != 0 {
+            let message = format!("{} is not a whole number of seconds", show_duration(duration));
+            return Err((message, "Write whole seconds.".to_owned()));
+        }
+        Ok(duration.as_secs())
+    };
+    Kind::new(read, |seconds| show_duration(Duration::from_secs(*seconds)))
+}
+
+/// One of several words.
+pub(super) fn choice<T: Copy + PartialEq>(choices: &'static [(&'static str, T)]) -> Kind<T> {
+    let read = |value: &Value<'_>| {
+        let chosen = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
+        chosen.map(|(_, value)| *value).ok_or_else(|| {
+            let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+            (format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
+        })
+    };
+    let show = |value: &T| choices.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word).to_owned();
+    Kind::new(read, show)
+}
+
+/// Texts that pass `check`.
+pub(super) fn text(check: TextCheck) -> Kind<String> {
+    let read = move |value: &Value<'_>| {
+        let text = read_text(value.node)?;
+        check(&text).map(|()| text)
+    };
+    Kind::new(read, |text| yaml_text(text))
+}
+
+/// Texts with variables (`${NAME}`) that pass `check` after expansion, each as written and as a secret. Secrets are never
+/// shown.
+pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
+    let read = move |value: &Value<'_>| {
+        let text = read_text(value.node)?;
+        let secret = variables::expand(&text, value.env)?;
+        check(&secret).map(|()| (text, Secret(secret)))
+    };
+    Kind::new(read, |(text, _)| yaml_secret(text))
+}
+
+/// Addresses to listen on: `IP:PORT`, `localhost:PORT`, or `PORT` on loopback.
+pub(super) fn address() -> Kind<SocketAddr> {
+    let read = |value: &Value<'_>| match value.node {
+        Node::Int(port @ 0..=65_535) => parse_address(&port.to_string()),
+        other => parse_address(&read_text(other)?),
+    };
+    Kind::new(read, ToString::to_string)
+}
+
+pub(super) fn path() -> Kind<PathBuf> {
+    let read = |value: &Value<'_>| value.env.expand(&read_text(value.node)?, value.base);
+    Kind::new(read, |path| yaml_text(&path.to_string_lossy()))
+}
+
+/// Lists of texts that each pass `check`.
+pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
+    let read = move |value: &Value<'_>| match &*value.structured()? {
+        Node::List(items) => items.iter().map(|item| checked_text(&item.node, check)).collect(),
+        Node::Null => Ok(Vec::new()),
+        Node::Text(text) if value.is_textual => {
+            text.split(',').map(|item| check(item.trim()).map(|()| item.trim().to_owned())).collect()
+        }
+        other => {
+            Err((format!("expected a list, found {}", describe(other)), "Write a list: [first, second].".to_owned()))
+        }
+    };
+    Kind::new(read, |items| yaml_list(items))
+}
+
+/// Maps of lists of texts. `check` is applied to every key and every text.
+pub(super) fn lists(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
+    let read = move |value: &Value<'_>| {
+        let (what, example) = ("a map of lists", "{name: [first, second]}");
+        let mut map = BTreeMap::new();
+        for entry in value.map_entries(what, example)? {
+            check(&entry.key)?;
+            let Node::List(items) = &entry.value.node else {
+                let message = format!("expected {what}, found {}", describe(&entry.value.node));
+                return Err((message, format!("Write {example}.")));
+            };
+            let items = items.iter().map(|item| checked_text(&item.node, check)).collect::<Result<Vec<_>, _>>()?;
+            map.insert(entry.key, items);
+        }
+        Ok(map)
+    };
+    Kind::new(read, |map| yaml_map(map.iter().map(|(key, items)| (key.as_str(), yaml_list(items)))))
+}
+
+/// Maps of texts in their written order. `check` is applied to every key.
+pub(super) fn pairs(check: TextCheck) -> Kind<Vec<(String, String)>> {
+    let read = move |value: &Value<'_>| {
+        let entries = value.map_entries("a map", "{name: value}")?.into_iter();
+        entries.map(|entry| Ok((entry.key.clone(), check(&entry.key).and(read_text(&entry.value.node))?))).collect()
+    };
+    Kind::new(read, |pairs: &Vec<(String, String)>| {
+        yaml_map(pairs.iter().map(|(key, value)| (key.as_str(), yaml_text(value))))
+    })
+}
+
+fn checked_text(node: &Node, check: TextCheck) -> Result<String, ValueError> {
+    let text = read_text(node)?;
+    check(&text).map(|()| text)
+}
 
 pub(super) fn read_text(node: &Node) -> Result<String, ValueError> {
     match node {
@@ -21,29 +289,35 @@ pub(super) fn read_text(node: &Node) -> Result<String, ValueError> {
     }
 }
 
-/// Reads a size in bytes within `range`.
-pub(super) fn read_size(node: &Node, range: &RangeInclusive<u64>) -> Result<usize, ValueError> {
-    let bytes = match node {
-        Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
-        Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a size, found {}", describe(other))),
-    };
-    let show = |bytes: &u64| units::show_size(*bytes);
-    let bytes = bytes.map_err(|why| (why, range_remedy(range, show)))?;
-    check_range(bytes, range, show)?;
-    usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), range_remedy(range, show)))
+/// Reads a text of 1 to `max_chars` visible characters.
+pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String, ValueError> {
+    let text = read_text(node)?;
+    if is_visible_text(&text, max_chars) {
+        return Ok(text);
+    }
+    Err((format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters.")))
 }
 
-/// Reads a duration within `range`.
-pub(super) fn read_duration(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, ValueError> {
-    let duration = match node {
-        Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
-        Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a duration, found {}", describe(other))),
-    };
-    let show = |d: &Duration| units::show_duration(*d);
-    let duration = duration.map_err(|why| (why, range_remedy(range, show)))?;
-    check_range(duration, range, show).map(|()| duration)
+pub(super) fn is_visible_text(text: &str, max_chars: usize) -> bool {
+    !text.trim().is_empty() && text.chars().count() <= max_chars && !has_hidden(text)
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, ValueError> {
+    // A bare port means a port on loopback.
+    let bare = Some(text).filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()));
+    let local = text.strip_prefix("localhost:").or(bare).map(|port| format!("127.0.0.1:{port}"));
+    local.as_deref().unwrap_or(text).parse().map_err(|_| {
+        let remedy = if let Ok(ip) = text.parse::<IpAddr>() {
+            format!("Add a port: {}.", SocketAddr::new(ip, 8080))
+        } else if let Some(port) = text.strip_prefix(':') {
+            format!("Name the address too: 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all.")
+        } else {
+            "Write PORT or IP:PORT, such as 8080, 127.0.0.1:8080 or [::1]:8080; host names other than localhost are not \
+             looked up."
+                .to_owned()
+        };
+        (format!("{} is not an address to listen on", quoted(text)), remedy)
+    })
 }
 
 pub(super) fn describe(node: &Node) -> String {
@@ -56,20 +330,19 @@ pub(super) fn describe(node: &Node) -> String {
     }
 }
 
-pub(super) fn range_remedy<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
+fn range_remedy<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
     format!("Write a value from {} to {}.", show(range.start()), show(range.end()))
 }
 
-pub(super) fn check_range<T: PartialOrd>(
-    value: T,
+fn check_range<T: PartialOrd>(
+    value: &T,
     range: &RangeInclusive<T>,
     show: impl Fn(&T) -> String,
 ) -> Result<(), ValueError> {
-    if range.contains(&value) {
-        Ok(())
-    } else {
-        Err((format!("{} is out of range", show(&value)), range_remedy(range, show)))
+    if range.contains(value) {
+        return Ok(());
     }
+    Err((format!("{} is out of range", show(value)), range_remedy(range, show)))
 }
 
 /// Formats a text as a YAML scalar: plain if that is safe, otherwise in double quotes as JSON.
@@ -83,12 +356,17 @@ pub fn yaml_text(text: &str) -> String {
     if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
+/// Formats a text as YAML if it names variables only, otherwise a placeholder.
+pub(super) fn yaml_secret(text: &str) -> String {
+    yaml_text(if variables::is_safe_to_show(text) { text } else { "[secret]" })
+}
+
 pub(super) fn yaml_list(items: &[String]) -> String {
     format!("[{}]", items.iter().map(|item| yaml_text(item)).collect::<Vec<_>>().join(", "))
 }
 
-/// Formats a map on one line from formatted entries.
-pub(super) fn yaml_map(entries: impl Iterator<Item = String>) -> String {
-    let entries: Vec<String> = entries.collect();
+/// Formats a map on one line from its keys and formatted values.
+pub(super) fn yaml_map<'a>(entries: impl Iterator<Item = (&'a str, String)>) -> String {
+    let entries: Vec<String> = entries.map(|(key, value)| format!("{}: {value}", yaml_text(key))).collect();
     if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
 }

@@ -9,12 +9,12 @@ use globset::Glob;
 use url::Url;
 
 use super::{
-    error::{Problem, quoted, quoted_key},
-    fields::{ExpandedText, Fields},
-    reader::{Reader, Setting},
+    error::quoted,
+    fields::Fields,
+    reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
-    tree::{KeyValue, Node},
-    values::{describe, yaml_text},
+    tree::Node,
+    values::{ValueError, boolean, choice, describe, duration, read_text, yaml_secret, yaml_text},
     variables,
 };
 use countersign_domain::{
@@ -49,8 +49,6 @@ pub(crate) const KEYS: [&str; 13] = [
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
-const MAX_NAME_LEN: usize = 64;
-const MAX_WEBHOOKS: usize = 64;
 
 /// One entry of `webhooks`, with its variables expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,69 +91,33 @@ impl WebhookUrl {
     }
 }
 
+const MAP: NamedMap = NamedMap {
+    key: KEY,
+    noun: "webhook",
+    example: "{url: https://…, secret: …}",
+    max_entries: 64,
+    // The name is part of the path of its REST endpoint.
+    check_name: |name| check_plain_name(name, "webhook", &['-', '_']),
+    show: |entries| listing::format_block(entries, format_value),
+};
+
 /// Reads every webhook that is not disabled.
 pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
-    let Some(placed) = r.section(KEY) else { return Vec::new() };
-    let problem = |origin, key: String, message: String, remedy: &str| Problem {
-        origin,
-        key: Some(key),
-        message,
-        remedy: remedy.to_owned(),
-    };
-    let entries: &[KeyValue] = match &placed.node {
-        Node::Map(entries) => entries,
-        Node::Null => &[],
-        other => {
-            let message = format!("expected a map of webhooks, found {}", describe(other));
-            let remedy = "Write {name: {url: https://…, secret: …}}.";
-            r.problems.push(problem(placed.origin.clone(), KEY.to_owned(), message, remedy));
-            return Vec::new();
-        }
-    };
-    r.settings.push(Setting { key: KEY, value: format_webhooks(entries), origin: placed.origin.clone() });
-    if entries.len() > MAX_WEBHOOKS {
-        let message = format!("{} webhooks", entries.len());
-        r.problems.push(problem(placed.origin.clone(), KEY.to_owned(), message, "Keep at most 64."));
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    for entry in entries {
-        let key = format!("{KEY}.{}", quoted_key(&entry.key));
-        let origin = placed.origin_at(entry.line, entry.column);
-        // The name is part of the path of its REST endpoint.
-        let fits = (1..=MAX_NAME_LEN).contains(&entry.key.len())
-            && entry.key.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && entry.key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-        if !fits {
-            let message = format!("{} cannot be a webhook's name", quoted(&entry.key));
-            r.problems.push(problem(origin, key, message, "Use 1 to 64 letters, digits, - and _."));
-            continue;
-        }
-        let Node::Map(values) = &entry.value.node else {
-            let message = format!("expected a webhook, found {}", entry.value.node.describe_kind());
-            r.problems.push(problem(origin, key, message, "Write {url: https://…, secret: …}."));
-            continue;
-        };
-        let mut fields = Fields::new(r, &placed, key, format!("{KEY}.{}", entry.key), values, entry);
-        if fields.boolean("disabled").unwrap_or_default() {
-            continue;
-        }
-        all.extend(read_webhook(&entry.key, &mut fields));
-    }
-    all
+    r.read_map(&MAP, read_webhook)
 }
 
 fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
+    if f.read("disabled", boolean()) == Some(true) {
+        return None;
+    }
     f.reject_unknown_keys(&KEYS);
-    let before = f.problem_count();
-    let mut allow_http = false;
-    f.flag("allow_http", &mut allow_http);
-    let format = f.choice("format", &Format::NAMES).unwrap_or(Format::Json);
+    let allow_http = f.read("allow_http", boolean()) == Some(true);
+    let format = f.read("format", choice(&Format::NAMES)).unwrap_or(Format::Json);
     let url = read_url(f, allow_http);
     let keys: Vec<SigningKey> =
         ["secret", "previous_secret"].into_iter().filter_map(|name| read_signing_key(f, name)).collect();
     if format == Format::Json && !f.has("secret") {
-        f.report("", "the webhook has no secret to sign with".to_owned(), SECRET_REMEDY);
+        f.report("", "the webhook has no secret to sign with", SECRET_REMEDY);
     }
     let mut events = f.parse_items("events", |_, node| {
         let pattern = parse_glob(node, "of event types")?;
@@ -168,8 +130,6 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     if events.is_empty() {
         events.push("change.*".to_owned());
     }
-    let tools = f.parse_items("tools", |_, node| parse_glob(node, "of tools"));
-    let servers = f.parse_items("servers", |_, node| parse_glob(node, "of servers"));
     let states = f.parse_items("states", |_, node| {
         let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
         let states = ChangeState::ALL.map(ChangeState::as_str).join(", ");
@@ -177,32 +137,23 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
             (format!("{} is not a state of a change", describe(node)), format!("Write one of: {states}."))
         })
     });
-    let template = match f.text("template").map(|text| MessageTemplate::new(&text, format)) {
-        None => None,
-        Some(Ok(template)) => Some(template),
-        Some(Err(why)) => {
-            f.report("template", why.to_string(), &why.remedy());
-            None
-        }
-    };
-    let (mut timeout, mut give_up_after) = (15 * S, 3 * DAY);
-    f.duration("timeout", 100 * MS..=300 * S, &mut timeout);
-    f.duration("give_up_after", S..=30 * DAY, &mut give_up_after);
-    let url = url?;
-    let name = name.to_owned();
-    (f.problem_count() == before).then_some(WebhookConfig {
-        name,
-        url,
+    let template = f.parse("template", |node| {
+        MessageTemplate::new(&read_text(node)?, format).map_err(|error| (error.to_string(), error.remedy()))
+    });
+    let webhook = WebhookConfig {
+        name: name.to_owned(),
+        url: url?,
         keys,
         events,
-        tools,
-        servers,
+        tools: f.parse_items("tools", |_, node| parse_glob(node, "of tools")),
+        servers: f.parse_items("servers", |_, node| parse_glob(node, "of servers")),
         states,
         format,
         template,
-        timeout,
-        give_up_after,
-    })
+        timeout: f.read("timeout", duration(100 * MS..=300 * S)).unwrap_or(15 * S),
+        give_up_after: f.read("give_up_after", duration(S..=30 * DAY)).unwrap_or(3 * DAY),
+    };
+    (!f.has_problems()).then_some(webhook)
 }
 
 fn parse_glob(node: &Node, what: &str) -> Result<String, (String, String)> {
@@ -240,44 +191,37 @@ const SECRET_REMEDY: &str =
     "Write secret: \"${NAME}\", and put into that variable what `echo whsec_$(openssl rand -base64 32)` prints.";
 
 fn read_signing_key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
-    if !f.has(name) {
-        return None;
-    }
-    let ExpandedText { value, .. } = f.expanded_text(name)?;
-    let key = SigningKey::parse(value.trim());
-    if key.is_none() {
-        // The error must not quote the value.
-        let message = "this is not a Standard Webhooks secret: whsec_ and the base64 of 24 to 64 bytes".to_owned();
-        f.report(name, message, SECRET_REMEDY);
-    }
-    key
+    let text = f.expanded_text(name)?;
+    // The error must not quote the value.
+    let message = "this is not a Standard Webhooks secret: whsec_ and the base64 of 24 to 64 bytes";
+    let key = SigningKey::parse(text.value.trim()).ok_or_else(|| (message.to_owned(), SECRET_REMEDY.to_owned()));
+    f.accept(name, key)
 }
 
 fn read_url(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
     if !f.has("url") {
-        f.report("", "the webhook has no url".to_owned(), "Write url: https://….");
+        f.report("", "the webhook has no url", "Write url: https://….");
         return None;
     }
-    let ExpandedText { value, .. } = f.expanded_text("url")?;
-    let wrong = |f: &mut Fields<'_>, why: &str, remedy: &str| {
-        f.report("url", why.to_owned(), remedy);
-        None
-    };
-    let Ok(url) = Url::parse(value.trim()) else {
-        return wrong(f, "not a URL", "Write https://host/path.");
-    };
+    let text = f.expanded_text("url")?;
+    f.accept("url", parse_url(text.value.trim(), allow_http))
+}
+
+fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
+    let wrong = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
+    let Ok(url) = Url::parse(text) else { return wrong("not a URL", "Write https://host/path.") };
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-        return wrong(f, "this is not an http or https URL", "Write https://host/path.");
+        return wrong("this is not an http or https URL", "Write https://host/path.");
     }
     if !url.username().is_empty() || url.password().is_some() {
         let remedy = "Take it out: what is sent is signed with `secret`.";
-        return wrong(f, "the URL contains a user name or password", remedy);
+        return wrong("the URL contains a user name or password", remedy);
     }
     if url.scheme() == "http" && !allow_http && !is_loopback(&url) {
         let remedy = "Write https://…, or allow_http: true where everybody on the way may read along.";
-        return wrong(f, "the events would cross the network unencrypted", remedy);
+        return wrong("the events would cross the network unencrypted", remedy);
     }
-    Some(WebhookUrl(url))
+    Ok(WebhookUrl(url))
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -289,34 +233,16 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Formats the lines below `webhooks:` for `config show`, or `{}` without webhooks.
-fn format_webhooks(entries: &[KeyValue]) -> String {
-    if entries.is_empty() {
-        return "{}".to_owned();
+fn format_value(key: &str, node: &Node) -> String {
+    match (key, node) {
+        ("secret" | "previous_secret", Node::Text(text)) => yaml_secret(text),
+        // The URL may contain variables, which stay unexpanded.
+        ("url", Node::Text(text)) if !variables::is_safe_to_show(text) => match Url::parse(text) {
+            Ok(url) => yaml_text(&WebhookUrl(url).redacted()),
+            Err(_) => yaml_secret(text),
+        },
+        (_, node) => listing::format_flow(node, &yaml_text),
     }
-    let mut out = String::new();
-    for webhook in entries {
-        out.push_str(&format!("\n  {}:", yaml_text(&webhook.key)));
-        let Node::Map(values) = &webhook.value.node else {
-            out.push_str(" {}");
-            continue;
-        };
-        for KeyValue { key, value, .. } in values {
-            let hidden = |text: &str| yaml_text(if variables::is_safe_to_show(text) { text } else { "[secret]" });
-            let shown = match (key.as_str(), &value.node) {
-                ("secret" | "previous_secret", Node::Text(text)) => hidden(text),
-                ("url", Node::Text(text)) if variables::is_safe_to_show(text) => yaml_text(text),
-                ("url", Node::Text(text)) => match Url::parse(text) {
-                    // The URL may contain variables, which stay unexpanded.
-                    Ok(url) => yaml_text(&WebhookUrl(url).redacted()),
-                    Err(_) => hidden(text),
-                },
-                (_, node) => listing::format_flow(node, &yaml_text),
-            };
-            out.push_str(&format!("\n    {}: {shown}", yaml_text(key)));
-        }
-    }
-    out
 }
 
 #[cfg(test)]

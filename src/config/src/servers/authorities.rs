@@ -18,30 +18,20 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub(super) fn read(f: &mut Fields<'_>, target: &UpstreamTarget) -> Option<Authorities> {
     // `target` has already reported the key if the server has a command.
     let UpstreamTarget::Url { urls, .. } = target else { return None };
-    let mut tls = f.section("tls")?;
-    tls.reject_unknown_keys(&TLS_KEYS);
+    let mut tls = f.section("tls", &TLS_KEYS)?;
     let text = tls.expanded_text("ca")?;
     if !urls.iter().any(|url| matches!(url.scheme(), "https" | "wss")) {
-        let message = "the server has no https or wss address".to_owned();
-        tls.report("ca", message, "Give it one, or take `tls` out.");
+        tls.report("ca", "the server has no https or wss address", "Give it one, or take `tls` out.");
         return None;
     }
-    let file = match target::resolve_path(tls.env(), &text.source, &text.value, &tls.layer_value().base) {
-        Ok(file) => file,
-        Err((message, remedy)) => {
-            tls.report("ca", message, &remedy);
-            return None;
-        }
-    };
-    match read_certificates(&file) {
-        Ok(certificates) => Some(Authorities { file, certificates }),
-        Err(why) => {
-            // Quoted as written in the file, without the values of variables.
-            let message = format!("the file {} cannot be used: {why}", quoted(&text.source));
-            tls.report("ca", message, "Name a PEM file with the certificates of the authorities.");
-            None
-        }
-    }
+    let file = target::resolve_path(&tls, &text, &tls.layer_value().base);
+    let file = tls.accept("ca", file)?;
+    let certificates = read_certificates(&file).map_err(|why| {
+        // Quoted as written in the file, without the values of variables.
+        let message = format!("the file {} cannot be used: {why}", quoted(&text.source));
+        (message, "Name a PEM file with the certificates of the authorities.".to_owned())
+    });
+    Some(Authorities { certificates: tls.accept("ca", certificates)?, file })
 }
 
 fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

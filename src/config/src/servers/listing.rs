@@ -1,28 +1,28 @@
 //! Formats servers for `config show` as written in the file, with variable names and redacted secrets.
 
-use super::redaction::{SECRET_PLACEHOLDER, redact_arguments, redact_url};
+use super::redaction::{redact_arguments, redact_url};
 use crate::{
     tree::{KeyValue, Node},
-    values::yaml_text,
-    variables,
+    values::{yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 
-/// Formats the lines below `mcpServers:`, each after a line break, or `{}` without servers.
-pub(super) fn yaml(servers: &[KeyValue]) -> String {
-    if servers.is_empty() {
+/// Formats the lines below `mcpServers:`.
+pub(super) fn format_servers(servers: &[KeyValue]) -> String {
+    format_block(servers, format_value)
+}
+
+/// Formats the lines of a map of maps, each after a line break, or `{}` if it is empty.
+pub(crate) fn format_block(map: &[KeyValue], format_value: fn(&str, &Node) -> String) -> String {
+    if map.is_empty() {
         return "{}".to_owned();
     }
     let mut out = String::new();
-    for server in servers {
-        out.push_str(&format!("\n  {}:", yaml_text(&server.key)));
-        match &server.value.node {
+    for KeyValue { key, value, .. } in map {
+        out.push_str(&format!("\n  {}:", yaml_text(key)));
+        match &value.node {
             Node::Map(entries) if !entries.is_empty() => {
-                for entry in entries {
-                    out.push_str(&format!(
-                        "\n    {}: {}",
-                        yaml_text(&entry.key),
-                        format_value(&entry.key, &entry.value.node)
-                    ));
+                for KeyValue { key, value, .. } in entries {
+                    out.push_str(&format!("\n    {}: {}", yaml_text(key), format_value(key, &value.node)));
                 }
             }
             other => out.push_str(&format!(" {}", format_flow(other, &yaml_text))),
@@ -34,16 +34,10 @@ pub(super) fn yaml(servers: &[KeyValue]) -> String {
 fn format_value(key: &str, node: &Node) -> String {
     match (key, node) {
         ("args", Node::List(items)) => {
-            let texts: Vec<&str> = items.iter().filter_map(|item| as_text(&item.node)).collect();
-            if texts.len() < items.len() {
-                return format_flow(node, &yaml_text);
-            }
-            let texts: Vec<String> = redact_arguments(&texts).iter().map(|text| yaml_text(text)).collect();
-            format!("[{}]", texts.join(", "))
+            let texts: Option<Vec<&str>> = items.iter().map(|item| as_text(&item.node)).collect();
+            texts.map_or_else(|| format_flow(node, &yaml_text), |texts| yaml_list(&redact_arguments(&texts)))
         }
-        ("env" | "headers", _) => format_flow(node, &|text| {
-            if variables::is_safe_to_show(text) { yaml_text(text) } else { yaml_text(SECRET_PLACEHOLDER) }
-        }),
+        ("env" | "headers", _) => format_flow(node, &yaml_secret),
         ("url" | "serverUrl" | "httpUrl" | "replicas", _) => format_flow(node, &|text| yaml_text(&redact_url(text))),
         _ => format_flow(node, &yaml_text),
     }
@@ -66,13 +60,8 @@ pub(crate) fn format_flow(node: &Node, text: &dyn Fn(&str) -> String) -> String 
         Node::List(items) => {
             format!("[{}]", items.iter().map(|item| format_flow(&item.node, text)).collect::<Vec<_>>().join(", "))
         }
-        Node::Map(entries) if entries.is_empty() => "{}".to_owned(),
         Node::Map(entries) => {
-            let entries: Vec<String> = entries
-                .iter()
-                .map(|entry| format!("{}: {}", yaml_text(&entry.key), format_flow(&entry.value.node, text)))
-                .collect();
-            format!("{{ {} }}", entries.join(", "))
+            yaml_map(entries.iter().map(|entry| (entry.key.as_str(), format_flow(&entry.value.node, text))))
         }
     }
 }

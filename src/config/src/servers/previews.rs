@@ -1,27 +1,27 @@
 //! Compiles `previews` of a server into recipes, and reports each problem at its line.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use regex::Regex;
 use serde_json::Value;
 
-use super::shipped_recipes::{self, RecipeSet};
-use crate::fields::Fields;
+use super::shipped_recipes::{self, RecipeSet, SHIPPED_RECIPE_SETS};
 use crate::{
     UpstreamTarget,
-    error::{quoted, quoted_key},
+    error::{Origin, quoted, quoted_key},
+    fields::Fields,
+    reader::{LayerValue, Reader},
     tree::{self, KeyValue, LocatedNode, Node},
-    values::{ValueError, describe},
+    values::{ValueError, choice, describe, read_visible_text},
 };
 use countersign_domain::{
-    changes::{Operation, visible::has_hidden},
+    changes::Operation,
     policy::{Condition, condition::Variables},
     recipes::{
         AFTER_VARIABLES, ARGUMENT_VARIABLES, DisplayFormat, DryRun, Pattern, PreviewRead, Recipe, Recipes,
         ResultSelector, SELECTOR_VARIABLES,
     },
 };
-use countersign_protocol::suggest;
 
 pub(super) const KEY: &str = "previews";
 
@@ -33,33 +33,22 @@ const READ_KEYS: [&str; 9] = ["label", "tool", "arguments", "text", "keep", "lin
 
 const MAX_RECIPES: usize = 500;
 const MAX_READS: usize = 8;
+const MAX_DRY_RUN_ARGUMENTS: usize = 16;
 const MAX_TEXT: usize = 200;
 
-/// A problem with its position and key path.
-struct Fault {
-    spot: LocatedNode,
-    path: String,
-    wrong: ValueError,
-}
-
-#[derive(Default)]
-struct Parser {
-    faults: Vec<Fault>,
-}
+const OPERATIONS: [(&str, Operation); 3] =
+    [("create", Operation::Create), ("update", Operation::Update), ("delete", Operation::Delete)];
+const DISPLAY_FORMATS: [(&str, DisplayFormat); 2] = [("text", DisplayFormat::Text), ("diff", DisplayFormat::Diff)];
 
 /// Reads the recipes of a server with this target.
 pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
-    let mut parser = Parser::default();
     let mut layers = Layers::default();
     match f.value_of(KEY) {
         None => layers.add_recognised_set(target),
         Some(LocatedNode { node: Node::List(items), .. }) => {
-            items.iter().for_each(|item| parser.read_layer(item, target, &mut layers));
+            items.iter().for_each(|item| read_layer(f, item, target, &mut layers));
         }
-        Some(one) => parser.read_layer(one, target, &mut layers),
-    }
-    for Fault { spot, path, wrong } in parser.faults {
-        f.report_at(&spot, &path, wrong);
+        Some(one) => read_layer(f, one, target, &mut layers),
     }
     layers.finish()
 }
@@ -98,298 +87,177 @@ impl Layers {
 
 /// Returns the recipes of a shipped set. A test ensures that all of them compile; others would be skipped.
 fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
-    let mut parser = Parser::default();
-    let Ok(LocatedNode { node: Node::Map(entries), .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
-    let all = entries.iter().filter_map(|entry| Some((entry.key.clone(), parser.recipe(entry, "")?)));
+    let Ok(LocatedNode { node, .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
+    let section = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
+    let Node::Map(entries) = &section.node else { return BTreeMap::new() };
+    let mut reader = Reader::default();
+    let mut fields = Fields::new(&mut reader, &section, set.name.to_owned(), Origin::Default, entries);
+    let all = entries.iter().filter_map(|entry| {
+        let mut fields = fields.section(&entry.key, &RECIPE_KEYS)?;
+        Some((entry.key.clone(), read_recipe(&mut fields)?))
+    });
     all.collect()
 }
 
-impl Parser {
-    fn report(&mut self, spot: &LocatedNode, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
-        self.faults.push(Fault { spot: spot.clone(), path: path.to_owned(), wrong: (message.into(), remedy.into()) });
-    }
-
-    fn read_layer(&mut self, spot: &LocatedNode, target: Option<&UpstreamTarget>, layers: &mut Layers) {
-        let names = || {
-            let sets: Vec<&str> = shipped_recipes::SHIPPED_RECIPE_SETS.iter().map(|set| set.name).collect();
-            format!("auto, none, {}", sets.join(", "))
-        };
-        match &spot.node {
-            Node::Text(word) => match (word.as_str(), shipped_recipes::find_by_name(word)) {
-                ("auto", _) => layers.add_recognised_set(target),
-                ("none", _) => {}
-                (_, Some(set)) => layers.add_set(set, true),
-                (other, None) => {
-                    let remedy = format!("Write one of {}, or recipes by tool.", names());
-                    self.report(spot, KEY, format!("there is no set of previews {}", quoted(other)), remedy);
+fn read_layer<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, target: Option<&UpstreamTarget>, layers: &mut Layers) {
+    let names = || {
+        let sets: Vec<&str> = SHIPPED_RECIPE_SETS.iter().map(|set| set.name).collect();
+        format!("auto, none, {}", sets.join(", "))
+    };
+    match &located.node {
+        Node::Text(word) => match (word.as_str(), shipped_recipes::find_by_name(word)) {
+            ("auto", _) => layers.add_recognised_set(target),
+            ("none", _) => {}
+            (_, Some(set)) => layers.add_set(set, true),
+            (other, None) => {
+                let message = format!("there is no set of previews {}", quoted(other));
+                let remedy = format!("Write one of {}, or recipes by tool.", names());
+                f.report_at(located, KEY, (message, remedy));
+            }
+        },
+        Node::Map(entries) if entries.len() > MAX_RECIPES => {
+            f.report_at(located, KEY, (format!("more than {MAX_RECIPES} recipes"), "Take some out.".to_owned()));
+        }
+        Node::Map(entries) => {
+            for KeyValue { key, value, .. } in entries {
+                if matches!(&value.node, Node::Text(word) if word == "none") {
+                    layers.by_tool.remove(key);
+                    continue;
                 }
-            },
-            Node::Map(entries) => {
-                if entries.len() > MAX_RECIPES {
-                    self.report(spot, KEY, format!("more than {MAX_RECIPES} recipes"), "Take some out.");
-                    return;
-                }
-                for entry in entries {
-                    if matches!(&entry.value.node, Node::Text(word) if word == "none") {
-                        layers.by_tool.remove(&entry.key);
-                        continue;
-                    }
-                    if let Some(recipe) = self.recipe(entry, KEY) {
-                        layers.by_tool.insert(entry.key.clone(), recipe);
-                        layers.written.push(entry.key.clone());
-                    }
+                let fields = f.nested(&format!("{KEY}.{}", quoted_key(key)), value, &RECIPE_KEYS);
+                if let Some(recipe) = fields.and_then(|mut fields| read_recipe(&mut fields)) {
+                    layers.by_tool.insert(key.clone(), recipe);
+                    layers.written.push(key.clone());
                 }
             }
-            other => {
-                let message = format!("expected previews, found {}", describe(other));
-                self.report(spot, KEY, message, format!("Write one of {}, or {{tool: recipe}}.", names()));
-            }
         }
-    }
-
-    /// Returns the entries of a map, and reports keys other than these.
-    fn map<'a>(&mut self, spot: &'a LocatedNode, path: &str, keys: &[&str]) -> Option<&'a [KeyValue]> {
-        let Node::Map(entries) = &spot.node else {
-            let message = format!("expected a map, found {}", describe(&spot.node));
-            self.report(spot, path, message, format!("Keys here: {}.", keys.join(", ")));
-            return None;
-        };
-        for entry in entries {
-            if !keys.contains(&entry.key.as_str()) {
-                let at = LocatedNode { node: Node::Null, line: entry.line, column: entry.column };
-                let remedy = match suggest::nearest(&entry.key, keys.iter().copied()) {
-                    Some(near) => format!("Did you mean `{near}`?"),
-                    None => format!("Keys here: {}.", keys.join(", ")),
-                };
-                self.report(&at, &join_path(path, &entry.key), "unknown key", remedy);
-            }
-        }
-        Some(entries)
-    }
-
-    fn recipe(&mut self, entry: &KeyValue, path: &str) -> Option<Recipe> {
-        let before = self.faults.len();
-        let path = join_path(path, &entry.key);
-        let entries = self.map(&entry.value, &path, &RECIPE_KEYS)?;
-        let mut recipe = Recipe::default();
-        for KeyValue { key, value, .. } in entries {
-            let path = join_path(&path, key);
-            match key.as_str() {
-                "entity" => recipe.entity = self.text(value, &path),
-                "label" => recipe.label = self.text(value, &path),
-                "operation" => recipe.operation = self.operation(value, &path),
-                "target" => recipe.target = self.expression(value, &path, ARGUMENT_VARIABLES),
-                "summary" => recipe.summary = self.expression(value, &path, ARGUMENT_VARIABLES),
-                "after" => recipe.after = self.expression(value, &path, AFTER_VARIABLES),
-                "before" => recipe.before = self.read(value, &path, &BEFORE_KEYS),
-                "dry_run" => recipe.dry_run = self.dry_run(value, &path),
-                "reads" => recipe.reads = self.reads(value, &path),
-                _ => {}
-            }
-        }
-        let sound = self.faults.len() == before;
-        let whole = &entry.value;
-        if sound && recipe.before.is_some() != recipe.after.is_some() {
-            let remedy = "Give both, or show the present state alone with reads.";
-            self.report(whole, &path, "`before` and `after` belong together", remedy);
-        } else if sound && recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
-            self.report(
-                whole,
-                &path,
-                "the recipe shows nothing",
-                "Give dry_run, before and after, or reads; or write none.",
-            );
-        }
-        (self.faults.len() == before).then_some(recipe)
-    }
-
-    fn dry_run(&mut self, spot: &LocatedNode, path: &str) -> Option<DryRun> {
-        let faults = self.faults.len();
-        let (label, pick, shown) = (None, ResultSelector::default(), DisplayFormat::Text);
-        let mut dry = DryRun { arguments: Vec::new(), label, pick, shown, vouched: true };
-        for KeyValue { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
-            let path = join_path(path, key);
-            match key.as_str() {
-                "arguments" => {
-                    let Node::Map(entries) = &value.node else {
-                        let message = format!("expected a map, found {}", describe(&value.node));
-                        self.report(value, &path, message, "Write { dryRun: true }.");
-                        continue;
-                    };
-                    for entry in entries {
-                        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
-                        if entry.key.is_empty() || !entry.key.chars().all(plain) || entries.len() > 16 {
-                            let remedy = "Use letters, digits, _ - . and $, and at most 16 arguments.";
-                            self.report(&entry.value, &path, "this cannot be the name of an argument", remedy);
-                            continue;
-                        }
-                        dry.arguments.push((entry.key.clone(), to_json(&entry.value.node)));
-                    }
-                }
-                "label" => dry.label = self.text(value, &path),
-                "as" => dry.shown = self.display_mode(value, &path).unwrap_or_default(),
-                _ => self.pick(key, value, &path, &mut dry.pick),
-            }
-        }
-        if self.faults.len() == faults && dry.arguments.is_empty() {
-            self.report(
-                spot,
-                path,
-                "a dry run without arguments would be the call itself",
-                "Write arguments: { dryRun: true }.",
-            );
-            return None;
-        }
-        Some(dry)
-    }
-
-    fn reads(&mut self, spot: &LocatedNode, path: &str) -> Vec<PreviewRead> {
-        match &spot.node {
-            Node::List(items) if (1..=MAX_READS).contains(&items.len()) => {
-                items.iter().filter_map(|item| self.read(item, path, &READ_KEYS)).collect()
-            }
-            other => {
-                let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", describe(other));
-                self.report(spot, path, message, "Write - { label: …, tool: …, arguments: {…} }.");
-                Vec::new()
-            }
-        }
-    }
-
-    fn read(&mut self, spot: &LocatedNode, path: &str, keys: &[&str]) -> Option<PreviewRead> {
-        let (mut label, mut tool) = (None, None);
-        let (mut arguments, mut pick, mut shown, mut missing) =
-            (Vec::new(), ResultSelector::default(), DisplayFormat::Text, None);
-        let before = self.faults.len();
-        for KeyValue { key, value, .. } in self.map(spot, path, keys)? {
-            let path = join_path(path, key);
-            match key.as_str() {
-                "label" => label = self.text(value, &path),
-                "tool" => tool = self.text(value, &path),
-                "as" => shown = self.display_mode(value, &path).unwrap_or_default(),
-                "missing" => missing = self.pattern(value, &path),
-                "arguments" => arguments = self.arguments(value, &path),
-                _ => self.pick(key, value, &path, &mut pick),
-            }
-        }
-        if self.faults.len() != before {
-            return None;
-        }
-        let Some(tool) = tool else {
-            self.report(
-                spot,
-                path,
-                "the read does not say which `tool` it calls",
-                "Write tool: and the name that the server gives it.",
-            );
-            return None;
-        };
-        Some(PreviewRead { label: label.unwrap_or_else(|| tool.clone()), tool, arguments, pick, shown, missing })
-    }
-
-    fn arguments(&mut self, spot: &LocatedNode, path: &str) -> Vec<(String, Condition)> {
-        let Node::Map(entries) = &spot.node else {
-            let message = format!("expected a map, found {}", describe(&spot.node));
-            self.report(spot, path, message, "Write { path: arguments.path }.");
-            return Vec::new();
-        };
-        let each = entries.iter().filter_map(|entry| {
-            let expression = self.expression(&entry.value, &join_path(path, &entry.key), ARGUMENT_VARIABLES)?;
-            Some((entry.key.clone(), expression))
-        });
-        each.collect()
-    }
-
-    fn pick(&mut self, key: &str, value: &LocatedNode, path: &str, pick: &mut ResultSelector) {
-        match key {
-            "text" => match &value.node {
-                Node::Text(pointer) if pointer.starts_with('/') => pick.pointer.clone_from(pointer),
-                other => {
-                    let message = format!("expected a JSON pointer, found {}", describe(other));
-                    self.report(value, path, message, "Write /content/0/text or /structuredContent/….");
-                }
-            },
-            "keep" => pick.keep = self.expression(value, path, SELECTOR_VARIABLES),
-            "lines" => pick.lines = self.pattern(value, path),
-            "paths" => pick.paths = self.expression(value, path, ARGUMENT_VARIABLES),
-            _ => {}
-        }
-    }
-
-    fn text(&mut self, spot: &LocatedNode, path: &str) -> Option<String> {
-        match &spot.node {
-            Node::Text(text) if !text.trim().is_empty() && text.chars().count() <= MAX_TEXT && !has_hidden(text) => {
-                Some(text.clone())
-            }
-            other => {
-                let message = format!("expected a text, found {}", describe(other));
-                self.report(spot, path, message, format!("Write 1 to {MAX_TEXT} visible characters."));
-                None
-            }
-        }
-    }
-
-    fn operation(&mut self, spot: &LocatedNode, path: &str) -> Option<Operation> {
-        match &spot.node {
-            Node::Text(word) if word == "create" => Some(Operation::Create),
-            Node::Text(word) if word == "update" => Some(Operation::Update),
-            Node::Text(word) if word == "delete" => Some(Operation::Delete),
-            other => {
-                let message = format!("{} is not one of create, update, delete", describe(other));
-                self.report(spot, path, message, "Write one of them.");
-                None
-            }
-        }
-    }
-
-    fn display_mode(&mut self, spot: &LocatedNode, path: &str) -> Option<DisplayFormat> {
-        match &spot.node {
-            Node::Text(word) if word == "text" => Some(DisplayFormat::Text),
-            Node::Text(word) if word == "diff" => Some(DisplayFormat::Diff),
-            other => {
-                let message = format!("{} is not one of text, diff", describe(other));
-                self.report(spot, path, message, "Write one of them.");
-                None
-            }
-        }
-    }
-
-    fn pattern(&mut self, spot: &LocatedNode, path: &str) -> Option<Pattern> {
-        let regex = match &spot.node {
-            Node::Text(text) if text.len() <= 1000 => Regex::new(text).ok(),
-            _ => None,
-        };
-        if regex.is_none() {
-            let message = format!("{} is not a regular expression", describe(&spot.node));
-            self.report(spot, path, message, "Correct it; ^ and $ stand for the beginning and the end.");
-        }
-        regex.map(Pattern)
-    }
-
-    fn expression(&mut self, spot: &LocatedNode, path: &str, variables: &'static Variables) -> Option<Condition> {
-        let source = match &spot.node {
-            Node::Text(source) => source.clone(),
-            Node::Bool(value) => value.to_string(),
-            Node::Int(number) => number.to_string(),
-            other => {
-                let message = format!("expected an expression, found {}", describe(other));
-                self.report(spot, path, message, "Put it in quotes: 'arguments.path'.");
-                return None;
-            }
-        };
-        match Condition::compile_for(&source, variables) {
-            Ok(condition) => Some(condition),
-            Err(error) => {
-                let message = format!("the expression cannot be used: {}{}", error.message, error.position_suffix());
-                self.report(spot, path, message, "Correct it; it is written in CEL (https://cel.dev).");
-                None
-            }
+        other => {
+            let message = format!("expected previews, found {}", describe(other));
+            f.report_at(located, KEY, (message, format!("Write one of {}, or {{tool: recipe}}.", names())));
         }
     }
 }
 
-fn join_path(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{}", quoted_key(key)) }
+/// Reads a recipe. Returns `None` after reporting a problem.
+fn read_recipe(f: &mut Fields<'_>) -> Option<Recipe> {
+    let recipe = Recipe {
+        entity: read_text(f, "entity"),
+        label: read_text(f, "label"),
+        operation: f.read("operation", choice(&OPERATIONS)),
+        target: read_expression(f, "target", ARGUMENT_VARIABLES),
+        summary: read_expression(f, "summary", ARGUMENT_VARIABLES),
+        after: read_expression(f, "after", AFTER_VARIABLES),
+        before: f.section("before", &BEFORE_KEYS).and_then(|mut before| read_read(&mut before)),
+        dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
+        reads: read_reads(f),
+    };
+    if !f.has_problems() && recipe.before.is_some() != recipe.after.is_some() {
+        let remedy = "Give both, or show the present state alone with reads.";
+        f.report("", "`before` and `after` belong together", remedy);
+    } else if !f.has_problems() && recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
+        let remedy = "Give dry_run, before and after, or reads; or write none.";
+        f.report("", "the recipe shows nothing", remedy);
+    }
+    (!f.has_problems()).then_some(recipe)
+}
+
+fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
+    let arguments = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
+        if key.is_empty() || !key.chars().all(is_plain) {
+            let remedy = "Use letters, digits, _ - . and $.".to_owned();
+            return Err(("this cannot be the name of an argument".to_owned(), remedy));
+        }
+        Ok((key.clone(), to_json(&value.node)))
+    });
+    if arguments.len() > MAX_DRY_RUN_ARGUMENTS {
+        f.report("arguments", format!("more than {MAX_DRY_RUN_ARGUMENTS} arguments"), "Take some out.");
+    }
+    if !f.has_problems() && arguments.is_empty() {
+        let message = "a dry run without arguments would be the call itself";
+        f.report("", message, "Write arguments: { dryRun: true }.");
+    }
+    let (label, pick, shown) = (read_text(f, "label"), read_selector(f), read_display_format(f));
+    Some(DryRun { arguments, label, pick, shown, vouched: true })
+}
+
+fn read_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
+    let items = f.parse("reads", |node| match node {
+        Node::List(items) if (1..=MAX_READS).contains(&items.len()) => Ok(items.as_slice()),
+        other => {
+            let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", describe(other));
+            Err((message, "Write - { label: …, tool: …, arguments: {…} }.".to_owned()))
+        }
+    });
+    let items = items.unwrap_or_default().iter();
+    items.filter_map(|item| read_read(&mut f.nested("reads", item, &READ_KEYS)?)).collect()
+}
+
+fn read_read(f: &mut Fields<'_>) -> Option<PreviewRead> {
+    let arguments: Vec<(String, Condition)> = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
+        compile(&value.node, ARGUMENT_VARIABLES).map(|expression| (key.clone(), expression))
+    });
+    let missing = f.parse("missing", parse_pattern);
+    let (label, pick, shown) = (read_text(f, "label"), read_selector(f), read_display_format(f));
+    if !f.has("tool") {
+        let remedy = "Write tool: and the name that the server gives it.";
+        f.report("", "the read does not say which `tool` it calls", remedy);
+    }
+    let tool = read_text(f, "tool")?;
+    Some(PreviewRead { label: label.unwrap_or_else(|| tool.clone()), tool, arguments, pick, shown, missing })
+}
+
+fn read_selector(f: &mut Fields<'_>) -> ResultSelector {
+    let pointer = f.parse("text", |node| match node {
+        Node::Text(pointer) if pointer.starts_with('/') => Ok(pointer.clone()),
+        other => {
+            let message = format!("expected a JSON pointer, found {}", describe(other));
+            Err((message, "Write /content/0/text or /structuredContent/….".to_owned()))
+        }
+    });
+    ResultSelector {
+        pointer: pointer.unwrap_or_default(),
+        keep: read_expression(f, "keep", SELECTOR_VARIABLES),
+        lines: f.parse("lines", parse_pattern),
+        paths: read_expression(f, "paths", ARGUMENT_VARIABLES),
+    }
+}
+
+fn read_display_format(f: &mut Fields<'_>) -> DisplayFormat {
+    f.read("as", choice(&DISPLAY_FORMATS)).unwrap_or_default()
+}
+
+fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {
+    f.parse(name, |node| read_visible_text(node, MAX_TEXT))
+}
+
+fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
+    let regex = match node {
+        Node::Text(text) if text.len() <= 1000 => Regex::new(text).ok(),
+        _ => None,
+    };
+    let remedy = || "Correct it; ^ and $ stand for the beginning and the end.".to_owned();
+    regex.map(Pattern).ok_or_else(|| (format!("{} is not a regular expression", describe(node)), remedy()))
+}
+
+fn read_expression(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<Condition> {
+    f.parse(name, |node| compile(node, variables))
+}
+
+fn compile(node: &Node, variables: &'static Variables) -> Result<Condition, ValueError> {
+    let source = match node {
+        Node::Text(source) => source.clone(),
+        Node::Bool(value) => value.to_string(),
+        Node::Int(number) => number.to_string(),
+        other => {
+            let message = format!("expected an expression, found {}", describe(other));
+            return Err((message, "Put it in quotes: 'arguments.path'.".to_owned()));
+        }
+    };
+    Condition::compile_for(&source, variables).map_err(|error| {
+        let message = format!("the expression cannot be used: {}{}", error.message, error.position_suffix());
+        (message, "Correct it; it is written in CEL (https://cel.dev).".to_owned())
+    })
 }
 
 fn to_json(node: &Node) -> Value {
@@ -409,23 +277,20 @@ mod tests {
     use super::*;
 
     fn parsed(yaml: &str) -> (Recipes, Vec<String>) {
-        let (mut parser, mut layers) = (Parser::default(), Layers::default());
-        let spot = tree::parse(yaml).unwrap();
         let target = UpstreamTarget::Command {
             command: "npx".into(),
             args: vec!["@modelcontextprotocol/server-memory".into()],
             env: Default::default(),
             cwd: None,
         };
-        match &spot.node {
-            Node::List(items) => items.iter().for_each(|item| parser.read_layer(item, Some(&target), &mut layers)),
-            _ => parser.read_layer(&spot, Some(&target), &mut layers),
-        }
-        let faults = parser
-            .faults
-            .iter()
-            .map(|fault| format!("{}:{} {}: {}", fault.spot.line, fault.spot.column, fault.path, fault.wrong.0));
-        (layers.finish(), faults.collect())
+        let value = tree::parse(yaml).unwrap();
+        let entries = [KeyValue { key: KEY.into(), line: 1, column: 1, value }];
+        let origin = Origin::File { path: Default::default(), line: 0, column: 0 };
+        let section = LayerValue { node: Node::Null, origin: origin.clone(), base: Path::new("/").into() };
+        let mut reader = Reader::default();
+        let mut fields = Fields::new(&mut reader, &section, "s".into(), origin, &entries);
+        let recipes = read(&mut fields, Some(&target));
+        (recipes, reader.problems.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -486,14 +351,17 @@ mod tests {
     #[test]
     fn preview_problem_is_reported_with_position() {
         for (yaml, expected) in [
-            ("7", "1:1 previews: expected previews"),
-            ("nothing", "1:1 previews: there is no set of previews `nothing`"),
-            ("a: {}", "1:4 previews.a: the recipe shows nothing"),
-            ("a: {befor: {}}", "1:5 previews.a.befor: unknown key"),
-            ("a: {before: {tool: x}}", "1:4 previews.a: `before` and `after` belong together"),
-            ("a: {before: {}, after: 'before'}", "1:13 previews.a.before: the read does not say which `tool`"),
-            ("a: {dry_run: {arguments: {}}}", "1:14 previews.a.dry_run: a dry run without arguments"),
-            ("a: {dry_run: {arguments: {'a\"b': 1}}}", "previews.a.dry_run.arguments: this cannot be the name"),
+            ("7", ":1:1: s.previews: expected previews"),
+            ("nothing", ":1:1: s.previews: there is no set of previews `nothing`"),
+            ("a: {}", ":1:4: s.previews.a: the recipe shows nothing"),
+            ("a: {befor: {}}", ":1:5: s.previews.a.befor: unknown key"),
+            ("a: {before: {tool: x}}", ":1:4: s.previews.a: `before` and `after` belong together"),
+            ("a: {before: {}, after: 'before'}", ":1:13: s.previews.a.before: the read does not say which `tool`"),
+            ("a: {dry_run: {arguments: {}}}", ":1:14: s.previews.a.dry_run: a dry run without arguments"),
+            (
+                "a: {dry_run: {arguments: {'a\"b': 1}}}",
+                "previews.a.dry_run.arguments.`a\\\"b`: this cannot be the name",
+            ),
             ("a: {reads: [{tool: x, text: content}]}", "previews.a.reads.text: expected a JSON pointer"),
             ("a: {reads: [{tool: x, lines: '('}]}", "previews.a.reads.lines: `(` is not a regular"),
             ("a: {reads: [{tool: x, as: html}]}", "previews.a.reads.as: `html` is not one of"),

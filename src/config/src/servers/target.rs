@@ -1,6 +1,9 @@
 //! Reads the target of a server: a command or addresses, with their keys.
 
-use std::path::PathBuf;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
@@ -8,7 +11,7 @@ use url::Url;
 use super::redaction;
 use crate::fields::{ExpandedText, Fields, expand_text};
 use crate::{
-    Environment, Secret, UpstreamTarget, UrlTransport,
+    Secret, UpstreamTarget, UrlTransport,
     error::quoted,
     tree::Node,
     values::{ValueError, read_text},
@@ -73,33 +76,24 @@ pub(super) fn placeholder() -> UpstreamTarget {
 /// Reads the target and its label for people. Returns `None` after reporting a problem.
 pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let transport = read_transport(f);
-    let url_keys: Vec<&str> = URL_KEYS.into_iter().filter(|key| f.has(key)).collect();
-    match (f.has("command"), url_keys.as_slice()) {
+    match (f.has("command"), f.given_of(URL_KEYS).as_slice()) {
         (true, []) => {
-            for key in URL_ONLY_KEYS.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
-                f.report(
-                    key,
-                    "a server with a command does not take this key".to_owned(),
-                    "Take it out, or give a url.",
-                );
+            for key in f.given_of(URL_ONLY_KEYS) {
+                f.report(key, "a server with a command does not take this key", "Take it out, or give a url.");
             }
             if let Some((key, Transport::Url(_))) = transport {
-                f.report(key, "a command always uses stdio".to_owned(), "Write stdio, or leave it out.");
+                f.report(key, "a command always uses stdio", "Write stdio, or leave it out.");
             }
             read_command(f)
         }
         (false, &[key]) => {
-            for key in COMMAND_ONLY_KEYS.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
-                f.report(
-                    key,
-                    "a server with a url does not take this key".to_owned(),
-                    "Take it out, or give a command.",
-                );
+            for key in f.given_of(COMMAND_ONLY_KEYS) {
+                f.report(key, "a server with a url does not take this key", "Take it out, or give a command.");
             }
             let transport = match transport {
                 Some((key, Transport::Stdio)) => {
                     let remedy = "Write streamable-http, sse or websocket, or leave it out.";
-                    f.report(key, "a url cannot use stdio".to_owned(), remedy);
+                    f.report(key, "a url cannot use stdio", remedy);
                     return None;
                 }
                 Some((_, Transport::Url(transport))) => transport,
@@ -111,15 +105,15 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
             Some((target, label))
         }
         (false, []) => {
-            f.report("", "the server has neither a command nor a url".to_owned(), "Give one of the two.");
+            f.report("", "the server has neither a command nor a url", "Give one of the two.");
             None
         }
         (true, &[key, ..]) => {
-            f.report(key, "the server has both a command and a url".to_owned(), "Give one of the two.");
+            f.report(key, "the server has both a command and a url", "Give one of the two.");
             None
         }
         (false, &[_, key, ..]) => {
-            f.report(key, "two keys give the server's address".to_owned(), "Write one url; more go to replicas.");
+            f.report(key, "two keys give the server's address", "Write one url; more go to replicas.");
             None
         }
     }
@@ -138,7 +132,7 @@ fn read_transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
             "auto" | "remote" => Transport::Url(UrlTransport::Auto),
             _ => {
                 let words = "stdio, streamable-http (or http), sse, websocket (or ws), auto";
-                f.report(key, format!("{} is not one of {words}", quoted(&text)), &format!("Write one of: {words}."));
+                f.report(key, format!("{} is not one of {words}", quoted(&text)), format!("Write one of: {words}."));
                 return None;
             }
         };
@@ -146,7 +140,7 @@ fn read_transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     };
     match (read("transport"), read("type")) {
         (Some(ours), Some(theirs)) if ours.1 != theirs.1 => {
-            f.report("type", "`type` and `transport` contradict each other".to_owned(), "Keep one of the two.");
+            f.report("type", "`type` and `transport` contradict each other", "Keep one of the two.");
             Some(ours)
         }
         (ours, theirs) => ours.or(theirs),
@@ -155,100 +149,61 @@ fn read_transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
 
 fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let command = f.expanded_text("command")?;
-    let written = command.source.clone();
     if command.value.trim().is_empty() {
-        f.report("command", "the command is empty".to_owned(), "Name a program.");
+        f.report("command", "the command is empty", "Name a program.");
         return None;
     }
-    let cwd = f.expanded_text("cwd");
-    let cwd = cwd.and_then(|cwd| match resolve_cwd(f, &cwd) {
-        Ok(cwd) => Some(cwd),
-        Err((message, remedy)) => {
-            f.report("cwd", message, &remedy);
-            None
-        }
+    let base = &f.layer_value().base;
+    // Relative to the folder of the configuration file.
+    let cwd = f.expanded_text("cwd").and_then(|cwd| {
+        let cwd = resolve_path(f, &cwd, base);
+        f.accept("cwd", cwd)
     });
-    let command = match resolve_program(f, &command, cwd.as_ref()) {
-        Ok(command) => command,
-        Err((message, remedy)) => {
-            f.report("command", message, &remedy);
-            return None;
-        }
-    };
+    let program = resolve_program(f, &command, cwd.as_deref().unwrap_or(base));
+    let program = f.accept("command", program)?;
     let args = f.parse_items("args", |f, node| expand_text(node, f.env()));
-    let label = redaction::redact_command(&written, args.iter().map(|arg| arg.source.as_str()));
+    let label = redaction::redact_command(&command.source, args.iter().map(|arg| arg.source.as_str()));
     let args = args.into_iter().map(|arg| arg.value).collect();
-    let mut env = std::collections::BTreeMap::new();
-    for entry in f.map("env") {
-        let named = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
-        let value = if named {
-            expand_text(&entry.value.node, f.env())
-        } else {
-            Err((format!("{} cannot name a variable", quoted(&entry.key)), "Choose another name.".to_owned()))
-        };
-        match value {
-            Ok(text) => drop(env.insert(entry.key.clone(), Secret(text.value))),
-            Err(wrong) => f.report_entry("env", entry, wrong),
+    let env = f.map_entries("env", |f, entry| {
+        if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
+            return Err((format!("{} cannot name a variable", quoted(&entry.key)), "Choose another name.".to_owned()));
         }
-    }
-    Some((UpstreamTarget::Command { command, args, env, cwd }, label))
+        Ok((entry.key.clone(), Secret(expand_text(&entry.value.node, f.env())?.value)))
+    });
+    Some((UpstreamTarget::Command { command: program, args, env: env.into_iter().collect(), cwd }, label))
 }
 
-/// Resolves the working directory of a child process. `~` and `$HOME` are expanded, and relative paths are resolved
-/// against the folder of the configuration file.
-fn resolve_cwd(f: &Fields<'_>, text: &ExpandedText) -> Result<PathBuf, ValueError> {
-    resolve_path(f.env(), &text.source, &text.value, &f.layer_value().base)
-}
-
-pub(super) fn resolve_path(
-    env: &Environment,
-    written: &str,
-    value: &str,
-    base: &std::path::Path,
-) -> Result<PathBuf, ValueError> {
+/// Resolves a path against `base`. `~` and `$HOME` are expanded where they are written, not in values of variables.
+pub(super) fn resolve_path(f: &Fields<'_>, text: &ExpandedText, base: &Path) -> Result<PathBuf, ValueError> {
+    let ExpandedText { source, value } = text;
     if value.is_empty() {
         return Err(("the path is empty".to_owned(), "Name a folder, or take the line out.".to_owned()));
     }
-    let symbolic = written.starts_with('~') || (written.starts_with('$') && !written.starts_with("${"));
-    if symbolic { env.expand(value, base) } else { Ok(base.join(value)) }
+    let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
+    if symbolic { f.env().expand(value, base) } else { Ok(base.join(value)) }
 }
 
 /// Resolves a program. A bare name is looked up in `PATH` when the child process starts; anything else is a path.
-fn resolve_program(f: &Fields<'_>, command: &ExpandedText, cwd: Option<&PathBuf>) -> Result<String, ValueError> {
+fn resolve_program(f: &Fields<'_>, command: &ExpandedText, base: &Path) -> Result<String, ValueError> {
     if !command.value.contains('/') {
         return Ok(command.value.clone());
     }
-    let base = cwd.map_or(&*f.layer_value().base, PathBuf::as_path);
-    let path = resolve_path(f.env(), &command.source, &command.value, base)?;
-    let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| ("the path is not Unicode".to_owned(), "Write it out.".to_owned()))
+    let text = resolve_path(f, command, base)?.into_os_string().into_string();
+    text.map_err(|_| ("the path is not Unicode".to_owned(), "Write it out.".to_owned()))
 }
 
 fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<UpstreamTarget> {
     let first = f.expanded_text(key)?;
-    let first = match parse_address(&first, transport) {
-        Ok(url) => url,
-        Err((message, remedy)) => {
-            f.report(key, message, &remedy);
-            return None;
-        }
-    };
+    let first = f.accept(key, parse_address(&first, transport))?;
     let mut urls = vec![first];
     let replicas = f.parse_items("replicas", |f, node| parse_address(&expand_text(node, f.env())?, transport));
     for url in replicas {
         let web_socket = |url: &Url| url.scheme().starts_with("ws");
         if urls.contains(&url) {
-            f.report(
-                "replicas",
-                "an address is given twice".to_owned(),
-                "Name each address once, and not that of url.",
-            );
+            f.report("replicas", "an address is given twice", "Name each address once, and not that of url.");
         } else if urls.first().is_some_and(|first| web_socket(first) != web_socket(&url)) {
-            f.report(
-                "replicas",
-                "one server cannot mix WebSocket and HTTP addresses".to_owned(),
-                "Make two servers of them.",
-            );
+            let message = "one server cannot mix WebSocket and HTTP addresses";
+            f.report("replicas", message, "Make two servers of them.");
         } else {
             urls.push(url);
         }
@@ -304,25 +259,19 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 fn read_headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
-    let mut all: Vec<(String, Secret)> = Vec::new();
-    for entry in f.map("headers") {
-        let header = parse_header_name(&entry.key).and_then(|name| {
-            if all.iter().any(|(other, _)| *other == name) {
-                return Err(("the header is given twice".to_owned(), "Keep one.".to_owned()));
-            }
-            let text = expand_text(&entry.value.node, f.env())?;
-            HeaderValue::from_str(&text.value).map_err(|_| {
-                let remedy = "Take out line breaks and other control characters.".to_owned();
-                ("the value cannot be sent in a header".to_owned(), remedy)
-            })?;
-            Ok((name, Secret(text.value)))
-        });
-        match header {
-            Ok(header) => all.push(header),
-            Err(wrong) => f.report_entry("headers", entry, wrong),
+    let mut names = BTreeSet::new();
+    f.map_entries("headers", |f, entry| {
+        let name = parse_header_name(&entry.key)?;
+        if !names.insert(name.clone()) {
+            return Err(("the header is given twice".to_owned(), "Keep one.".to_owned()));
         }
-    }
-    all
+        let text = expand_text(&entry.value.node, f.env())?;
+        HeaderValue::from_str(&text.value).map_err(|_| {
+            let remedy = "Take out line breaks and other control characters.".to_owned();
+            ("the value cannot be sent in a header".to_owned(), remedy)
+        })?;
+        Ok((name, Secret(text.value)))
+    })
 }
 
 /// Returns the header name in lower case. Rejects headers that the gateway sets itself.
