@@ -181,6 +181,22 @@ pub struct CallContext {
 pub struct Meter(pub Arc<dyn Fn(Duration) + Send + Sync>);
 
 impl CallContext {
+    /// Creates the context of a call that runs no change and has nobody to ask or to tell of progress.
+    #[must_use]
+    pub fn new(principal: Arc<Principal>) -> Self {
+        Self {
+            principal,
+            cancel: CancellationToken::new(),
+            progress: Arc::new(NoProgress),
+            change_id: None,
+            inquirer: None,
+            session: None,
+            permit: None,
+            approved_state: None,
+            meter: None,
+        }
+    }
+
     /// Does work whose cost grows with what the caller sent or requested, and charges its time to the caller.
     pub fn run_charged<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();

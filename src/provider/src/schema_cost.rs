@@ -6,7 +6,7 @@
 //! upstream checks them anyway, so the check of an expensive schema is left to the upstream. A document type with such
 //! a schema is rejected.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -23,137 +23,106 @@ pub fn is_bounded(schema: &Value) -> bool {
     SchemaGraph::build(schema).is_some_and(|graph| graph.is_bounded())
 }
 
-/// The schemas of a definition, and which schemas each of them applies.
+/// A schema of a definition, with the indices of the schemas that it applies.
 #[derive(Default)]
-struct SchemaGraph {
-    edges: Vec<Vec<usize>>,
+struct Node {
+    edges: Vec<usize>,
     /// Edges to schemas of different members: for one value, only one of them is taken.
-    alternatives: Vec<Vec<usize>>,
+    alternatives: Vec<usize>,
     /// The schema has `unevaluated…` keywords, so it applies its siblings again.
-    reapplies: Vec<bool>,
+    reapplies: bool,
 }
+
+impl Node {
+    fn successors(&self) -> impl Iterator<Item = usize> + '_ {
+        self.edges.iter().chain(&self.alternatives).copied()
+    }
+}
+
+/// The schemas of a definition; the first one is its root.
+struct SchemaGraph(Vec<Node>);
 
 impl SchemaGraph {
     /// Returns `None` if the definition is too large.
     fn build(root: &Value) -> Option<Self> {
         let has_anchors = has_named_anchors(root);
-        let mut graph = Self::default();
-        let mut indices: HashMap<*const Value, usize> = HashMap::new();
-        let mut pending = vec![root];
-        indices.insert(root, 0);
-        graph.add();
+        let mut nodes: Vec<Node> = Vec::new();
         // A work list instead of recursion, because references make chains of any length.
-        while let Some(schema) = pending.pop() {
-            let index = *indices.get(&std::ptr::from_ref(schema))?;
-            let Some(members) = schema.as_object() else { continue };
-            graph.reapplies[index] = members.keys().any(|key| key.starts_with("unevaluated"));
-            let mut index_of = |graph: &mut Self, to: &'_ Value| -> Option<usize> {
-                // The pointer stays valid as long as the root, which contains the schema.
-                let key = std::ptr::from_ref(to);
-                if let Some(&index) = indices.get(&key) {
-                    return Some(index);
+        let mut schemas = vec![root];
+        // The pointers stay valid as long as the root, which contains the schemas.
+        let mut indices: HashMap<*const Value, usize> = [(std::ptr::from_ref(root), 0)].into();
+        while let Some(schema) = schemas.get(nodes.len()) {
+            let mut node = Node::default();
+            if let Some(members) = schema.as_object() {
+                node.reapplies = members.keys().any(|key| key.starts_with("unevaluated"));
+                for (to, is_alternative) in subschemas(root, members, has_anchors) {
+                    let index = *indices.entry(std::ptr::from_ref(to)).or_insert(schemas.len());
+                    if index == schemas.len() {
+                        schemas.push(to);
+                    }
+                    if is_alternative { &mut node.alternatives } else { &mut node.edges }.push(index);
                 }
-                if indices.len() >= MAX_NODES {
-                    return None;
-                }
-                let index = graph.add();
-                indices.insert(key, index);
-                Some(index)
-            };
-            for (to, apart) in subschemas(root, members, has_anchors) {
-                let before = graph.edges.len();
-                let target = index_of(&mut graph, to)?;
-                if target == before {
-                    pending.push(to);
-                }
-                if apart { graph.alternatives[index].push(target) } else { graph.edges[index].push(target) }
+            }
+            nodes.push(node);
+            if schemas.len() > MAX_NODES {
+                return None;
             }
         }
-        Some(graph)
+        Some(Self(nodes))
     }
 
-    fn add(&mut self) -> usize {
-        self.edges.push(Vec::new());
-        self.alternatives.push(Vec::new());
-        self.reapplies.push(false);
-        self.edges.len() - 1
-    }
-
-    fn successors(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
-        self.edges[index].iter().chain(&self.alternatives[index]).copied()
-    }
-
-    /// Counts the paths to each schema. A recursion is accepted if it has only one way, since it ends at the depth of
-    /// the value.
+    /// Follows every path from the root. A recursion is accepted if it has only one way, since it ends at the depth of
+    /// the value; each of its schemas then counts once for each entry into it.
     fn is_bounded(&self) -> bool {
         let is_recursive = self.recursive_nodes();
-        let mut incoming = vec![0_usize; self.edges.len()];
-        for index in (0..self.edges.len()).filter(|&index| !is_recursive[index]) {
-            self.successors(index).for_each(|to| incoming[to] += 1);
+        let has_one_way = |node: &Node| {
+            let within = node.edges.iter().filter(|&&to| is_recursive[to]).count();
+            within + usize::from(node.alternatives.iter().any(|&to| is_recursive[to])) <= 1 && !node.reapplies
+        };
+        if !self.0.iter().zip(&is_recursive).all(|(node, is_recursive)| !is_recursive || has_one_way(node)) {
+            return false;
         }
-        // Schemas reachable from a recursion are counted after all entries into recursions are known.
-        let mut from_recursion = vec![0_usize; self.edges.len()];
-        for index in (0..self.edges.len()).filter(|&index| is_recursive[index]) {
-            let within = self.edges[index].iter().filter(|&&to| is_recursive[to]).count()
-                + usize::from(self.alternatives[index].iter().any(|&to| is_recursive[to]));
-            if within > 1 || self.reapplies[index] {
-                return false;
-            }
-            self.successors(index).filter(|&to| !is_recursive[to]).for_each(|to| from_recursion[to] += 1);
-        }
-        let mut paths = vec![0_u64; self.edges.len()];
-        paths[0] = 1;
-        let mut ready: Vec<usize> = (0..incoming.len())
-            .filter(|&index| incoming[index] + from_recursion[index] == 0 && !is_recursive[index])
-            .collect();
-        let (mut total, mut entries, mut entered) = (0_u64, u64::from(is_recursive[0]), false);
-        loop {
-            while let Some(index) = ready.pop() {
-                total = total.saturating_add(paths[index]);
-                let contribution =
-                    paths[index].saturating_mul(if self.reapplies[index] { REAPPLICATION_FACTOR } else { 1 });
-                for to in self.successors(index) {
-                    if is_recursive[to] {
-                        entries = entries.saturating_add(contribution);
-                        continue;
-                    }
-                    paths[to] = paths[to].saturating_add(contribution);
-                    incoming[to] -= 1;
-                    if incoming[to] + from_recursion[to] == 0 {
-                        ready.push(to);
-                    }
-                }
-            }
-            if std::mem::replace(&mut entered, true) {
-                return total <= MAX_APPLICATIONS;
-            }
-            for index in (0..is_recursive.len()).filter(|&index| is_recursive[index]) {
-                total = total.saturating_add(entries);
-                for to in self.successors(index).filter(|&to| !is_recursive[to]) {
-                    paths[to] = paths[to].saturating_add(entries);
-                    from_recursion[to] -= 1;
-                    if incoming[to] + from_recursion[to] == 0 {
-                        ready.push(to);
-                    }
+        let mut total = 1_u64;
+        let mut pending = vec![(0, 1_u64)];
+        while total <= MAX_APPLICATIONS
+            && let Some((index, factor)) = pending.pop()
+        {
+            let applied = if is_recursive[index] { self.recursion_from(index, &is_recursive) } else { [index].into() };
+            total = total.saturating_add(factor.saturating_mul(applied.len() as u64 - 1));
+            for node in applied.iter().map(|&index| &self.0[index]) {
+                let factor = factor.saturating_mul(if node.reapplies { REAPPLICATION_FACTOR } else { 1 });
+                for to in node.successors().filter(|to| !applied.contains(to)) {
+                    total = total.saturating_add(factor);
+                    pending.push((to, factor));
                 }
             }
         }
+        total <= MAX_APPLICATIONS
+    }
+
+    /// Returns the recursive schemas that are reached from this one.
+    fn recursion_from(&self, index: usize, is_recursive: &[bool]) -> HashSet<usize> {
+        let mut found: HashSet<usize> = [index].into();
+        let mut pending = vec![index];
+        while let Some(index) = pending.pop() {
+            pending.extend(self.0[index].successors().filter(|&to| is_recursive[to] && found.insert(to)));
+        }
+        found
     }
 
     /// Returns the schemas that lie on a cycle of references, or between two cycles.
     fn recursive_nodes(&self) -> Vec<bool> {
-        let count = self.edges.len();
+        let count = self.0.len();
         let mut predecessors: Vec<Vec<usize>> = vec![Vec::new(); count];
-        for index in 0..count {
-            self.successors(index).for_each(|to| predecessors[to].push(index));
+        for (index, node) in self.0.iter().enumerate() {
+            node.successors().for_each(|to| predecessors[to].push(index));
         }
         let mut remaining = vec![true; count];
-        let mut peel = |to: &dyn Fn(usize) -> Vec<usize>, degrees: Vec<usize>| {
-            let mut degrees = degrees;
+        let mut peel = |next: &dyn Fn(usize) -> Vec<usize>, mut degrees: Vec<usize>| {
             let mut ready: Vec<usize> = (0..count).filter(|&index| degrees[index] == 0).collect();
             while let Some(index) = ready.pop() {
                 remaining[index] = false;
-                for next in to(index) {
+                for next in next(index) {
                     degrees[next] -= 1;
                     if degrees[next] == 0 {
                         ready.push(next);
@@ -161,8 +130,9 @@ impl SchemaGraph {
                 }
             }
         };
-        peel(&|index| self.successors(index).collect(), predecessors.iter().map(Vec::len).collect());
-        peel(&|index| predecessors[index].clone(), (0..count).map(|index| self.successors(index).count()).collect());
+        peel(&|index| self.0[index].successors().collect(), predecessors.iter().map(Vec::len).collect());
+        let out_degrees = self.0.iter().map(|node| node.successors().count()).collect();
+        peel(&|index| predecessors[index].clone(), out_degrees);
         remaining
     }
 }

@@ -17,8 +17,8 @@ use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    CallContext, Completion, CompletionRef, Module, NoProgress, PromptArgumentDef, PromptDef, PromptMessage,
-    PromptResult, Provider, ProviderDirectory, ProviderEvent, ResourceDef, ResourceText, ToolDef, ToolResult,
+    CallContext, Completion, CompletionRef, Module, PromptArgumentDef, PromptDef, PromptMessage, PromptResult,
+    Provider, ProviderDirectory, ProviderEvent, ResourceDef, ResourceText, ToolDef, ToolResult,
     request::{Replier, UpstreamRequest},
 };
 use countersign_domain::{
@@ -227,6 +227,11 @@ impl Provider for FakeProvider {
     fn tools(&self) -> Vec<ToolDef> {
         self.tools.lock().unwrap().clone()
     }
+    fn exposed_name(&self, own: &str) -> String {
+        let prefix = format!("{}__", self.name);
+        let is_prefixed = self.tools().iter().any(|tool| tool.name.starts_with(&prefix));
+        if is_prefixed { format!("{prefix}{own}") } else { own.to_owned() }
+    }
     fn prompts(&self) -> Vec<PromptDef> {
         self.prompts.lock().unwrap().clone()
     }
@@ -340,17 +345,7 @@ pub fn upstream_request(key: &str, method: &str, answered: oneshot::Sender<Strin
 /// Returns the context of a call by that principal, without anybody to ask.
 #[must_use]
 pub fn context(principal: Principal) -> CallContext {
-    CallContext {
-        principal: Arc::new(principal),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: None,
-        inquirer: None,
-        session: None,
-        permit: None,
-        approved_state: None,
-        meter: None,
-    }
+    CallContext::new(Arc::new(principal))
 }
 
 /// Returns a module's tool that takes an object with those properties.

@@ -5,12 +5,11 @@ use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, json_ok, page};
 use countersign_domain::principal::Principal;
 use countersign_exchange::shared::shown;
-use countersign_provider::{CallContext, NoProgress, Report};
+use countersign_provider::{CallContext, Report};
 use countersign_routing::{PublishedTable, RouteTarget};
 use countersign_session::{Registry, registry::SessionInfo};
 use countersign_upstream::UpstreamStatus;
@@ -96,17 +95,7 @@ async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
     let table = routed.routes.load_full();
     let count =
         |provider: &RouteTarget| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
-    let context = CallContext {
-        principal: Arc::new(Principal::local_agent()),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: None,
-        inquirer: None,
-        session: None,
-        permit: None,
-        approved_state: None,
-        meter: None,
-    };
+    let context = CallContext::new(Arc::new(Principal::local_agent()));
     let mut infos = Vec::new();
     for provider in table.providers() {
         let listed = tokio::time::timeout(routed.request_timeout, provider.resources(&context)).await;

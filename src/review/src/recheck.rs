@@ -12,7 +12,7 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, NoProgress, Provider};
+use countersign_provider::{CallContext, Provider};
 
 /// The most characters of a fault's message.
 const MAX_FAULT_CHARS: usize = 1000;
@@ -145,17 +145,7 @@ impl Inner {
         let cancel = CancellationToken::new();
         // However the wait ends, the provider is told that the answer is no longer needed.
         let _cancelled = cancel.clone().drop_guard();
-        let context = CallContext {
-            principal: proposer(change),
-            cancel,
-            progress: Arc::new(NoProgress),
-            change_id: None,
-            inquirer: None,
-            session: None,
-            permit: None,
-            approved_state: None,
-            meter: None,
-        };
+        let context = CallContext { cancel, ..CallContext::new(proposer(change)) };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =
             countersign_provider::previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown);

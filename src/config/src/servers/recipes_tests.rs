@@ -95,9 +95,8 @@ async fn make_preview_with(
     let context = context(Principal { name: "ann".into(), role: Role::Admin, key_id: None, owner: None });
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
-    let expose = |own: &str| format!("s__{own}");
     let directory = FakeDirectory(Arc::clone(fake));
-    let made = RecipeRunner::new(&directory, &provider, &expose, &context).run(recipe, "s__write", &raw, plain).await;
+    let made = RecipeRunner::new(&directory, &provider, &context).run(recipe, "s__write", &raw, plain).await;
     let judged = fake.judged_principals.lock().unwrap();
     let callers = fake.callers.lock().unwrap();
     assert!(callers.iter().all(|by| by.name == "ann"), "on behalf of its proposer");

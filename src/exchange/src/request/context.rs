@@ -73,15 +73,10 @@ impl Exchange {
     #[must_use]
     pub fn call_context(&self, cancel: &Cancel, progress_token: Option<&str>) -> CallContext {
         CallContext {
-            principal: self.identity.principal.clone(),
             cancel: cancel.token(&self.session.ended),
             progress: self.progress(progress_token),
-            change_id: None,
-            inquirer: None,
             session: self.notes().cloned(),
-            permit: None,
-            approved_state: None,
-            meter: None,
+            ..CallContext::new(self.identity.principal.clone())
         }
     }
 

@@ -96,8 +96,3 @@ pub fn display_text(value: Value) -> Option<String> {
         other => Some(serde_json::to_string_pretty(&other).unwrap_or_default()),
     }
 }
-
-/// Returns the joined texts of a result, which describe the error if the call failed.
-pub fn error_text(result: &ToolResult) -> String {
-    crate::text::content_text(&result.content)
-}

@@ -77,8 +77,5 @@ async fn compute(
     }
     let arguments_preview = provider.preview(tool, arguments, context).await?;
     let Some(recipe) = recipe else { return Ok(ComputedPreview { preview: arguments_preview, transient_error: None }) };
-    let exposed_name = |own: &str| provider.exposed_name(own);
-    Ok(RecipeRunner::new(directory, provider, &exposed_name, context)
-        .run(recipe, tool, arguments, arguments_preview)
-        .await)
+    Ok(RecipeRunner::new(directory, provider, context).run(recipe, tool, arguments, arguments_preview).await)
 }

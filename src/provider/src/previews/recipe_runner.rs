@@ -16,14 +16,17 @@ use super::{
     compose::{self, ComputedPreview, Observation, Observations},
     fault::Fault,
 };
-use crate::{CallContext, NoProgress, Provider, ProviderDirectory, ToolDef, ToolResult};
+use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
     changes::Preview,
     policy::{Condition, Verdict},
     principal::{Principal, Role},
     recipes::{DryRun, PreviewRead, Recipe},
 };
-use countersign_protocol::json::{self, MemberEdit};
+use countersign_protocol::{
+    McpError,
+    json::{self, MemberEdit},
+};
 
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
 /// timeout can be shown.
@@ -35,8 +38,6 @@ const MAX_LOCK_KEY_CHARS: usize = 1000;
 pub struct RecipeRunner<'a> {
     directory: &'a dyn ProviderDirectory,
     provider: &'a Arc<dyn Provider>,
-    /// Returns the name that clients use for a tool of this server.
-    exposed_name: &'a (dyn Fn(&str) -> String + Send + Sync),
     /// The proposer, limited to the rights of an agent so that every run gives the same preview.
     principal: Arc<Principal>,
     cancel: CancellationToken,
@@ -46,15 +47,10 @@ pub struct RecipeRunner<'a> {
 }
 
 impl<'a> RecipeRunner<'a> {
-    pub fn new(
-        directory: &'a dyn ProviderDirectory,
-        provider: &'a Arc<dyn Provider>,
-        exposed_name: &'a (dyn Fn(&str) -> String + Send + Sync),
-        context: &CallContext,
-    ) -> Self {
+    pub fn new(directory: &'a dyn ProviderDirectory, provider: &'a Arc<dyn Provider>, context: &CallContext) -> Self {
         let principal = Arc::new(Principal { role: Role::Agent, ..(*context.principal).clone() });
         let (cancel, restricted) = (context.cancel.clone(), AtomicBool::new(false));
-        Self { directory, provider, exposed_name, principal, cancel, restricted }
+        Self { directory, provider, principal, cancel, restricted }
     }
 
     /// Runs the recipe. `tool` is the name that clients use, and `arguments_preview` the preview to fall back to.
@@ -154,9 +150,9 @@ impl<'a> RecipeRunner<'a> {
             added_arguments.iter().map(|(name, value)| (*name, MemberEdit::Set(value))).collect();
         let call = raw_json(json::edit(raw.get(), &edits))?;
         let restricted = self.is_restricted(tool, &call)?;
-        let result = self.call(tool, &call).await.map_err(|error| error.into_fault(tool))?;
+        let result = self.call(tool, &call).await.map_err(|error| Fault::from_call_error(tool, error))?;
         if result.is_error {
-            return Err(Fault::from_error_result("the dry run", &answers::error_text(&result)));
+            return Err(Fault::from_error_result("the dry run", &content_text(&result.content)));
         }
         let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.shown), arguments)?;
         let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
@@ -164,7 +160,7 @@ impl<'a> RecipeRunner<'a> {
     }
 
     async fn read(&self, read: &PreviewRead, tools: &[ToolDef], arguments: &cel::Value) -> Result<Observation, Fault> {
-        let tool = (self.exposed_name)(&read.tool);
+        let tool = self.provider.exposed_name(&read.tool);
         self.pinned_tool(&tool, tools)?;
         let mut object = Map::new();
         for (name, expression) in &read.arguments {
@@ -177,10 +173,10 @@ impl<'a> RecipeRunner<'a> {
         let restricted = self.is_restricted(&tool, &call)?;
         let missing = |text: &str| read.missing.as_ref().is_some_and(|pattern| pattern.0.is_match(text));
         let value = match self.call(&tool, &call).await {
-            Err(error) if missing(&error.0.message) => None,
-            Err(error) => return Err(error.into_fault(&tool)),
+            Err(error) if missing(&error.message) => None,
+            Err(error) => return Err(Fault::from_call_error(&tool, error)),
             Ok(result) if result.is_error => {
-                let text = answers::error_text(&result);
+                let text = content_text(&result.content);
                 if !missing(&text) {
                     return Err(Fault::from_error_result(&tool, &text));
                 }
@@ -215,27 +211,9 @@ impl<'a> RecipeRunner<'a> {
         }
     }
 
-    async fn call(&self, tool: &str, arguments: &RawValue) -> Result<ToolResult, CallError> {
-        let context = CallContext {
-            principal: Arc::clone(&self.principal),
-            cancel: self.cancel.clone(),
-            progress: Arc::new(NoProgress),
-            change_id: None,
-            inquirer: None,
-            session: None,
-            permit: None,
-            approved_state: None,
-            meter: None,
-        };
-        self.provider.call(tool, arguments, &context).await.map_err(CallError)
-    }
-}
-
-struct CallError(countersign_protocol::McpError);
-
-impl CallError {
-    fn into_fault(self, tool: &str) -> Fault {
-        Fault::from_call_error(tool, self.0)
+    async fn call(&self, tool: &str, arguments: &RawValue) -> Result<ToolResult, McpError> {
+        let context = CallContext { cancel: self.cancel.clone(), ..CallContext::new(Arc::clone(&self.principal)) };
+        self.provider.call(tool, arguments, &context).await
     }
 }
 

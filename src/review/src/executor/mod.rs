@@ -35,7 +35,7 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
-use countersign_provider::{CallContext, NoProgress, Permit, Provider, ToolResult};
+use countersign_provider::{CallContext, Permit, Provider, ToolResult};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 
@@ -359,15 +359,12 @@ async fn call_provider(
     let (inquirer, mut inquiry) = Inquiry::start(inner, change).unzip();
     let cancel = inner.kill.child_token();
     let context = CallContext {
-        principal: proposer(change),
         cancel: cancel.clone(),
-        progress: Arc::new(NoProgress),
         change_id: Some(change.id.clone()),
         inquirer,
-        session: None,
         permit: Some(permit),
         approved_state: Some(change.fingerprint.clone()),
-        meter: None,
+        ..CallContext::new(proposer(change))
     };
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
