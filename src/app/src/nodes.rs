@@ -7,7 +7,6 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::acceptances::{self, Moved};
-use countersign_attach::gateway_file::local_url;
 use countersign_config::Config;
 use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
@@ -73,16 +72,16 @@ pub fn url(config: &Config, listens: SocketAddr, nodes: &dyn Nodes) -> String {
     }
     let outward = nodes.outward();
     match outward {
-        Some(ip) if listens.ip().is_unspecified() => local_url(config, SocketAddr::new(ip, listens.port())),
+        Some(ip) if listens.ip().is_unspecified() => config.local_url(SocketAddr::new(ip, listens.port())),
         Some(ip) if listens.ip().is_loopback() && !ip.is_loopback() => {
             tracing::warn!(
                 %listens,
                 "gateways on other machines cannot hand requests on to this one, which listens on its own machine only; \
                  set listen, or store.node_url"
             );
-            local_url(config, listens)
+            config.local_url(listens)
         }
-        _ => local_url(config, listens),
+        _ => config.local_url(listens),
     }
 }
 

@@ -325,7 +325,7 @@ pub async fn start(
     follower.introduce().await?;
     let proof = GatewayProof(secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
-    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&keys) as _, &origins));
+    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&keys), &origins));
     let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
     let memory = Arc::clone(&endpoint.server.memory);
     let providers =
@@ -337,7 +337,7 @@ pub async fn start(
         }),
         accounts: web::Data::new(Accounts {
             authentication: Arc::clone(&authentication),
-            codes: Arc::clone(&keys) as _,
+            codes: Arc::clone(&keys),
             attempts: FailedAttempts::default(),
             people,
             request_timeout: config.transports.http.request_timeout,
@@ -593,7 +593,7 @@ impl Running {
     /// The store cannot be written.
     pub fn sign_in_link(&self) -> Result<String, McpError> {
         let code = codes::create(self.keys.keys(), Timestamp::now())?;
-        Ok(codes::sign_in_link(&self.config, self.address, &code))
+        Ok(self.endpoint.server.reviews.address.sign_in_link(&code))
     }
 
     /// Serves until something ends it, then ends in order.

@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{self, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -44,7 +44,7 @@ impl GatewayFile {
         Self {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            url: local_url(config, address),
+            url: config.local_url(address),
             public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             detached,
             proof,
@@ -96,17 +96,6 @@ impl Drop for PublishedFile {
     }
 }
 
-/// Returns the URL at which this machine reaches a listen address; an unspecified address becomes loopback.
-#[must_use]
-pub fn local_url(config: &Config, address: SocketAddr) -> String {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    format!("{}://{}", config.scheme(), SocketAddr::new(ip, address.port()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,13 +116,5 @@ mod tests {
         assert_eq!(GatewayFile::read(dir.path()), None);
         std::fs::write(dir.path().join(GATEWAY_FILE), "{\"pid\":").unwrap();
         assert_eq!(GatewayFile::read(dir.path()), None);
-    }
-
-    #[test]
-    fn unspecified_address_becomes_loopback() {
-        let url = |address: &str| local_url(&Config::default(), address.parse().unwrap());
-        assert_eq!(url("[::]:8080"), "http://[::1]:8080");
-        assert_eq!(url("127.0.0.1:1"), "http://127.0.0.1:1");
-        assert_eq!(url("192.168.1.5:1"), "http://192.168.1.5:1");
     }
 }

@@ -5,7 +5,6 @@
 
 use std::{
     collections::HashSet,
-    hash::{BuildHasherDefault, Hasher},
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -38,21 +37,6 @@ struct CachedKey {
     checked_at: Instant,
 }
 
-/// A hasher that takes eight bytes of the SHA-256, which is uniformly distributed already.
-#[derive(Default)]
-struct FirstBytesHasher(u64);
-impl Hasher for FirstBytesHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk::<8>() {
-            self.0 ^= u64::from_le_bytes(*first);
-        }
-    }
-    fn write_usize(&mut self, _: usize) {}
-}
-
 /// Hashes of recently refused keys, in two generations.
 #[derive(Default)]
 struct WrongKeys {
@@ -66,7 +50,7 @@ pub struct Authenticator {
     /// A peer on loopback needs no key.
     admits_loopback: bool,
     store: Arc<dyn KeyStore>,
-    cache: DashMap<SecretHash, CachedKey, BuildHasherDefault<FirstBytesHasher>>,
+    cache: DashMap<SecretHash, CachedKey>,
     wrong_keys: Mutex<WrongKeys>,
     attempts: FailedAttempts,
     local_agent: Arc<Principal>,
@@ -88,20 +72,13 @@ impl Authenticator {
         }
     }
 
-    /// Returns the principal of a request. `authorization` is the value of the only `Authorization` header
-    /// ([`bearer::authorization_header`]), and `peer` is the address of the socket; `None` does not count as loopback.
+    /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization` is
+    /// the value of the only `Authorization` header ([`bearer::authorization_header`]), and `peer` is the address of the
+    /// socket; `None` does not count as loopback.
     ///
     /// # Errors
     /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key; `RATE_LIMITED` after too many failures;
     /// `STORE_UNAVAILABLE` if the key could not be looked up.
-    pub fn authenticate(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Arc<Principal>, McpError> {
-        self.identify(authorization, peer).map(|identity| identity.principal)
-    }
-
-    /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later.
-    ///
-    /// # Errors
-    /// The same as [`Self::authenticate`].
     pub fn identify(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Identity, McpError> {
         self.identify_at(authorization, peer, Instant::now)
     }
@@ -138,7 +115,7 @@ impl Authenticator {
     /// Returns the identity of the holder of a key from any source, such as a header or the sign-in page.
     ///
     /// # Errors
-    /// The same as [`Self::authenticate`].
+    /// The same as [`Self::identify`].
     pub fn identify_key(&self, key: &str, peer: Option<IpAddr>) -> Result<Identity, McpError> {
         self.identify_key_at(key, peer, Instant::now())
     }
@@ -315,11 +292,11 @@ pub(crate) mod tests {
     fn local_mode_admits_loopback_without_key() {
         let (auth, store) = new_authenticator(AuthMode::Local);
         let key = store.add("ci", Role::Agent);
-        assert_eq!(*auth.authenticate(None, LOOPBACK).unwrap(), Principal::local_agent());
-        assert_eq!(*auth.authenticate(None, "::1".parse().ok()).unwrap(), Principal::local_agent());
-        assert_eq!(*auth.authenticate(None, "::ffff:127.0.0.1".parse().ok()).unwrap(), Principal::local_agent());
-        assert_eq!(auth.authenticate(Some(&bearer(&key)), LOOPBACK).unwrap().name, "ci");
-        for nobody in [auth.authenticate(None, remote()), auth.authenticate(None, None)] {
+        assert_eq!(*auth.identify(None, LOOPBACK).unwrap().principal, Principal::local_agent());
+        assert_eq!(*auth.identify(None, "::1".parse().ok()).unwrap().principal, Principal::local_agent());
+        assert_eq!(*auth.identify(None, "::ffff:127.0.0.1".parse().ok()).unwrap().principal, Principal::local_agent());
+        assert_eq!(auth.identify(Some(&bearer(&key)), LOOPBACK).unwrap().principal.name, "ci");
+        for nobody in [auth.identify(None, remote()), auth.identify(None, None)] {
             assert_eq!(nobody.unwrap_err().kind, ErrorKind::Unauthorized);
         }
     }
@@ -328,7 +305,7 @@ pub(crate) mod tests {
     fn wrong_key_is_refused_even_if_none_is_needed() {
         let (auth, _) = new_authenticator(AuthMode::Local);
         for bad in ["Bearer csk_wrong", "Bearer ", "Basic YTpi", ""] {
-            let error = auth.authenticate(Some(bad.as_bytes()), LOOPBACK).unwrap_err();
+            let error = auth.identify(Some(bad.as_bytes()), LOOPBACK).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unauthorized, "{bad:?}");
         }
     }
@@ -336,12 +313,12 @@ pub(crate) mod tests {
     #[test]
     fn loopback_needs_key_in_keys_mode_and_behind_proxy() {
         let (auth, store) = new_authenticator(AuthMode::Keys);
-        auth.authenticate(None, LOOPBACK).unwrap_err();
+        auth.identify(None, LOOPBACK).unwrap_err();
         let key = store.add("ci", Role::Agent);
-        auth.authenticate(Some(&bearer(&key)), remote()).unwrap();
+        auth.identify(Some(&bearer(&key)), remote()).unwrap();
         let config = Config { behind_tls_proxy: true, ..Config::default() };
         let proxied = Authenticator::new(&config, store);
-        proxied.authenticate(None, LOOPBACK).unwrap_err();
+        proxied.identify(None, LOOPBACK).unwrap_err();
         assert_eq!(*proxied.identify_local_process().unwrap().principal, Principal::local_agent());
         assert_eq!(auth.identify_local_process().unwrap_err().kind, ErrorKind::Unauthorized);
     }

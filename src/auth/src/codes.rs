@@ -3,34 +3,16 @@
 //! `countersign open` (another process) and the first start create codes; so can anybody who can write the data
 //! directory. A code is stored as a hash, works once, and expires after ten minutes. It is never logged.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
 use jiff::{SignedDuration, Timestamp};
 
-use super::{keys, secret};
-use countersign_config::Config;
-use countersign_domain::principal::{Principal, Role, SecretHash};
+use super::{keys, secret, stored_credentials::StoredCredentials};
+use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::{CodeOutcome, Credentials};
 
 pub const PREFIX: &str = "csc_";
 /// The time within which a code must be used.
 pub const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
-
-/// The store of sign-in codes.
-pub trait CodeStore: Send + Sync + 'static {
-    /// Returns `true` if the code exists, used or not. Costs one read.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError>;
-
-    /// Redeems a code. Blocks for a durable write.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError>;
-}
 
 /// Creates a code and stores its hash. Blocks for a durable write.
 ///
@@ -51,7 +33,7 @@ pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError
 ///
 /// # Errors
 /// `UNAUTHORIZED` for a code that does not exist; `STORE_UNAVAILABLE`.
-pub fn check_exists(store: &dyn CodeStore, code: &str) -> Result<(), McpError> {
+pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpError> {
     if secret::is_well_formed(PREFIX, code) && store.has_code(&secret::hash(code.as_bytes()))? {
         return Ok(());
     }
@@ -62,7 +44,7 @@ pub fn check_exists(store: &dyn CodeStore, code: &str) -> Result<(), McpError> {
 ///
 /// # Errors
 /// `UNAUTHORIZED` for a code that is unknown, used or expired. Only the log says which.
-pub fn redeem(store: &dyn CodeStore, code: &str, now: Timestamp) -> Result<Principal, McpError> {
+pub fn redeem(store: &StoredCredentials, code: &str, now: Timestamp) -> Result<Principal, McpError> {
     let outcome = if secret::is_well_formed(PREFIX, code) {
         store.take_code(&secret::hash(code.as_bytes()), now)?
     } else {
@@ -82,23 +64,6 @@ fn refuse(outcome: CodeOutcome) -> McpError {
         tracing::warn!(?outcome, "a sign-in code was refused");
     }
     McpError::new(ErrorKind::Unauthorized, "the sign-in code is unknown, used or too old; `countersign open` makes one")
-}
-
-/// Returns the link that signs in. The code is in the fragment, which browsers never send.
-///
-/// `listening` is the bound address, since the configured port may have been 0.
-#[must_use]
-pub fn sign_in_link(config: &Config, listening: SocketAddr, code: &str) -> String {
-    if let Some(url) = &config.public_url {
-        return format!("{}/#code={code}", url.trim_end_matches('/'));
-    }
-    let ip = match listening.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    let scheme = if config.tls.is_some() { "https" } else { "http" };
-    format!("{scheme}://{}/#code={code}", SocketAddr::new(ip, listening.port()))
 }
 
 /// Returns the name of the local reviewer: that of the operating system's user, adapted to the rules for names.
@@ -139,7 +104,7 @@ mod tests {
     #[test]
     fn code_works_once_and_expires_after_ten_minutes() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = super::super::stored_credentials::StoredCredentials::in_directory(dir.path()).unwrap();
+        let stored = StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.keys(), now).unwrap();
         let name = redeem(&stored, &code, now + LIFETIME - SignedDuration::from_secs(1)).unwrap().name;
@@ -166,16 +131,5 @@ mod tests {
         }
         assert_eq!(name_of_uid("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh", "1000"), Some("alice"));
         assert_eq!(name_of_uid("bad\nroot:x", "0"), None);
-    }
-
-    #[test]
-    fn link_uses_address_reachable_by_browser() {
-        let mut config = Config::default();
-        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        assert_eq!(sign_in_link(&config, at("127.0.0.1:8123"), "c"), "http://127.0.0.1:8123/#code=c");
-        assert_eq!(sign_in_link(&config, at("0.0.0.0:80"), "c"), "http://127.0.0.1:80/#code=c");
-        assert_eq!(sign_in_link(&config, at("[::]:80"), "c"), "http://[::1]:80/#code=c");
-        config.public_url = Some("https://gw.example/".into());
-        assert_eq!(sign_in_link(&config, at("127.0.0.1:80"), "c"), "https://gw.example/#code=c");
     }
 }

@@ -13,7 +13,10 @@ use std::{
 use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Authenticator, OriginRules, OriginVerdict, authenticator::MAX_KEY_AGE, secret};
+use super::{
+    Authenticator, OriginRules, OriginVerdict, authenticator::MAX_KEY_AGE, secret,
+    stored_credentials::StoredCredentials,
+};
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::keys::SignIn;
@@ -31,36 +34,6 @@ const MAX_COOKIES: usize = 8;
 
 /// The interval between stored uses of a sign-in, each of which is a durable write.
 const MIN_STORE_INTERVAL: SignedDuration = SignedDuration::from_mins(10);
-
-/// The store of sign-ins.
-pub trait SignInStore: Send + Sync {
-    /// Stores a sign-in and deletes the others named. Blocks for a durable write.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError>;
-
-    /// Returns the sign-in with this id.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError>;
-
-    /// Returns all sign-ins.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    fn sign_ins(&self) -> Result<Vec<SignIn>, McpError>;
-
-    /// Records a use in the background.
-    fn record_use(&self, id: SecretHash, at: Timestamp);
-
-    /// Ends these sign-ins. Blocks for a durable write.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError>;
-}
 
 /// A cached sign-in.
 struct CachedSignIn {
@@ -82,7 +55,7 @@ pub struct NewSignIn {
 /// The sign-ins of this gateway.
 pub struct DashboardSignIns {
     authenticator: Arc<Authenticator>,
-    store: Arc<dyn SignInStore>,
+    store: Arc<StoredCredentials>,
     /// Sign-ins by the hash of the page's secret.
     cached: Mutex<HashMap<SecretHash, CachedSignIn>>,
     secure_cookies: bool,
@@ -91,7 +64,7 @@ pub struct DashboardSignIns {
 impl DashboardSignIns {
     /// Creates the sign-ins with those in the store, as far as it can be read.
     #[must_use]
-    pub fn new(authenticator: Arc<Authenticator>, store: Arc<dyn SignInStore>, rules: &OriginRules) -> Self {
+    pub fn new(authenticator: Arc<Authenticator>, store: Arc<StoredCredentials>, rules: &OriginRules) -> Self {
         let all = store.sign_ins().unwrap_or_default();
         let cached = all.into_iter().map(|sign_in| (sign_in.id, CachedSignIn::new(sign_in))).collect();
         Self { authenticator, store, cached: Mutex::new(cached), secure_cookies: rules.browsers_use_https() }
@@ -195,7 +168,7 @@ impl DashboardSignIns {
         cached.sign_in.last_used = cached.sign_in.last_used.max(now);
         if now.duration_since(cached.use_stored_at) >= MIN_STORE_INTERVAL {
             cached.use_stored_at = now;
-            self.store.record_use(*id, now);
+            self.store.record_sign_in_use(*id, now);
         }
     }
 
@@ -236,12 +209,6 @@ impl DashboardSignIns {
                 self.check_key(id, sign_in.key)
             }
         }
-    }
-
-    /// Returns the time at which a sign-in that is used now would expire.
-    #[must_use]
-    pub fn idle_expiry(now: Timestamp) -> Timestamp {
-        expiry_after(now)
     }
 
     /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it.
@@ -293,7 +260,9 @@ fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
     now.duration_since(sign_in.last_used) < MAX_IDLE
 }
 
-fn expiry_after(now: Timestamp) -> Timestamp {
+/// Returns the time at which a sign-in that is used now would expire.
+#[must_use]
+pub fn expiry_after(now: Timestamp) -> Timestamp {
     now.saturating_add(MAX_IDLE).unwrap_or(now)
 }
 
@@ -316,7 +285,7 @@ fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, principal: Option<&str>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{authenticator::tests::MemoryKeys, stored_credentials::StoredCredentials};
+    use crate::authenticator::tests::MemoryKeys;
     use countersign_config::Config;
     use countersign_domain::principal::Role;
 
@@ -324,37 +293,12 @@ mod tests {
         let store = Arc::new(MemoryKeys::default());
         let config = Config::default();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&store) as _));
-        let sign_ins = Arc::new(MemorySignIns::default());
-        let sign_ins = DashboardSignIns::new(Arc::clone(&authenticator), sign_ins, &OriginRules::new(&config));
+        let sign_ins = DashboardSignIns::new(Arc::clone(&authenticator), new_store(), &OriginRules::new(&config));
         (sign_ins, authenticator, store)
     }
 
-    #[derive(Default)]
-    struct MemorySignIns(Mutex<HashMap<SecretHash, SignIn>>);
-
-    impl SignInStore for MemorySignIns {
-        fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
-            self.forget_sign_ins(removed)?;
-            self.0.lock().unwrap().insert(sign_in.id, sign_in.clone());
-            Ok(())
-        }
-
-        fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
-            Ok(self.0.lock().unwrap().get(id).cloned())
-        }
-
-        fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
-            Ok(self.0.lock().unwrap().values().cloned().collect())
-        }
-
-        fn record_use(&self, id: SecretHash, at: Timestamp) {
-            self.0.lock().unwrap().get_mut(&id).unwrap().last_used = at;
-        }
-
-        fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
-            self.0.lock().unwrap().retain(|id, _| !removed.contains(id));
-            Ok(())
-        }
+    fn new_store() -> Arc<StoredCredentials> {
+        Arc::new(StoredCredentials::in_directory(&tempfile::tempdir().unwrap().keep()).unwrap())
     }
 
     #[tokio::test]
@@ -434,7 +378,7 @@ mod tests {
         );
         let rules = OriginRules::new(&Config { public_url: Some("https://gw.example".into()), ..Config::default() });
         let (_, authenticator, _) = new_sign_ins();
-        let sign_ins = DashboardSignIns::new(authenticator, Arc::new(MemorySignIns::default()), &rules);
+        let sign_ins = DashboardSignIns::new(authenticator, new_store(), &rules);
         let secure = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
         assert_eq!(secure.cookie.secure(), Some(true));
     }

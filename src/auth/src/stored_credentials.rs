@@ -5,8 +5,6 @@ use std::{path::Path, sync::Arc};
 use jiff::Timestamp;
 
 use super::{
-    codes::CodeStore,
-    dashboard::SignInStore,
     keyring::{ValidKeySource, ValidKeys},
     keys::{KeyStore, StoredKey},
 };
@@ -14,7 +12,7 @@ use countersign_domain::principal::SecretHash;
 use countersign_protocol::McpError;
 use countersign_store::{
     Place, StoreError,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    keys::{CodeOutcome, Credentials, SignIn, is_worth_noting},
 };
 
 /// Credentials of the store, with separate connections so that a look-up never waits for a write.
@@ -46,32 +44,70 @@ impl StoredCredentials {
         &*self.writes
     }
 
-    /// Records in the background that a key was used, at most once a minute, because it is a durable write.
-    fn note_use(&self, key: &ApiKey) {
-        let now = Timestamp::now();
-        if !is_worth_noting(key, now) {
-            return;
-        }
+    /// Returns `true` if the sign-in code exists, used or not. Costs one read.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
+        self.reads.knows_code(hash).map_err(report_unavailable)
+    }
+
+    /// Redeems a sign-in code. Blocks for a durable write.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
+        self.writes.take_code(hash, now).map_err(report_unavailable)
+    }
+
+    /// Stores a sign-in and deletes the others named. Blocks for a durable write.
+    pub(crate) fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
+        self.writes.put_sign_in(sign_in, removed).map_err(report_unavailable)
+    }
+
+    pub(crate) fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
+        self.reads.sign_in(id).map_err(report_unavailable)
+    }
+
+    pub(crate) fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
+        self.reads.sign_ins().map_err(report_unavailable)
+    }
+
+    /// Ends these sign-ins. Blocks for a durable write.
+    pub(crate) fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
+        self.writes.forget_sign_ins(removed).map_err(report_unavailable)
+    }
+
+    /// Records the use of a sign-in in the background.
+    pub(crate) fn record_sign_in_use(&self, id: SecretHash, at: Timestamp) {
+        self.record_use(move |writes| writes.use_sign_in(&id, at));
+    }
+
+    /// Writes a use in the background, because it is a durable write.
+    fn record_use(&self, write: impl FnOnce(&dyn Credentials) -> Result<(), StoreError> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (writes, key) = (Arc::clone(&self.writes), key.clone());
+        let writes = Arc::clone(&self.writes);
         runtime.spawn_blocking(move || {
-            if let Err(error) = writes.touch(&key, now) {
-                tracing::debug!(%error, key = key.id, "cannot note that a key was used");
+            if let Err(error) = write(&*writes) {
+                tracing::debug!(%error, "the use of a credential cannot be recorded");
             }
         });
     }
 }
 
-fn report_unavailable(error: &StoreError) -> McpError {
+fn report_unavailable(error: StoreError) -> McpError {
     tracing::error!(%error, "cannot read keys");
     error.to_mcp()
 }
 
 impl KeyStore for StoredCredentials {
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-        let found = self.reads.find(hash).map_err(|error| report_unavailable(&error))?;
-        if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none()) {
-            self.note_use(key);
+        let found = self.reads.find(hash).map_err(report_unavailable)?;
+        let now = Timestamp::now();
+        if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none() && is_worth_noting(key, now))
+        {
+            let key = key.clone();
+            self.record_use(move |writes| writes.touch(&key, now));
         }
         Ok(found.map(|(key, hash)| StoredKey { key, hash }))
     }
@@ -80,44 +116,6 @@ impl KeyStore for StoredCredentials {
 impl ValidKeySource for StoredCredentials {
     fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
         self.reads.held()
-    }
-}
-
-impl CodeStore for StoredCredentials {
-    fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
-        self.reads.knows_code(hash).map_err(|error| report_unavailable(&error))
-    }
-
-    fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
-        self.writes.take_code(hash, now).map_err(|error| report_unavailable(&error))
-    }
-}
-
-impl SignInStore for StoredCredentials {
-    fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
-        self.writes.put_sign_in(sign_in, removed).map_err(|error| report_unavailable(&error))
-    }
-
-    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
-        self.reads.sign_in(id).map_err(|error| report_unavailable(&error))
-    }
-
-    fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
-        self.reads.sign_ins().map_err(|error| report_unavailable(&error))
-    }
-
-    fn record_use(&self, id: SecretHash, at: Timestamp) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let writes = Arc::clone(&self.writes);
-        runtime.spawn_blocking(move || {
-            if let Err(error) = writes.use_sign_in(&id, at) {
-                tracing::debug!(%error, "cannot note that a sign-in was used");
-            }
-        });
-    }
-
-    fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
-        self.writes.forget_sign_ins(removed).map_err(|error| report_unavailable(&error))
     }
 }
 
@@ -138,7 +136,7 @@ mod tests {
         let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
         other.insert(&new.key, &new.hash).unwrap();
         let header = format!("Bearer {}", new.secret);
-        let who = auth.authenticate(Some(header.as_bytes()), None).unwrap();
+        let who = auth.identify(Some(header.as_bytes()), None).unwrap().principal;
         assert_eq!(
             (who.name.as_str(), who.role, who.key_id.as_deref()),
             ("alice", Role::Reviewer, Some(new.key.id.as_str()))
@@ -146,9 +144,9 @@ mod tests {
 
         let now = Timestamp::now();
         let code = codes::create(&*other, now).unwrap();
-        let reviewer = codes::redeem(&*stored, &code, now).unwrap();
+        let reviewer = codes::redeem(&stored, &code, now).unwrap();
         assert_eq!((reviewer.role, reviewer.key_id), (Role::Reviewer, None));
-        assert_eq!(codes::redeem(&*stored, &code, now).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(codes::redeem(&stored, &code, now).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 
     #[tokio::test]

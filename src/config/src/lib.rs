@@ -32,7 +32,7 @@ mod webhooks;
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -304,9 +304,15 @@ impl Config {
         hosts
     }
 
-    /// Returns `https` if this process terminates TLS itself, otherwise `http`.
+    /// Returns the URL at which this machine reaches a bound address; an unspecified address becomes loopback.
     #[must_use]
-    pub fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+    pub fn local_url(&self, address: SocketAddr) -> String {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
     }
 }

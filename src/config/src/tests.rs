@@ -477,3 +477,11 @@ fn client_refuses_problems_in_used_keys() {
     assert!(data_dir(&case.flags, &case.env()).is_err());
     assert!(group_members(&Case::file("polcy: {}").flags, &case.env()).is_err());
 }
+
+#[test]
+fn local_url_of_unspecified_address_is_loopback() {
+    let url = |address: &str| Config::default().local_url(address.parse().unwrap());
+    assert_eq!(url("[::]:8080"), "http://[::1]:8080");
+    assert_eq!(url("127.0.0.1:1"), "http://127.0.0.1:1");
+    assert_eq!(url("192.168.1.5:1"), "http://192.168.1.5:1");
+}

@@ -14,7 +14,8 @@ use super::{Caller, Problem, body, json_ok};
 use countersign_auth::{
     OriginVerdict,
     attempts::{FailedAttempts, Subject},
-    codes::{self, CodeStore},
+    codes,
+    stored_credentials::StoredCredentials,
 };
 use countersign_domain::policy::ConfiguredReviewers;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
@@ -27,7 +28,7 @@ use countersign_protocol::{ErrorKind, McpError};
 /// What signing in and saying who one is need.
 pub struct Accounts {
     pub authentication: Arc<RequestAuthenticator>,
-    pub codes: Arc<dyn CodeStore>,
+    pub codes: Arc<StoredCredentials>,
     pub attempts: FailedAttempts,
     pub people: Arc<ConfiguredReviewers>,
     pub request_timeout: Duration,

@@ -1,17 +1,12 @@
 //! Where people reach the gateway, for links to its pages.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::OnceLock,
-};
+use std::{net::SocketAddr, sync::OnceLock};
 
 use countersign_config::Config;
 
-/// See the module's page.
+/// Where people reach the gateway, once its address is bound.
 pub struct GatewayAddress {
-    public_url: Option<String>,
-    scheme: &'static str,
-    configured: SocketAddr,
+    config: Config,
     /// The address that is really bound, once it is.
     bound: OnceLock<SocketAddr>,
 }
@@ -19,12 +14,7 @@ pub struct GatewayAddress {
 impl GatewayAddress {
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        Self {
-            public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
-            scheme: config.scheme(),
-            configured: config.listen,
-            bound: OnceLock::new(),
-        }
+        Self { config: config.clone(), bound: OnceLock::new() }
     }
 
     /// Notes the address that was bound.
@@ -35,33 +25,32 @@ impl GatewayAddress {
     /// The address that was bound, or the configured one before.
     #[must_use]
     pub fn bound(&self) -> SocketAddr {
-        self.bound.get().copied().unwrap_or(self.configured)
+        self.bound.get().copied().unwrap_or(self.config.listen)
     }
 
-    /// The page of a change in the dashboard.
+    /// Returns the page of a change in the dashboard.
     #[must_use]
     pub fn page_of_change(&self, id: &str) -> String {
         format!("{}inbox/{id}", self.dashboard())
     }
 
-    /// The dashboard's address, up to the name of a page.
+    /// Returns the link that signs in with a code. The code is in the fragment, which browsers never send.
     #[must_use]
-    pub fn dashboard(&self) -> String {
-        match &self.public_url {
-            Some(url) => format!("{url}/#/"),
-            None => format!("{}://{}/#/", self.scheme, self.reached_at()),
-        }
+    pub fn sign_in_link(&self, code: &str) -> String {
+        format!("{}/#code={code}", self.base())
     }
 
-    /// Where a person at this machine reaches the gateway.
-    fn reached_at(&self) -> SocketAddr {
-        let address = self.bound();
-        let ip = match address.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            ip => ip,
-        };
-        SocketAddr::new(ip, address.port())
+    /// Returns the dashboard's address, up to the name of a page.
+    #[must_use]
+    pub fn dashboard(&self) -> String {
+        format!("{}/#/", self.base())
+    }
+
+    fn base(&self) -> String {
+        match &self.config.public_url {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => self.config.local_url(self.bound()),
+        }
     }
 }
 
@@ -74,6 +63,10 @@ mod tests {
         let address = GatewayAddress::new(&Config::default());
         address.bind("0.0.0.0:81".parse().unwrap());
         assert_eq!(address.page_of_change("chg_1"), "http://127.0.0.1:81/#/inbox/chg_1");
+        assert_eq!(address.sign_in_link("c"), "http://127.0.0.1:81/#code=c");
+        let address = GatewayAddress::new(&Config::default());
+        address.bind("[::]:80".parse().unwrap());
+        assert_eq!(address.dashboard(), "http://[::1]:80/#/");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::*;
 use countersign_auth::{
     Authenticator, DashboardSignIns, Keyring, OriginRules,
     attempts::FailedAttempts,
-    codes::{self, CodeStore},
+    codes,
     keys::{self, KeyStore},
     stored_credentials::StoredCredentials,
 };
@@ -219,7 +219,7 @@ impl Endpoints {
             }),
             accounts: web::Data::new(Accounts {
                 authentication: Arc::clone(&authentication),
-                codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
+                codes: Arc::clone(&stored),
                 attempts: FailedAttempts::default(),
                 people,
                 request_timeout: config.transports.http.request_timeout,
