@@ -2,12 +2,8 @@
 
 use serde::Serialize;
 
-use super::{
-    pending::Loosening,
-    rule_lists::{self, RuleSource},
-    server_versions,
-};
-use countersign_config::{Config, UpstreamConfig, reader::Setting};
+use super::{pending::Loosening, rule_lists, server_versions};
+use countersign_config::{Config, reader::Setting};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// The differences between two configurations.
@@ -55,20 +51,12 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         ..old.clone()
     };
     let judged = hold_policy(&old.policy, &new.policy, &mut at_once.policy, &mut diff);
-    at_once.upstreams = new
-        .upstreams
-        .iter()
-        .filter_map(|server| {
-            let before = find_server(&old.upstreams, &server.name);
-            server_versions::hold_back_loosening(
-                before,
-                server,
-                judged,
-                &mut diff.policy_loosened,
-                &mut diff.policy_tightened,
-            )
-        })
-        .collect();
+    let Diff { policy_loosened: loosened, policy_tightened: tightened, .. } = &mut diff;
+    let servers = new.upstreams.iter().filter_map(|server| {
+        let before = old.upstreams.iter().find(|before| before.name == server.name);
+        server_versions::hold_back_loosening(before, server, judged, loosened, tightened)
+    });
+    at_once.upstreams = servers.collect();
     (diff, at_once)
 }
 
@@ -99,16 +87,15 @@ fn diff_by_name<T: PartialEq>(
     name: impl Fn(&T) -> &str,
 ) -> (Vec<String>, Vec<String>, Vec<String>) {
     let find = |all: &'_ [T], one: &T| all.iter().position(|other| name(other) == name(one));
-    let names = |all: Vec<&T>| all.into_iter().map(|one| name(one).to_owned()).collect();
+    let names = |all: &'_ [T], is_wanted: &dyn Fn(&T) -> bool| {
+        all.iter().filter(|one| is_wanted(one)).map(|one| name(one).to_owned()).collect()
+    };
+    let is_changed = |one: &T| find(before, one).is_some_and(|at| before[at] != *one);
     (
-        names(now.iter().filter(|one| find(before, one).is_none()).collect()),
-        names(before.iter().filter(|one| find(now, one).is_none()).collect()),
-        names(now.iter().filter(|one| find(before, one).is_some_and(|at| before.get(at) != Some(*one))).collect()),
+        names(now, &|one| find(before, one).is_none()),
+        names(before, &|one| find(now, one).is_none()),
+        names(now, &is_changed),
     )
-}
-
-fn find_server<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
-    servers.iter().find(|server| server.name == name)
 }
 
 /// Holds back what loosens the policy; returns `true` if rules review or deny.
@@ -130,7 +117,7 @@ fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     let merged = rule_lists::merge(&old.rules, &new.rules, &otherwise);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
-    apply_picks(&merged.effective, old, new, at_once);
+    at_once.rules = merged.effective;
     old.rules.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
@@ -193,14 +180,6 @@ fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     }
 }
 
-fn apply_picks(picks: &[RuleSource], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {
-    let rule = |pick: &RuleSource| match pick {
-        RuleSource::Old(index) => old.rules.get(*index).cloned(),
-        RuleSource::New(index) => new.rules.get(*index).cloned(),
-    };
-    at_once.rules = picks.iter().filter_map(rule).collect();
-}
-
 const fn strictness(default: PolicyDefault) -> u8 {
     match default {
         PolicyDefault::Allow => 0,
@@ -227,7 +206,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use countersign_config::{Environment, Flags, UpstreamTarget, load};
+    use countersign_config::{Environment, Flags, UpstreamConfig, UpstreamTarget, load};
     use countersign_telemetry::logs::LogFormat;
 
     fn config(change: impl FnOnce(&mut Config)) -> Config {

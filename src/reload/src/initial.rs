@@ -37,18 +37,16 @@ impl InitialConfig {
     /// Builds the initial configuration for an empty store. Digests are salted with a secret of the store's gateways.
     #[must_use]
     pub fn for_empty_store(loaded: LoadedConfig, salt: [u8; 16]) -> Self {
-        let shown = SettingsView::new(&loaded.settings);
-        let (waiting, refused, absent, meant, unread, saved) = Default::default();
         Self {
+            settings_view: SettingsView::new(&loaded.settings),
             loaded,
             salt,
-            settings_view: shown,
-            pending: waiting,
-            refused,
-            suspended: absent,
-            accepted_by_operator: meant,
-            unread_reason: unread,
-            saved,
+            pending: None,
+            refused: None,
+            suspended: Vec::new(),
+            accepted_by_operator: Vec::new(),
+            unread_reason: None,
+            saved: None,
         }
     }
 

@@ -122,43 +122,33 @@ impl Reloader {
     #[must_use]
     pub fn new(
         source: ConfigSource,
-        opening: InitialConfig,
-        applies: Box<dyn Reconfigurable>,
-        tell: EventPublisher,
+        initial: InitialConfig,
+        gateway: Box<dyn Reconfigurable>,
+        publish: EventPublisher,
     ) -> Self {
-        let InitialConfig {
-            loaded,
-            salt,
-            settings_view: shown,
-            pending: waiting,
-            refused,
-            suspended: absent,
-            accepted_by_operator: meant,
-            unread_reason: unread,
-            saved,
-        } = opening;
+        let InitialConfig { loaded, salt, settings_view, pending, refused, suspended, saved, .. } = initial;
         let state = State {
             in_force: Arc::new(loaded.config),
             generation: 0,
-            pending: waiting,
+            pending,
             needs_restart: Vec::new(),
             last: None,
-            settings_view: shown,
+            settings_view,
             refused,
-            suspended: absent,
+            suspended,
             saved,
             unsaved: false,
         };
         Self {
             source,
-            gateway: applies,
-            publish: tell,
+            gateway,
+            publish,
             salt,
             was_read: AtomicBool::new(loaded.file.is_some()),
             file: loaded.lookup_path,
             started: loaded.settings,
-            accepted_by_operator: meant,
-            unread_reason: unread,
+            accepted_by_operator: initial.accepted_by_operator,
+            unread_reason: initial.unread_reason,
             state: Mutex::new(state),
             reload_lock: tokio::sync::Mutex::new(()),
         }
@@ -424,53 +414,56 @@ impl Reloader {
 
     /// Applies all differences or none.
     async fn put_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
-        let routing = before.policy != now.policy || before.routes != now.routes;
-        // The policy comes first, so that it covers new servers.
-        if routing {
-            self.gateway.apply_routing(&now.policy, &now.routes).await?;
+        let mut applied = before.clone();
+        let result = self.apply_changes(&mut applied, now).await;
+        if result.is_err()
+            && let Err(error) = self.undo_changes(&applied, before).await
+        {
+            tracing::error!(error, "the old configuration could not be put back");
         }
-        let mut result = Ok(());
-        if before.upstreams != now.upstreams {
-            result = self.gateway.apply_servers(&before.upstreams, &now.upstreams).await;
+        result
+    }
+
+    /// Applies the differences step by step until one fails, and notes in `applied` what must be undone then.
+    async fn apply_changes(&self, applied: &mut Config, now: &Config) -> Result<(), String> {
+        // The policy comes first, so that it covers new servers.
+        if applied.policy != now.policy || applied.routes != now.routes {
+            self.gateway.apply_routing(&now.policy, &now.routes).await?;
+            (applied.policy, applied.routes) = (now.policy.clone(), now.routes.clone());
+        }
+        if applied.upstreams != now.upstreams {
+            self.gateway.apply_servers(&applied.upstreams, &now.upstreams).await?;
+            applied.upstreams.clone_from(&now.upstreams);
+        }
+        if applied.log.filter != now.log.filter {
+            self.gateway.apply_log_filter(&now.log.filter)?;
+            applied.log.filter.clone_from(&now.log.filter);
         }
         // Steps that can be undone without a trace precede those that cannot: a removed webhook loses its position.
-        if result.is_ok() {
-            result = self.put_rest_in_force(before, now).await;
-            if result.is_err() && before.upstreams != now.upstreams {
-                self.log_failed_rollback(
-                    "mcpServers",
-                    self.gateway.apply_servers(&now.upstreams, &before.upstreams).await,
-                );
-            }
+        if applied.webhooks != now.webhooks {
+            // They are replaced even if this fails.
+            applied.webhooks.clone_from(&now.webhooks);
+            self.gateway.apply_webhooks(&now.webhooks).await?;
         }
-        if result.is_err() && routing {
-            self.log_failed_rollback("policy", self.gateway.apply_routing(&before.policy, &before.routes).await);
-        }
-        result
+        Ok(())
     }
 
-    async fn put_rest_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
-        let filter = before.log.filter != now.log.filter;
-        if filter {
-            self.gateway.apply_log_filter(&now.log.filter)?;
-        }
+    /// Undoes the steps in reverse order, all of them even if one fails.
+    async fn undo_changes(&self, applied: &Config, before: &Config) -> Result<(), String> {
         let mut result = Ok(());
-        if before.webhooks != now.webhooks {
-            result = self.gateway.apply_webhooks(&now.webhooks).await;
-            if result.is_err() {
-                self.log_failed_rollback("webhooks", self.gateway.apply_webhooks(&before.webhooks).await);
-                if filter {
-                    self.log_failed_rollback("log.filter", self.gateway.apply_log_filter(&before.log.filter));
-                }
-            }
+        if applied.webhooks != before.webhooks {
+            result = self.gateway.apply_webhooks(&before.webhooks).await;
+        }
+        if applied.log.filter != before.log.filter {
+            result = result.and(self.gateway.apply_log_filter(&before.log.filter));
+        }
+        if applied.upstreams != before.upstreams {
+            result = result.and(self.gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
+        }
+        if applied.policy != before.policy || applied.routes != before.routes {
+            result = result.and(self.gateway.apply_routing(&before.policy, &before.routes).await);
         }
         result
-    }
-
-    fn log_failed_rollback(&self, what: &str, result: Result<(), String>) {
-        if let Err(error) = result {
-            tracing::error!(what, error, "the old configuration could not be put back");
-        }
     }
 
     /// Publishes an outcome that the status shows already.

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use similar::{Algorithm, DiffOp, capture_diff_slices};
+
 use super::pending::Loosening;
 use countersign_domain::{
     changes::Terms,
@@ -16,13 +18,6 @@ pub struct DefaultDecision {
     pub terms: Arc<Terms>,
 }
 
-/// The list and index from which a rule of the merged list comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleSource {
-    Old(usize),
-    New(usize),
-}
-
 /// The result of merging an old and a new list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RuleListMerge {
@@ -31,12 +26,10 @@ pub struct RuleListMerge {
     pub tightened: Vec<String>,
     /// The list that may take effect at once: at least as strict as the old one for every call, with every change that
     /// surely is.
-    pub effective: Vec<RuleSource>,
+    pub effective: Vec<Rule>,
 }
 
 const KEY: &str = "policy.rules";
-/// The number of rule pairs beyond which nothing is compared, and any change counts as loosening.
-const MAX_PAIRS: usize = 4_000_000;
 
 /// Merges the lists. `otherwise` decides on calls that no rule of the old list matches.
 ///
@@ -51,94 +44,21 @@ pub fn merge(old: &[Rule], new: &[Rule], otherwise: &DefaultDecision) -> RuleLis
     let end = (old.len(), new.len());
     for (next_old, next_new) in common_pairs(old, new).into_iter().chain([end]) {
         // New rules that deny come first and pending removals next: each holds whatever else is inserted.
-        let (denies, others): (Vec<usize>, Vec<usize>) =
-            (n..next_new).partition(|index| new[*index].then == Verdict::Deny);
+        let (denies, others): (Vec<&Rule>, Vec<&Rule>) =
+            new[n..next_new].iter().partition(|rule| rule.then == Verdict::Deny);
         let after = &old[next_old..];
-        for index in denies {
-            merge_inserted(&mut merged, RuleSource::New(index), &new[index], after, otherwise);
-        }
-        for (index, rule) in old.iter().enumerate().take(next_old).skip(o) {
-            merge_removed(&mut merged, RuleSource::Old(index), rule);
-        }
-        for index in others {
-            merge_inserted(&mut merged, RuleSource::New(index), &new[index], after, otherwise);
-        }
+        denies.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
+        old[o..next_old].iter().for_each(|rule| merged.add_removed(rule));
+        others.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
         if let (Some(before), Some(now)) = (old.get(next_old), new.get(next_new)) {
-            merge_kept(&mut merged, (next_old, before), (next_new, now));
+            merged.add_kept(before, now);
         }
         (o, n) = (next_old + 1, next_new + 1);
     }
     if merged.loosened.is_empty() {
-        merged.effective = (0..new.len()).map(RuleSource::New).collect();
+        merged.effective = new.to_vec();
     }
     merged
-}
-
-fn merge_inserted(
-    merged: &mut RuleListMerge,
-    pick: RuleSource,
-    rule: &Rule,
-    after: &[Rule],
-    otherwise: &DefaultDecision,
-) {
-    let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
-    let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
-    // Even if everything is allowed, a call that is new or cannot be evaluated is reviewed under the global terms.
-    let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
-    let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
-    let stricter = match rule.then {
-        Verdict::Deny => true,
-        Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
-        Verdict::Allow => allows && rule.methods.is_empty(),
-    };
-    if stricter {
-        merged.effective.push(pick);
-        if rule.then != Verdict::Allow {
-            merged.tightened.push(format!("{KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
-        }
-    } else {
-        merged.loosen(None, Some(rule));
-    }
-}
-
-fn merge_removed(merged: &mut RuleListMerge, pick: RuleSource, rule: &Rule) {
-    if rule.then == Verdict::Allow {
-        merged.tightened.push(format!("{KEY}: {} (allow) is gone", rule.label));
-    } else {
-        merged.effective.push(pick);
-        merged.loosen(Some(rule), None);
-    }
-}
-
-fn merge_kept(merged: &mut RuleListMerge, (old, before): (usize, &Rule), (new, now): (usize, &Rule)) {
-    if rank(now.then) < rank(before.then) {
-        merged.effective.push(RuleSource::Old(old));
-        merged.loosen(Some(before), Some(now));
-        return;
-    }
-    let looser = match (before.then, now.then) {
-        (Verdict::Review, Verdict::Review) => terms::loosened_terms(&before.terms, &now.terms),
-        _ => Vec::new(),
-    };
-    if !looser.is_empty() {
-        merged.effective.push(RuleSource::Old(old));
-        let loosenings = looser.into_iter().map(|(from, to)| Loosening {
-            key: KEY.to_owned(),
-            from: format!("{}: {from}", before.label),
-            to: format!("{}: {to}", now.label),
-        });
-        merged.loosened.extend(loosenings);
-        return;
-    }
-    merged.effective.push(RuleSource::New(new));
-    if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
-        if !terms::loosened_terms(&now.terms, &before.terms).is_empty() {
-            merged.tightened.push(format!("{KEY}: {} asks more of a review", now.label));
-        }
-    } else if now.then != before.then {
-        let (from, to) = (before.then.as_str(), now.then.as_str());
-        merged.tightened.push(format!("{KEY}: {} is {to} instead of {from}", now.label));
-    }
 }
 
 const fn rank(verdict: Verdict) -> u8 {
@@ -156,50 +76,89 @@ impl RuleListMerge {
         };
         self.loosened.push(Loosening { key: KEY.to_owned(), from: say(from), to: say(to) });
     }
+
+    fn add_inserted(&mut self, rule: &Rule, after: &[Rule], otherwise: &DefaultDecision) {
+        let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
+        let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
+        // Even if everything is allowed, a call that is new or cannot be evaluated is reviewed under the global terms.
+        let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
+        let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
+        let stricter = match rule.then {
+            Verdict::Deny => true,
+            Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
+            Verdict::Allow => allows && rule.methods.is_empty(),
+        };
+        if stricter {
+            self.effective.push(rule.clone());
+            if rule.then != Verdict::Allow {
+                self.tightened.push(format!("{KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
+            }
+        } else {
+            self.loosen(None, Some(rule));
+        }
+    }
+
+    fn add_removed(&mut self, rule: &Rule) {
+        if rule.then == Verdict::Allow {
+            self.tightened.push(format!("{KEY}: {} (allow) is gone", rule.label));
+        } else {
+            self.effective.push(rule.clone());
+            self.loosen(Some(rule), None);
+        }
+    }
+
+    fn add_kept(&mut self, before: &Rule, now: &Rule) {
+        if rank(now.then) < rank(before.then) {
+            self.effective.push(before.clone());
+            self.loosen(Some(before), Some(now));
+            return;
+        }
+        let looser = match (before.then, now.then) {
+            (Verdict::Review, Verdict::Review) => terms::loosened_terms(&before.terms, &now.terms),
+            _ => Vec::new(),
+        };
+        if !looser.is_empty() {
+            self.effective.push(before.clone());
+            let loosenings = looser.into_iter().map(|(from, to)| Loosening {
+                key: KEY.to_owned(),
+                from: format!("{}: {from}", before.label),
+                to: format!("{}: {to}", now.label),
+            });
+            self.loosened.extend(loosenings);
+            return;
+        }
+        self.effective.push(now.clone());
+        if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
+            if !terms::loosened_terms(&now.terms, &before.terms).is_empty() {
+                self.tightened.push(format!("{KEY}: {} asks more of a review", now.label));
+            }
+        } else if now.then != before.then {
+            let (from, to) = (before.then.as_str(), now.then.as_str());
+            self.tightened.push(format!("{KEY}: {} is {to} instead of {from}", now.label));
+        }
+    }
 }
 
 /// Returns the longest common subsequence of the rules with equal conditions, as pairs of rising indexes.
 fn common_pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
-    let head = old.iter().zip(new).take_while(|(a, b)| a.matches_same_calls(b)).count();
-    let (old_rest, new_rest) = (&old[head..], &new[head..]);
-    let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| a.matches_same_calls(b)).count();
-    let (rows, columns) = (old_rest.len() - tail, new_rest.len() - tail);
-    let mut found: Vec<(usize, usize)> = (0..head).map(|i| (i, i)).collect();
-    if rows.saturating_mul(columns) <= MAX_PAIRS {
-        found.extend(
-            longest_common(&old_rest[..rows], &new_rest[..columns]).into_iter().map(|(o, n)| (o + head, n + head)),
-        );
-    }
-    found.extend((0..tail).map(|i| (head + rows + i, head + columns + i)));
-    found
-}
-
-/// Computes it by dynamic programming over the length of the best sequence from each pair of indexes on.
-fn longest_common(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
-    let width = new.len() + 1;
-    let mut best = vec![0_u32; (old.len() + 1) * width];
-    for o in (0..old.len()).rev() {
-        for n in (0..new.len()).rev() {
-            best[o * width + n] = if old[o].matches_same_calls(&new[n]) {
-                best[(o + 1) * width + n + 1] + 1
-            } else {
-                best[(o + 1) * width + n].max(best[o * width + n + 1])
-            };
-        }
-    }
-    let (mut o, mut n) = (0, 0);
-    let mut found = Vec::new();
-    while o < old.len() && n < new.len() {
-        if old[o].matches_same_calls(&new[n]) {
-            found.push((o, n));
-            (o, n) = (o + 1, n + 1);
-        } else if best[(o + 1) * width + n] >= best[o * width + n + 1] {
-            o += 1;
-        } else {
-            n += 1;
-        }
-    }
-    found
+    // Rules with equal conditions get the same number.
+    let mut distinct: Vec<&Rule> = Vec::new();
+    let mut number = |rule| {
+        let known = distinct.iter().position(|other: &&Rule| other.matches_same_calls(rule));
+        known.unwrap_or_else(|| {
+            distinct.push(rule);
+            distinct.len() - 1
+        })
+    };
+    let old: Vec<usize> = old.iter().map(&mut number).collect();
+    let new: Vec<usize> = new.iter().map(&mut number).collect();
+    // From new to old, because this order keeps the later of two rules that were swapped in place.
+    let operations = capture_diff_slices(Algorithm::Myers, &new, &old);
+    let equal = operations.into_iter().filter_map(|operation| match operation {
+        DiffOp::Equal { old_index: new, new_index: old, len } => Some((old..old + len).zip(new..)),
+        _ => None,
+    });
+    equal.flatten().collect()
 }
 
 #[cfg(test)]
@@ -253,46 +212,33 @@ mod tests {
             terms: Arc::new(Terms { quorum, ..Terms::default() }),
             ..otherwise(PolicyDefault::ReviewWrites)
         };
-        // (old, new, the default's quorum, loosened, tightened, in force at once)
-        for (old, new, quorum, loosened, tightened, at_once) in [
-            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, RuleSource::New(0)),
-            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, RuleSource::New(0)),
-            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, RuleSource::Old(0)),
-            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, RuleSource::Old(0)),
-            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, RuleSource::New(0)),
+        // (old, new, the default's quorum, loosened, tightened, whether the new list is in force at once)
+        for (old, new, quorum, loosened, tightened, is_new) in [
+            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, true),
+            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, true),
+            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, false),
+            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, false),
+            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, true),
             // A new review before a stricter one takes calls from it.
-            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, RuleSource::Old(0)),
-            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, RuleSource::New(0)),
-            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, RuleSource::Old(0)),
+            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, false),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, true),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, false),
         ] {
             let merged = merge(&old, &new, &default(quorum));
-            let first = match merged.effective[0] {
-                // Equal rules are taken from the new list.
-                RuleSource::New(index) if index > 0 || merged.effective.len() < new.len() => RuleSource::Old(0),
-                pick => pick,
-            };
-            assert_eq!(
-                (merged.loosened.len(), merged.tightened.len(), first),
-                (loosened, tightened, at_once),
-                "{merged:?}"
-            );
+            assert_eq!((merged.loosened.len(), merged.tightened.len()), (loosened, tightened), "{merged:?}");
+            assert_eq!(merged.effective, if is_new { new } else { old });
         }
         let told = merge(&with("a?", &[2]), &with("a?", &[1]), &default(1)).loosened;
         assert_eq!((told[0].from.as_str(), told[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
 
-    fn show(merged: &RuleListMerge, old: &[Rule], new: &[Rule]) -> String {
+    fn show(merged: &RuleListMerge) -> String {
         let sign = |rule: &Rule| match rule.then {
             Verdict::Allow => "+",
             Verdict::Review => "?",
             Verdict::Deny => "-",
         };
-        let pick = |pick: &RuleSource| match pick {
-            RuleSource::Old(index) => &old[*index],
-            RuleSource::New(index) => &new[*index],
-        };
-        let words: Vec<String> =
-            merged.effective.iter().map(pick).map(|rule| format!("{}{}", rule.label, sign(rule))).collect();
+        let words: Vec<String> = merged.effective.iter().map(|rule| format!("{}{}", rule.label, sign(rule))).collect();
         words.join(" ")
     }
 
@@ -328,7 +274,7 @@ mod tests {
         for (old, new, default, loosened, at_once) in cases {
             let (o, n) = (list(old), list(new));
             let merged = merge(&o, &n, &otherwise(default));
-            assert_eq!((merged.loosened.len(), show(&merged, &o, &n).as_str()), (loosened, at_once), "{old} → {new}");
+            assert_eq!((merged.loosened.len(), show(&merged).as_str()), (loosened, at_once), "{old} → {new}");
         }
         let merged = merge(&list("a-"), &list("a+"), &otherwise(ReviewWrites));
         let told = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
@@ -352,10 +298,7 @@ mod tests {
                 (PolicyDefault::Deny, Verdict::Deny),
             ][default];
             let merged = merge(&old, &new, &DefaultDecision { default, terms: Arc::default() });
-            let at_once: Vec<&Rule> = merged.effective.iter().map(|pick| match pick {
-                RuleSource::Old(index) => &old[*index],
-                RuleSource::New(index) => &new[*index],
-            }).collect();
+            let at_once: Vec<&Rule> = merged.effective.iter().collect();
             let (old, new): (Vec<&Rule>, Vec<&Rule>) = (old.iter().collect(), new.iter().collect());
             for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {
                 let before = verdict(&old, matching, otherwise);

@@ -3,8 +3,7 @@
 //! This crate never writes to stdout, which belongs to the stdio protocol. It never logs a secret, and never uses
 //! client input as a label.
 //!
-//! [`logs`] sets up logging, [`metrics`] has the one table of metrics, and [`metrics::requests`] counts requests
-//! cheaply.
+//! [`logs`] sets up logging, [`metrics`] has the one table of metrics, and [`metrics::requests`] counts requests.
 
 pub mod logs;
 pub mod metrics;

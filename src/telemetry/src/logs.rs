@@ -57,9 +57,8 @@ pub enum LogError {
 /// Starts logging, including panics. With `rotate`, stderr is that file (see [`open_log`]), and its size is limited to
 /// a few MiB.
 ///
-///
+/// # Errors
 /// An invalid filter, a thread that cannot be started, or a second call.
-/// A bad filter, no thread, or a second call.
 pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, LogError> {
     let filter = parse_filter(&config.filter)?;
     let writer = StderrWriter::start(rotate).map_err(LogError::Thread)?;

@@ -104,7 +104,7 @@ const METRICS: [(&str, Kind, Unit, &str); 32] = [
 const DURATION_BUCKETS: [f64; 15] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 
-/// How often samples are folded into histograms, so that they do not accumulate between scrapes.
+/// The interval at which samples are folded into histograms, so that they do not accumulate between scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 macro_rules! labels {

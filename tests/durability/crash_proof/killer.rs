@@ -6,9 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use countersign_runtime::crash::CRASH_POINTS;
-
-use super::{chance::Chance, plan::Plan, world::World};
+use super::{chance::Chance, plan::Plan, points::CRASH_POINTS, world::World};
 use support::{self, Gateway, MAX_WAIT, Options, Process, postgres, wait_until_ready};
 
 pub struct Killer<'a> {

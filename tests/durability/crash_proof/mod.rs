@@ -10,6 +10,7 @@ pub mod checks;
 pub mod feed;
 mod killer;
 mod plan;
+mod points;
 mod receiver;
 mod rules;
 mod session;

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-/// How often each name is configured, by its labels. The count is 2 for a moment while one configuration replaces
+/// The number of configurations that contain each name, by its labels. The count is 2 for a moment while one configuration replaces
 /// another.
 static NAME_COUNTS: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
 
