@@ -38,7 +38,7 @@ pub struct GatewayFile {
 }
 
 impl GatewayFile {
-    /// Describes this process, which listens on `checked_url`.
+    /// Describes this process, which listens on `address`.
     #[must_use]
     pub fn from_process(config: &Config, address: SocketAddr, detached: bool, proof: Option<ProofSecret>) -> Self {
         Self {

@@ -23,13 +23,13 @@ use countersign_domain::principal::{Credential, Identity, Principal, SecretHash}
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::{Cache, CacheMetrics};
 
-/// How long a key is believed without asking the store: revocation takes effect within this.
+/// The time for which a cached key is valid without asking the store, and within which a revocation takes effect.
 pub const MAX_KEY_AGE: Duration = Duration::from_millis(750);
-/// How often it is asked whether the key behind something that stays open still holds.
+/// The interval at which the keys of open streams are verified again.
 pub const RECHECK: Duration = Duration::from_secs(1);
-/// Keys remembered at a time; more only cost a look-up each.
+/// The most cached keys. Further ones cost a look-up each.
 const MAX_CACHED_KEYS: usize = 10_000;
-/// Wrong keys remembered at a time, twice.
+/// The most wrong keys in each of the two generations.
 const MAX_WRONG_KEYS: usize = 2048;
 
 struct CachedKey {
@@ -173,7 +173,7 @@ impl Authenticator {
         Err(McpError::new(ErrorKind::Unauthorized, "the key was revoked"))
     }
 
-    /// Checks that what a client was authenticated by still holds.
+    /// Checks that the credential of a client is still valid.
     ///
     /// # Errors
     /// As [`Self::recheck`].
@@ -198,7 +198,7 @@ impl Authenticator {
         }
     }
 
-    /// Makes the next use of a key ask the store.
+    /// Removes a key from the cache, so that its next use asks the store.
     pub fn forget_key(&self, key: &SecretHash) {
         self.cache.remove(key);
     }

@@ -39,7 +39,7 @@ impl Keyring {
         Self { source, cached: Mutex::new(None), loss_count: AtomicU64::new(0) }
     }
 
-    /// Returns the keys from the cache if they were read max_age this time, otherwise from the source.
+    /// Returns the keys from the cache if they are younger than `max_age`, otherwise from the source.
     fn read_keys(&self, now: Instant, max_age: Duration) -> Result<Arc<ValidKeys>, McpError> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read_at, valid_keys)) = &*cached

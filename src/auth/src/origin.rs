@@ -38,10 +38,7 @@ impl Host {
 
 /// An origin: scheme, host and port for http and https, otherwise the text in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin(OriginKind);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum OriginKind {
+enum Origin {
     Web { https: bool, host: Host, port: u16 },
     Other(String),
 }
@@ -49,8 +46,7 @@ enum OriginKind {
 impl Origin {
     /// Parses an origin as browsers write it (RFC 6454): `scheme://host[:port]` with nothing after it.
     /// Returns `None` for `null`, user info, paths, trailing dots, and anything else that is not an origin.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();
         let https = match scheme.as_str() {
@@ -61,22 +57,21 @@ impl Origin {
                 let named =
                     !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
                 let fits = named && !rest.is_empty() && rest.len() <= 255 && rest.bytes().all(legal);
-                return fits.then(|| Self(OriginKind::Other(format!("{other}://{}", rest.to_ascii_lowercase()))));
+                return fits.then(|| Self::Other(format!("{other}://{}", rest.to_ascii_lowercase())));
             }
         };
         if rest.split(':').next().is_some_and(|host| host.ends_with('.')) {
             return None;
         }
         let (host, port) = parse_authority(rest.as_bytes())?;
-        Some(Self(OriginKind::Web { https, host, port: port.unwrap_or(default_port(https)) }))
+        Some(Self::Web { https, host, port: port.unwrap_or(default_port(https)) })
     }
 
     /// Returns the origin of an http or https URL with any path.
-    #[must_use]
-    pub fn from_url(url: &str) -> Option<Self> {
+    fn from_url(url: &str) -> Option<Self> {
         let after_scheme = url.find("://")? + 3;
         let end = url.get(after_scheme..)?.find(['/', '?', '#']).map_or(url.len(), |at| after_scheme + at);
-        Self::parse(url.get(..end)?).filter(|origin| matches!(origin.0, OriginKind::Web { .. }))
+        Self::parse(url.get(..end)?).filter(|origin| matches!(origin, Self::Web { .. }))
     }
 }
 
@@ -143,8 +138,6 @@ struct HostRule {
 #[derive(Clone, Debug)]
 pub struct OriginRules {
     hosts: Vec<HostRule>,
-    /// The spellings of nearly all requests, compared before parsing.
-    common_hosts: Vec<String>,
     /// The gateway listens on all addresses, so every address literal is its own: no name was resolved.
     listens_on_all_addresses: bool,
     public_origin: Option<Origin>,
@@ -173,16 +166,14 @@ impl OriginRules {
             hosts.extend(parse_authority(text.as_bytes()).map(|(host, port)| HostRule { host, port }));
         }
         let public = config.public_url.as_deref().and_then(Origin::from_url);
-        if let Some(Origin(OriginKind::Web { host, port, .. })) = &public {
+        if let Some(Origin::Web { host, port, .. }) = &public {
             hosts.push(HostRule { host: host.clone(), port: Some(*port) });
         }
-        if let Some(Origin(OriginKind::Web { host, port, .. })) = config.node_url().and_then(Origin::from_url) {
+        if let Some(Origin::Web { host, port, .. }) = config.node_url().and_then(Origin::from_url) {
             hosts.push(HostRule { host, port: Some(port) });
         }
-        let port = config.listen.port();
         Self {
             hosts,
-            common_hosts: vec![format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")],
             listens_on_all_addresses: listen.is_unspecified(),
             public_origin: public,
             cors_origins: config.transports.http.cors_origins.iter().filter_map(|text| Origin::parse(text)).collect(),
@@ -194,9 +185,6 @@ impl OriginRules {
     /// Returns `true` if a `Host` header (or the authority of a request target) names this gateway.
     #[must_use]
     pub fn is_own_host(&self, host: &[u8]) -> bool {
-        if self.common_hosts.iter().any(|usual| usual.as_bytes() == host) {
-            return true;
-        }
         parse_authority(host).is_some_and(|(host, port)| self.serves(&host, port))
     }
 
@@ -223,7 +211,7 @@ impl OriginRules {
     }
 
     fn is_own(&self, origin: &Origin, asked: &[u8]) -> bool {
-        let OriginKind::Web { https, host, port } = &origin.0 else { return false };
+        let Origin::Web { https, host, port } = origin else { return false };
         let scheme_fits = if self.uses_tls {
             *https
         } else if self.behind_tls_proxy {
@@ -248,7 +236,7 @@ impl OriginRules {
     /// Returns `true` if browsers use https, so that cookies can be `Secure`.
     #[must_use]
     pub fn browsers_use_https(&self) -> bool {
-        let public = self.public_origin.as_ref().map(|o| matches!(o.0, OriginKind::Web { https: true, .. }));
+        let public = self.public_origin.as_ref().map(|o| matches!(o, Origin::Web { https: true, .. }));
         public.unwrap_or(self.uses_tls || self.behind_tls_proxy)
     }
 }

@@ -387,25 +387,21 @@ impl Layers {
         match data.transpose() {
             // The shell has expanded paths already; a remaining `~` or `$` is part of the name.
             Ok(data) => self.add_flag("data", "--data", data.map(|d| escape_literal_path(&d)), env),
-            Err(path) => self.problems.push(Problem {
-                origin: Origin::Flag("--data"),
-                key: Some("data".to_owned()),
-                message: format!("{} is not Unicode", quoted(&path.to_string_lossy())),
-                remedy: "Choose a folder whose name is.".to_owned(),
-            }),
+            Err(path) => {
+                let message = format!("{} is not Unicode", quoted(&path.to_string_lossy()));
+                self.report(Origin::Flag("--data"), Some("data"), message, "Choose a folder whose name is.");
+            }
         }
     }
 
     fn add_file(&mut self, text: &str, place: &dyn Fn(u64, u64) -> Origin, base: &Path) {
         match tree::parse(text) {
             Ok(spot) => self.add_section("", spot, place, &Arc::from(base)),
-            Err(error) => self.problems.push(Problem {
-                origin: place(error.line, error.column),
-                key: None,
-                message: format!("not YAML: {}", error.message),
-                remedy: "Look at this line and the one above: indentation, quotes, brackets, keys given twice."
-                    .to_owned(),
-            }),
+            Err(error) => {
+                let message = format!("not YAML: {}", error.message);
+                let remedy = "Look at this line and the one above: indentation, quotes, brackets, keys given twice.";
+                self.report(place(error.line, error.column), None, message, remedy);
+            }
         }
     }
 
@@ -415,13 +411,10 @@ impl Layers {
             // All lines of the section are comments.
             Node::Null => return,
             other => {
-                self.problems.push(Problem {
-                    origin: place(spot.line, spot.column),
-                    key: (!path.is_empty()).then(|| path.to_owned()),
-                    message: format!("expected keys below it, found {}", other.describe_kind()),
-                    remedy: format!("Keys here: {}.", self.child_keys(path).join(", ")),
-                });
-                return;
+                let message = format!("expected keys below it, found {}", other.describe_kind());
+                let remedy = format!("Keys here: {}.", self.child_keys(path).join(", "));
+                let key = Some(path).filter(|path| !path.is_empty());
+                return self.report(place(spot.line, spot.column), key, message, remedy);
             }
         };
         for entry in entries {
@@ -434,8 +427,7 @@ impl Layers {
                 self.add_section(&key, entry.value, place, base);
             } else {
                 let remedy = self.suggest_key(path, &entry.key);
-                let (origin, key) = (place(entry.line, entry.column), quoted_key(&key));
-                self.problems.push(Problem { origin, key: Some(key), message: "unknown key".to_owned(), remedy });
+                self.report(place(entry.line, entry.column), Some(&quoted_key(&key)), "unknown key", remedy);
             }
         }
     }
@@ -491,22 +483,18 @@ impl Layers {
                 suggest::nearest(short_name, variables.keys().filter_map(|known| known.get(VARIABLE_PREFIX.len()..)));
             let suggestion = section.cloned().or_else(|| near.map(|near| format!("{VARIABLE_PREFIX}{near}")));
             // Other names are ignored: container platforms set such variables themselves (COUNTERSIGN_PORT=tcp://…).
-            if let Some(suggestion) = suggestion {
-                self.report_unknown_variable(name, format!("Did you mean {suggestion}?"));
-            } else if name.contains("__") {
-                self.report_unknown_variable(name, "Unset it; `countersign config show` lists all keys.".to_owned());
-            }
+            let remedy = match suggestion {
+                Some(suggestion) => format!("Did you mean {suggestion}?"),
+                None if name.contains("__") => "Unset it; `countersign config show` lists all keys.".to_owned(),
+                None => continue,
+            };
+            self.report(Origin::Env(name.to_owned()), None, "no configuration key has this variable", remedy);
         }
     }
 
-    fn report_unknown_variable(&mut self, name: &str, remedy: String) {
-        let origin = Origin::Env(name.to_owned());
-        self.problems.push(Problem {
-            origin,
-            key: None,
-            message: "no configuration key has this variable".to_owned(),
-            remedy,
-        });
+    fn report(&mut self, origin: Origin, key: Option<&str>, message: impl Into<String>, remedy: impl Into<String>) {
+        let (message, remedy) = (message.into(), remedy.into());
+        self.problems.push(Problem { origin, key: key.map(str::to_owned), message, remedy });
     }
 
     fn add_flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {

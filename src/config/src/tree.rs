@@ -143,9 +143,6 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_str<E>(self, value: &str) -> Result<Node, E> {
         Ok(Node::Text(value.to_owned()))
     }
-    fn visit_string<E>(self, value: String) -> Result<Node, E> {
-        Ok(Node::Text(value))
-    }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element()? {

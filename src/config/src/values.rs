@@ -60,7 +60,7 @@ impl Value<'_> {
 
 type ReadValue<T> = Box<dyn Fn(&Value<'_>) -> Result<T, ValueError>>;
 
-/// How values of one kind are read and shown.
+/// A kind of values: how to read them, and how to format them as YAML.
 pub(super) struct Kind<T> {
     read: ReadValue<T>,
     show: Box<dyn Fn(&T) -> String>,

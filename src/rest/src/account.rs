@@ -93,9 +93,9 @@ async fn verify(
 ) -> Result<(Arc<Principal>, Option<SecretHash>), McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::check_exists(&*accounts.codes, code.trim())?;
+            codes::check_exists(&accounts.codes, code.trim())?;
             let codes = Arc::clone(&accounts.codes);
-            let redeemed = web::block(move || codes::redeem(&*codes, code.trim(), Timestamp::now())).await;
+            let redeemed = web::block(move || codes::redeem(&codes, code.trim(), Timestamp::now())).await;
             let principal =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok((Arc::new(principal), None))
