@@ -1,49 +1,49 @@
-//! What reviewers accept and take back at other nodes, as it is told on this one's feed.
+//! Finds the tool definitions that reviewers accepted or revoked at other nodes, for the feed of this node.
 
 use std::collections::BTreeMap;
 
 use countersign_domain::policy::{Pins, pins::Acceptance};
 use countersign_store::{AuditSearch, Store};
 
-/// Entries among which it is looked for who took an acceptance back.
-const LOOKED_AT: usize = 50;
+/// Audit entries that are searched for the person who revoked an acceptance.
+const MAX_SEARCHED_ENTRIES: usize = 50;
 
-/// Definitions of a server that somebody accepted at once, or that are accepted no more.
+/// Definitions of a server that one person accepted at the same time, or whose acceptance was revoked.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct AcceptanceChange {
     pub server: String,
-    /// Who accepted them; of what was taken back the pins do not say.
+    /// The person who accepted them; `None` if they were revoked, because pins do not record by whom.
     pub accepted_by: Option<String>,
     pub tools: Vec<String>,
 }
 
-/// By the pins before and after.
-pub fn moved(before: &Pins, after: &Pins) -> Vec<Moved> {
-    let mut all: BTreeMap<_, Vec<String>> = BTreeMap::new();
-    let key = |accepted: &Acceptance| (accepted.by.clone(), accepted.at);
+/// Returns the differences between the pins before and after a reload.
+pub fn compare_pins(before: &Pins, after: &Pins) -> Vec<AcceptanceChange> {
+    let mut tools_by_act: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    let act = |accepted: &Acceptance| (accepted.by.clone(), accepted.at);
     for (server, tools) in &after.servers {
         for (tool, pin) in tools {
-            let was = before.pin(server, tool).and_then(|pin| pin.accepted.as_ref());
-            let given = match (was, &pin.accepted) {
+            let previous = before.pin(server, tool).and_then(|pin| pin.accepted.as_ref());
+            let accepted = match (previous, &pin.accepted) {
                 (None, None) => continue,
-                (Some(was), Some(is)) if was.hash == is.hash && key(was) == key(is) => continue,
-                (_, Some(is)) => Some(key(is)),
+                (Some(old), Some(new)) if old.hash == new.hash && act(old) == act(new) => continue,
+                (_, Some(new)) => Some(act(new)),
                 (Some(_), None) => None,
             };
-            all.entry((server.clone(), given)).or_default().push(tool.clone());
+            tools_by_act.entry((server.clone(), accepted)).or_default().push(tool.clone());
         }
     }
-    let moved = all.into_iter().map(|((server, given), mut tools)| {
+    let changes = tools_by_act.into_iter().map(|((server, accepted), mut tools)| {
         tools.sort_unstable();
-        Moved { server, accepted_by: given.map(|(by, _)| by), tools }
+        AcceptanceChange { server, accepted_by: accepted.map(|(by, _)| by), tools }
     });
-    moved.collect()
+    changes.collect()
 }
 
-/// Who took acceptances of the server back last.
-pub async fn revoked_by(store: &dyn Store, server: &str) -> Option<String> {
+/// Returns the person who last revoked acceptances of the server.
+pub async fn last_revoker(store: &dyn Store, server: &str) -> Option<String> {
     let search = AuditSearch { events: vec!["definitions_revoked".to_owned()], ..AuditSearch::default() };
-    let found = store.search_audit(search, None, LOOKED_AT).await.ok()?;
+    let found = store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
     let of_server = found.entries.into_iter().find(|found| {
         let details = serde_json::from_str::<serde_json::Value>(found.entry.details.get()).unwrap_or_default();
         details["server"] == server
@@ -70,19 +70,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_and_taken_back_elsewhere_is_told_and_what_was_only_seen_is_not() {
-        let is = |by: Option<&str>, tools: &[&str]| Moved {
+    fn compare_pins_reports_accepted_and_revoked_definitions() {
+        let change = |by: Option<&str>, tools: &[&str]| AcceptanceChange {
             server: "fs".into(),
             accepted_by: by.map(str::to_owned),
             tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
         };
         let none = Pins::default();
-        assert_eq!(moved(&none, &pins(&[("read", None)])), []);
+        assert_eq!(compare_pins(&none, &pins(&[("read", None)])), []);
         let (alice, bob) = (Some(("alice", 1)), Some(("bob", 2)));
         let before = pins(&[("a", alice), ("b", alice), ("c", None), ("d", None)]);
-        assert_eq!(moved(&none, &before), [is(Some("alice"), &["a", "b"])]);
-        assert_eq!(moved(&before, &before), []);
+        assert_eq!(compare_pins(&none, &before), [change(Some("alice"), &["a", "b"])]);
+        assert_eq!(compare_pins(&before, &before), []);
         let after = pins(&[("a", None), ("b", bob), ("c", bob), ("d", None)]);
-        assert_eq!(moved(&before, &after), [is(None, &["a"]), is(Some("bob"), &["b", "c"])]);
+        assert_eq!(compare_pins(&before, &after), [change(None, &["a"]), change(Some("bob"), &["b", "c"])]);
     }
 }

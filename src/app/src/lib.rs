@@ -1,12 +1,15 @@
-//! Puts the gateway together, runs it, and takes it apart again in order.
+//! Assembles the gateway from all other crates, runs it, and ends it in order.
 //!
-//! Never decides anything: the one crate that knows all the others, and nothing but what starts when and ends when.
+//! It knows all other crates, and contains only the order in which their parts start and end. It never decides on a call.
 //!
-//! [`serve`] is the order of start and end; `live` puts a new configuration into force; [`server_status_events`] tells
-//! the feed what happens to servers.
+//! `start` builds and starts the parts, [`serve`] runs them until the end, and `stdio` serves processes of this machine.
+//! `live` puts a new configuration into force, `nodes` follows other gateways on the same store, and
+//! `server_status_events` publishes what happens to servers.
 
 mod acceptances;
 mod live;
 mod nodes;
 pub mod serve;
-pub mod server_status_events;
+mod server_status_events;
+mod start;
+mod stdio;

@@ -1,4 +1,4 @@
-//! Puts a new configuration into force in a gateway that serves.
+//! Puts a new configuration into force while the gateway runs.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
-/// The parts of a serving gateway that a reload configures anew.
+/// The parts of a running gateway that a reload reconfigures.
 pub struct LiveGateway {
     pub router: Addr<Router>,
-    /// Providers that are compiled in: they come before the servers.
+    /// Providers that are compiled in, which precede the servers.
     pub built_in: Vec<RouteTarget>,
     pub upstreams: Arc<Upstreams>,
     pub pins: Arc<PinStore>,
@@ -31,7 +31,7 @@ pub struct LiveGateway {
     pub webhooks: Arc<Webhooks>,
 }
 
-/// Logs the servers that have another command or address than the one that their tools were accepted of.
+/// Warns of servers whose command or address differs from the one whose tools were accepted.
 pub async fn check_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     for server in servers {
         let tools = pins.behind(&server.name, &server.target.fingerprint()).await;
@@ -39,7 +39,7 @@ pub async fn check_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
             tracing::warn!(
                 server = %server.name,
                 tools,
-                "tools were accepted of another command or address of this name, and wait to be accepted anew"
+                "the tools of this server were accepted for another command or address, and wait to be accepted again"
             );
         }
     }
@@ -83,7 +83,7 @@ impl Reconfigurable for LiveGateway {
             if done.is_err()
                 && let Err(error) = self.publish(before).await
             {
-                tracing::error!(error, "the old servers could not be put back");
+                tracing::error!(error, "the previous servers could not be restored");
             }
             done
         })

@@ -1,4 +1,4 @@
-//! This gateway beside others on one store: says who it is, and takes over what they have written that is kept in memory.
+//! Introduces this gateway to the others on the same store, and follows what they write there.
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use metrics::gauge;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::acceptances::{self, Moved};
+use crate::acceptances::{self, AcceptanceChange};
 use countersign_config::Config;
 use countersign_config::UpstreamTarget;
 use countersign_domain::changes::digest::PartHasher;
@@ -24,14 +24,14 @@ use countersign_store::{
 use countersign_telemetry::metrics as telemetry;
 use countersign_upstream::server::Phase;
 
-/// How often it is looked whether what is in force is another configuration by now, and how the servers are.
-const LOOK: Duration = Duration::from_millis(250);
-/// A reviewer's word on a configuration that waits, in the audit trail: that it holds, or not.
-const DECISIONS: [&str; 2] = ["configuration_accepted", "configuration_refused"];
-/// Of them that are read at a time.
-const PAGE: usize = 50;
+/// The interval at which the configuration in force, the servers and the lease are checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The audit events of a reviewer's decision on a pending configuration: accepted or refused.
+const DECISION_EVENTS: [&str; 2] = ["configuration_accepted", "configuration_refused"];
+/// Decisions that are read at a time.
+const PAGE_SIZE: usize = 50;
 
-/// What has to be the same on all nodes, as a hash: not where each listens, keeps its files and logs to, nor secrets.
+/// Returns a hash of everything that must be the same on all nodes. It leaves out addresses, directories, logs and secrets.
 pub fn fingerprint(config: &Config) -> String {
     let defaults = Config::default();
     let shared = Config {
@@ -48,14 +48,14 @@ pub fn fingerprint(config: &Config) -> String {
     hasher.finish()
 }
 
-/// The key by which states of requests are sealed, at whichever node.
+/// Returns the key that seals the state of requests, which is the same on all nodes.
 pub fn state_key(secret: &[u8; 32]) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.state.1");
     hasher.add_part(secret);
     hasher.finish_bytes()
 }
 
-/// What digests of configurations that wait for consent are salted with, at whichever node and after a restart.
+/// Returns the salt for digests of pending configurations. It is the same on all nodes and after a restart.
 pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     let mut hasher = PartHasher::new("countersign.consent.1");
     hasher.add_part(secret);
@@ -64,40 +64,40 @@ pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     salt
 }
 
-/// Where the other gateways reach this one: as the configuration says, or else where it listens. One that listens everywhere is
-/// reached at the address from which this machine reaches the store.
-pub fn url(config: &Config, listens: SocketAddr, nodes: &dyn Nodes) -> String {
+/// Returns the URL at which the other gateways reach this one: the configured one, or that of the bound address. If that
+/// is unspecified, its address is the one from which this machine reaches the store.
+pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String {
     if let Some(url) = config.node_url() {
         return url.trim_end_matches('/').to_owned();
     }
     let outward = nodes.outward();
     match outward {
-        Some(ip) if listens.ip().is_unspecified() => config.local_url(SocketAddr::new(ip, listens.port())),
-        Some(ip) if listens.ip().is_loopback() && !ip.is_loopback() => {
+        Some(ip) if bound.ip().is_unspecified() => config.local_url(SocketAddr::new(ip, bound.port())),
+        Some(ip) if bound.ip().is_loopback() && !ip.is_loopback() => {
             tracing::warn!(
-                %listens,
-                "gateways on other machines cannot hand requests on to this one, which listens on its own machine only; \
-                 set listen, or store.node_url"
+                %bound,
+                "gateways on other machines cannot forward requests to this one, because it listens on loopback only; set \
+                 listen, or store.node_url"
             );
-            config.local_url(listens)
+            config.local_url(bound)
         }
-        _ => config.local_url(listens),
+        _ => config.local_url(bound),
     }
 }
 
-/// How the servers behind this gateway are.
-fn reach(table: &RouteTable) -> Reach {
+/// Returns which servers this gateway reaches.
+fn reach_of_servers(table: &RouteTable) -> Reach {
     let mut reach = Reach::default();
     for upstream in table.providers().iter().filter_map(|provider| provider.upstream()) {
         let name = &upstream.config.name;
         match upstream.phase() {
             Phase::Up => reach.up.push(name.clone()),
             Phase::Down(_) => reach.down.push(name.clone()),
-            // As it was, until it is known.
+            // It keeps its last state until the new one is known.
             Phase::Connecting if upstream.was_reached() => reach.up.push(name.clone()),
             Phase::Connecting => {}
         }
-        // A program is each gateway's own, and so is what becomes of it.
+        // Each gateway starts its own programs, whose failures do not concern other nodes.
         if let UpstreamTarget::Url { .. } = upstream.config.target {
             reach.open.extend(upstream.open_breakers().into_iter().map(|address| (name.clone(), address)));
         }
@@ -105,7 +105,7 @@ fn reach(table: &RouteTable) -> Reach {
     reach
 }
 
-/// What follows the other nodes.
+/// Follows the other nodes on the store.
 pub struct Follower {
     pub nodes: Arc<dyn Nodes>,
     pub store: Arc<dyn Store>,
@@ -116,28 +116,28 @@ pub struct Follower {
     pub feed: Feed,
     pub reloads: Arc<Reloader>,
     pub url: String,
-    /// Of the certificate that it shows there.
+    /// The fingerprint of the certificate that this node presents there.
     pub certificate: String,
-    /// Ends the sessions of this node that other nodes count as gone, if any.
+    /// Ends the sessions of this node whose lease has lapsed.
     pub end_lapsed_sessions: Box<dyn Fn()>,
 }
 
 impl Follower {
-    /// Tells the other nodes where this one is; returns once they can know.
+    /// Publishes this node's address, and returns when other nodes can read it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn introduce(&self) -> Result<(), StoreError> {
         self.nodes.introduce(self.introduction(&self.reloads.config()));
         self.nodes.refresh().await
     }
 
-    /// Until the gateway shuts down.
+    /// Runs until the gateway shuts down.
     pub async fn run(self, shutdown: CancellationToken) {
         tokio::join!(self.follow(&shutdown), self.watch_lease(&shutdown));
     }
 
-    /// Sessions end with the lease, and so does what standing rules allow, however long the store takes to answer anything else.
+    /// Ends sessions and suspends standing rules as soon as the lease is lost, even while the store answers nothing else.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
             if self.standing.cache().set_cut_off(!self.nodes.holds(None)) {
@@ -150,7 +150,7 @@ impl Follower {
             (self.end_lapsed_sessions)();
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
@@ -158,15 +158,15 @@ impl Follower {
     async fn follow(&self, shutdown: &CancellationToken) {
         let mut news = self.nodes.news();
         let mut records = news.borrow_and_update().records;
-        let mut said: Option<Arc<Config>> = None;
-        let (mut reached, mut doubted) = (None, BTreeSet::new());
-        // What was decided before is in force, or was, where it waited.
-        let mut decided = self.store.heads().await.ok().map(|heads| heads.audit.seq);
+        let mut introduced: Option<Arc<Config>> = None;
+        let (mut published_reach, mut open_elsewhere) = (None, BTreeSet::new());
+        // Earlier decisions are already in force.
+        let mut last_decision = self.store.heads().await.ok().map(|heads| heads.audit.seq);
         loop {
             let config = self.reloads.config();
-            if !said.as_ref().is_some_and(|said| Arc::ptr_eq(said, &config)) {
+            if !introduced.as_ref().is_some_and(|known| Arc::ptr_eq(known, &config)) {
                 self.nodes.introduce(self.introduction(&config));
-                said = Some(config);
+                introduced = Some(config);
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge")]
             gauge!(telemetry::NODES).set(self.nodes.live() as f64);
@@ -176,63 +176,66 @@ impl Follower {
                     gauge!(telemetry::NODE_LEADS).set(0.0);
                     return;
                 }
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 changed = news.changed() => if changed.is_err() {
                     return;
                 }
             }
-            let reach = reach(&self.routes.load());
-            if reached.as_ref() != Some(&reach) {
+            let reach = reach_of_servers(&self.routes.load());
+            if published_reach.as_ref() != Some(&reach) {
                 self.nodes.reach(reach.clone());
-                reached = Some(reach);
+                published_reach = Some(reach);
             }
-            self.doubt(&mut doubted);
+            self.require_trial_calls(&mut open_elsewhere);
             let written = news.borrow_and_update().records;
             if written != records || self.pins.is_behind() {
                 let reloaded = match self.reload().await {
-                    Ok(()) => self.follow_decisions(&mut decided).await,
+                    Ok(()) => self.follow_decisions(&mut last_decision).await,
                     Err(error) => Err(error),
                 };
                 match reloaded {
                     Ok(()) => records = written,
                     Err(StoreError::Closed) => return,
-                    Err(error) => tracing::warn!(%error, "what other nodes have decided cannot be read; trying again"),
+                    Err(error) => tracing::warn!(%error, "the decisions of other nodes cannot be read; trying again"),
                 }
             }
         }
     }
 
-    /// An address that another node has given up is tried here with a single call before there are more.
-    fn doubt(&self, doubted: &mut BTreeSet<(String, usize)>) {
+    /// Requires a single trial call at each address whose breaker another node has opened since the last check.
+    fn require_trial_calls(&self, open_before: &mut BTreeSet<(String, usize)>) {
         let open: BTreeSet<(String, usize)> = self.nodes.others().into_iter().flat_map(|reach| reach.open).collect();
-        for (server, address) in open.difference(doubted) {
+        for (server, address) in open.difference(open_before) {
             let table = self.routes.load();
             if let Some(upstream) =
                 table.providers().iter().find(|one| one.name() == server).and_then(|one| one.upstream())
             {
-                tracing::info!(server, "another node does not reach this server: one call is tried before others");
+                tracing::info!(server, "another node does not reach this server; one trial call precedes further ones");
                 upstream.require_trial_call(*address);
             }
         }
-        *doubted = open;
+        *open_before = open;
     }
 
-    /// A reviewer's word at another node on what waits here, too.
-    async fn follow_decisions(&self, seen: &mut Option<u64>) -> Result<(), StoreError> {
+    /// Applies decisions that reviewers made at other nodes on configurations that are pending here too.
+    async fn follow_decisions(&self, last_seen: &mut Option<u64>) -> Result<(), StoreError> {
         let end = self.store.heads().await?.audit.seq;
-        let Some(last) = seen.replace(end) else { return Ok(()) };
-        let search = AuditSearch { events: DECISIONS.map(str::to_owned).to_vec(), ..AuditSearch::default() };
-        let (mut made, mut before) = (Vec::new(), Some(end + 1));
+        let Some(last) = last_seen.replace(end) else { return Ok(()) };
+        let search = AuditSearch { events: DECISION_EVENTS.map(str::to_owned).to_vec(), ..AuditSearch::default() };
+        let (mut decisions, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
-            let found =
-                self.store.search_audit(search.clone(), Some(top), PAGE).await.inspect_err(|_| *seen = Some(last))?;
-            made.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
+            let found = self
+                .store
+                .search_audit(search.clone(), Some(top), PAGE_SIZE)
+                .await
+                .inspect_err(|_| *last_seen = Some(last))?;
+            decisions.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
             before = found.next;
         }
-        for entry in made.iter().rev() {
+        for entry in decisions.iter().rev() {
             let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
             let digest = details["digest"].as_str().unwrap_or_default();
-            self.reloads.apply_remote_decision(digest, entry.event == DECISIONS[0], &entry.actor).await;
+            self.reloads.apply_remote_decision(digest, entry.event == DECISION_EVENTS[0], &entry.actor).await;
         }
         Ok(())
     }
@@ -246,19 +249,18 @@ impl Follower {
         }
     }
 
-    /// Pins and standing rules, as they are in the store by now. Dashboards and webhooks of this node hear of what was decided
-    /// at another one.
+    /// Reloads pins and standing rules from the store, and publishes what was decided at other nodes to the feed.
     async fn reload(&self) -> Result<(), StoreError> {
         let (before, after) = self.pins.reload().await?;
         if before.servers != after.servers {
             (self.rebuild)().await;
-            for Moved { server, accepted_by, tools } in acceptances::moved(&before, &after) {
-                let (what, by) = match accepted_by {
+            for AcceptanceChange { server, accepted_by, tools } in acceptances::compare_pins(&before, &after) {
+                let (verb, by) = match accepted_by {
                     Some(by) => ("accepted", Some(by)),
-                    None => ("revoked", acceptances::revoked_by(&*self.store, &server).await),
+                    None => ("revoked", acceptances::last_revoker(&*self.store, &server).await),
                 };
                 let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
-                self.feed.publish_session(&tool_acceptance::acceptance_event(&server, what, &tools, by.as_deref()));
+                self.feed.publish_session(&tool_acceptance::acceptance_event(&server, verb, &tools, by.as_deref()));
             }
         }
         self.standing.reload().await

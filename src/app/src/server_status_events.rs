@@ -1,9 +1,9 @@
-//! Tells the feed what people want to hear of servers: that one is away or back, that its breaker opened or closed, and
-//! that tools are new or others and wait to be accepted.
+//! Publishes events about servers to the feed: a server goes down or comes back, its breaker opens or closes, or new or
+//! changed tools wait to be accepted.
 //!
-//! It looks every second in place of an event for each step: a server that is restarted is no news, one that stays away
-//! is, and a breaker closes again without an event. Its events are live only. After a restart it tells again of what still
-//! waits to be accepted.
+//! Servers are polled every second instead of reporting each step, because a restart must not cause an event but a long
+//! outage must, and because a breaker closes by time alone. The events are not stored. After a restart of the gateway,
+//! tools that still wait are reported again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,112 +22,115 @@ use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::server::Phase;
 
-const LOOK: Duration = Duration::from_secs(1);
-/// Looks that a server must be away, or back, before it is told.
-const LASTS: u32 = 3;
-/// Names of tools in one event; how many there are is said as well.
-const NAMED: usize = 20;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Consecutive polls in which a server must be down, or up again, before that is reported.
+const POLLS_UNTIL_REPORTED: u32 = 3;
+/// The most names of tools in one event, which also has their number.
+const MAX_NAMED_TOOLS: usize = 20;
 
-/// How a server is at a look.
+/// The state of a server at one poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    /// `None` while it is on the way.
+struct ServerStatus {
+    /// `None` while it is connecting.
     up: Option<bool>,
     error: Option<String>,
-    /// `None` while a call tries.
+    /// `None` while a trial call is running.
     breaker_open: Option<bool>,
 }
 
-/// What is known of a server, and was told.
+/// The last reported state of a server.
 #[derive(Debug, Default)]
-struct Known {
-    /// As told; `None` before it was ever up or told to be down.
+struct ReportedStatus {
+    /// `None` before the server was up for the first time or reported as down.
     up: Option<bool>,
-    /// Looks in a row that said otherwise.
-    otherwise: u32,
+    /// Consecutive polls that differ from `up`.
+    differing_polls: u32,
     breaker_open: bool,
     new: BTreeSet<String>,
     changed: BTreeSet<String>,
 }
 
-/// Tools that wait to be accepted: new ones, and those that are others by now.
-type Waiting = (BTreeSet<String>, BTreeSet<String>);
+/// The new and the changed tools that wait to be accepted.
+type WaitingTools = (BTreeSet<String>, BTreeSet<String>);
 
-/// See the module's page.
+/// The last reported states by server, from which new events are derived.
 #[derive(Debug, Default)]
-struct News(BTreeMap<String, Known>);
+struct StatusTracker(BTreeMap<String, ReportedStatus>);
 
-impl News {
-    /// Takes a look; answers what is to be told.
-    fn look(&mut self, servers: &BTreeMap<String, Seen>, waiting: Option<&BTreeMap<String, Waiting>>) -> Vec<Value> {
-        // One that is not configured any more says nothing.
+impl StatusTracker {
+    /// Takes the result of a poll, and returns the events to publish.
+    fn update(
+        &mut self,
+        servers: &BTreeMap<String, ServerStatus>,
+        waiting: Option<&BTreeMap<String, WaitingTools>>,
+    ) -> Vec<Value> {
+        // Servers that were removed from the configuration cause no event.
         self.0.retain(|name, _| servers.contains_key(name));
-        let mut told = Vec::new();
-        for (name, seen) in servers {
+        let mut events = Vec::new();
+        for (name, status) in servers {
             let known = self.0.entry(name.clone()).or_default();
-            let mut tell = |kind: &str, more: Value| {
+            let mut add_event = |kind: &str, more: Value| {
                 let mut event = json!({ "type": kind, "provider": name });
                 if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {
                     event.extend(more);
                 }
-                told.push(event);
+                events.push(event);
             };
-            if let Some(up) = known.hears(seen.up) {
-                let error = if up { Value::Null } else { json!(seen.error) };
-                tell(if up { "provider.up" } else { "provider.down" }, json!({ "error": error }));
+            if let Some(up) = known.update_up(status.up) {
+                let error = if up { Value::Null } else { json!(status.error) };
+                add_event(if up { "provider.up" } else { "provider.down" }, json!({ "error": error }));
             }
-            if let Some(open) = seen.breaker_open.filter(|open| *open != known.breaker_open) {
+            if let Some(open) = status.breaker_open.filter(|open| *open != known.breaker_open) {
                 known.breaker_open = open;
                 let kind = if open { "provider.breaker_opened" } else { "provider.breaker_closed" };
-                tell(kind, json!({ "error": if open { json!(seen.error) } else { Value::Null } }));
+                add_event(kind, json!({ "error": if open { json!(status.error) } else { Value::Null } }));
             }
-            let none = Waiting::default();
+            let none = WaitingTools::default();
             if let Some((new, changed)) = waiting.map(|waiting| waiting.get(name).unwrap_or(&none)) {
-                let news: Vec<&String> = new.difference(&known.new).collect();
-                let others: Vec<&String> = changed.difference(&known.changed).collect();
-                if !news.is_empty() || !others.is_empty() {
-                    let tools: Vec<&String> = others.iter().chain(&news).copied().take(NAMED).collect();
-                    tell(
-                        "provider.tools_waiting",
-                        json!({ "tools": tools, "new": news.len(), "changed": others.len() }),
-                    );
+                let new_names: Vec<&String> = new.difference(&known.new).collect();
+                let changed_names: Vec<&String> = changed.difference(&known.changed).collect();
+                if !new_names.is_empty() || !changed_names.is_empty() {
+                    let tools: Vec<&String> =
+                        changed_names.iter().chain(&new_names).copied().take(MAX_NAMED_TOOLS).collect();
+                    let counts = json!({ "tools": tools, "new": new_names.len(), "changed": changed_names.len() });
+                    add_event("provider.tools_waiting", counts);
                 }
                 (known.new, known.changed) = (new.clone(), changed.clone());
             }
         }
-        told
+        events
     }
 }
 
-impl Known {
-    /// Whether it is up, if that is news. That a server is reached for the first time is none.
-    fn hears(&mut self, up: Option<bool>) -> Option<bool> {
+impl ReportedStatus {
+    /// Returns the new state if it must be reported. The first connection to a server is not reported.
+    fn update_up(&mut self, up: Option<bool>) -> Option<bool> {
         match (self.up, up) {
-            // On the way says neither; on the way again and again is being away.
-            (Some(true), None) | (_, Some(false)) if self.up != Some(false) => self.otherwise += 1,
-            (Some(false), Some(true)) => self.otherwise += 1,
+            // A single `connecting` says nothing, but a server that keeps connecting is down.
+            (Some(true), None) | (_, Some(false)) if self.up != Some(false) => self.differing_polls += 1,
+            (Some(false), Some(true)) => self.differing_polls += 1,
             (None, Some(true)) => {
-                (self.up, self.otherwise) = (Some(true), 0);
+                (self.up, self.differing_polls) = (Some(true), 0);
                 return None;
             }
             (None, None) => return None,
             _ => {
-                self.otherwise = 0;
+                self.differing_polls = 0;
                 return None;
             }
         }
-        if self.otherwise < LASTS {
+        if self.differing_polls < POLLS_UNTIL_REPORTED {
             return None;
         }
-        self.otherwise = 0;
+        self.differing_polls = 0;
         self.up = Some(self.up == Some(false));
         self.up
     }
 }
 
-fn servers(table: &RouteTable) -> BTreeMap<String, Seen> {
+fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
     let upstreams = table.providers().iter().filter_map(|provider| provider.upstream());
-    let seen = upstreams.map(|upstream| {
+    let statuses = upstreams.map(|upstream| {
         let phase = upstream.phase();
         let error = match &phase {
             Phase::Down(error) => Some(redact(&error.to_string()).chars().take(500).collect()),
@@ -143,49 +146,43 @@ fn servers(table: &RouteTable) -> BTreeMap<String, Seen> {
             Breaker::Closed => Some(false),
             Breaker::HalfOpen => None,
         };
-        (upstream.config.name.clone(), Seen { up, error, breaker_open })
+        (upstream.config.name.clone(), ServerStatus { up, error, breaker_open })
     });
-    seen.collect()
+    statuses.collect()
 }
 
-fn waiting(table: &RouteTable) -> BTreeMap<String, Waiting> {
-    let mut all: BTreeMap<String, Waiting> = BTreeMap::new();
+fn waiting_tools(table: &RouteTable) -> BTreeMap<String, WaitingTools> {
+    let mut all: BTreeMap<String, WaitingTools> = BTreeMap::new();
     for route in table.tools() {
-        let (new, changed) = match route.standing {
-            DefinitionStatus::New => (true, false),
-            DefinitionStatus::Changed => (false, true),
-            _ => continue,
-        };
-        let of = all.entry(route.provider.name().to_owned()).or_default();
-        if new {
-            of.0.insert(route.name.to_string());
-        }
-        if changed {
-            of.1.insert(route.name.to_string());
+        let (new, changed) = all.entry(route.provider.name().to_owned()).or_default();
+        match route.standing {
+            DefinitionStatus::New => drop(new.insert(route.name.to_string())),
+            DefinitionStatus::Changed => drop(changed.insert(route.name.to_string())),
+            _ => {}
         }
     }
     all
 }
 
-/// Looks until the gateway ends.
+/// Polls until the gateway shuts down.
 pub async fn run(routes: Arc<PublishedTable>, feed: Feed, shutdown: CancellationToken) {
-    let mut news = News::default();
-    let mut looked_at: Option<Arc<RouteTable>> = None;
+    let mut tracker = StatusTracker::default();
+    let mut last_table: Option<Arc<RouteTable>> = None;
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         let table = routes.load_full();
-        // A table may hold many tools, and is seldom another.
-        let other = looked_at.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &table));
-        let tools = other.then(|| waiting(&table));
-        for mut event in news.look(&servers(&table), tools.as_ref()) {
+        // Tools are compared only if the table was replaced.
+        let is_replaced = last_table.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &table));
+        let tools = is_replaced.then(|| waiting_tools(&table));
+        for mut event in tracker.update(&server_statuses(&table), tools.as_ref()) {
             event["at"] = Timestamp::now().to_string().into();
-            tracing::debug!(kind = %event["type"], provider = %event["provider"], "news of a server");
+            tracing::debug!(kind = %event["type"], provider = %event["provider"], "the status of a server changed");
             feed.publish_session(&event);
         }
-        looked_at = Some(table);
+        last_table = Some(table);
     }
 }
 
@@ -193,62 +190,70 @@ pub async fn run(routes: Arc<PublishedTable>, feed: Feed, shutdown: Cancellation
 mod tests {
     use super::*;
 
-    fn seen(up: Option<bool>, breaker_open: Option<bool>) -> BTreeMap<String, Seen> {
+    fn status(up: Option<bool>, breaker_open: Option<bool>) -> BTreeMap<String, ServerStatus> {
         let error = (up == Some(false)).then(|| "gone".to_owned());
-        [("files".to_owned(), Seen { up, error, breaker_open })].into()
+        [("files".to_owned(), ServerStatus { up, error, breaker_open })].into()
     }
 
-    fn kinds(told: &[Value]) -> Vec<&str> {
-        told.iter().map(|event| event["type"].as_str().unwrap()).collect()
+    fn kinds(events: &[Value]) -> Vec<&str> {
+        events.iter().map(|event| event["type"].as_str().unwrap()).collect()
     }
 
-    /// What each look tells.
-    fn looks(ups: &[Option<bool>]) -> Vec<String> {
-        let mut news = News::default();
-        let told = ups.iter().flat_map(|up| news.look(&seen(*up, Some(false)), None)).collect::<Vec<_>>();
-        kinds(&told).into_iter().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn a_server_that_stays_away_is_news_and_a_restart_is_not() {
-        let (up, down, way) = (Some(true), Some(false), None);
-        assert!(looks(&[way, up, up, down, way, up, down, up, up]).is_empty());
-        assert_eq!(looks(&[way, up, down, way, down, down, way, way, down]), ["provider.down"], "once");
-        assert_eq!(looks(&[up, down, down, down, up, down, up, up, up, up]), ["provider.down", "provider.up"]);
-        assert_eq!(looks(&[way, way, way, way, down, down, down]), ["provider.down"], "never there at all");
-        assert!(looks(&[way, way, way, way, way]).is_empty());
-        assert!(looks(&[]).is_empty());
+    /// Returns the kinds of the events after polls with these states.
+    fn kinds_after(ups: &[Option<bool>]) -> Vec<String> {
+        let mut tracker = StatusTracker::default();
+        let events = ups.iter().flat_map(|up| tracker.update(&status(*up, Some(false)), None)).collect::<Vec<_>>();
+        kinds(&events).into_iter().map(str::to_owned).collect()
     }
 
     #[test]
-    fn a_breaker_is_told_once_for_each_way() {
-        let mut news = News::default();
-        let mut told = Vec::new();
+    fn long_outage_is_reported_and_restart_is_not() {
+        let (up, down, connecting) = (Some(true), Some(false), None);
+        assert!(kinds_after(&[connecting, up, up, down, connecting, up, down, up, up]).is_empty());
+        assert_eq!(
+            kinds_after(&[connecting, up, down, connecting, down, down, connecting, connecting, down]),
+            ["provider.down"],
+            "once"
+        );
+        assert_eq!(kinds_after(&[up, down, down, down, up, down, up, up, up, up]), ["provider.down", "provider.up"]);
+        assert_eq!(
+            kinds_after(&[connecting, connecting, connecting, connecting, down, down, down]),
+            ["provider.down"],
+            "never there at all"
+        );
+        assert!(kinds_after(&[connecting, connecting, connecting, connecting, connecting]).is_empty());
+        assert!(kinds_after(&[]).is_empty());
+    }
+
+    #[test]
+    fn breaker_is_reported_once_per_transition() {
+        let mut tracker = StatusTracker::default();
+        let mut events = Vec::new();
         for open in [Some(false), Some(true), None, Some(true), None, Some(false), Some(false)] {
-            told.extend(news.look(&seen(Some(true), open), None));
+            events.extend(tracker.update(&status(Some(true), open), None));
         }
-        assert_eq!(kinds(&told), ["provider.breaker_opened", "provider.breaker_closed"]);
-        news.look(&seen(Some(true), Some(true)), None);
-        news.look(&BTreeMap::new(), None);
-        assert!(news.look(&seen(Some(true), Some(false)), None).is_empty(), "who is gone is forgotten");
+        assert_eq!(kinds(&events), ["provider.breaker_opened", "provider.breaker_closed"]);
+        tracker.update(&status(Some(true), Some(true)), None);
+        tracker.update(&BTreeMap::new(), None);
+        assert!(tracker.update(&status(Some(true), Some(false)), None).is_empty(), "a removed server is forgotten");
     }
 
     #[test]
-    fn tools_that_begin_to_wait_are_named_once() {
+    fn waiting_tools_are_reported_once() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let waits = |new: &[&str], changed: &[&str]| [("files".to_owned(), (set(new), set(changed)))].into();
-        let (mut news, up) = (News::default(), seen(Some(true), Some(false)));
-        assert!(news.look(&up, Some(&waits(&[], &[]))).is_empty());
-        let told = news.look(&up, Some(&waits(&["b", "c"], &["a"])));
-        assert_eq!(told[0]["tools"], json!(["a", "b", "c"]));
-        assert_eq!((&told[0]["new"], &told[0]["changed"]), (&json!(2), &json!(1)));
-        assert!(news.look(&up, Some(&waits(&["b", "c"], &["a"]))).is_empty());
-        assert!(news.look(&up, None).is_empty(), "the table is the same");
-        assert!(news.look(&up, Some(&waits(&[], &["a"]))).is_empty(), "accepted");
-        assert_eq!(news.look(&up, Some(&waits(&["b"], &["a"]))).len(), 1, "and new again");
+        let (mut tracker, up) = (StatusTracker::default(), status(Some(true), Some(false)));
+        assert!(tracker.update(&up, Some(&waits(&[], &[]))).is_empty());
+        let events = tracker.update(&up, Some(&waits(&["b", "c"], &["a"])));
+        assert_eq!(events[0]["tools"], json!(["a", "b", "c"]));
+        assert_eq!((&events[0]["new"], &events[0]["changed"]), (&json!(2), &json!(1)));
+        assert!(tracker.update(&up, Some(&waits(&["b", "c"], &["a"]))).is_empty());
+        assert!(tracker.update(&up, None).is_empty(), "the table is the same");
+        assert!(tracker.update(&up, Some(&waits(&[], &["a"]))).is_empty(), "accepted");
+        assert_eq!(tracker.update(&up, Some(&waits(&["b"], &["a"]))).len(), 1, "and new again");
         let many: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
         let many = waits(&many.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
-        let told = news.look(&up, Some(&many));
-        assert_eq!((told[0]["tools"].as_array().unwrap().len(), &told[0]["new"]), (NAMED, &json!(50)));
+        let events = tracker.update(&up, Some(&many));
+        assert_eq!((events[0]["tools"].as_array().unwrap().len(), &events[0]["new"]), (MAX_NAMED_TOOLS, &json!(50)));
     }
 }

@@ -1,0 +1,446 @@
+//! Starts a gateway: the lock, the store, the changes, the providers, and then the endpoints.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use actix::{Actor, Addr, Arbiter};
+use actix_web::{App, dev::ServerHandle, web};
+use futures_util::future::BoxFuture;
+use tokio::signal::unix::SignalKind;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    live::{LiveGateway, check_acceptances},
+    nodes::{self, Follower},
+    serve::{Options, Running, ServeError},
+    stdio,
+};
+use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
+use countersign_auth::{
+    Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::FailedAttempts,
+    stored_credentials::StoredCredentials,
+};
+use countersign_bridge::{
+    Bridge,
+    carried::{Carrier, key_of},
+};
+use countersign_cluster::StoreNodes;
+use countersign_config::{Config, LoadedConfig};
+use countersign_docs::Docs;
+use countersign_domain::policy::{ConfiguredReviewers, Policy};
+use countersign_exchange::{memory::Memory, slots::StreamSlots};
+use countersign_http::{
+    authentication::RequestAuthenticator,
+    connections::Connections,
+    front::Front,
+    proof::{self, GatewayProof},
+    server, tls as http_tls,
+};
+use countersign_reload::{ConfigSource, InitialConfig, Reloader, watch};
+use countersign_rest::{
+    Accounts, Admission, FeedAccess, ProvidersView, RestData, RoutedProviders, SessionsView, dashboard,
+};
+use countersign_review::{
+    Changes, PendingConfig,
+    gateway_tools::{GatewayTools, pending_output_schema},
+};
+use countersign_routing::{
+    PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router,
+    actor::{PublishProviders, RefreshRulings},
+    table::Aliases,
+};
+use countersign_rulings::{
+    standing_rules::{self, StandingRuleCache, StandingRules},
+    tool_acceptance::{RebuildRoutes, ToolAcceptances},
+};
+use countersign_session::{
+    McpServer, Registry, Sessions,
+    address::GatewayAddress,
+    cluster::Cluster,
+    lifetimes::SessionLifetimes,
+    limits::{self, SessionLimits},
+    long_requests::LongRequests,
+    server::{Reviews, Routing},
+    status::GatewayStatus,
+};
+use countersign_store::{PinStore, Place, Store, StoreError, lock_data_dir};
+use countersign_telemetry::{self, Metrics, metrics::Breaker};
+use countersign_tracker::Tracker;
+use countersign_transports::{endpoint::McpEndpoint, http, ws};
+use countersign_upstream::Upstreams;
+use countersign_webhooks::Webhooks;
+
+/// The pause before the next attempt to reach the store. It doubles each time, up to the maximum.
+const FIRST_STORE_PAUSE: Duration = Duration::from_millis(250);
+const MAX_STORE_PAUSE: Duration = Duration::from_secs(5);
+
+/// Starts all parts, and returns when the endpoints are open. Must run inside an actix system.
+///
+/// # Errors
+/// Returns a [`ServeError`]; nothing is left running then.
+pub async fn start(
+    loaded: LoadedConfig,
+    source: ConfigSource,
+    options: Options,
+    metrics: Metrics,
+) -> Result<Running, ServeError> {
+    let config = &loaded.config;
+    // Checked before anything is opened.
+    let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
+    // A write beyond the limit on file sizes must fail instead of ending the process.
+    let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
+    let mut lock = lock_data_dir(&config.data)?;
+    let location = Place::configured(&config.data, config.store_server())?;
+    let start_timeout = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
+    let store = open_store(&location, start_timeout).await?;
+    location.claim_directory(loaded.source_file("store.url"))?;
+    let credentials = Arc::new(StoredCredentials::open(&location)?);
+    let (salt, carrier) = match store.nodes().secret() {
+        Some(secret) => (nodes::consent_salt(&secret), Carrier::new(nodes::state_key(&secret))),
+        None => {
+            let key = key_of(&config.data).map_err(ServeError::StateKey)?;
+            (nodes::consent_salt(&key), Carrier::new(key))
+        }
+    };
+    let carrier = carrier.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
+    let initial = InitialConfig::new(loaded, salt, store.policies().await?, options.accept_policy);
+    let config = Arc::new(initial.config().clone());
+    let shutdown = CancellationToken::new();
+    let users = Users::default();
+
+    let routes: Arc<PublishedTable> = Arc::new(PublishedTable::from_pointee(RouteTable::empty()));
+    let registry = Arc::new(Registry::default());
+    let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
+    let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
+    let people = Arc::new(
+        ConfiguredReviewers::new(&config.policy.groups)
+            .with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
+    );
+    let nodes = store.nodes();
+    let pending = PendingConfig {
+        people: Arc::clone(&people) as _,
+        clock: Arc::new(move || nodes.now()),
+        ..(&config.changes).into()
+    };
+    let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
+    // Opened after the changes, because their start ends the rules of a restored backup.
+    let rule_cache = StandingRuleCache::open(&store).await?;
+    let router_thread = Arbiter::new();
+    let router = {
+        let policy = Policy::new(&config.policy)
+            .with_pins(Arc::clone(&pins) as _)
+            .with_standing_rules(Arc::clone(&rule_cache) as _, Arc::clone(&people) as _);
+        start_router(&router_thread, &config, &routes, &registry, policy)?
+    };
+    let built_in = build_providers(&config, &location, &changes, &routes)?;
+    let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    check_acceptances(&pins, &config.upstreams).await;
+    let mut all = built_in.clone();
+    all.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
+    router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
+    let live = LiveGateway {
+        router: router.clone(),
+        built_in,
+        upstreams: Arc::clone(&upstreams),
+        pins: Arc::clone(&pins),
+        store: Arc::clone(&store),
+        people: Arc::clone(&people),
+        webhooks: Arc::clone(&webhooks),
+    };
+    let feed = changes.feed().clone();
+    let publish = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
+    let reloads = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
+    reloads.record_start().await.map_err(ServeError::Policy)?;
+
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
+    let started = Instant::now();
+    let in_force = Arc::clone(&reloads);
+    let status = GatewayStatus {
+        started,
+        shutdown: shutdown.clone(),
+        changes: changes.clone(),
+        routes: Arc::clone(&routes),
+        upstreams: Arc::clone(&upstreams),
+        registry: Arc::clone(&registry),
+        inflow: limits::inflow(&config.transports),
+        metrics,
+        config: Box::new(move || in_force.config()),
+    };
+    let nodes = Arc::clone(changes.nodes());
+    let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(&nodes)));
+    let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+    let bridge = Bridge::new(carrier, Arc::clone(&memory), lifetimes.node());
+    let long_requests = LongRequests {
+        slots: StreamSlots::new(config.limits.max_streams),
+        authenticator: Arc::clone(&authenticator),
+        shutdown: shutdown.clone(),
+    };
+    let routing = Routing {
+        routes: Arc::clone(&routes),
+        router: router.clone(),
+        upstreams,
+        first_connection: config.limits.first_connection,
+        started,
+    };
+    let gateway_address = Arc::new(GatewayAddress::new(&config));
+    let reviews = Reviews::new(&config, changes.clone(), Arc::clone(&gateway_address));
+    let mut server = McpServer::new(&config, memory, long_requests, routing, reviews, bridge, Arc::new(status));
+    server.cluster = build_cluster(&config, &lifetimes, &shutdown);
+    let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(&config)));
+    let inflow = Arc::clone(&sessions.server.status.inflow);
+    let connections = Arc::new(Connections::new(&config.transports, inflow, users.clone()));
+    let endpoint = McpEndpoint::new(&config.transports, Arc::clone(&sessions), Arc::clone(&connections));
+    let (endpoint, secret) = (Arc::new(endpoint), ProofSecret::new());
+
+    let feed = changes.feed().clone();
+    let definitions =
+        Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), rebuild_routes(&router), feed.clone()));
+    let followed = Arc::clone(&store);
+    let standing = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
+        store,
+        cache: rule_cache,
+        reviewers: Arc::clone(&people) as _,
+        routes: Arc::clone(&routes),
+        rebuild: rebuild_routes(&router),
+        feed: feed.clone(),
+    }));
+    let webhooks_thread = Arbiter::new();
+    let listen = |source| ServeError::Listen { address: config.listen, source };
+    let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
+    let address = socket.local_addr().map_err(listen)?;
+    gateway_address.bind(address);
+    // Started before the endpoints open, so that no event is missed. Links need the port.
+    let dashboard = gateway_address.dashboard();
+    webhooks
+        .start(
+            (location.deliveries()?, Arc::clone(&nodes)),
+            &config.webhooks,
+            &dashboard,
+            webhooks_thread.handle(),
+            &shutdown.child_token(),
+        )
+        .await?;
+    let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
+    let lapsing = Arc::clone(&sessions);
+    let follower = Follower {
+        nodes: Arc::clone(&nodes),
+        store: followed,
+        routes: Arc::clone(&routes),
+        pins,
+        standing: Arc::clone(&standing),
+        rebuild: rebuild_routes(&router),
+        feed: feed.clone(),
+        reloads: Arc::clone(&reloads),
+        url: nodes::node_url(&config, address, &*nodes),
+        certificate: certificate.unwrap_or_default(),
+        end_lapsed_sessions: Box::new(move || lapsing.lifetimes.end_lapsed()),
+    };
+    // Other nodes must find this one from its first session on.
+    follower.introduce().await?;
+    let proof = GatewayProof(secret.clone());
+    let origins = Arc::new(OriginRules::new(&config));
+    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&credentials), &origins));
+    let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
+    let memory = Arc::clone(&endpoint.server.memory);
+    let providers =
+        RoutedProviders { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };
+    let rest = RestData {
+        admission: web::Data::new(Admission {
+            authentication: Arc::clone(&authentication),
+            http: config.transports.http.clone(),
+        }),
+        accounts: web::Data::new(Accounts {
+            authentication: Arc::clone(&authentication),
+            codes: Arc::clone(&credentials),
+            attempts: FailedAttempts::default(),
+            people,
+            request_timeout: config.transports.http.request_timeout,
+        }),
+        feed: web::Data::new(FeedAccess {
+            feed: feed.clone(),
+            sign_ins: Arc::clone(&authentication.sign_ins),
+            shutdown: shutdown.child_token(),
+            streams: Arc::clone(&endpoint.server.long_requests.slots),
+            memory: Arc::clone(&memory),
+            web_sockets: Arc::clone(&connections.web_sockets),
+            reserved_web_sockets: Arc::clone(&connections.reserved),
+            limits: config.limits.clone(),
+            transports: config.transports.clone(),
+        }),
+        streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
+        changes: web::Data::new(changes.clone()),
+        sessions: web::Data::from(Arc::clone(&sessions.registry) as Arc<dyn SessionsView>),
+        providers: web::Data::from(Arc::new(providers) as Arc<dyn ProvidersView>),
+        reloads: web::Data::from(Arc::clone(&reloads)),
+        definitions: web::Data::from(definitions),
+        standing: web::Data::from(Arc::clone(&standing)),
+        webhooks: web::Data::from(Arc::clone(&webhooks)),
+    };
+    let front = Front::new(authentication, memory);
+    let (server, serving) = open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen)?;
+    actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
+    actix::spawn(Arc::clone(&standing).run(shutdown.child_token()));
+    let lines_thread = Arbiter::new();
+    let listener = socket::Listener::bind(&config.data, &lock)?;
+    stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone());
+    let gateway_file = GatewayFile::from_process(&config, address, options.detached, secret);
+    actix::spawn(follower.run(shutdown.child_token()));
+    if let Err(error) = lock.describe(&format!("pid {}, {}", gateway_file.pid, gateway_file.url)) {
+        tracing::debug!(%error, "the description of the lock was not written");
+    }
+    let file = gateway_file.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    actix::spawn(watch::run(reloads, shutdown.child_token()));
+    tracing::info!(url = %gateway_file.url, data = %config.data.display(), "countersign serves");
+    Ok(Running {
+        config,
+        endpoint,
+        credentials,
+        standing,
+        users,
+        options,
+        server,
+        serving,
+        threads: vec![router_thread, lines_thread, webhooks_thread],
+        webhooks,
+        file: Some(file),
+        _lock: lock,
+    })
+}
+
+/// Returns the client of the other nodes, if several may serve the store.
+fn build_cluster(
+    config: &Config,
+    lifetimes: &Arc<SessionLifetimes>,
+    shutdown: &CancellationToken,
+) -> Option<Box<dyn Cluster>> {
+    let nodes = Arc::clone(&lifetimes.nodes);
+    nodes.claimant()?;
+    let lifetimes = Arc::clone(lifetimes);
+    let check_own_session = move || {
+        // Sessions whose lease has lapsed must not be found any more.
+        lifetimes.end_lapsed();
+        if lifetimes.nodes.live() > 1 { lifetimes.check_lease() } else { Ok(()) }
+    };
+    Some(Box::new(StoreNodes {
+        nodes,
+        max_streams: config.transports.http.max_concurrent_streams,
+        check_own_session: Box::new(check_own_session),
+        shutdown: shutdown.clone(),
+    }))
+}
+
+/// Opens the store, and tries again until the timeout if it cannot be reached.
+async fn open_store(location: &Place, timeout: Duration) -> Result<Arc<dyn Store>, ServeError> {
+    let end = Instant::now() + timeout;
+    let mut pause = FIRST_STORE_PAUSE;
+    loop {
+        match location.open() {
+            Err(error @ StoreError::Unreachable(_)) if Instant::now() + pause < end => {
+                let seconds = end.saturating_duration_since(Instant::now()).as_secs();
+                tracing::warn!(%error, "trying again for {seconds} s (store.start_timeout)");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_STORE_PAUSE);
+            }
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+fn start_router(
+    thread: &Arbiter,
+    config: &Config,
+    routes: &Arc<PublishedTable>,
+    registry: &Arc<Registry>,
+    policy: Policy,
+) -> Result<Addr<Router>, ServeError> {
+    let aliases = Aliases::new(&config.routes)?;
+    let router = Router::new(Arc::clone(routes), policy, aliases, pending_output_schema(), Arc::clone(registry) as _);
+    Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
+}
+
+/// Opens the providers that are compiled in.
+fn build_providers(
+    config: &Config,
+    location: &Place,
+    changes: &Changes,
+    routes: &Arc<PublishedTable>,
+) -> Result<Vec<RouteTarget>, ServeError> {
+    let mut all: Vec<RouteTarget> = Vec::new();
+    if config.modules.tracker.enabled {
+        all.push(RouteTarget::Module(Tracker::open(&location.room()?, &config.modules.tracker)?));
+    }
+    if config.modules.docs.enabled {
+        all.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));
+    }
+    let routes = Arc::clone(routes);
+    let count = move || routes.load().providers().len();
+    all.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, count)));
+    for provider in &all {
+        // They are always available, so their breakers stay closed.
+        countersign_telemetry::metrics::set_breaker_state(provider.name(), Breaker::Closed);
+    }
+    Ok(all)
+}
+
+/// Returns a function that evaluates the rulings on all tools again.
+fn rebuild_routes(router: &Addr<Router>) -> RebuildRoutes {
+    let router = router.clone();
+    Box::new(move || -> BoxFuture<'static, ()> {
+        let sent = router.send(RefreshRulings);
+        Box::pin(async move {
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the routes could not be rebuilt"),
+                Err(error) => tracing::error!(%error, "the router does not respond"),
+            }
+        })
+    })
+}
+
+type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
+
+fn open_endpoints(
+    config: &Config,
+    endpoint: &Arc<McpEndpoint>,
+    rest: RestData,
+    proof: GatewayProof,
+    front: Front,
+    (socket, tls): (std::net::TcpListener, Option<rustls::ServerConfig>),
+) -> std::io::Result<(ServerHandle, Serving)> {
+    let (data, proof) = (web::Data::from(Arc::clone(endpoint)), web::Data::new(proof));
+    let http = config.transports.http.clone();
+    let serving = server::Serving {
+        workers: worker_count(http.workers),
+        http,
+        connections: Arc::clone(&endpoint.connections),
+        drain: config.limits.drain,
+        has_peers: endpoint.sessions.lifetimes.nodes.claimant().is_some(),
+    };
+    let app = move || {
+        App::new()
+            .app_data(data.clone())
+            .app_data(proof.clone())
+            .configure(http::routes)
+            .configure(proof::routes)
+            .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
+            .configure(|config| countersign_rest::routes(&rest, config))
+            .configure(dashboard::routes)
+            .default_service(web::to(countersign_rest::not_found))
+            .wrap(front.clone())
+    };
+    let server = server::serve(app, serving, socket, tls)?;
+    let handle = server.handle();
+    Ok((handle, tokio::spawn(server)))
+}
+
+/// Returns the configured number of workers, or half the cores: the other half is for programs on the same machine.
+fn worker_count(configured: usize) -> usize {
+    if configured > 0 {
+        return configured;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}

@@ -1,0 +1,70 @@
+//! Serves MCP to processes of this machine: on the attach socket, and on stdin and stdout.
+
+use std::sync::Arc;
+
+use actix::Arbiter;
+
+use countersign_attach::{Users, hello, socket};
+use countersign_auth::Authenticator;
+use countersign_domain::principal::{Identity, Principal};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_transports::{endpoint::McpEndpoint, lines};
+
+/// Serves the attach socket on its own thread. Each connection is a session of a local process.
+pub fn serve_socket(thread: &Arbiter, endpoint: Arc<McpEndpoint>, listener: socket::Listener, users: Users) {
+    thread.spawn(async move {
+        loop {
+            let stream = tokio::select! {
+                stream = listener.accept() => stream,
+                () = endpoint.shutdown.cancelled() => return,
+            };
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::error!(%error, "the attach socket failed; `countersign stdio` cannot connect any more");
+                    return;
+                }
+            };
+            let endpoint = Arc::clone(&endpoint);
+            let user = users.add_user();
+            actix::spawn(async move {
+                let (reader, mut writer) = stream.into_split();
+                let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
+                let admit = |hello: hello::Hello| {
+                    stdio_identity(&endpoint.server.long_requests.authenticator, hello.key.as_deref())
+                        .map_err(|e| e.to_string())
+                };
+                match hello::receive(&mut reader, &mut writer, admit).await {
+                    Ok(Some(identity)) => lines::serve(Arc::clone(&endpoint), identity, reader, writer).await,
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(%error, "the handshake of an attached process failed"),
+                }
+                drop(user);
+            });
+        }
+    });
+}
+
+/// Returns the identity of a process on stdio or the socket: the holder of its key, or in `auth.mode: local` the local
+/// agent, because only this user can open the socket. A key that may decide is refused: an agent with it could decide,
+/// and its proposals would count as the reviewer's own.
+pub fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Result<Identity, McpError> {
+    let identity = match key {
+        Some(key) => authenticator.identify_key(key, None)?,
+        None => authenticator.identify_local_process()?,
+    };
+    let Principal { name, role, .. } = &*identity.principal;
+    if !role.may_decide() {
+        return Ok(identity);
+    }
+    let without = match authenticator.identify_local_process() {
+        Ok(_) => ", or start it without COUNTERSIGN_KEY: here an agent needs no key",
+        Err(_) => "",
+    };
+    let message = format!(
+        "the key of {name} may decide on changes (role {}), and an agent must not hold such a key. Give the agent a key \
+         of its own, `export COUNTERSIGN_AGENT_KEY=$(countersign keys create --role agent --name NAME)`{without}",
+        role.as_str()
+    );
+    Err(McpError::new(ErrorKind::Forbidden, message))
+}
