@@ -426,7 +426,7 @@ fn page_lists_each_check_with_its_fault() {
     let rows: Vec<String> = checks()
         .map(|check| {
             let fault = faults.get(check.id).unwrap_or_else(|| panic!("{} has no fault in words", check.id));
-            format!("| `{}` | {} | {} | {} | {fault} |", check.id, check.level, check.revisions(), check.says)
+            format!("| `{}` | {} | {} | {} | {fault} |", check.id, check.level, check.revisions(), check.requirement)
         })
         .collect();
     let there: Vec<&str> = page.lines().filter(|line| line.starts_with("| `") && line.contains("/")).collect();

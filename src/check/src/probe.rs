@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
@@ -44,7 +44,7 @@ fn push_bounded(list: &mut Vec<String>, text: &str) {
 /// The information that the server gave when it was opened.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// The result of `handshake_revision` or `server/discover`.
+    /// The result of `initialize` or `server/discover`.
     pub opening: Value,
     pub tools: Vec<Value>,
     pub resources: Vec<Value>,
@@ -97,6 +97,21 @@ impl Probe {
 
     pub fn is_modern(&self) -> bool {
         &*self.revision == MODERN
+    }
+
+    /// Returns `true` if the server is a child process, which ends with its connection.
+    pub fn is_child(&self) -> bool {
+        matches!(self.target, Target::Command { .. })
+    }
+
+    /// Returns a method that every server of the revision answers with a result.
+    pub fn harmless_method(&self) -> &'static str {
+        if self.is_modern() { "server/discover" } else { "ping" }
+    }
+
+    /// Builds a request of the harmless method.
+    pub fn harmless_request(&self, id: impl Into<Value>) -> Value {
+        self.message(Some(&id.into()), self.harmless_method(), Value::Null)
     }
 
     pub fn limit(&self) -> Duration {
@@ -154,10 +169,16 @@ impl Probe {
             if !params.is_object() {
                 params = json!({});
             }
-            let own = params["_meta"].as_object().cloned().unwrap_or_default();
-            let mut meta = stateless_meta(&self.revision);
-            meta.extend(own);
-            params["_meta"] = Value::Object(meta);
+            // Metadata of the stateless revision (2026-07-28/basic/index#meta).
+            let mut meta = json!({
+                "io.modelcontextprotocol/protocolVersion": &*self.revision,
+                "io.modelcontextprotocol/clientInfo": client_info(),
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+            for (key, value) in params["_meta"].as_object().into_iter().flatten() {
+                meta[key] = value.clone();
+            }
+            params["_meta"] = meta;
         }
         let mut message = json!({ "jsonrpc": "2.0" });
         if let Some(id) = id {
@@ -169,16 +190,6 @@ impl Probe {
         }
         message
     }
-}
-
-/// Returns the metadata of a stateless request (2026-07-28/basic/index#meta).
-pub(crate) fn stateless_meta(revision: &str) -> Map<String, Value> {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": revision,
-        "io.modelcontextprotocol/clientInfo": client_info(),
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    meta.as_object().cloned().unwrap_or_default()
 }
 
 /// Returns `true` if the ids are equal, also after converting both to text. Only the checks of ids report a wrong type;
@@ -193,8 +204,14 @@ fn is_response(message: &Value) -> bool {
     message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
 }
 
-pub(crate) fn client_info() -> Value {
+fn client_info() -> Value {
     json!({ "name": "countersign-check", "version": env!("CARGO_PKG_VERSION") })
+}
+
+/// Builds an `initialize` request.
+pub(crate) fn initialize_request(id: &Value, version: &str) -> Value {
+    let params = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": client_info() });
+    json!({ "jsonrpc": "2.0", "id": id, "method": "initialize", "params": params })
 }
 
 /// Collects the messages for one request, up to the size limit of one message.
@@ -349,7 +366,7 @@ impl Conn {
         let text = message.to_string();
         if let Wire::Http(http) = &self.wire {
             self.probe.note_sent(&text);
-            let answer = http.request_within("POST", &http.headers_for(message), text.as_bytes(), limit).await?;
+            let answer = http.request("POST", &http.headers_for(message), text.as_bytes(), limit).await?;
             let messages = answer.messages();
             messages.iter().for_each(|text| self.probe.note_received(text));
             let mut all = MessageCollector::default();
@@ -384,9 +401,7 @@ impl Conn {
 
     /// Sends `initialize` and returns its result.
     pub async fn initialize(&mut self, version: &str) -> Result<Value, ProbeError> {
-        let params = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": client_info() });
-        let id = self.next_id();
-        let message = json!({ "jsonrpc": "2.0", "id": id, "method": "initialize", "params": params });
+        let message = initialize_request(&self.next_id(), version);
         let received = self.exchange(&message).await?;
         let response = received.json().unwrap_or_default();
         let Some(result) = response.get("result") else {
@@ -428,7 +443,7 @@ impl Conn {
 
     /// Fails if the server no longer answers requests with results.
     pub async fn ensure_alive(&mut self) -> Result<(), ProbeError> {
-        let method = if self.probe.is_modern() { "server/discover" } else { "ping" };
+        let method = self.probe.harmless_method();
         let response = self.ask(method, json!({})).await?;
         match response.get("result") {
             Some(_) => Ok(()),
@@ -441,8 +456,7 @@ impl Conn {
 
     /// Fails if the server no longer answers requests, be it with an error.
     pub async fn ensure_responsive(&mut self) -> Result<(), ProbeError> {
-        let method = if self.probe.is_modern() { "server/discover" } else { "ping" };
-        self.ask(method, json!({})).await.map(drop)
+        self.ask(self.probe.harmless_method(), json!({})).await.map(drop)
     }
 
     /// Sends an HTTP request with exactly these headers.
@@ -452,24 +466,29 @@ impl Conn {
         headers: &[(String, String)],
         body: &str,
     ) -> Result<HttpResponse, ProbeError> {
-        let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        self.probe.note_sent(&format!("{method}\n{}\n\n{body}", told.join("\n")));
-        let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
-        let answer = http.request(method, headers, body.as_bytes()).await?;
-        self.probe.note_received(&format!("HTTP {} {}", answer.status, answer.body));
-        Ok(answer)
+        self.request_within(method, headers, body, self.probe.limit()).await
     }
 
     /// Reads a stream opened by GET for the time limit. A server that sends nothing has no stream.
     pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<HttpResponse, ProbeError> {
-        let told: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        self.probe.note_sent(&format!("GET\n{}", told.join("\n")));
-        let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
-        let answer = match http.request_within("GET", headers, b"", limit).await {
+        match self.request_within("GET", headers, "", limit).await {
             // Some servers send the response head only with the first event.
-            Err(ProbeError::Timeout(_)) => http.request("GET", headers, b"").await?,
-            answer => answer?,
-        };
+            Err(ProbeError::Timeout(_)) => self.post("GET", headers, "").await,
+            answer => answer,
+        }
+    }
+
+    async fn request_within(
+        &mut self,
+        method: &str,
+        headers: &[(String, String)],
+        body: &str,
+        limit: Duration,
+    ) -> Result<HttpResponse, ProbeError> {
+        let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        self.probe.note_sent(&format!("{method}\n{}\n\n{body}", lines.join("\n")));
+        let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
+        let answer = http.request(method, headers, body.as_bytes(), limit).await?;
         self.probe.note_received(&format!("HTTP {} {}", answer.status, answer.body));
         Ok(answer)
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     LEGACY, MODERN, Options, Target,
-    catalog::{self, Check, Verdict},
+    catalog::{self, Check, NotPassed, Outcome},
     probe::{Facts, Probe, Transcript},
     report::{CheckResult, Report, Status, spec_page},
     wire::ProbeError,
@@ -93,8 +93,8 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     drop(running);
     for check in chosen.iter().skip(checks.len()) {
         let why = stopped.as_deref().unwrap_or_default();
-        let verdict = Verdict::Skipped(format!("the run was ended: {why}"));
-        let checked = check_result(&probe, check, verdict, Transcript::default(), Duration::ZERO);
+        let outcome = Err(NotPassed::Skipped(format!("the run was ended: {why}")));
+        let checked = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
         progress.check_finished(&checked);
         checks.push(checked);
     }
@@ -110,7 +110,7 @@ fn wrong_id_result(probe: &Probe, trouble: ProbeError) -> CheckResult {
         _ => Vec::new(),
     };
     let said = Transcript { received, ..Transcript::default() };
-    check_result(&probe.with_revision(LEGACY[0]), check, Verdict::Fails(why), said, Duration::ZERO)
+    check_result(&probe.with_revision(LEGACY[0]), check, Err(NotPassed::Failed(why)), said, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -120,20 +120,19 @@ fn milliseconds(time: Duration) -> u64 {
 async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
     let began = Instant::now();
     let limit = probe.limit() * TIMEOUT_FACTOR + Duration::from_secs(5);
-    let verdict = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
-        Ok(Ok(verdict)) => verdict,
-        Ok(Err(trouble)) => Verdict::Fails(trouble.to_string()),
-        Err(_) => Verdict::Fails(format!("it was not over within {limit:?}")),
+    let outcome = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(NotPassed::Failed(format!("it was not over within {limit:?}"))),
     };
-    check_result(&probe, check, verdict, probe.take_transcript(), began.elapsed())
+    check_result(&probe, check, outcome, probe.take_transcript(), began.elapsed())
 }
 
 /// Creates the result of a check, with secrets masked.
-fn check_result(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript, time: Duration) -> CheckResult {
-    let (status, why) = match verdict {
-        Verdict::Holds => (Status::Passed, String::new()),
-        Verdict::Fails(why) => (Status::Failed, why),
-        Verdict::Skipped(why) => (Status::Skipped, why),
+fn check_result(probe: &Probe, check: &Check, outcome: Outcome, said: Transcript, time: Duration) -> CheckResult {
+    let (status, why) = match outcome {
+        Ok(()) => (Status::Passed, String::new()),
+        Err(NotPassed::Failed(why)) => (Status::Failed, why),
+        Err(NotPassed::Skipped(why)) => (Status::Skipped, why),
     };
     let told = if status == Status::Passed { Transcript::default() } else { said };
     CheckResult {
@@ -141,7 +140,7 @@ fn check_result(probe: &Probe, check: &Check, verdict: Verdict, said: Transcript
         group: check.group.as_str(),
         level: check.level,
         status,
-        says: check.says,
+        says: check.requirement,
         spec: spec_page(check, &probe.revision),
         why: probe.redactor.redact(&why).into_owned(),
         sent: told.sent,

@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, compact_json, error_code};
+use super::{
+    Check, Group, Outcome, compact_json, ensure, ensure_none, ensure_response, error_code, fail, offered_lists,
+};
 use crate::{
-    LEGACY, Target,
-    probe::{Probe, QUIET_PERIOD},
+    LEGACY,
+    probe::{Probe, QUIET_PERIOD, initialize_request},
     wire::ProbeError,
 };
 
@@ -13,117 +15,53 @@ const INITIALIZATION: (&str, &str) = ("basic/lifecycle#initialization", "basic/l
 const NEGOTIATION: (&str, &str) = ("basic/lifecycle#version-negotiation", "basic/lifecycle");
 
 pub(super) const CHECKS: &[Check] = &[
-    check!(
-        "handshake/version-format",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        ("basic/lifecycle#version-negotiation", "basic/lifecycle"),
-        "The version in the answer to `initialize` is a date, `YYYY-MM-DD`.",
-        "Name a revision of the specification.",
-        version_format
-    ),
-    check!(
-        "handshake/known-version",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        NEGOTIATION,
-        "A version that the server supports comes back as it was asked for.",
-        "Answer with the client's version where you support it.",
-        known_version
-    ),
-    check!(
-        "handshake/unknown-version",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        NEGOTIATION,
-        "A version that nobody knows is answered with one that the server supports, or with an error.",
-        "Never repeat a version that you do not support.",
-        unknown_version
-    ),
-    check!(
-        "handshake/server-info",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        INITIALIZATION,
-        "`serverInfo` has a name and a version.",
-        "Say who you are in the answer to `initialize`.",
-        server_info
-    ),
-    check!(
-        "handshake/capabilities",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        INITIALIZATION,
-        "`capabilities` is an object, and each capability in it is one.",
-        "Answer with an object of objects, an empty one for none.",
-        capabilities
-    ),
-    check!(
-        "handshake/capabilities-answer",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        ("basic/lifecycle#capability-negotiation", "basic/lifecycle"),
-        "What is declared answers.",
-        "Declare only what is there.",
-        capabilities_answer
-    ),
-    check!(
-        "handshake/ping",
-        Handshake,
-        Must,
-        Legacy,
-        All,
-        ("basic/utilities/ping", "basic/utilities/ping"),
-        "A ping is answered with an empty result.",
-        "Answer `ping` with `{}`.",
-        ping
-    ),
-    check!(
-        "handshake/initialize-without-params",
-        Handshake,
-        Should,
-        Legacy,
-        All,
-        INITIALIZATION,
-        "`initialize` without its parameters is answered with an error.",
-        "Check the parameters of `initialize`; -32602 is the code.",
-        initialize_without_params
-    ),
-    check!(
-        "handshake/early-request",
-        Handshake,
-        Should,
-        Legacy,
-        All,
-        INITIALIZATION,
-        "A request before `initialize` is answered, with an error or not, and the handshake goes on after it.",
-        "Answer with an error until the handshake is over, and stay on the connection.",
-        early_request
-    ),
-    check!(
-        "handshake/early-server-request",
-        Handshake,
-        Should,
-        Legacy,
-        All,
-        INITIALIZATION,
-        "Before `notifications/initialized` the server asks nothing but pings.",
-        "Wait for `notifications/initialized` with requests of your own.",
-        early_server_request
-    ),
+    Check::new("handshake/version-format", Group::Handshake, |probe| Box::pin(version_format(probe)))
+        .must("The version in the answer to `initialize` is a date, `YYYY-MM-DD`.")
+        .advice("Name a revision of the specification.")
+        .spec(("basic/lifecycle#version-negotiation", "basic/lifecycle")),
+    Check::new("handshake/known-version", Group::Handshake, |probe| Box::pin(known_version(probe)))
+        .must("A version that the server supports comes back as it was asked for.")
+        .advice("Answer with the client's version where you support it.")
+        .spec(NEGOTIATION),
+    Check::new("handshake/unknown-version", Group::Handshake, |probe| Box::pin(unknown_version(probe)))
+        .must("A version that nobody knows is answered with one that the server supports, or with an error.")
+        .advice("Never repeat a version that you do not support.")
+        .spec(NEGOTIATION),
+    Check::new("handshake/server-info", Group::Handshake, |probe| Box::pin(server_info(probe)))
+        .must("`serverInfo` has a name and a version.")
+        .advice("Say who you are in the answer to `initialize`.")
+        .spec(INITIALIZATION),
+    Check::new("handshake/capabilities", Group::Handshake, |probe| Box::pin(capabilities(probe)))
+        .must("`capabilities` is an object, and each capability in it is one.")
+        .advice("Answer with an object of objects, an empty one for none.")
+        .spec(INITIALIZATION),
+    Check::new("handshake/capabilities-answer", Group::Handshake, |probe| Box::pin(capabilities_answer(probe)))
+        .must("What is declared answers.")
+        .advice("Declare only what is there.")
+        .spec(("basic/lifecycle#capability-negotiation", "basic/lifecycle")),
+    Check::new("handshake/ping", Group::Handshake, |probe| Box::pin(ping(probe)))
+        .must("A ping is answered with an empty result.")
+        .advice("Answer `ping` with `{}`.")
+        .spec(("basic/utilities/ping", "basic/utilities/ping")),
+    Check::new("handshake/initialize-without-params", Group::Handshake, |probe| {
+        Box::pin(initialize_without_params(probe))
+    })
+    .should("`initialize` without its parameters is answered with an error.")
+    .advice("Check the parameters of `initialize`; -32602 is the code.")
+    .spec(INITIALIZATION),
+    Check::new("handshake/early-request", Group::Handshake, |probe| Box::pin(early_request(probe)))
+        .should("A request before `initialize` is answered, with an error or not, and the handshake goes on after it.")
+        .advice("Answer with an error until the handshake is over, and stay on the connection.")
+        .spec(INITIALIZATION),
+    Check::new("handshake/early-server-request", Group::Handshake, |probe| Box::pin(early_server_request(probe)))
+        .should("Before `notifications/initialized` the server asks nothing but pings.")
+        .advice("Wait for `notifications/initialized` with requests of your own.")
+        .spec(INITIALIZATION),
 ];
+
+fn ensure_opening(holds: bool, value: &Value) -> Outcome {
+    ensure(holds, || format!("it says {}", compact_json(value)))
+}
 
 async fn version_format(probe: Probe) -> Outcome {
     let version = &probe.facts.opening["protocolVersion"];
@@ -132,75 +70,61 @@ async fn version_format(probe: Probe) -> Outcome {
         parts.iter().map(|part| part.len()).eq([4, 2, 2])
             && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
     });
-    Ok(Verdict::holds_if(is_date, || format!("it says {}", compact_json(version))))
+    ensure_opening(is_date, version)
 }
 
 async fn known_version(probe: Probe) -> Outcome {
     let result = probe.connect().await?.initialize(&probe.revision).await?;
-    let said = &result["protocolVersion"];
-    Ok(Verdict::holds_if(said.as_str() == Some(&*probe.revision), || {
-        format!("it was asked for {} and says {}", probe.revision, compact_json(said))
-    }))
+    let version = &result["protocolVersion"];
+    ensure(version.as_str() == Some(&*probe.revision), || {
+        format!("it was asked for {} and says {}", probe.revision, compact_json(version))
+    })
 }
 
 async fn unknown_version(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
-    let params =
-        json!({ "protocolVersion": "1999-12-31", "capabilities": {}, "clientInfo": crate::probe::client_info() });
-    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
-    let response = conn.exchange(&message).await?.json().unwrap_or_default();
-    let said = response["result"]["protocolVersion"].as_str();
-    let holds = match said {
+    let response = conn.exchange(&initialize_request(&1.into(), "1999-12-31")).await?.json().unwrap_or_default();
+    let holds = match response["result"]["protocolVersion"].as_str() {
         Some(version) => LEGACY.contains(&version) || version != "1999-12-31" && version.len() == 10,
         None => response.get("error").is_some(),
     };
-    Ok(Verdict::holds_if(holds, || format!("it answers {}", compact_json(&response))))
+    ensure_response(holds, &response)
 }
 
 async fn server_info(probe: Probe) -> Outcome {
     let info = &probe.facts.opening["serverInfo"];
-    let said = |name: &str| info[name].is_string();
-    Ok(Verdict::holds_if(said("name") && said("version"), || format!("it says {}", compact_json(info))))
+    ensure_opening(info["name"].is_string() && info["version"].is_string(), info)
 }
 
 async fn capabilities(probe: Probe) -> Outcome {
     let all = &probe.facts.opening["capabilities"];
-    let holds = all.as_object().is_some_and(|all| all.values().all(Value::is_object));
-    Ok(Verdict::holds_if(holds, || format!("it says {}", compact_json(all))))
+    ensure_opening(all.as_object().is_some_and(|all| all.values().all(Value::is_object)), all)
 }
 
 async fn capabilities_answer(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    for (capability, method) in [
-        ("tools", "tools/list"),
-        ("resources", "resources/list"),
-        ("resources", "resources/templates/list"),
-        ("prompts", "prompts/list"),
-    ] {
-        if probe.facts.offers(capability) {
-            let response = conn.ask(method, json!({})).await?;
-            // Not all servers with resources have templates.
-            let missing = method == "resources/templates/list" && error_code(&response) == Some(-32601);
-            if response.get("result").is_none() && !missing {
-                return Ok(Verdict::Fails(format!("{method} is answered with {}", compact_json(&response))));
-            }
+    let templates = probe.facts.offers("resources").then_some("resources/templates/list");
+    for method in offered_lists(&probe).chain(templates) {
+        let response = conn.ask(method, json!({})).await?;
+        // Not all servers with resources have templates.
+        let missing = templates == Some(method) && error_code(&response) == Some(-32601);
+        if response.get("result").is_none() && !missing {
+            return fail(format!("{method} is answered with {}", compact_json(&response)));
         }
     }
-    Ok(Verdict::Holds)
+    Ok(())
 }
 
 async fn ping(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("ping", Value::Null).await?;
-    let empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
-    Ok(Verdict::holds_if(empty, || format!("it answers {}", compact_json(&response))))
+    let is_empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
+    ensure_response(is_empty, &response)
 }
 
 async fn initialize_without_params(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize" });
     let received = probe.connect().await?.exchange(&message).await?;
-    let response = received.json().unwrap_or_default();
-    let refused = response.get("error").is_some() || received.status.is_some_and(|status| status >= 400);
-    Ok(Verdict::holds_if(refused, || format!("it answers {}", compact_json(&response))))
+    ensure_response(received.is_refusal(), &received.json().unwrap_or_default())
 }
 
 async fn early_request(probe: Probe) -> Outcome {
@@ -208,26 +132,26 @@ async fn early_request(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     match conn.exchange(&message).await {
         // A server that closes the connection has refused the request.
-        Err(ProbeError::Closed) if !matches!(probe.target, Target::Command { .. }) => conn = probe.connect().await?,
+        Err(ProbeError::Closed) if !probe.is_child() => conn = probe.connect().await?,
         received => drop(received?),
     }
     conn.initialize(&probe.revision).await?;
-    Ok(Verdict::Holds)
+    Ok(())
 }
 
 async fn early_server_request(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
-    let params = json!({ "protocolVersion": &*probe.revision, "capabilities": { "roots": {} }, "clientInfo": crate::probe::client_info() });
-    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
-    let asks = |message: &Value| {
+    let mut message = initialize_request(&1.into(), &probe.revision);
+    message["params"]["capabilities"] = json!({ "roots": {} });
+    let is_request = |message: &Value| {
         message.get("id").is_some() && message["method"].as_str().is_some_and(|method| method != "ping")
     };
-    let mut asked = conn.gather(&message, probe.limit()).await?.into_iter().find(asks);
+    let mut request = conn.gather(&message, probe.limit()).await?.into_iter().find(is_request);
     // One message at a time, because only requests matter.
-    while asked.is_none()
+    while request.is_none()
         && let Some(received) = conn.receive(QUIET_PERIOD).await?
     {
-        asked = received.json().filter(asks);
+        request = received.json().filter(is_request);
     }
-    Ok(asked.map_or(Verdict::Holds, |asked| Verdict::Fails(format!("it asks {}", compact_json(&asked)))))
+    ensure_none(request, |request| format!("it asks {}", compact_json(&request)))
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Outcome, Verdict, check, compact_json, error_code};
+use super::{Check, Era, Group, Outcome, compact_json, ensure, ensure_none, error_code, require, skip};
 use crate::{
     probe::{Conn, Probe},
-    wire::{HttpResponse, ProbeError, parse},
+    wire::{HttpResponse, parse},
 };
 
 const LEGACY_HTTP: &str = "basic/transports#streamable-http";
@@ -16,245 +16,148 @@ const PAGE: (&str, &str) = (LEGACY_HTTP, MODERN_HTTP);
 const SESSIONS: (&str, &str) = ("basic/transports#session-management", MODERN_HTTP);
 
 pub(super) const CHECKS: &[Check] = &[
-    check!(
-        "http/content-type",
-        Http,
-        Must,
-        Since("2025-03-26"),
-        Http,
-        PAGE,
-        "A request is answered as `application/json` or `text/event-stream`.",
-        "Say with `Content-Type` which of both it is.",
-        content_type
-    ),
-    check!(
-        "http/notification-accepted",
-        Http,
-        Must,
-        Since("2025-03-26"),
-        Http,
-        PAGE,
-        "A notification is answered with 202 and no body, or refused with the status of an error.",
-        "Answer what needs no answer with 202.",
-        accepted
-    ),
-    check!(
-        "http/origin",
-        Http,
-        Must,
-        Since("2025-03-26"),
-        Http,
-        ("basic/transports#security-warning", MODERN_HTTP),
-        "A request from a web page of another origin is refused, since 2025-11-25 with 403.",
-        "Compare `Origin` with those that you allow, and answer others with 403.",
-        origin
-    ),
-    check!(
-        "http/get",
-        Http,
-        Must,
-        LegacySince("2025-03-26"),
-        Http,
-        PAGE,
-        "GET opens a stream, or is answered with 405.",
-        "Answer GET with 405 where you have no stream for it.",
-        get
-    ),
-    check!(
-        "http/session-id",
-        Http,
-        Must,
-        LegacySince("2025-03-26"),
-        Http,
-        SESSIONS,
-        "A session's id has visible ASCII characters only.",
-        "Make ids of letters and digits.",
-        session_id
-    ),
-    check!(
-        "http/session-required",
-        Http,
-        Should,
-        LegacySince("2025-03-26"),
-        Http,
-        SESSIONS,
-        "A request without the session's id is served, where none is needed, or answered with 400.",
-        "Answer requests other than `initialize` that name no session with 400, if you need one.",
-        session_required
-    ),
-    check!(
-        "http/session-unknown",
-        Http,
-        Should,
-        LegacySince("2025-03-26"),
-        Http,
-        SESSIONS,
-        "A request with an id that is no session's is answered with 404.",
-        "Answer unknown ids with 404, so that clients begin anew.",
-        session_unknown
-    ),
-    check!(
-        "http/session-ended",
-        Http,
-        Must,
-        LegacySince("2025-03-26"),
-        Http,
-        SESSIONS,
-        "DELETE ends a session, whose id is answered with 404 from then on, or is answered with 405.",
-        "Forget a session that was ended.",
-        session_ended
-    ),
-    check!(
-        "http/version-header",
-        Http,
-        Must,
-        LegacySince("2025-06-18"),
-        Http,
-        ("basic/transports#protocol-version-header", MODERN_HTTP),
-        "A request with a version in its header that is not supported is answered with 400.",
-        "Check `MCP-Protocol-Version`.",
-        version_header
-    ),
-    check!(
-        "http/header-mismatch",
-        Http,
-        Must,
-        Modern,
-        Http,
-        (LEGACY_HTTP, "basic/transports/streamable-http#server-validation"),
-        "Headers that say another thing than the body are answered with 400 and -32020.",
-        "Compare `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` with the body.",
-        header_mismatch
-    ),
-    check!(
-        "http/version-mismatch",
-        Http,
-        Must,
-        Modern,
-        Http,
-        (LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"),
-        "A version in the header that is not the one in the body is answered with 400.",
-        "Compare `MCP-Protocol-Version` with the protocol version in `_meta`.",
-        version_mismatch
-    ),
-    check!(
-        "http/name-mismatch",
-        Http,
-        Must,
-        Modern,
-        Http,
-        (LEGACY_HTTP, "basic/transports/streamable-http#server-validation"),
-        "A tool's name in the header that is not the one in the body is answered with 400 and -32020.",
-        "Compare `Mcp-Name` with `params.name`, or with `params.uri` for resources.",
-        name_mismatch
-    ),
-    check!(
-        "http/header-missing",
-        Http,
-        Must,
-        Modern,
-        Http,
-        (LEGACY_HTTP, "basic/transports/streamable-http#server-validation"),
-        "A request without `Mcp-Method` is answered with 400.",
-        "Refuse requests whose headers are not complete.",
-        header_missing
-    ),
-    check!(
-        "http/no-session",
-        Http,
-        Should,
-        Modern,
-        Http,
-        (LEGACY_HTTP, MODERN_HTTP),
-        "No session is begun.",
-        "Do not answer with `Mcp-Session-Id`: the revision has no sessions.",
-        no_session
-    ),
-    check!(
-        "http/method-status",
-        Http,
-        Must,
-        Modern,
-        Http,
-        (LEGACY_HTTP, MODERN_HTTP),
-        "A method that does not exist is answered with 404.",
-        "Send -32601 with the status 404.",
-        method_status
-    ),
-    check!(
-        "http/version-status",
-        Http,
-        Must,
-        Modern,
-        Http,
-        (LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"),
-        "A version that the server does not have is answered with 400.",
-        "Send -32022 with the status 400.",
-        version_status
-    ),
-    check!(
-        "http/event-ids",
-        Http,
-        Must,
-        LegacySince("2025-03-26"),
-        Http,
-        ("basic/transports#resumability-and-redelivery", MODERN_HTTP),
-        "Where events have ids, each id is there once in the session.",
-        "Number events over all streams of the session, or write the stream into the id.",
-        event_ids
-    ),
-    check!(
-        "http/resumed-stream",
-        Http,
-        Must,
-        LegacySince("2025-03-26"),
-        Http,
-        ("basic/transports#resumability-and-redelivery", MODERN_HTTP),
-        "A stream that is resumed has no message of another stream.",
-        "Replay what came after `Last-Event-ID` on the stream with that event, and nothing else.",
-        resumed
-    ),
-    check!(
-        "http/parse-status",
-        Http,
-        Should,
-        Since("2025-03-26"),
-        Http,
-        PAGE,
-        "What is no JSON is answered with 400.",
-        "Answer bodies that cannot be read with 400.",
-        parse_status
-    ),
+    Check::new("http/content-type", Group::Http, |probe| Box::pin(content_type(probe)))
+        .must("A request is answered as `application/json` or `text/event-stream`.")
+        .advice("Say with `Content-Type` which of both it is.")
+        .spec(PAGE)
+        .era(Era::Since("2025-03-26")),
+    Check::new("http/notification-accepted", Group::Http, |probe| Box::pin(accepted(probe)))
+        .must("A notification is answered with 202 and no body, or refused with the status of an error.")
+        .advice("Answer what needs no answer with 202.")
+        .spec(PAGE)
+        .era(Era::Since("2025-03-26")),
+    Check::new("http/origin", Group::Http, |probe| Box::pin(origin(probe)))
+        .must("A request from a web page of another origin is refused, since 2025-11-25 with 403.")
+        .advice("Compare `Origin` with those that you allow, and answer others with 403.")
+        .spec(("basic/transports#security-warning", MODERN_HTTP))
+        .era(Era::Since("2025-03-26")),
+    Check::new("http/get", Group::Http, |probe| Box::pin(get(probe)))
+        .must("GET opens a stream, or is answered with 405.")
+        .advice("Answer GET with 405 where you have no stream for it.")
+        .spec(PAGE)
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/session-id", Group::Http, |probe| Box::pin(session_id(probe)))
+        .must("A session's id has visible ASCII characters only.")
+        .advice("Make ids of letters and digits.")
+        .spec(SESSIONS)
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/session-required", Group::Http, |probe| Box::pin(session_required(probe)))
+        .should("A request without the session's id is served, where none is needed, or answered with 400.")
+        .advice("Answer requests other than `initialize` that name no session with 400, if you need one.")
+        .spec(SESSIONS)
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/session-unknown", Group::Http, |probe| Box::pin(session_unknown(probe)))
+        .should("A request with an id that is no session's is answered with 404.")
+        .advice("Answer unknown ids with 404, so that clients begin anew.")
+        .spec(SESSIONS)
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/session-ended", Group::Http, |probe| Box::pin(session_ended(probe)))
+        .must("DELETE ends a session, whose id is answered with 404 from then on, or is answered with 405.")
+        .advice("Forget a session that was ended.")
+        .spec(SESSIONS)
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/version-header", Group::Http, |probe| Box::pin(version_header(probe)))
+        .must("A request with a version in its header that is not supported is answered with 400.")
+        .advice("Check `MCP-Protocol-Version`.")
+        .spec(("basic/transports#protocol-version-header", MODERN_HTTP))
+        .era(Era::LegacySince("2025-06-18")),
+    Check::new("http/header-mismatch", Group::Http, |probe| Box::pin(header_mismatch(probe)))
+        .must("Headers that say another thing than the body are answered with 400 and -32020.")
+        .advice("Compare `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` with the body.")
+        .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
+        .era(Era::Modern),
+    Check::new("http/version-mismatch", Group::Http, |probe| Box::pin(version_mismatch(probe)))
+        .must("A version in the header that is not the one in the body is answered with 400.")
+        .advice("Compare `MCP-Protocol-Version` with the protocol version in `_meta`.")
+        .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
+        .era(Era::Modern),
+    Check::new("http/name-mismatch", Group::Http, |probe| Box::pin(name_mismatch(probe)))
+        .must("A tool's name in the header that is not the one in the body is answered with 400 and -32020.")
+        .advice("Compare `Mcp-Name` with `params.name`, or with `params.uri` for resources.")
+        .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
+        .era(Era::Modern),
+    Check::new("http/header-missing", Group::Http, |probe| Box::pin(header_missing(probe)))
+        .must("A request without `Mcp-Method` is answered with 400.")
+        .advice("Refuse requests whose headers are not complete.")
+        .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
+        .era(Era::Modern),
+    Check::new("http/no-session", Group::Http, |probe| Box::pin(no_session(probe)))
+        .should("No session is begun.")
+        .advice("Do not answer with `Mcp-Session-Id`: the revision has no sessions.")
+        .spec((LEGACY_HTTP, MODERN_HTTP))
+        .era(Era::Modern),
+    Check::new("http/method-status", Group::Http, |probe| Box::pin(method_status(probe)))
+        .must("A method that does not exist is answered with 404.")
+        .advice("Send -32601 with the status 404.")
+        .spec((LEGACY_HTTP, MODERN_HTTP))
+        .era(Era::Modern),
+    Check::new("http/version-status", Group::Http, |probe| Box::pin(version_status(probe)))
+        .must("A version that the server does not have is answered with 400.")
+        .advice("Send -32022 with the status 400.")
+        .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
+        .era(Era::Modern),
+    Check::new("http/event-ids", Group::Http, |probe| Box::pin(event_ids(probe)))
+        .must("Where events have ids, each id is there once in the session.")
+        .advice("Number events over all streams of the session, or write the stream into the id.")
+        .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/resumed-stream", Group::Http, |probe| Box::pin(resumed(probe)))
+        .must("A stream that is resumed has no message of another stream.")
+        .advice("Replay what came after `Last-Event-ID` on the stream with that event, and nothing else.")
+        .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
+        .era(Era::LegacySince("2025-03-26")),
+    Check::new("http/parse-status", Group::Http, |probe| Box::pin(parse_status(probe)))
+        .should("What is no JSON is answered with 400.")
+        .advice("Answer bodies that cannot be read with 400.")
+        .spec(PAGE)
+        .era(Era::Since("2025-03-26")),
 ];
 
 /// Sends a message with its usual headers, changed by `other`; a value of `None` removes a header.
-async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Result<HttpResponse, ProbeError> {
-    let mut headers = conn.http().map(|http| http.headers_for(message)).unwrap_or_default();
+async fn post(conn: &mut Conn, message: &Value, other: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
+    let mut headers = headers_for(conn, message);
     for (name, value) in other {
         headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         headers.extend(value.map(|value| ((*name).to_owned(), value.to_owned())));
     }
-    conn.post("POST", &headers, &message.to_string()).await
+    Ok(conn.post("POST", &headers, &message.to_string()).await?)
 }
 
-fn harmless_request(probe: &Probe) -> Value {
-    let method = if probe.is_modern() { "server/discover" } else { "ping" };
-    probe.message(Some(&5.into()), method, Value::Null)
+/// Sends a harmless request on a new connection, with its headers changed as by [`post`].
+async fn post_harmless(probe: &Probe, other: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
+    post(&mut probe.open().await?, &probe.harmless_request(5), other).await
 }
 
-fn describe(answer: &HttpResponse) -> String {
-    format!("it answers HTTP {} {}", answer.status, compact_json(&json!(answer.body)))
+fn headers_for(conn: &mut Conn, message: &Value) -> Vec<(String, String)> {
+    conn.http().map(|http| http.headers_for(message)).unwrap_or_default()
 }
 
-fn last_message(answer: &HttpResponse) -> Value {
-    answer.messages().last().and_then(|text| parse(text)).unwrap_or_default()
+/// Returns the headers of a GET request that opens a stream.
+fn stream_headers(conn: &mut Conn) -> Vec<(String, String)> {
+    let mut headers = headers_for(conn, &Value::Null);
+    headers.retain(|(name, _)| !matches!(name.as_str(), "Accept" | "Content-Type"));
+    headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
+    headers
+}
+
+/// Fails and quotes the answer unless the condition holds.
+fn ensure_answer(holds: bool, answer: &HttpResponse) -> Outcome {
+    ensure(holds, || format!("it answers HTTP {} {}", answer.status, compact_json(&json!(answer.body))))
+}
+
+fn ensure_status(answer: &HttpResponse, status: u16) -> Outcome {
+    ensure_answer(answer.status == status, answer)
+}
+
+fn ensure_header_mismatch(answer: &HttpResponse) -> Outcome {
+    ensure_answer(answer.status == 400 && error_code(&answer.last_message()) == Some(-32020), answer)
 }
 
 async fn content_type(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless_request(&probe), &[]).await?;
+    let answer = post_harmless(&probe, &[]).await?;
     let kind = answer.header("content-type").unwrap_or_default().to_ascii_lowercase();
-    let fits = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
-    Ok(Verdict::holds_if(fits, || format!("it answers as {kind:?}")))
+    let is_known = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
+    ensure(is_known, || format!("it answers as {kind:?}"))
 }
 
 async fn accepted(probe: Probe) -> Outcome {
@@ -263,16 +166,15 @@ async fn accepted(probe: Probe) -> Outcome {
     let message = probe.message(None, "notifications/cancelled", params);
     let answer = post(&mut probe.open().await?, &message, &[]).await?;
     let accepted = answer.status == 202 && answer.body.is_empty();
-    Ok(Verdict::holds_if(accepted || (400..500).contains(&answer.status), || describe(&answer)))
+    ensure_answer(accepted || (400..500).contains(&answer.status), &answer)
 }
 
 async fn origin(probe: Probe) -> Outcome {
-    let answer =
-        post(&mut probe.open().await?, &harmless_request(&probe), &[("Origin", Some("https://evil.example"))]).await?;
+    let answer = post_harmless(&probe, &[("Origin", Some("https://evil.example"))]).await?;
     // The status was specified later than the refusal itself.
     let refused =
         if &*probe.revision < "2025-11-25" { (400..500).contains(&answer.status) } else { answer.status == 403 };
-    Ok(Verdict::holds_if(refused, || describe(&answer)))
+    ensure_answer(refused, &answer)
 }
 
 /// How long a stream without events is read.
@@ -280,114 +182,79 @@ const QUIET_STREAM_LIMIT: Duration = Duration::from_millis(700);
 
 async fn get(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let mut headers = conn.http().map(|http| http.headers_for(&Value::Null)).unwrap_or_default();
-    headers.retain(|(name, _)| !matches!(name.as_str(), "Accept" | "Content-Type"));
-    headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
+    let headers = stream_headers(&mut conn);
     let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
     let streams = answer.status == 200 && answer.is_stream();
-    Ok(Verdict::holds_if(streams || answer.status == 405, || describe(&answer)))
+    ensure_answer(streams || answer.status == 405, &answer)
 }
 
-/// Opens a connection with a session, if the server has sessions.
-async fn open_session(probe: &Probe) -> Result<Result<(Conn, String), Verdict>, ProbeError> {
+/// Opens a connection with a session, and skips the check if the server has no sessions.
+async fn open_session(probe: &Probe) -> Outcome<(Conn, String)> {
     let mut conn = probe.open().await?;
-    Ok(match conn.http().and_then(|http| http.session.clone()) {
+    match conn.http().and_then(|http| http.session.clone()) {
         Some(session) => Ok((conn, session)),
-        None => Err(Verdict::Skipped("it has no sessions".to_owned())),
-    })
+        None => skip("it has no sessions"),
+    }
 }
 
 async fn session_id(probe: Probe) -> Outcome {
-    match open_session(&probe).await? {
-        Err(verdict) => Ok(verdict),
-        Ok((_, id)) => {
-            Ok(Verdict::holds_if(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}")))
-        }
-    }
+    let (_, id) = open_session(&probe).await?;
+    ensure(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}"))
 }
 
 async fn session_required(probe: Probe) -> Outcome {
-    match open_session(&probe).await? {
-        Err(verdict) => Ok(verdict),
-        Ok((mut conn, _)) => {
-            let answer = post(&mut conn, &harmless_request(&probe), &[("Mcp-Session-Id", None)]).await?;
-            Ok(Verdict::holds_if(answer.status == 400 || answer.status < 300, || describe(&answer)))
-        }
-    }
+    let (mut conn, _) = open_session(&probe).await?;
+    let answer = post(&mut conn, &probe.harmless_request(5), &[("Mcp-Session-Id", None)]).await?;
+    ensure_answer(answer.status == 400 || answer.status < 300, &answer)
 }
 
 async fn session_unknown(probe: Probe) -> Outcome {
-    match open_session(&probe).await? {
-        Err(verdict) => Ok(verdict),
-        Ok((mut conn, _)) => {
-            let answer =
-                post(&mut conn, &harmless_request(&probe), &[("Mcp-Session-Id", Some("check-no-such-session"))])
-                    .await?;
-            Ok(Verdict::holds_if(answer.status == 404, || describe(&answer)))
-        }
-    }
+    let (mut conn, _) = open_session(&probe).await?;
+    let other = [("Mcp-Session-Id", Some("check-no-such-session"))];
+    ensure_status(&post(&mut conn, &probe.harmless_request(5), &other).await?, 404)
 }
 
 async fn session_ended(probe: Probe) -> Outcome {
-    match open_session(&probe).await? {
-        Err(verdict) => Ok(verdict),
-        Ok((mut conn, _)) => {
-            let headers = conn.http().map(|http| http.headers_for(&Value::Null)).unwrap_or_default();
-            let answer = conn.post("DELETE", &headers, "").await?;
-            if answer.status == 405 {
-                return Ok(Verdict::Holds);
-            }
-            if answer.status >= 300 {
-                return Ok(Verdict::Fails(describe(&answer)));
-            }
-            let after = post(&mut conn, &harmless_request(&probe), &[]).await?;
-            Ok(Verdict::holds_if(after.status == 404, || describe(&after)))
-        }
+    let (mut conn, _) = open_session(&probe).await?;
+    let headers = headers_for(&mut conn, &Value::Null);
+    let answer = conn.post("DELETE", &headers, "").await?;
+    if answer.status == 405 {
+        return Ok(());
     }
+    ensure_answer(answer.status < 300, &answer)?;
+    ensure_status(&post(&mut conn, &probe.harmless_request(5), &[]).await?, 404)
 }
 
 async fn version_header(probe: Probe) -> Outcome {
-    let answer =
-        post(&mut probe.open().await?, &harmless_request(&probe), &[("MCP-Protocol-Version", Some("1999-12-31"))])
-            .await?;
-    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
+    ensure_status(&post_harmless(&probe, &[("MCP-Protocol-Version", Some("1999-12-31"))]).await?, 400)
 }
 
 async fn header_mismatch(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
-    let answer = post(&mut conn, &harmless_request(&probe), &[("Mcp-Method", Some("tools/list"))]).await?;
-    let holds = answer.status == 400 && error_code(&last_message(&answer)) == Some(-32020);
-    Ok(Verdict::holds_if(holds, || describe(&answer)))
+    ensure_header_mismatch(&post_harmless(&probe, &[("Mcp-Method", Some("tools/list"))]).await?)
 }
 
 async fn version_mismatch(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
-    let answer = post(&mut conn, &harmless_request(&probe), &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
     // The server chooses which of the two versions it checks first, and so the code.
-    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
+    ensure_status(&post_harmless(&probe, &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?, 400)
 }
 
 async fn name_mismatch(probe: Probe) -> Outcome {
-    if !probe.facts.offers("tools") {
-        return Ok(Verdict::Skipped("it offers no tools".to_owned()));
-    }
+    require(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let message = probe.message(Some(&5.into()), "tools/call", params);
-    let answer = post(&mut probe.open().await?, &message, &[("Mcp-Name", Some("check_another_tool"))]).await?;
-    let holds = answer.status == 400 && error_code(&last_message(&answer)) == Some(-32020);
-    Ok(Verdict::holds_if(holds, || describe(&answer)))
+    let other = [("Mcp-Name", Some("check_another_tool"))];
+    ensure_header_mismatch(&post(&mut probe.open().await?, &message, &other).await?)
 }
 
 async fn version_status(probe: Probe) -> Outcome {
-    let mut message = harmless_request(&probe);
+    let mut message = probe.harmless_request(5);
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
-    let mut conn = probe.open().await?;
-    let answer = post(&mut conn, &message, &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
+    let other = [("MCP-Protocol-Version", Some("2099-01-01"))];
+    ensure_status(&post(&mut probe.open().await?, &message, &other).await?, 400)
 }
 
 /// Sends two requests in one session, and returns each id with its response.
-async fn ping_streams(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, HttpResponse)>, ProbeError> {
+async fn ping_streams(conn: &mut Conn, probe: &Probe) -> Outcome<Vec<(Value, HttpResponse)>> {
     let mut all = Vec::new();
     for id in ["check-stream-a", "check-stream-b"] {
         let message = probe.message(Some(&id.into()), "ping", Value::Null);
@@ -401,52 +268,45 @@ async fn event_ids(probe: Probe) -> Outcome {
     let ids: Vec<&String> =
         all.iter().flat_map(|(_, answer)| &answer.events).filter_map(|event| event.id.as_ref()).collect();
     if ids.is_empty() {
-        return Ok(Verdict::Skipped("its events have no ids".to_owned()));
+        return skip("its events have no ids");
     }
     let mut seen = std::collections::HashSet::new();
-    let twice = ids.iter().find(|id| !seen.insert(**id));
-    Ok(twice.map_or(Verdict::Holds, |id| Verdict::Fails(format!("{id:?} is there twice"))))
+    let duplicate = ids.iter().find(|id| !seen.insert(**id));
+    ensure_none(duplicate, |id| format!("{id:?} is there twice"))
 }
 
 async fn resumed(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let all = ping_streams(&mut conn, &probe).await?;
     let last = all.first().and_then(|(_, answer)| answer.events.iter().find_map(|event| event.id.clone()));
-    let Some(last) = last else { return Ok(Verdict::Skipped("its events have no ids".to_owned())) };
-    let mut headers = conn.http().map(|http| http.headers_for(&Value::Null)).unwrap_or_default();
-    headers.retain(|(name, _)| !matches!(name.as_str(), "Accept" | "Content-Type"));
-    headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
+    let Some(last) = last else { return skip("its events have no ids") };
+    let mut headers = stream_headers(&mut conn);
     headers.push(("Last-Event-ID".to_owned(), last.clone()));
     let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
     if answer.status >= 400 {
-        return Ok(Verdict::Skipped(format!("it resumes nothing: HTTP {}", answer.status)));
+        return skip(format!("it resumes nothing: HTTP {}", answer.status));
     }
-    let messages: Vec<Value> = answer.messages().iter().filter_map(|text| parse(text)).collect();
-    let foreign = messages.iter().find(|message| all.iter().skip(1).any(|(id, _)| message["id"] == *id));
-    Ok(foreign
-        .map_or(Verdict::Holds, |message| Verdict::Fails(format!("after {last:?} comes {}", compact_json(message)))))
+    let mut messages = answer.messages().into_iter().filter_map(|text| parse(&text));
+    let foreign = messages.find(|message| all.iter().skip(1).any(|(id, _)| message["id"] == *id));
+    ensure_none(foreign, |message| format!("after {last:?} comes {}", compact_json(&message)))
 }
 
 async fn header_missing(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless_request(&probe), &[("Mcp-Method", None)]).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
+    ensure_status(&post_harmless(&probe, &[("Mcp-Method", None)]).await?, 400)
 }
 
 async fn no_session(probe: Probe) -> Outcome {
-    let answer = post(&mut probe.open().await?, &harmless_request(&probe), &[]).await?;
-    let session = answer.header("mcp-session-id");
-    Ok(Verdict::holds_if(session.is_none(), || format!("it begins the session {session:?}")))
+    let answer = post_harmless(&probe, &[]).await?;
+    ensure_none(answer.header("mcp-session-id"), |session| format!("it begins the session {session:?}"))
 }
 
 async fn method_status(probe: Probe) -> Outcome {
     let message = probe.message(Some(&5.into()), "check/no-such-method", json!({}));
-    let answer = post(&mut probe.open().await?, &message, &[]).await?;
-    Ok(Verdict::holds_if(answer.status == 404, || describe(&answer)))
+    ensure_status(&post(&mut probe.open().await?, &message, &[]).await?, 404)
 }
 
 async fn parse_status(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let headers = conn.http().map(|http| http.headers_for(&harmless_request(&probe))).unwrap_or_default();
-    let answer = conn.post("POST", &headers, r#"{"jsonrpc":"2.0","#).await?;
-    Ok(Verdict::holds_if(answer.status == 400, || describe(&answer)))
+    let headers = headers_for(&mut conn, &probe.harmless_request(5));
+    ensure_status(&conn.post("POST", &headers, r#"{"jsonrpc":"2.0","#).await?, 400)
 }

@@ -25,7 +25,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{MODERN, Target, probe::Probe, wire::ProbeError};
+use crate::{MODERN, probe::Probe, wire::ProbeError};
 
 /// The subject of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl fmt::Display for Level {
 
 /// The revisions that have a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Era {
+enum Era {
     Both,
     /// That revision and all later ones, including the stateless one.
     Since(&'static str),
@@ -111,31 +111,20 @@ pub(crate) enum Era {
     Modern,
 }
 
-/// The transports on which a check can be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TransportScope {
-    All,
-    Stdio,
-    Http,
-    WebSocket,
-}
-
-/// The outcome of a check.
+/// The reason why a check did not pass.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    Holds,
-    Fails(String),
+pub(crate) enum NotPassed {
+    Failed(String),
     Skipped(String),
 }
 
-impl Verdict {
-    /// Creates `Holds`, or `Fails` with that reason.
-    pub fn holds_if(holds: bool, why: impl FnOnce() -> String) -> Self {
-        if holds { Self::Holds } else { Self::Fails(why()) }
+impl From<ProbeError> for NotPassed {
+    fn from(error: ProbeError) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 
-pub(crate) type Outcome = Result<Verdict, ProbeError>;
+pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
 
 /// A requirement of the protocol.
 pub struct Check {
@@ -143,17 +132,58 @@ pub struct Check {
     pub group: Group,
     pub level: Level,
     /// The requirement in one sentence.
-    pub says: &'static str,
+    pub requirement: &'static str,
     /// How to fix a failure.
     pub advice: &'static str,
     /// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
     pub(crate) spec: (&'static str, &'static str),
-    pub(crate) era: Era,
-    pub(crate) on: TransportScope,
+    era: Era,
+    /// The only transport that has the requirement; `None` means all.
+    transport: Option<&'static str>,
     pub(crate) run: fn(Probe) -> BoxFuture<'static, Outcome>,
 }
 
 impl Check {
+    /// Creates a check that applies to the revisions and transports of its group.
+    const fn new(id: &'static str, group: Group, run: fn(Probe) -> BoxFuture<'static, Outcome>) -> Self {
+        let era = match group {
+            Group::Handshake => Era::Legacy,
+            Group::Stateless => Era::Modern,
+            _ => Era::Both,
+        };
+        let transport = match group {
+            Group::Stdio => Some("stdio"),
+            Group::Http => Some("http"),
+            Group::WebSocket => Some("websocket"),
+            _ => None,
+        };
+        Self { id, group, level: Level::Must, requirement: "", advice: "", spec: ("", ""), era, transport, run }
+    }
+
+    const fn must(self, requirement: &'static str) -> Self {
+        Self { requirement, ..self }
+    }
+
+    const fn should(self, requirement: &'static str) -> Self {
+        Self { level: Level::Should, requirement, ..self }
+    }
+
+    const fn advice(self, advice: &'static str) -> Self {
+        Self { advice, ..self }
+    }
+
+    const fn spec(self, spec: (&'static str, &'static str)) -> Self {
+        Self { spec, ..self }
+    }
+
+    const fn era(self, era: Era) -> Self {
+        Self { era, ..self }
+    }
+
+    const fn only_over(self, transport: &'static str) -> Self {
+        Self { transport: Some(transport), ..self }
+    }
+
     /// Formats the revisions that have the requirement, for a table.
     #[must_use]
     pub fn revisions(&self) -> String {
@@ -175,14 +205,7 @@ impl Check {
             Era::LegacySince(first) => !probe.is_modern() && &*probe.revision >= first,
             Era::Modern => probe.is_modern(),
         };
-        let on = matches!(
-            (self.on, &probe.target),
-            (TransportScope::All, _)
-                | (TransportScope::Stdio, Target::Command { .. })
-                | (TransportScope::Http, Target::Http { .. })
-                | (TransportScope::WebSocket, Target::WebSocket { .. })
-        );
-        era && on
+        era && self.transport.is_none_or(|transport| transport == probe.target.transport())
     }
 }
 
@@ -210,39 +233,61 @@ pub(crate) fn wrong_id_check() -> &'static Check {
     &messages::CHECKS[messages::ID_INTEGER]
 }
 
-/// Builds one row of a table.
-macro_rules! check {
-    ($id:literal, $group:ident, $level:ident, $era:ident $(($since:literal))?, $on:ident, $spec:expr, $says:literal, $advice:literal, $run:path) => {
-        $crate::catalog::Check {
-            id: $id,
-            group: $crate::catalog::Group::$group,
-            level: $crate::catalog::Level::$level,
-            says: $says,
-            advice: $advice,
-            spec: $spec,
-            era: $crate::catalog::Era::$era $(($since))?,
-            on: $crate::catalog::TransportScope::$on,
-            run: |probe| Box::pin($run(probe)),
-        }
-    };
-}
-pub(crate) use check;
-
 /// Formats a value on one line, for reasons.
-pub(crate) fn compact_json(value: &Value) -> String {
+fn compact_json(value: &Value) -> String {
     truncate(&value.to_string())
 }
 
 /// Truncates a text for a report.
-pub(crate) fn truncate(text: &str) -> String {
+fn truncate(text: &str) -> String {
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }
 }
 
+fn fail<T>(why: String) -> Outcome<T> {
+    Err(NotPassed::Failed(why))
+}
+
+fn skip<T>(why: impl Into<String>) -> Outcome<T> {
+    Err(NotPassed::Skipped(why.into()))
+}
+
+/// Fails with that reason unless the condition holds.
+fn ensure(holds: bool, why: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { fail(why()) }
+}
+
+/// Fails with that reason if an offending value was found.
+fn ensure_none<T>(offender: Option<T>, why: impl FnOnce(T) -> String) -> Outcome {
+    offender.map_or(Ok(()), |offender| fail(why(offender)))
+}
+
+/// Fails and quotes the response unless the condition holds.
+fn ensure_response(holds: bool, response: &Value) -> Outcome {
+    ensure(holds, || format!("it answers {}", compact_json(response)))
+}
+
+/// Fails unless the response is an error with this code.
+fn ensure_code(response: &Value, code: i64) -> Outcome {
+    ensure_response(error_code(response) == Some(code), response)
+}
+
+/// Skips the check unless the server offers the capability.
+fn require(probe: &Probe, capability: &str) -> Outcome {
+    if probe.facts.offers(capability) { Ok(()) } else { skip(format!("it offers no {capability}")) }
+}
+
+/// Returns the methods of the lists that the server offers, except for the optional list of resource templates.
+fn offered_lists(probe: &Probe) -> impl Iterator<Item = &'static str> {
+    [("tools", "tools/list"), ("resources", "resources/list"), ("prompts", "prompts/list")]
+        .into_iter()
+        .filter_map(|(capability, method)| probe.facts.offers(capability).then_some(method))
+}
+
 /// Returns the code of an error response.
-pub(crate) fn error_code(response: &Value) -> Option<i64> {
+fn error_code(response: &Value) -> Option<i64> {
     response["error"]["code"].as_i64()
 }
 
@@ -258,7 +303,7 @@ mod tests {
         assert_eq!(ids.len(), all().count());
         for check in all() {
             assert!(check.id.starts_with(&format!("{}/", check.group.as_str())), "{}", check.id);
-            assert!(check.says.ends_with('.') && check.advice.ends_with('.'), "{}", check.id);
+            assert!(check.requirement.ends_with('.') && check.advice.ends_with('.'), "{}", check.id);
             let pages = [check.spec.0, check.spec.1];
             let used = match check.era {
                 Era::Both | Era::Since(_) => &pages[..],

@@ -48,6 +48,11 @@ impl HttpResponse {
         }
         if self.body.trim().is_empty() { Vec::new() } else { vec![self.body.clone()] }
     }
+
+    /// Returns the last message, or null.
+    pub fn last_message(&self) -> Value {
+        self.messages().last().and_then(|text| parse(text)).unwrap_or_default()
+    }
 }
 
 /// The HTTP client of one server, with the headers of every request.
@@ -107,7 +112,7 @@ impl Http {
 
     pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         let message: Value = serde_json::from_slice(text).unwrap_or_default();
-        let answer = self.request("POST", &self.headers_for(&message), text).await?;
+        let answer = self.request("POST", &self.headers_for(&message), text, self.limit).await?;
         let status = Some(answer.status);
         if self.session.is_none() && message["method"] == "initialize" {
             self.session = answer.header("mcp-session-id").map(str::to_owned);
@@ -126,16 +131,6 @@ impl Http {
 
     /// Sends a request and returns its response. A stream is read until the JSON-RPC response or the time limit.
     pub async fn request(
-        &self,
-        method: &str,
-        headers: &[(String, String)],
-        body: &[u8],
-    ) -> Result<HttpResponse, ProbeError> {
-        self.request_within(method, headers, body, self.limit).await
-    }
-
-    /// Like [`Http::request`], with another time limit, because a stream may stay open without a response.
-    pub async fn request_within(
         &self,
         method: &str,
         headers: &[(String, String)],

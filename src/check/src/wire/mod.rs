@@ -67,6 +67,12 @@ impl ReceivedMessage {
     pub fn json(&self) -> Option<Value> {
         parse(&self.text)
     }
+
+    /// Returns `true` for an error response, also one with an HTTP status alone.
+    pub fn is_refusal(&self) -> bool {
+        let is_error = self.json().is_some_and(|message| message.get("error").is_some());
+        is_error || self.status.is_some_and(|status| status >= 400)
+    }
 }
 
 /// Parses a text, unless it is not JSON or too large.
