@@ -100,7 +100,7 @@ pub enum Command {
     /// List, retry and test webhooks and their deliveries
     Webhooks(WebhooksArgs),
     /// List the gateways that serve one store side by side
-    Nodes(NodesArgs),
+    Nodes(ConnectArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
     /// Copy the store to a file, also while its gateway runs
@@ -113,7 +113,8 @@ pub enum Command {
     /// itself: a reviewer looks at it again.
     Backup(BackupArgs),
     /// Move the store: from a data directory to PostgreSQL, or back
-    Store(StoreArgs),
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Check or export the audit trail
     Audit(AuditArgs),
     /// Validate or show the configuration
@@ -306,12 +307,6 @@ pub struct ChangesArgs {
     pub connect: ConnectArgs,
     #[command(subcommand)]
     pub command: ChangesCommand,
-}
-
-#[derive(Debug, Args)]
-pub struct NodesArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -779,12 +774,6 @@ pub struct BackupArgs {
     pub force: bool,
 }
 
-#[derive(Debug, Args)]
-pub struct StoreArgs {
-    #[command(subcommand)]
-    pub command: StoreCommand,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Copy everything into an empty store, and close the old one
@@ -857,15 +846,9 @@ pub enum ConfigCommand {
     /// for a reviewer's consent. Where it cannot be asked, the file is read, and that is said.
     Show(ShowArgs),
     /// Show what of the configuration waits for a reviewer's consent, value by value
-    Pending(PendingArgs),
+    Pending(ConnectArgs),
     /// Put what waits into force, or refuse it; needs a reviewer's key, and --yes without a terminal
     Consent(ConsentArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct PendingArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
 }
 
 #[derive(Debug, Args)]

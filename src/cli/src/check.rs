@@ -171,8 +171,7 @@ impl Table<'_> {
         let room = width.saturating_sub(columns(&head) + 1);
         match checked.status {
             Status::Skipped => {
-                self.out.styled(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
-                self.out.line("")?;
+                self.out.styled_line(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
             }
             _ => self.out.line(&cut(&one_line(checked.says), room))?,
         }

@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    args::{ConnectArgs, ConsentArgs, DataArgs, PendingArgs, ServeArgs, ShowArgs},
-    client::{self, Client},
-    configuration, data_dir,
+    args::{ConnectArgs, ConsentArgs, DataArgs, ServeArgs, ShowArgs},
+    client, configuration, data_dir,
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, remark},
     recipes,
@@ -139,12 +138,7 @@ fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
         return Err("a gateway runs, and is asked with a reviewer's or viewer's key in COUNTERSIGN_KEY".to_owned());
     }
     let connect = ConnectArgs { url: None, json: args.json, ca: args.ca.clone(), data };
-    let response = client::target(&connect).and_then(|target| {
-        actix_web::rt::System::new().block_on(async {
-            let client = Client::new(target)?;
-            client.get(&["config"], &[]).await?.read::<ActiveConfig>()
-        })
-    });
+    let response = client::run(&connect, async |client| client.get(&["config"], &[]).await?.read());
     response.map(|config| RunningConfig::Active(Box::new(config))).map_err(|failure| failure.message)
 }
 
@@ -202,42 +196,32 @@ struct Status {
     waiting: Option<PendingPolicy>,
 }
 
-pub fn pending(args: &PendingArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
+pub fn pending(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    client::run(args, async |client| {
         let answer = client.get(&["reload"], &[]).await?;
-        if args.connect.json {
-            out.json(&answer.json_line()?)?;
-            return Ok(Exit::Ok);
-        }
-        match answer.read::<Status>()?.waiting {
-            Some(waiting) => print_values(&waiting, out)?,
-            None => out.line("Nothing of the configuration waits for consent.")?,
-        }
-        Ok(Exit::Ok)
+        client.print(&answer, out, |status: Status, out| match status.waiting {
+            Some(waiting) => print_values(&waiting, out),
+            None => Ok(out.line("Nothing of the configuration waits for consent.")?),
+        })
     })
 }
 
 /// Prints the pending changes, value by value.
 fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
-    out.styled(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
-    out.line("")?;
+    out.styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
     for Loosening { key, from, to } in &waiting.loosens {
         out.line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
     }
     for ValueDiff { key, lines, cut } in &waiting.content {
         out.line("")?;
-        out.styled(Style::Bold, &one_line(key))?;
-        out.line("")?;
+        out.styled_line(Style::Bold, &one_line(key))?;
         for Line { op, text } in lines {
             let (sign, style) = match op.as_str() {
                 "removed" => ('-', Style::Red),
                 "added" => ('+', Style::Green),
                 _ => (' ', Style::Plain),
             };
-            out.styled(style, &format!("{sign} {}", one_line(text)))?;
-            out.line("")?;
+            out.styled_line(style, &format!("{sign} {}", one_line(text)))?;
         }
         if *cut {
             out.line("  (There are more lines; look at the file.)")?;
@@ -250,9 +234,7 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
 }
 
 pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
+    client::run(&args.connect, async |client| {
         let status: Status = client.get(&["reload"], &[]).await?.read()?;
         let Some(waiting) = status.waiting else {
             return Err(Failure::new(Exit::NotFound, "nothing of the configuration waits for consent"));
@@ -282,13 +264,14 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
         let body = json!({ "digest": waiting.digest, "verdict": word });
         let answer = client.post(&["reload", "consent"], &body).await?;
-        if args.connect.json {
-            out.json(&answer.json_line()?)?;
-        } else if args.refuse {
-            out.line("Refused; all stays as it is. The file still says it, so change it there too.")?;
-        } else {
-            out.line("Accepted; it is in force.")?;
-        }
-        Ok(Exit::Ok)
+        client.print_line(
+            &answer,
+            out,
+            if args.refuse {
+                "Refused; all stays as it is. The file still says it, so change it there too."
+            } else {
+                "Accepted; it is in force."
+            },
+        )
     })
 }

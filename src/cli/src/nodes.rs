@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::{
-    args::NodesArgs,
-    client::{self, Client},
+    args::ConnectArgs,
+    client,
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark},
 };
@@ -36,25 +36,20 @@ struct Node {
     breakers_open: Vec<String>,
 }
 
-pub fn run(args: &NodesArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
+pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    client::run(args, async |client| {
         let answer = client.get(&["nodes"], &[]).await?;
-        if args.connect.json {
-            out.json(&answer.json_line()?)?;
-            return Ok(Exit::Ok);
-        }
-        let NodeList { nodes } = answer.read()?;
-        for node in &nodes {
-            print(node, out)?;
-        }
-        if let [only] = nodes.as_slice()
-            && only.lease_until.is_none()
-        {
-            remark("Its store is embedded, and takes no other gateway; see docs/cluster.md.");
-        }
-        Ok(Exit::Ok)
+        client.print(&answer, out, |NodeList { nodes }, out| {
+            for node in &nodes {
+                print(node, out)?;
+            }
+            if let [only] = nodes.as_slice()
+                && only.lease_until.is_none()
+            {
+                remark("Its store is embedded, and takes no other gateway; see docs/cluster.md.");
+            }
+            Ok(())
+        })
     })
 }
 

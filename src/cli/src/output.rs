@@ -122,6 +122,12 @@ impl Output {
         self.text("\x1b[0m")
     }
 
+    /// Writes a line of harmless text in a style.
+    pub fn styled_line(&mut self, style: Style, text: &str) -> io::Result<()> {
+        self.styled(style, text)?;
+        self.text("\n")
+    }
+
     /// Flushes the buffer.
     pub fn finish(&mut self) -> io::Result<()> {
         match &mut self.sink {

@@ -8,8 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     args::{ConnectArgs, PolicyArgs, PolicyCommand, PolicyTestArgs},
-    client::{self, Client},
-    configuration, data_dir,
+    client, configuration, data_dir,
     exit::{Exit, Failure},
     offline,
     output::{Output, Style, one_line, remark},
@@ -22,7 +21,9 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
     let PolicyCommand::Test(test) = &args.command;
     let body = call_json(test)?;
     let answer = match offline_config(&args.connect)? {
-        None => ask_gateway(&args.connect, body)?,
+        None => {
+            client::run(&args.connect, async |client| client.post_text(&["policy", "test"], body).await?.json_line())?
+        }
         Some(config) => {
             remark(&format!(
                 "No gateway runs on {}: this is what the configuration and the store there say.",
@@ -38,15 +39,6 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
         print_decision(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
     }
     Ok(Exit::Ok)
-}
-
-/// Asks a gateway.
-fn ask_gateway(connect: &ConnectArgs, body: String) -> Result<String, Failure> {
-    let target = client::target(connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
-        client.post_text(&["policy", "test"], body).await?.json_line()
-    })
 }
 
 /// Returns the configuration if no gateway is named and none runs on its data directory.
@@ -159,12 +151,10 @@ fn print_decision(tested: &PolicyDecision, out: &mut Output) -> Result<(), Failu
         out.line("  listed      no: every call of this principal is denied")?;
     }
     for line in &tested.unknown {
-        out.styled(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
-        out.line("")?;
+        out.styled_line(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
     }
     if tested.simulated {
-        out.styled(Style::Yellow, "  policy.mode is simulate: the call would go through")?;
-        out.line("")?;
+        out.styled_line(Style::Yellow, "  policy.mode is simulate: the call would go through")?;
     }
     Ok(())
 }

@@ -26,17 +26,15 @@ const MIN_LAST_CELL_COLUMNS: usize = 20;
 const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(2);
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
-        let json = args.connect.json;
-        match &args.command {
-            None | Some(ServersCommand::List) => list(&client, json, out).await,
-            Some(ServersCommand::Show { name, wait }) => show(&client, name, wait.limit(), json, out).await,
-            Some(ServersCommand::Accept(args)) => accept::accept(&client, args, json, out).await,
-            Some(ServersCommand::Allow(args)) => accept::allow(&client, args, json, out).await,
-            Some(ServersCommand::Revoke { name, tools }) => accept::revoke(&client, name, tools, json, out).await,
+    client::run(&args.connect, async |client| match &args.command {
+        None | Some(ServersCommand::List) => {
+            let answer = client.get(&["servers"], &[]).await?;
+            client.print(&answer, out, print_servers)
         }
+        Some(ServersCommand::Show { name, wait }) => show(&client, name, wait.limit(), out).await,
+        Some(ServersCommand::Accept(args)) => accept::accept(&client, args, out).await,
+        Some(ServersCommand::Allow(args)) => accept::allow(&client, args, out).await,
+        Some(ServersCommand::Revoke { name, tools }) => accept::revoke(&client, name, tools, out).await,
     })
 }
 
@@ -140,13 +138,7 @@ impl PendingReview {
     }
 }
 
-async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let answer = client.get(&["servers"], &[]).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let ServerList { servers } = answer.read()?;
+fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result<(), Failure> {
     let now = Timestamp::now();
     let rows = servers.iter().map(|p| {
         let style = if p.is_up() { Style::Green } else { Style::Red };
@@ -166,35 +158,26 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
     table(heads, 2, rows.collect(), out.width(), out)?;
     for server in &servers {
         for trouble in server.problems() {
-            out.styled(Style::Yellow, &format!("! {}: {trouble}", one_line(&server.name)))?;
-            out.line("")?;
+            out.styled_line(Style::Yellow, &format!("! {}: {trouble}", one_line(&server.name)))?;
         }
     }
-    Ok(Exit::Ok)
+    Ok(())
 }
 
-async fn show(
-    client: &Client,
-    name: &str,
-    wait: Option<Duration>,
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
+async fn show(client: &Client, name: &str, wait: Option<Duration>, out: &mut Output) -> Result<Exit, Failure> {
     if let Some(limit) = wait {
         self::wait(client, name, limit).await?;
     }
     let answer = client.get(&["servers", name], &[]).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let Tools { tools } = answer.read()?;
-    let server = server(client, name).await?;
-    if let Some(server) = &server {
+    let server = if client.json { None } else { server(client, name).await? };
+    client.print(&answer, out, |Tools { tools }, out| print_server(name, &tools, server.as_ref(), out))
+}
+
+fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut Output) -> Result<(), Failure> {
+    if let Some(server) = server {
         let parts = [&server.transport_label(), &server.status_label(Timestamp::now()), &server.target];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(|part| one_line(part)).collect();
-        out.styled(Style::Dim, &parts.join(" · "))?;
-        out.line("")?;
+        out.styled_line(Style::Dim, &parts.join(" · "))?;
         for detail in &server.details {
             out.line(&one_line(detail))?;
         }
@@ -214,19 +197,18 @@ async fn show(
         let why = tool.reason.clone().unwrap_or_else(|| format!("by the rules {}", tool.rules.join(", ")));
         (style, [&tool.name, &standing, &tool.verdict, &why].map(|cell| one_line(cell).into_owned()))
     });
-    match &server {
+    match server {
         _ if !tools.is_empty() => table(["TOOL", "STANDING", "VERDICT", "WHY"], 2, rows.collect(), None, out)?,
         Some(server) if !server.is_up() => {
             out.line(&format!("{}. {NOT_CONNECTED_HINT}.", server.absence_message()))?;
-            return Ok(Exit::Ok);
+            return Ok(());
         }
         _ => out.line("This server has no tools.")?,
     }
     if let Some(server) = server {
         let faults = server.left_out.iter().chain(&server.warnings).map(|fault| one_line(fault).into_owned());
         for fault in server.problems().into_iter().chain(faults) {
-            out.styled(Style::Yellow, &format!("! {fault}"))?;
-            out.line("")?;
+            out.styled_line(Style::Yellow, &format!("! {fault}"))?;
         }
     }
     if tools.iter().any(Tool::needs_acceptance) {
@@ -238,7 +220,7 @@ async fn show(
     if tools.iter().any(Tool::has_unknown_effect) {
         remark(&format!("\nNot every tool says whether it only reads. {}", accept::allow_hint(name)));
     }
-    Ok(Exit::Ok)
+    Ok(())
 }
 
 /// The advice if a server is not connected.

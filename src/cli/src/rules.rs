@@ -13,14 +13,12 @@ use countersign_config::units::parse_duration;
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 
 pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
-        let json = args.connect.json;
-        match &args.command {
-            None => list(&client, false, json, out).await,
-            Some(RulesCommand::List { all }) => list(&client, *all, json, out).await,
-            Some(RulesCommand::Revoke { id, comment }) => revoke(&client, id, comment.as_deref(), json, out).await,
+    client::run(&args.connect, async |client| match &args.command {
+        None => list(&client, false, out).await,
+        Some(RulesCommand::List { all }) => list(&client, *all, out).await,
+        Some(RulesCommand::Revoke { id, comment }) => {
+            let answer = client.post(&["rules", id, "revoke"], &json!({ "comment": comment })).await?;
+            client.print_line(&answer, out, "Revoked.")
         }
     })
 }
@@ -30,22 +28,15 @@ struct RuleList {
     rules: Vec<StandingRule>,
 }
 
-async fn list(client: &Client, all: bool, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+async fn list(client: &Client, all: bool, out: &mut Output) -> Result<Exit, Failure> {
     let answer = client.get(&["rules"], &[]).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let RuleList { rules } = answer.read()?;
-    let mut shown = 0;
-    for rule in rules.iter().filter(|rule| all || !rule.has_ended()) {
-        shown += 1;
-        print_rule(rule, out)?;
-    }
-    if shown == 0 {
-        remark(if all { "There are no standing rules." } else { "No standing rule is in force." });
-    }
-    Ok(Exit::Ok)
+    client.print(&answer, out, |RuleList { rules }, out| {
+        let listed: Vec<_> = rules.iter().filter(|rule| all || !rule.has_ended()).collect();
+        if listed.is_empty() {
+            remark(if all { "There are no standing rules." } else { "No standing rule is in force." });
+        }
+        listed.into_iter().try_for_each(|rule| print_rule(rule, out))
+    })
 }
 
 /// Prints two or three lines about a rule.
@@ -73,18 +64,16 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     let times = if rule.uses.get() == 1 { "once".to_owned() } else { format!("{} times", rule.uses.get()) };
     let on = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
     let by = format!("    {end}; given by {} on {on}", one_line(&rule.created_by));
-    out.styled(Style::Dim, &format!("{by}; used {times}"))?;
-    out.line("")?;
+    out.styled_line(Style::Dim, &format!("{by}; used {times}"))?;
     if rule.orphaned_at.is_some() {
         let effect = match rule.verdict {
             StandingVerdict::Allow => "so it ended",
             StandingVerdict::Deny => "it denies until a reviewer revokes it",
         };
-        out.styled(
+        out.styled_line(
             Style::Yellow,
             &format!("    {}'s key was revoked, or may not decide any more; {effect}", one_line(&rule.created_by)),
         )?;
-        out.line("")?;
     }
     if let Some(comment) = &rule.comment {
         out.line(&format!("    {}", one_line(comment)))?;
@@ -92,29 +81,8 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn revoke(
-    client: &Client,
-    id: &str,
-    comment: Option<&str>,
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
-    let answer = client.post(&["rules", id, "revoke"], &json!({ "comment": comment })).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-    } else {
-        out.line("Revoked.")?;
-    }
-    Ok(Exit::Ok)
-}
-
 /// Creates a standing rule from a change (`changes rule`).
-pub(super) async fn create(
-    client: &Client,
-    args: &CreateRuleArgs,
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
+pub(super) async fn create(client: &Client, args: &CreateRuleArgs, out: &mut Output) -> Result<Exit, Failure> {
     let lasts = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
         let usage_error = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", one_line(text)));
         parse_duration(text).map(|duration| duration.as_secs()).map_err(usage_error)
@@ -127,10 +95,5 @@ pub(super) async fn create(
         "comment": args.comment,
     });
     let answer = client.post(&["changes", &args.id, "rule"], &body).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-    } else {
-        print_rule(&answer.read()?, out)?;
-    }
-    Ok(Exit::Ok)
+    client.print(&answer, out, |rule, out| print_rule(&rule, out))
 }

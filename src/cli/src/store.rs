@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    args::{StoreArgs, StoreCommand},
+    args::StoreCommand,
     exit::{Exit, Failure},
     output::{Output, remark},
 };
@@ -14,8 +14,7 @@ use countersign_domain::text::{plural, plurals};
 use countersign_store::{MoveError, Place, Progress};
 use countersign_tracker::move_data;
 
-pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let StoreCommand::Copy { from, to, ca } = &args.command;
+pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output) -> Result<Exit, Failure> {
     let place = |text: &str| -> Result<Place, Failure> {
         let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
         Ok(if server { Place::server(text, ca.clone())? } else { Place::directory(text.as_ref()) })

@@ -9,18 +9,25 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark},
 };
+use countersign_domain::text::plural;
 
 pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
-        let json = args.connect.json;
-        match &args.command {
-            None | Some(WebhooksCommand::List) => list(&client, json, out).await,
-            Some(WebhooksCommand::Deliveries { name, limit }) => deliveries(&client, name, *limit, json, out).await,
-            Some(WebhooksCommand::Retry { name }) => retry(&client, name, json, out).await,
-            Some(WebhooksCommand::Test { name }) => test(&client, name, json, out).await,
+    client::run(&args.connect, async |client| match &args.command {
+        None | Some(WebhooksCommand::List) => {
+            let answer = client.get(&["webhooks"], &[]).await?;
+            client.print(&answer, out, print_webhooks)
         }
+        Some(WebhooksCommand::Deliveries { name, limit }) => {
+            let answer = client.get(&["webhooks", name, "deliveries"], &[("limit", &limit.to_string())]).await?;
+            client.print(&answer, out, print_deliveries)
+        }
+        Some(WebhooksCommand::Retry { name }) => {
+            let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
+            client.print(&answer, out, |RetryResponse { again }, out| {
+                Ok(out.line(&format!("Sending now what is queued; {again} given up before are tried again."))?)
+            })
+        }
+        Some(WebhooksCommand::Test { name }) => test(&client, name, out).await,
     })
 }
 
@@ -41,13 +48,7 @@ struct Webhook {
     next_attempt_at: Option<String>,
 }
 
-async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let answer = client.get(&["webhooks"], &[]).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let WebhookList { webhooks } = answer.read()?;
+fn print_webhooks(WebhookList { webhooks }: WebhookList, out: &mut Output) -> Result<(), Failure> {
     if webhooks.is_empty() {
         remark("There are no webhooks; see `webhooks` in config/countersign.yaml.");
     }
@@ -68,7 +69,7 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
             out.line(&next.unwrap_or_default())?;
         }
     }
-    Ok(Exit::Ok)
+    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -89,13 +90,8 @@ struct Delivery {
     taken_at: String,
 }
 
-async fn deliveries(client: &Client, name: &str, limit: u8, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let answer = client.get(&["webhooks", name, "deliveries"], &[("limit", &limit.to_string())]).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    for delivery in &answer.read::<DeliveryPage>()?.deliveries {
+fn print_deliveries(DeliveryPage { deliveries }: DeliveryPage, out: &mut Output) -> Result<(), Failure> {
+    for delivery in &deliveries {
         let style = match delivery.state.as_str() {
             "delivered" => Style::Green,
             "waiting" => Style::Yellow,
@@ -103,34 +99,23 @@ async fn deliveries(client: &Client, name: &str, limit: u8, json: bool, out: &mu
         };
         out.text(&format!("{:>8}  {}  ", delivery.id, one_line(&delivery.taken_at)))?;
         out.styled(style, &format!("{:<9}", one_line(&delivery.state)))?;
-        let times = if delivery.attempts == 1 { "attempt" } else { "attempts" };
         out.line(&format!(
-            "  {}  {}  {} {times}{}",
+            "  {}  {}  {}{}",
             one_line(&delivery.kind),
             one_line(&delivery.subject),
-            delivery.attempts,
+            plural(delivery.attempts, "attempt"),
             delivery.error.as_deref().map_or(String::new(), |error| format!("  {}", one_line(error)))
         ))?;
     }
-    Ok(Exit::Ok)
+    Ok(())
 }
 
-async fn retry(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    #[derive(Deserialize)]
-    struct RetryResponse {
-        again: u64,
-    }
-    let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-    } else {
-        let RetryResponse { again } = answer.read()?;
-        out.line(&format!("Sending now what is queued; {again} given up before are tried again."))?;
-    }
-    Ok(Exit::Ok)
+#[derive(Deserialize)]
+struct RetryResponse {
+    again: u64,
 }
 
-async fn test(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+async fn test(client: &Client, name: &str, out: &mut Output) -> Result<Exit, Failure> {
     #[derive(Deserialize)]
     struct TestResponse {
         delivered: bool,
@@ -138,16 +123,14 @@ async fn test(client: &Client, name: &str, json: bool, out: &mut Output) -> Resu
         error: Option<String>,
     }
     let answer = client.post(&["webhooks", name, "test"], &json!({})).await?;
-    let tested: TestResponse = answer.read()?;
-    if json {
+    let TestResponse { delivered, status, error } = answer.read()?;
+    if client.json {
         out.json(&answer.json_line()?)?;
-    } else if tested.delivered {
-        out.line(&format!("Delivered; the receiver answered {}.", tested.status.unwrap_or_default()))?;
+    } else if delivered {
+        out.line(&format!("Delivered; the receiver answered {}.", status.unwrap_or_default()))?;
     }
-    match tested {
-        TestResponse { delivered: true, .. } => Ok(Exit::Ok),
-        TestResponse { error, .. } => {
-            Err(Failure::new(Exit::Failed, format!("not delivered: {}", one_line(&error.unwrap_or_default()))))
-        }
+    if delivered {
+        return Ok(Exit::Ok);
     }
+    Err(Failure::new(Exit::Failed, format!("not delivered: {}", one_line(&error.unwrap_or_default()))))
 }

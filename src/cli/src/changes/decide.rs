@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     arguments::{missing_approvals_message, shows_arguments_only},
-    conflict_failure, render, show_hint,
+    conflict_failure, ensure_version, render, show_hint,
 };
 use crate::{
     args::DecideArgs,
@@ -31,7 +31,6 @@ pub async fn run(
     verdict: Verdict,
     args: &DecideArgs,
     without_preview: bool,
-    json: bool,
     out: &mut Output,
 ) -> Result<Exit, Failure> {
     let several = args.ids.len() > 1;
@@ -46,8 +45,8 @@ pub async fn run(
     } else {
         without_preview.then_some("an approval without a preview")
     };
-    let asks = should_ask(json, args.yes, bulk)?;
-    let decider = Decider { client, verdict, args, without_preview, asks, json };
+    let asks = should_ask(client.json, args.yes, bulk)?;
+    let decider = Decider { client, verdict, args, without_preview, asks };
     let mut exit = Exit::Ok;
     for id in &args.ids {
         match decider.decide(id, out).await {
@@ -61,7 +60,7 @@ pub async fn run(
             }
             Err(failure) => return Err(failure),
         }
-        if several && !json {
+        if several && !client.json {
             out.line("")?;
         }
     }
@@ -74,14 +73,13 @@ struct Decider<'a> {
     args: &'a DecideArgs,
     without_preview: bool,
     asks: bool,
-    json: bool,
 }
 
 impl Decider<'_> {
     async fn decide(&self, id: &str, out: &mut Output) -> Result<Exit, Failure> {
         let change: Change = self.client.get(&["changes", id], &[]).await?.read()?;
         self.ensure_open(&change)?;
-        if !self.json {
+        if !self.client.json {
             // The decision carries the digest of what is shown here.
             render::print_change(&change, Timestamp::now(), out)?;
             print_quorum(&change, out)?;
@@ -114,7 +112,7 @@ impl Decider<'_> {
         let answer = self.client.post(&path, &body).await.map_err(|r| conflict_failure(r, &change.id))?;
         let after: Change = answer.read()?;
         let (answer, after) = self.wait_for_outcome(answer, after).await;
-        if self.json {
+        if self.client.json {
             out.json(&answer.json_line()?)?;
         } else {
             out.line("")?;
@@ -124,11 +122,7 @@ impl Decider<'_> {
     }
 
     fn ensure_open(&self, change: &Change) -> Result<(), Failure> {
-        if let Some(version) = self.args.version.filter(|version| *version != change.version) {
-            let message =
-                format!("the change is at version {} and not {version}; {}", change.version, show_hint(&change.id));
-            return Err(Failure::new(Exit::Conflict, message));
-        }
+        ensure_version(change, self.args.version)?;
         let open = match self.verdict {
             Verdict::Approve => change.state == ChangeState::Pending,
             Verdict::Reject => matches!(change.state, ChangeState::Pending | ChangeState::Stale),
@@ -136,7 +130,7 @@ impl Decider<'_> {
         if open {
             return Ok(());
         }
-        let state = render::state_name(change.state);
+        let state = change.state.as_str();
         let message = format!("the change is {state}: there is nothing to {}", verb_of(self.verdict));
         Err(Failure::new(Exit::Conflict, message))
     }
@@ -188,8 +182,7 @@ const fn verb_of(verdict: Verdict) -> &'static str {
 /// Prints the outcome of a decision.
 fn print_outcome(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
     if verdict == Verdict::Reject {
-        out.styled(Style::Red, "Rejected.")?;
-        return Ok(out.line("")?);
+        return Ok(out.styled_line(Style::Red, "Rejected.")?);
     }
     let (style, text) = match change.state {
         ChangeState::Pending => (Style::Yellow, missing_approvals_message(change)),
@@ -211,13 +204,11 @@ fn print_outcome(verdict: Verdict, change: &Change, out: &mut Output) -> Result<
         ChangeState::Stale => {
             (Style::Yellow, format!("Approved, but the target has changed: {}.", show_hint(&change.id)))
         }
-        state => (Style::Yellow, format!("Approved; the change is {} now.", render::state_name(state))),
+        state => (Style::Yellow, format!("Approved; the change is {} now.", state.as_str())),
     };
-    out.styled(style, &text)?;
-    out.line("")?;
+    out.styled_line(style, &text)?;
     if let Some(fault) = change.fault.as_ref().filter(|_| !matches!(change.state, ChangeState::Applied)) {
-        out.styled(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
-        out.line("")?;
+        out.styled_line(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
     }
     render::print_result(change, out)
 }
@@ -232,8 +223,7 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
     let line = format!("It has {} of the {needed}{of} that it needs.", change.approvals());
     out.line("")?;
-    out.styled(Style::Yellow, &one_line(&line))?;
-    Ok(out.line("")?)
+    Ok(out.styled_line(Style::Yellow, &one_line(&line))?)
 }
 
 /// Asks on the terminal; anything but yes means no.

@@ -1,6 +1,57 @@
-//! The gateway's event feed as the terminal reads it.
+//! The gateway's event feed as the terminal reads it. A lost connection resumes where it broke.
 
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use crate::{client::Client, exit::Failure};
+use countersign_net::Backoff;
 use countersign_protocol::event_stream::{EventReader, EventTooLong};
+
+/// The pauses before the feed is opened again.
+const RECONNECT_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
+/// The gateway sends a comment every few seconds: longer silence is a dead connection.
+const MAX_SILENCE: Duration = Duration::from_secs(90);
+
+/// What happens while the feed is followed.
+pub enum FeedUpdate {
+    Connected,
+    Event(Event),
+    Lost,
+}
+
+/// Follows the feed from the event after `seen`. The handler updates that position, from which the feed resumes.
+///
+/// # Errors
+/// Fails if the handler does, or if the gateway refuses the feed. A temporary failure after the first connection may
+/// be a restart of the gateway, so it is retried.
+pub async fn follow(
+    client: &Client,
+    mut seen: Option<u64>,
+    mut handle: impl AsyncFnMut(FeedUpdate, &mut Option<u64>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (mut connected, mut failures) = (false, 0);
+    loop {
+        match client.feed(seen).await {
+            Ok(mut stream) => {
+                (connected, failures) = (true, 0);
+                handle(FeedUpdate::Connected, &mut seen).await?;
+                let mut parser = Parser::default();
+                while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
+                    let Ok(events) = parser.push(&bytes) else { break };
+                    for event in events {
+                        handle(FeedUpdate::Event(event), &mut seen).await?;
+                    }
+                }
+                handle(FeedUpdate::Lost, &mut seen).await?;
+            }
+            Err(refusal) if connected && refusal.is_temporary() => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+        tokio::time::sleep(RECONNECT_BACKOFF.step(failures)).await;
+        failures += 1;
+    }
+}
 
 /// One event of the feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +66,7 @@ pub struct Event {
 const MAX_EVENT: usize = 4 << 20;
 
 /// Parses a stream of bytes into events.
-pub struct Parser(EventReader);
+struct Parser(EventReader);
 
 impl Default for Parser {
     fn default() -> Self {
@@ -28,7 +79,7 @@ impl Parser {
     ///
     /// # Errors
     /// Fails with [`EventTooLong`] if an event is too long; the stream is then unusable.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, EventTooLong> {
+    fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, EventTooLong> {
         self.0.push(bytes);
         let mut events = Vec::new();
         while let Some(event) = self.0.next_event()? {

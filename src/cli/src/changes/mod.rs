@@ -3,12 +3,11 @@
 mod arguments;
 mod decide;
 mod edit;
+mod editor;
 mod feed;
 mod render;
 mod screen;
 mod watch;
-
-use std::rc::Rc;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     args::{ChangesArgs, ChangesCommand, FilterArgs, SettledOutcome},
-    client::{self, Client, Refusal},
+    client::{self, Client, Refusal, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
     output::{Output, one_line, remark},
@@ -24,31 +23,37 @@ use super::{
 use countersign_domain::changes::{Change, ChangeState, Verdict};
 
 pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(&args.connect)?;
-    actix_web::rt::System::new().block_on(async {
-        let client = Rc::new(Client::new(target)?);
-        let json = args.connect.json;
-        match &args.command {
-            ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, json, out).await,
-            ChangesCommand::Show { id } => show(&client, id, json, out).await,
-            ChangesCommand::Approve(args) => {
-                decide::run(&client, Verdict::Approve, &args.decide, args.without_preview, json, out).await
-            }
-            ChangesCommand::Reject(args) => decide::run(&client, Verdict::Reject, args, false, json, out).await,
-            ChangesCommand::Rule(rule) => super::rules::create(&client, rule, json, out).await,
-            ChangesCommand::Edit(args) => edit::run(&client, args, json, out).await,
-            ChangesCommand::Undo { id } => post_action(&client, "undo", id, json, out).await,
-            ChangesCommand::Refresh { id } => post_action(&client, "refresh", id, json, out).await,
-            ChangesCommand::Settle { id, outcome, comment } => {
-                settle(&client, id, *outcome, comment.as_deref(), json, out).await
-            }
-            // An inbox on a terminal; otherwise, or from a given event on, one line per event.
-            ChangesCommand::Watch { since: None, after: None, plain: false } if !json && screen::is_possible() => {
-                screen::run(&client).await
-            }
-            ChangesCommand::Watch { since, after, .. } => {
-                watch::run(&client, after.map(Since::Event).or(*since), json, out).await
-            }
+    client::run(&args.connect, async |client| match &args.command {
+        ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, out).await,
+        ChangesCommand::Show { id } => {
+            let answer = client.get(&["changes", id], &[]).await?;
+            client.print(&answer, out, |change, out| render::print_change(&change, Timestamp::now(), out))
+        }
+        ChangesCommand::Approve(args) => {
+            decide::run(&client, Verdict::Approve, &args.decide, args.without_preview, out).await
+        }
+        ChangesCommand::Reject(args) => decide::run(&client, Verdict::Reject, args, false, out).await,
+        ChangesCommand::Rule(rule) => super::rules::create(&client, rule, out).await,
+        ChangesCommand::Edit(args) => edit::run(&client, args, out).await,
+        ChangesCommand::Undo { id } => {
+            let (_, answer) = post_action(&client, id, "undo", json!({})).await?;
+            client.print(&answer, out, |after: Change, out| {
+                Ok(out.line(&format!("Taken back; the change is {} again.", after.state.as_str()))?)
+            })
+        }
+        ChangesCommand::Refresh { id } => refresh(&client, id, out).await,
+        ChangesCommand::Settle { id, outcome, comment } => {
+            let outcome = if *outcome == SettledOutcome::Applied { "applied" } else { "failed" };
+            let body = json!({ "outcome": outcome, "comment": comment });
+            let (_, answer) = post_action(&client, id, "settle", body).await?;
+            client.print_line(&answer, out, &format!("Settled as {outcome}."))
+        }
+        // An inbox on a terminal; otherwise, or from a given event on, one line per event.
+        ChangesCommand::Watch { since: None, after: None, plain: false } if !client.json && screen::is_possible() => {
+            screen::run(client).await
+        }
+        ChangesCommand::Watch { since, after, .. } => {
+            watch::run(&client, after.map(Since::Event).or(*since), out).await
         }
     })
 }
@@ -70,7 +75,6 @@ async fn list(
     status: &[String],
     narrow: &FilterArgs,
     limit: usize,
-    json: bool,
     out: &mut Output,
 ) -> Result<Exit, Failure> {
     let states = match status {
@@ -103,7 +107,7 @@ async fn list(
         }
     }
     whole.changes.truncate(limit);
-    if json {
+    if client.json {
         let page = json!({ "changes": whole.changes, "nextCursor": whole.next_cursor, "counts": whole.counts });
         out.json(&page.to_string())?;
         return Ok(Exit::Ok);
@@ -125,61 +129,39 @@ async fn list(
     Ok(Exit::Ok)
 }
 
-/// Posts `undo` or `refresh` for the current version of the change.
-async fn post_action(client: &Client, endpoint: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let change: Change = client.get(&["changes", id], &[]).await?.read()?;
-    let body = json!({ "version": change.version });
-    let answer =
-        client.post(&["changes", &change.id, endpoint], &body).await.map_err(|r| conflict_failure(r, &change.id))?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let after: Change = answer.read()?;
-    if endpoint == "undo" {
-        out.line(&format!("Taken back; the change is {} again.", render::state_name(after.state)))?;
-        return Ok(Exit::Ok);
-    }
-    render::print_change(&after, Timestamp::now(), out)?;
-    out.line("")?;
-    let text = match after.state {
-        _ if after.version == change.version => "Nothing has changed.",
-        ChangeState::Stale => "It cannot be done as it was shown; the reason is above.",
-        _ => "The target has changed; what would be done now is shown above.",
-    };
-    out.line(text)?;
-    Ok(Exit::Ok)
-}
-
-async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let answer = client.get(&["changes", id], &[]).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-    } else {
-        render::print_change(&answer.read()?, Timestamp::now(), out)?;
-    }
-    Ok(Exit::Ok)
-}
-
-async fn settle(
+/// Posts an action on the current version of a change, and returns that version with the answer.
+async fn post_action(
     client: &Client,
     id: &str,
-    outcome: SettledOutcome,
-    comment: Option<&str>,
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
+    action: &str,
+    mut body: Value,
+) -> Result<(Change, ResponseBody), Failure> {
     let change: Change = client.get(&["changes", id], &[]).await?.read()?;
-    let outcome = if outcome == SettledOutcome::Applied { "applied" } else { "failed" };
-    let body = json!({ "outcome": outcome, "comment": comment, "version": change.version });
-    let answer =
-        client.post(&["changes", &change.id, "settle"], &body).await.map_err(|r| conflict_failure(r, &change.id))?;
-    if json {
-        out.json(&answer.json_line()?)?;
-    } else {
-        out.line(&format!("Settled as {outcome}."))?;
-    }
-    Ok(Exit::Ok)
+    body["version"] = change.version.into();
+    let answer = client.post(&["changes", &change.id, action], &body).await;
+    let answer = answer.map_err(|refusal| conflict_failure(refusal, &change.id))?;
+    Ok((change, answer))
+}
+
+async fn refresh(client: &Client, id: &str, out: &mut Output) -> Result<Exit, Failure> {
+    let (before, answer) = post_action(client, id, "refresh", json!({})).await?;
+    client.print(&answer, out, |after: Change, out| {
+        render::print_change(&after, Timestamp::now(), out)?;
+        out.line("")?;
+        let text = match after.state {
+            _ if after.version == before.version => "Nothing has changed.",
+            ChangeState::Stale => "It cannot be done as it was shown; the reason is above.",
+            _ => "The target has changed; what would be done now is shown above.",
+        };
+        Ok(out.line(text)?)
+    })
+}
+
+/// Fails if the change is not at the version that the user named.
+fn ensure_version(change: &Change, expected: Option<u64>) -> Result<(), Failure> {
+    let Some(expected) = expected.filter(|version| *version != change.version) else { return Ok(()) };
+    let message = format!("the change is at version {} and not {expected}; {}", change.version, show_hint(&change.id));
+    Err(Failure::new(Exit::Conflict, message))
 }
 
 fn show_hint(id: &str) -> String {

@@ -16,21 +16,6 @@ use countersign_domain::{
     text::plural,
 };
 
-pub const fn state_name(state: ChangeState) -> &'static str {
-    match state {
-        ChangeState::Pending => "pending",
-        ChangeState::Approved => "approved",
-        ChangeState::Executing => "executing",
-        ChangeState::Applied => "applied",
-        ChangeState::Failed => "failed",
-        ChangeState::OutcomeUnknown => "outcome_unknown",
-        ChangeState::Rejected => "rejected",
-        ChangeState::Expired => "expired",
-        ChangeState::Withdrawn => "withdrawn",
-        ChangeState::Stale => "stale",
-    }
-}
-
 const fn state_style(state: ChangeState) -> Style {
     match state {
         ChangeState::Pending | ChangeState::Stale => Style::Yellow,
@@ -80,7 +65,7 @@ pub fn print_table(changes: &[Change], now: Timestamp, out: &mut Output) -> Resu
         .map(|change| {
             [
                 one_line(&change.id).into_owned(),
-                state_name(change.state).to_owned(),
+                change.state.as_str().to_owned(),
                 span(now.duration_since(change.created_at)),
                 one_line(&change.proposer.principal).into_owned(),
                 cut(&one_line(change.proposer.client_name.as_deref().unwrap_or("-")), MAX_CLIENT).into_owned(),
@@ -97,8 +82,7 @@ pub fn print_table(changes: &[Change], now: Timestamp, out: &mut Output) -> Resu
     for (head, width) in heads.iter().zip(widths) {
         out.styled(Style::Bold, &pad(head, width))?;
     }
-    out.styled(Style::Bold, "WHAT")?;
-    out.line("")?;
+    out.styled_line(Style::Bold, "WHAT")?;
     let used: usize = widths.iter().map(|w| w + 2).sum();
     for (row, change) in rows.iter().zip(changes) {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
@@ -125,11 +109,9 @@ pub fn print_table(changes: &[Change], now: Timestamp, out: &mut Output) -> Resu
 
 /// Prints one change in full.
 pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), Failure> {
-    out.styled(Style::Bold, &one_line(&change.summary))?;
-    out.line("")?;
+    out.styled_line(Style::Bold, &one_line(&change.summary))?;
     out.text(&format!("{}  version {}  ", one_line(&change.id), change.version))?;
-    out.styled(state_style(change.state), state_name(change.state))?;
-    out.line("")?;
+    out.styled_line(state_style(change.state), change.state.as_str())?;
     let target = &change.target;
     out.styled(operation_style(change.operation), change.operation.as_str())?;
     out.line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
@@ -145,36 +127,34 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         origin.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
     }
-    out.styled(Style::Dim, &one_line(&origin))?;
-    out.line("")?;
+    out.styled_line(Style::Dim, &one_line(&origin))?;
     if let Some(why) = &change.review {
         let mark = why.mark.as_deref().map_or(String::new(), |mark| format!("{}: ", one_line(mark)));
         let style = if why.mark.is_some() { Style::Yellow } else { Style::Dim };
-        out.styled(style, &format!("{mark}reviewed because {}", one_line(&why.reason)))?;
-        out.line("")?;
+        out.styled_line(style, &format!("{mark}reviewed because {}", one_line(&why.reason)))?;
     }
     if let Some(waits) = &change.waits_for {
-        out.styled(Style::Yellow, &one_line(&waits.sentence()))?;
-        out.line("")?;
+        out.styled_line(Style::Yellow, &one_line(&waits.sentence()))?;
     }
     if let Some(fault) = &change.fault {
-        out.styled(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
-        out.line("")?;
+        out.styled_line(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
     }
     if let Some(why) = &change.preview.failed {
-        out.styled(Style::Red, &format!("The preview failed, so only the arguments are shown: {}", one_line(why)))?;
-        out.line("")?;
+        out.styled_line(
+            Style::Red,
+            &format!("The preview failed, so only the arguments are shown: {}", one_line(why)),
+        )?;
         if change.terms.preview_required {
-            out.styled(Style::Red, "The rule lets nobody approve it without a preview.")?;
-            out.line("")?;
+            out.styled_line(Style::Red, "The rule lets nobody approve it without a preview.")?;
         }
     } else if shows_arguments_only(change) {
-        out.styled(Style::Dim, "No preview is available for this tool: its arguments are shown.")?;
-        out.line("")?;
+        out.styled_line(Style::Dim, "No preview is available for this tool: its arguments are shown.")?;
     }
     if change.previous_diff.is_some() {
-        out.styled(Style::Yellow, "The target has changed since this was proposed; the diff below is the new one.")?;
-        out.line("")?;
+        out.styled_line(
+            Style::Yellow,
+            "The target has changed since this was proposed; the diff below is the new one.",
+        )?;
     }
     if let Some(redacted) = &change.redacted {
         print_redacted(redacted, out)?;
@@ -183,11 +163,9 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         print_arguments(change, out)?;
         for (label, text) in tool_notes(change) {
             out.line("")?;
-            out.styled(Style::Bold, &format!("  {}", one_line(label)))?;
-            out.line("")?;
+            out.styled_line(Style::Bold, &format!("  {}", one_line(label)))?;
             for line in text_lines(&text) {
-                out.styled(Style::Dim, &format!("    {}", escape_hidden(line)))?;
-                out.line("")?;
+                out.styled_line(Style::Dim, &format!("    {}", escape_hidden(line)))?;
             }
         }
     } else {
@@ -201,14 +179,12 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
 fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in &diff.fields {
         out.line("")?;
-        out.styled(Style::Bold, &format!("  {}", one_line(&field.label)))?;
-        out.line("")?;
+        out.styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;
         if field.lines.is_empty() { print_sides(field, out)? } else { print_lines(field, out)? }
     }
     if diff.truncated {
         out.line("")?;
-        out.styled(Style::Yellow, "  The diff is larger than what is shown here; the arguments are shown whole.")?;
-        out.line("")?;
+        out.styled_line(Style::Yellow, "  The diff is larger than what is shown here; the arguments are shown whole.")?;
     }
     Ok(())
 }
@@ -230,14 +206,12 @@ fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
             LineOp::Insert => ('+', Style::Green),
             LineOp::Delete => ('-', Style::Red),
             LineOp::Note => {
-                out.styled(Style::Dim, &format!("      {}", escape_hidden(&line.text.replace('\n', "\\n"))))?;
-                out.line("")?;
+                out.styled_line(Style::Dim, &format!("      {}", escape_hidden(&line.text.replace('\n', "\\n"))))?;
                 continue;
             }
             LineOp::Skip => {
                 let folded = plural(line.text.parse().unwrap_or(0_u64), "unchanged line");
-                out.styled(Style::Dim, &format!("    … {folded}"))?;
-                out.line("")?;
+                out.styled_line(Style::Dim, &format!("    … {folded}"))?;
                 continue;
             }
         };
@@ -248,31 +222,26 @@ fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
-    out.styled(style, &format!("    {mark} {}", escape_hidden(text)))?;
-    Ok(out.line("")?)
+    Ok(out.styled_line(style, &format!("    {mark} {}", escape_hidden(text)))?)
 }
 
 /// Prints what is left of an old change whose contents were removed.
 fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
     out.line("")?;
-    out.styled(Style::Dim, &format!("  Its arguments, diff and result were taken out at {}.", redacted.at))?;
-    out.line("")?;
-    out.styled(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?;
-    Ok(out.line("")?)
+    out.styled_line(Style::Dim, &format!("  Its arguments, diff and result were taken out at {}.", redacted.at))?;
+    Ok(out.styled_line(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?)
 }
 
 /// Prints the arguments that will run.
 fn print_arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let arguments = ArgumentLines::for_change(change);
     out.line("")?;
-    out.styled(Style::Bold, "  Arguments")?;
-    out.line("")?;
+    out.styled_line(Style::Bold, "  Arguments")?;
     for line in &arguments.lines {
         out.line(&format!("    {}", escape_hidden(line)))?;
     }
     if let Some(remark) = arguments.diff_note() {
-        out.styled(Style::Dim, &format!("    {}", one_line(&remark)))?;
-        out.line("")?;
+        out.styled_line(Style::Dim, &format!("    {}", one_line(&remark)))?;
     }
     Ok(())
 }
@@ -282,8 +251,7 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
         return Ok(());
     }
     out.line("")?;
-    out.styled(Style::Bold, "  Decisions")?;
-    out.line("")?;
+    out.styled_line(Style::Bold, "  Decisions")?;
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
             Verdict::Approve => (Style::Green, "approved"),
@@ -306,8 +274,7 @@ pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let value: serde_json::Value = serde_json::from_str(raw.get()).unwrap_or_default();
     let failed = value.get("isError").and_then(serde_json::Value::as_bool).unwrap_or(false);
     out.line("")?;
-    out.styled(Style::Bold, if failed { "  The tool failed" } else { "  Result" })?;
-    out.line("")?;
+    out.styled_line(Style::Bold, if failed { "  The tool failed" } else { "  Result" })?;
     let blocks = value.get("content").and_then(serde_json::Value::as_array);
     for block in blocks.into_iter().flatten() {
         let text = block.get("text").and_then(serde_json::Value::as_str);

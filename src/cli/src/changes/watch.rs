@@ -1,79 +1,52 @@
 //! `changes watch`: prints every event of the feed as it comes. A lost connection resumes where it broke, so that no
 //! change event is missed or shown twice.
 
-use std::time::Duration;
-
-use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    feed::{Event, Parser},
+    feed::{self, Event, FeedUpdate},
     render,
 };
 use crate::{
-    client::{Client, FEED_BACKOFF, Refusal},
+    client::Client,
     exit::{Exit, Failure},
     moment::Since,
     output::{Output, Style, one_line, remark, route},
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer};
 
-/// The gateway sends a comment every few seconds: longer silence is a dead connection.
-const MAX_SILENCE: Duration = Duration::from_secs(90);
-
 /// Prints the events after `since`, including past ones; without it, those from now on.
-pub async fn run(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let interrupted = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    tokio::pin!(interrupted);
-    tokio::select! {
-        () = &mut interrupted => Ok(Exit::Ok),
-        ended = follow(client, since, json, out) => ended,
-    }
-}
-
-async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Result<Exit, Failure> {
     // The feed can only be entered at a number, so events since a moment are searched from its beginning.
-    let (mut seen, moment) = match since {
+    let (seen, moment) = match since {
         None => (None, None),
         Some(Since::Event(seq)) => (Some(seq), None),
         Some(Since::Moment(moment)) => (Some(0), Some(moment)),
     };
-    let mut failures = 0;
     let mut connected = false;
-    loop {
-        match client.feed(seen).await {
-            Ok(mut stream) => {
-                if connected {
-                    remark("Connected again.");
-                } else if !json {
+    let following = feed::follow(client, seen, async |update, seen: &mut Option<u64>| {
+        match update {
+            FeedUpdate::Connected if connected => remark("Connected again."),
+            FeedUpdate::Connected => {
+                connected = true;
+                if !client.json {
                     remark("Watching. Ctrl-C ends it.");
                 }
-                connected = true;
-                failures = 0;
-                let mut parser = Parser::default();
-                while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
-                    let Ok(events) = parser.push(&bytes) else { break };
-                    for event in events {
-                        handle_event(&event, &mut seen, moment, json, out)?;
-                    }
-                    out.finish()?;
-                }
-                remark("The connection to the gateway was lost; trying again.");
             }
-            Err(refusal) => give_up_or_wait(refusal, connected)?,
+            FeedUpdate::Event(event) => {
+                handle_event(&event, seen, moment, client.json, out)?;
+                out.finish()?;
+            }
+            FeedUpdate::Lost => remark("The connection to the gateway was lost; trying again."),
         }
-        tokio::time::sleep(FEED_BACKOFF.step(failures)).await;
-        failures += 1;
+        Ok(())
+    });
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => Ok(Exit::Ok),
+        ended = following => ended.map(|()| Exit::Ok),
     }
-}
-
-/// A failed first attempt is reported; a later failure may be a restart of the gateway, so it is retried.
-fn give_up_or_wait(refusal: Refusal, connected: bool) -> Result<(), Failure> {
-    if connected && refusal.is_temporary() { Ok(()) } else { Err(refusal.into()) }
 }
 
 /// The data of an event. All fields are optional, so that events of a newer gateway are still shown.

@@ -9,32 +9,26 @@ use std::{
     time::Duration,
 };
 
-use actix_web::http::{StatusCode, header};
-use awc::ClientResponse;
-use serde::{Deserialize, de::DeserializeOwned};
+use actix_web::http::{Method, StatusCode, header};
+use awc::{ClientRequest, ClientResponse};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use url::Url;
 
 use crate::{
     args::ConnectArgs,
     data_dir,
     exit::{Exit, Failure},
-    output::{one_line, remark},
+    output::{Output, one_line, remark},
 };
 use countersign_config::Environment;
-use countersign_net::{self as net, Backoff, tls};
+use countersign_net::{self as net, tls};
 
-/// The pauses before the feed is opened again.
-pub const FEED_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
 /// Bytes of an answer. A page of 100 changes with large diffs stays far below.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
-
-/// The gateway to talk to, and the key to use.
-pub struct Target {
-    gateway: GatewayAddress,
-    key: String,
-    ca: Option<PathBuf>,
-}
 
 /// The way in which the gateway was located.
 enum GatewayAddress {
@@ -45,45 +39,9 @@ enum GatewayAddress {
     DataDirectory(PathBuf),
 }
 
-/// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
-pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
-    let env = Environment::from_process();
-    let variable = |name: &str| {
-        env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
-    };
-    let explicit_url = match &args.url {
-        Some(url) => Some(url.clone()),
-        None => variable("COUNTERSIGN_URL")?.map(str::to_owned),
-    };
-    let Some(key) = variable("COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty()) else {
-        return Err(Failure::new(
-            Exit::NotAuthorized,
-            "COUNTERSIGN_KEY is not set: changes are shown to and decided by people with a reviewer's key. Make one on \
-             the gateway's machine with `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
-        ));
-    };
-    if key.bytes().any(|b| !b.is_ascii_graphic()) {
-        return Err(Failure::new(Exit::NotAuthorized, "COUNTERSIGN_KEY has characters that no key has"));
-    }
-    let (gateway, url) = match explicit_url {
-        Some(url) => {
-            let url = address::parse(&url)?;
-            (GatewayAddress::Explicit(url.clone()), url)
-        }
-        None => {
-            let data = data_dir(&args.data)?;
-            let url = own_gateway::find(&data)?.url;
-            (GatewayAddress::DataDirectory(data), url)
-        }
-    };
-    let local = url.host_str().is_some_and(|host| {
-        host == "localhost"
-            || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    });
-    if url.scheme() == "http" && !local {
-        remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
-    }
-    Ok(Target { gateway, key: key.to_owned(), ca: args.ca.clone() })
+/// Finds the gateway that the arguments name, and runs requests to it.
+pub fn run<T>(args: &ConnectArgs, requests: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
+    actix_web::rt::System::new().block_on(async { requests(Client::new(args)?).await })
 }
 
 /// The body of a REST error (RFC 9457).
@@ -145,12 +103,71 @@ pub struct Client {
     http: awc::Client,
     gateway: GatewayAddress,
     key: String,
+    /// Set if answers are printed as JSON.
+    pub json: bool,
 }
 
 impl Client {
-    pub fn new(target: Target) -> Result<Self, Failure> {
-        let tls = target.ca.as_deref().map_or_else(|| Ok(tls::public_config()), tls_config_with_ca)?;
-        Ok(Self { http: net::client(tls), gateway: target.gateway, key: target.key })
+    /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
+    fn new(args: &ConnectArgs) -> Result<Self, Failure> {
+        let env = Environment::from_process();
+        let variable = |name: &str| {
+            env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
+        };
+        let explicit_url = match &args.url {
+            Some(url) => Some(url.clone()),
+            None => variable("COUNTERSIGN_URL")?.map(str::to_owned),
+        };
+        let Some(key) = variable("COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty()) else {
+            return Err(Failure::new(
+                Exit::NotAuthorized,
+                "COUNTERSIGN_KEY is not set: changes are shown to and decided by people with a reviewer's key. Make one on \
+                 the gateway's machine with `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
+            ));
+        };
+        if key.bytes().any(|b| !b.is_ascii_graphic()) {
+            return Err(Failure::new(Exit::NotAuthorized, "COUNTERSIGN_KEY has characters that no key has"));
+        }
+        let (gateway, url) = match explicit_url {
+            Some(url) => {
+                let url = address::parse(&url)?;
+                (GatewayAddress::Explicit(url.clone()), url)
+            }
+            None => {
+                let data = data_dir(&args.data)?;
+                let url = own_gateway::find(&data)?.url;
+                (GatewayAddress::DataDirectory(data), url)
+            }
+        };
+        let local = url.host_str().is_some_and(|host| {
+            host == "localhost"
+                || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        });
+        if url.scheme() == "http" && !local {
+            remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
+        }
+        let tls = args.ca.as_deref().map_or_else(|| Ok(tls::public_config()), tls_config_with_ca)?;
+        Ok(Self { http: net::client(tls), gateway, key: key.to_owned(), json: args.json })
+    }
+
+    /// Prints an answer: unchanged with `--json`, else as `print` formats it.
+    pub fn print<T: DeserializeOwned>(
+        &self,
+        answer: &ResponseBody,
+        out: &mut Output,
+        print: impl FnOnce(T, &mut Output) -> Result<(), Failure>,
+    ) -> Result<Exit, Failure> {
+        if self.json {
+            out.json(&answer.json_line()?)?;
+        } else {
+            print(answer.read()?, out)?;
+        }
+        Ok(Exit::Ok)
+    }
+
+    /// Prints an answer with `--json`, else this line.
+    pub fn print_line(&self, answer: &ResponseBody, out: &mut Output, line: &str) -> Result<Exit, Failure> {
+        self.print(answer, out, |_: IgnoredAny, out| Ok(out.line(line)?))
     }
 
     /// Returns the base URL of the next request, after verifying who listens there.
@@ -165,26 +182,30 @@ impl Client {
         }
     }
 
-    fn bearer(&self) -> (header::HeaderName, String) {
-        (header::AUTHORIZATION, format!("Bearer {}", self.key))
+    /// Builds a request to the resource, and returns it with the gateway's base URL.
+    async fn request(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<(Url, ClientRequest), Refusal> {
+        let base = self.base().await?;
+        let request = self.http.request(method, address::endpoint(&base, path, query)).bearer_auth(&self.key);
+        Ok((base, request))
     }
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
-        let base = self.base().await?;
-        let request = self.http.get(address::endpoint(&base, path, query)).insert_header(self.bearer());
+        let (base, request) = self.request(Method::GET, path, query).await?;
         finish(&base, request.send()).await
     }
 
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
-        let base = self.base().await?;
-        let request = self.http.post(address::endpoint(&base, path, &[])).insert_header(self.bearer());
-        finish(&base, request.send_json(body)).await
+        self.post_text(path, body.to_string()).await
     }
 
     /// Posts a body that is JSON already, like [`Self::post`].
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
-        let base = self.base().await?;
-        let request = self.http.post(address::endpoint(&base, path, &[])).insert_header(self.bearer());
+        let (base, request) = self.request(Method::POST, path, &[]).await?;
         finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
@@ -192,13 +213,9 @@ impl Client {
     pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl Stream + use<>>, Refusal> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
-        let base = self.base().await?;
-        let request = self
-            .http
-            .get(address::endpoint(&base, &["events"], &query))
-            .insert_header(self.bearer())
-            .insert_header((header::ACCEPT, "text/event-stream"));
-        let head = tokio::time::timeout(REQUEST_TIMEOUT, request.send()).await;
+        let (base, request) = self.request(Method::GET, &["events"], &query).await?;
+        let request = request.insert_header((header::ACCEPT, "text/event-stream")).send();
+        let head = tokio::time::timeout(REQUEST_TIMEOUT, request).await;
         let mut response =
             head.map_err(|_| timeout_refusal(&base))?.map_err(|error| connection_refusal(&base, &error))?;
         if response.status() == StatusCode::OK {
@@ -272,7 +289,7 @@ mod tests {
 
     fn client(url: &str) -> Client {
         let gateway = GatewayAddress::Explicit(address::parse(url).unwrap());
-        Client::new(Target { gateway, key: "csk_x".into(), ca: None }).unwrap()
+        Client { http: net::client(tls::public_config()), gateway, key: "csk_x".into(), json: false }
     }
 
     #[test]

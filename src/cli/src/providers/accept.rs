@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
+
 use super::{
     NOT_CONNECTED_HINT, server,
     tools::{Tool, Tools, decision_request, is_pattern, print_definition, print_summary, select},
@@ -13,15 +15,16 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, remark, should_ask},
 };
+use countersign_domain::text::plural;
 
-pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output) -> Result<Exit, Failure> {
     let wanted = [args.names.as_slice(), args.tools.as_slice()].concat();
     let bulk = if args.all_reads {
         Some("--all-reads")
     } else {
         wanted.iter().any(|name| is_pattern(name)).then_some("accepting what a pattern matches")
     };
-    let asks = should_ask(json, args.yes, bulk)?;
+    let asks = should_ask(client.json, args.yes, bulk)?;
     let tools = tools_of(client, &args.name, args.wait.limit()).await?;
     let chosen = if args.all_reads {
         tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
@@ -36,7 +39,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
         });
         return Ok(Exit::Ok);
     }
-    if !json {
+    if !client.json {
         show(&chosen, bulk.is_some(), out)?;
     }
     let what = count_phrase(chosen.len(), "this definition", "these {n} definitions");
@@ -45,14 +48,12 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
         return Ok(Exit::Failed);
     }
     let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&chosen)).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let what = if chosen.len() == 1 { "definition" } else { "definitions" };
-    out.styled(Style::Green, &format!("Accepted {} {what}.", chosen.len()))?;
-    out.line("")?;
-    let after: Tools = answer.read()?;
+    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &chosen, &after, out))
+}
+
+/// Prints which of the accepted tools run without review from now on.
+fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
+    out.styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
     let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
     let (run, stay): (Vec<&Tool>, Vec<&Tool>) =
         chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
@@ -64,17 +65,17 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: 
             "accepting a definition says that it is known, and only a tool that says that it only reads runs by that";
         out.line(&format!("{} still reviewed: {why}.", name_list(&stay, "is", "are")))?;
         if stay.iter().any(|tool| tool.has_unknown_effect()) {
-            out.line(&allow_hint(&args.name))?;
+            out.line(&allow_hint(server))?;
         }
     }
-    Ok(Exit::Ok)
+    Ok(())
 }
 
 /// Lets tools run without review.
-pub(super) async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -> Result<Exit, Failure> {
     let by_pattern = args.tools.iter().any(|name| is_pattern(name));
     let several = (by_pattern || args.tools.len() > 1).then_some("letting several tools run");
-    let asks = should_ask(json, args.yes, several)?;
+    let asks = should_ask(client.json, args.yes, several)?;
     let tools = tools_of(client, &args.name, args.wait.limit()).await?;
     let selection = select(tools, &args.tools, |tool| tool.may_let_run)?;
     let (run_already, refused): (Vec<&Tool>, Vec<&Tool>) =
@@ -90,7 +91,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &m
         }
         return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
     }
-    if !json {
+    if !client.json {
         show(&chosen, by_pattern || chosen.len() > 1, out)?;
     }
     let what = count_phrase(chosen.len(), "this tool", "these {n} tools");
@@ -101,38 +102,23 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &m
     let mut body = decision_request(&chosen);
     body["reason"] = args.reason.as_str().into();
     let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let run: Vec<&Tool> = chosen.iter().collect();
-    out.styled(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
-    out.line("")?;
-    out.line(
-        "Your own calls are still reviewed, and so is any other definition. `countersign rules` lists and revokes it.",
-    )?;
-    Ok(Exit::Ok)
+    client.print(&answer, out, |_: IgnoredAny, out| {
+        let run: Vec<&Tool> = chosen.iter().collect();
+        out.styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
+        Ok(out.line(
+            "Your own calls are still reviewed, and so is any other definition. `countersign rules` lists and revokes it.",
+        )?)
+    })
 }
 
-pub(super) async fn revoke(
-    client: &Client,
-    name: &str,
-    tools: &[String],
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
+pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
     let chosen = select(tools_of(client, name, None).await?, tools, |tool| tool.standing == "accepted")?.chosen;
     if chosen.is_empty() {
         remark("None of the tools that match is accepted.");
         return Ok(Exit::Ok);
     }
     let answer = client.post(&["servers", name, "revoke"], &decision_request(&chosen)).await?;
-    if json {
-        out.json(&answer.json_line()?)?;
-    } else {
-        out.line("Revoked.")?;
-    }
-    Ok(Exit::Ok)
+    client.print_line(&answer, out, "Revoked.")
 }
 
 /// Returns the tools of a server that is or was connected.

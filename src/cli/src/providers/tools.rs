@@ -128,12 +128,10 @@ fn missing_tool(what: &str) -> Failure {
 pub(super) fn print_summary(tools: &[Tool], out: &mut Output) -> Result<(), Failure> {
     let names: Vec<String> = tools.iter().map(|tool| one_line(&tool.name).into_owned()).collect();
     let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
-    out.styled(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
-    out.line("")?;
+    out.styled_line(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
     for (tool, name) in tools.iter().zip(&names) {
         out.text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
-        out.styled(if tool.claims_to_only_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
-        out.line("")?;
+        out.styled_line(if tool.claims_to_only_read() { Style::Dim } else { Style::Yellow }, tool.effect())?;
     }
     Ok(out.line("")?)
 }
@@ -153,8 +151,7 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
         None if tool.claims_read => "  says that it only reads",
         None => "",
     };
-    out.styled(Style::Yellow, told)?;
-    out.line("")?;
+    out.styled_line(Style::Yellow, told)?;
     let now = indented(&tool.definition);
     match &tool.previous {
         Some(previous) => {
@@ -165,8 +162,7 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
                     LineOp::Insert => ("+", Style::Green),
                     _ => (" ", Style::Plain),
                 };
-                out.styled(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
-                out.line("")?;
+                out.styled_line(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
             }
         }
         None => {
@@ -174,8 +170,7 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
                 out.line(&format!("  {}", one_line(line)))?;
             }
             for line in now.lines() {
-                out.styled(Style::Dim, &format!("    {}", one_line(line)))?;
-                out.line("")?;
+                out.styled_line(Style::Dim, &format!("    {}", one_line(line)))?;
             }
         }
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::changes::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
-    render::{span, state_name},
+    render::span,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines},
@@ -152,7 +152,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     out.prose(
         1,
         &[
-            (state_name(change.state).to_owned(), paint.state(change.state)),
+            (change.state.as_str().to_owned(), paint.state(change.state)),
             ("  ".to_owned(), Style::new()),
             (change.operation.as_str().to_owned(), paint.operation(change.operation)),
             (target, Style::new()),

@@ -14,7 +14,7 @@ use super::{
     model::{App, Grouping, ListedChange, Question, Row, Tone},
     paint::{Theme, truncate, width_of},
 };
-use crate::changes::render::{self, span, state_name};
+use crate::changes::render::{self, span};
 use countersign_domain::{
     changes::{ChangeState, Verdict, visible::has_hidden},
     text::plural,
@@ -140,7 +140,7 @@ fn change_row(app: &App, brief: &ListedChange, width: u16) -> Line<'static> {
     let opened = if app.is_fully_seen(brief) { paint.symbol("·", ".") } else { " " };
     let mut pieces = vec![
         (format!("{selected}{opened}"), paint.info()),
-        (format!("{:<8} ", truncate(state_name(brief.state), 8, paint)), paint.state(brief.state)),
+        (format!("{:<8} ", truncate(brief.state.as_str(), 8, paint)), paint.state(brief.state)),
         (format!("{:>4} ", span(app.now.duration_since(brief.created_at))), paint.dim()),
     ];
     if wide {

@@ -274,7 +274,7 @@ impl App {
     }
 
     fn report_wrong_state(&mut self, word: &str, state: ChangeState) -> Option<Action> {
-        let state = crate::changes::render::state_name(state);
+        let state = state.as_str();
         self.say(Tone::Bad, format!("The change is {state}: there is nothing to {word}."));
         None
     }

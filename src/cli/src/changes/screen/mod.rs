@@ -1,12 +1,11 @@
 //! `changes watch` on a terminal: a full-screen inbox.
 //!
 //! [`model`], [`keys`] and [`prompt`] are a state machine, [`draw`] shows it, [`net`] talks to the gateway. Only the
-//! loop here touches the terminal ([`terminal`]), the user's editor ([`editor`]) and signals.
+//! loop here touches the terminal ([`terminal`]), the user's editor ([`super::editor`]) and signals.
 
 mod detail;
 mod diff;
 mod draw;
-mod editor;
 mod keys;
 mod model;
 mod net;
@@ -37,7 +36,7 @@ use self::{
     paint::Theme,
     terminal::Screen,
 };
-use super::arguments::missing_approvals_message;
+use super::{arguments::missing_approvals_message, editor::Draft};
 use crate::{
     client::Client,
     exit::{Exit, Failure},
@@ -74,11 +73,11 @@ struct Inbox {
 ///
 /// # Errors
 /// Fails if the gateway refuses a request or the terminal cannot be used.
-pub async fn run(client: &Rc<Client>) -> Result<Exit, Failure> {
+pub async fn run(client: Client) -> Result<Exit, Failure> {
     // Before the screen is taken over, so that a wrong key or address is reported as plain text.
     let me: CurrentUser = client.get(&["me"], &[]).await?.read()?;
     let (news, mut arriving) = mpsc::channel(EVENT_QUEUE_LENGTH);
-    let net = Net { client: Rc::clone(client), events: news };
+    let net = Net { client: Rc::new(client), events: news };
     let feed = actix_web::rt::spawn(net.clone().follow());
     let mut inbox = Inbox {
         app: App::new(me, Theme::from_env(), Timestamp::now()),
@@ -274,30 +273,21 @@ impl Inbox {
         self.keys = None;
         self.screen.suspend();
         let edited = async {
-            let draft = editor::Draft::new(text)?;
-            let mut child = draft.edit()?;
-            let status = tokio::select! {
-                _ = ends.recv() => return Ok(None),
-                _ = hangs_up.recv() => return Ok(None),
-                status = child.wait() => status?,
-            };
-            if status.success() {
-                draft.read().map(Some)
-            } else {
-                Err(std::io::Error::other(format!("it ended with {status}")))
-            }
+            let draft = Draft::new(text)?;
+            draft.edit().await
         };
-        let edited = edited.await;
-        if matches!(edited, Ok(None)) {
-            return Ok(true);
-        }
+        let edited = tokio::select! {
+            _ = ends.recv() => return Ok(true),
+            _ = hangs_up.recv() => return Ok(true),
+            edited = edited => edited,
+        };
         self.screen.resume()?;
         self.keys = Some(EventStream::new());
         match edited {
             Ok(after) => {
                 let original = self.app.detail.as_ref().filter(|d| d.change.id == id);
                 let original = original.map_or_else(String::new, |d| crate::output::indented(d.change.arguments.get()));
-                self.app.submit_edit(id, version, &original, after.unwrap_or_default());
+                self.app.submit_edit(id, version, &original, after);
             }
             Err(error) => self.app.say(Tone::Bad, format!("The editor: {error}; nothing was changed.")),
         }
@@ -322,6 +312,6 @@ fn outcome_message(done_message: &str, change: &Change) -> String {
         ("Approved", ChangeState::Approved) if change.run_after.is_some() => {
             format!("Approved; u undoes it within {}s.", change.terms.undo_for)
         }
-        _ => format!("{done_message}; the change is {}.", super::render::state_name(change.state)),
+        _ => format!("{done_message}; the change is {}.", change.state.as_str()),
     }
 }

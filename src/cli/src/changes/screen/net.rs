@@ -1,8 +1,7 @@
 //! The gateway's side: requests in the background, and the event feed, which resumes where it broke.
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, rc::Rc};
 
-use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,14 +9,12 @@ use tokio::sync::mpsc::Sender;
 
 use super::model::{ListedChange, MAX_LISTED};
 use crate::{
-    changes::feed::{Event, Parser},
-    client::{Client, FEED_BACKOFF, Refusal, ResponseBody},
+    changes::feed::{self, Event, FeedUpdate},
+    client::{Client, ResponseBody},
     exit::Failure,
 };
 use countersign_domain::changes::{Change, ChangeState};
 
-/// The gateway sends a comment every few seconds: longer silence is a dead connection.
-const MAX_SILENCE: Duration = Duration::from_secs(90);
 const PAGE_SIZE: &str = "100";
 
 /// Events that the gateway's side sends to the loop.
@@ -182,26 +179,16 @@ impl Net {
 
     /// Follows the feed until it ends for good.
     pub async fn follow(self) {
-        let (mut seen, mut failures, mut connected) = (None, 0, false);
-        loop {
-            match self.client.feed(seen).await {
-                Ok(mut stream) => {
-                    (connected, failures) = (true, 0);
-                    self.send(GatewayEvent::Live).await;
-                    let mut parser = Parser::default();
-                    while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
-                        let Ok(events) = parser.push(&bytes) else { break };
-                        for event in events {
-                            self.handle_event(&event, &mut seen).await;
-                        }
-                    }
-                    self.send(GatewayEvent::Lost).await;
-                }
-                Err(refusal) if is_retryable(connected, &refusal) => self.send(GatewayEvent::Lost).await,
-                Err(refusal) => return self.send(GatewayEvent::Ended(refusal.into())).await,
+        let ended = feed::follow(&self.client, None, async |update, seen: &mut Option<u64>| {
+            match update {
+                FeedUpdate::Connected => self.send(GatewayEvent::Live).await,
+                FeedUpdate::Event(event) => self.handle_event(&event, seen).await,
+                FeedUpdate::Lost => self.send(GatewayEvent::Lost).await,
             }
-            tokio::time::sleep(FEED_BACKOFF.step(failures)).await;
-            failures += 1;
+            Ok(())
+        });
+        if let Err(failure) = ended.await {
+            self.send(GatewayEvent::Ended(failure)).await;
         }
     }
 
@@ -215,9 +202,4 @@ impl Net {
             _ => {}
         }
     }
-}
-
-/// A failed first attempt is reported; a later failure may be a restart of the gateway.
-fn is_retryable(connected: bool, refusal: &Refusal) -> bool {
-    connected && refusal.is_temporary()
 }
