@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use crate::{
     MODERN, Options, Target,
     redact::Redactor,
-    wire::{Budget, Http, HttpResponse, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, estimate_weight, parse},
+    wire::{
+        Budget, Http, HttpResponse, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, estimate_weight, is_response, parse,
+    },
 };
 
 /// The most characters of a message in a report.
@@ -197,11 +199,6 @@ impl Probe {
 pub(crate) fn ids_match(one: &Value, other: &Value) -> bool {
     let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
     one == other || (one.as_f64().is_some() && one.as_f64() == other.as_f64()) || text(one) == text(other)
-}
-
-/// Returns `true` if a message is a response to any request.
-fn is_response(message: &Value) -> bool {
-    message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
 }
 
 fn client_info() -> Value {

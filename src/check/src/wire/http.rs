@@ -192,11 +192,12 @@ impl Http {
     }
 }
 
-async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Result<(), ProbeError> {
+/// Reads the head of a response, and returns the bytes after it.
+pub(super) async fn read_head(socket: &mut Connection, answer: &mut HttpResponse) -> Result<Vec<u8>, ProbeError> {
     let mut bytes = Vec::new();
-    let end = loop {
+    loop {
         if let Some(end) = parse_head(&bytes, answer)? {
-            break end;
+            return Ok(bytes.split_off(end));
         }
         if bytes.len() > MAX_HEAD_BYTES {
             return Err(ProbeError::InvalidData("headers without an end".to_owned()));
@@ -204,8 +205,11 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
         if socket.read(&mut bytes).await? == 0 {
             return Err(ProbeError::Closed);
         }
-    };
-    let rest = bytes.split_off(end);
+    }
+}
+
+async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Result<(), ProbeError> {
+    let rest = read_head(socket, answer).await?;
     let chunked =
         answer.header("transfer-encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
     let length: Option<usize> = answer.header("content-length").and_then(|value| value.parse().ok());
@@ -215,7 +219,8 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
         if answer.is_stream() {
             answer.events.extend(body.take_events());
         }
-        let answered = answer.is_stream() && answer.events.iter().any(|event| is_response(&event.data));
+        let answered = answer.is_stream()
+            && answer.events.iter().filter_map(|event| parse(&event.data)).any(|message| is_response(&message));
         let over =
             answered || body.is_complete() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
         let mut came = Vec::new();
@@ -336,13 +341,15 @@ fn parse_events(body: &str) -> Vec<Event> {
     all
 }
 
-fn is_response(data: &str) -> bool {
-    let message = parse(data).unwrap_or_default();
+/// Returns `true` if a message is a response to any request.
+pub(crate) fn is_response(message: &Value) -> bool {
     message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -376,6 +383,6 @@ mod tests {
             }
             assert_eq!(all, parse_events(text), "{size}");
         }
-        assert!(is_response(r#"{"id":1,"result":{}}"#) && !is_response(r#"{"method":"x","id":1}"#));
+        assert!(is_response(&json!({ "id": 1, "result": {} })) && !is_response(&json!({ "method": "x", "id": 1 })));
     }
 }

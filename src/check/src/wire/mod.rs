@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub(crate) use budget::{Budget, MAX_WEIGHT, estimate_weight};
 
-pub(crate) use http::{Http, HttpResponse};
+pub(crate) use http::{Http, HttpResponse, is_response};
 pub(crate) use stdio::Stdio;
 pub(crate) use websocket::{Frame, WebSocket};
 

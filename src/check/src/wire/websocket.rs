@@ -6,7 +6,8 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use url::Url;
 
 use super::{
-    Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
+    Budget, HttpResponse, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
+    http::read_head,
     net::{Connection, authority, request_target},
 };
 
@@ -57,31 +58,13 @@ impl WebSocket {
             }
             head.push_str("\r\n");
             socket.write(head.as_bytes()).await?;
-            let mut buffer = Vec::new();
-            let (status, protocol, end) = loop {
-                let mut parsed = [httparse::EMPTY_HEADER; 64];
-                let mut response = httparse::Response::new(&mut parsed);
-                match response.parse(&buffer) {
-                    Ok(httparse::Status::Complete(end)) => {
-                        let chosen = response
-                            .headers
-                            .iter()
-                            .find(|header| header.name.eq_ignore_ascii_case("sec-websocket-protocol"))
-                            .map(|header| String::from_utf8_lossy(header.value).into_owned());
-                        break (response.code.unwrap_or_default(), chosen, end);
-                    }
-                    Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD_BYTES => {}
-                    Ok(httparse::Status::Partial) => {
-                        return Err(ProbeError::InvalidData("headers without an end".to_owned()));
-                    }
-                    Err(error) => return Err(ProbeError::InvalidData(format!("no HTTP answer: {error}"))),
-                }
-                read_more(&mut socket, &mut buffer).await?;
-            };
-            if status != 101 {
-                return Err(ProbeError::Unreachable(format!("it answers the upgrade with {status}")));
+            let mut answer = HttpResponse::default();
+            let buffer = read_head(&mut socket, &mut answer).await?;
+            if answer.status != 101 {
+                return Err(ProbeError::Unreachable(format!("it answers the upgrade with {}", answer.status)));
             }
-            Ok(Self { socket, buffer: buffer.split_off(end), protocol })
+            let protocol = answer.header("sec-websocket-protocol").map(str::to_owned);
+            Ok(Self { socket, buffer, protocol })
         };
         tokio::time::timeout(limit, opening).await.unwrap_or(Err(ProbeError::Timeout(limit)))
     }
@@ -137,7 +120,9 @@ impl WebSocket {
                     if self.buffer.len() > MAX_MESSAGE_BYTES {
                         return Err(ProbeError::InvalidData("a frame without an end".to_owned()));
                     }
-                    read_more(&mut self.socket, &mut self.buffer).await?;
+                    if self.socket.read(&mut self.buffer).await? == 0 {
+                        return Err(ProbeError::Closed);
+                    }
                     continue;
                 };
                 match opcode {
@@ -178,12 +163,5 @@ impl WebSocket {
         let payload = self.buffer.get(start..end)?.to_vec();
         self.buffer.drain(..end);
         Some((first & 0x80 != 0, first & 0x0f, payload))
-    }
-}
-
-async fn read_more(socket: &mut Connection, into: &mut Vec<u8>) -> Result<(), ProbeError> {
-    match socket.read(into).await? {
-        0 => Err(ProbeError::Closed),
-        _ => Ok(()),
     }
 }
