@@ -5,10 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use clap_complete::Shell;
 use jiff::Timestamp;
+use serde::Serialize;
 
 use super::moment::{self, Since};
 use countersign_config::Flags;
-use countersign_domain::principal::Role;
+use countersign_domain::{changes::ChangeState, principal::Role};
 
 const LONG_ABOUT: &str = "\
 Countersign is an MCP gateway: AI agents read through it freely, and every write becomes a pending change \
@@ -523,7 +524,7 @@ pub enum PolicyCommand {
     Test(PolicyTestArgs),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct PolicyTestArgs {
     /// The tool's name, as agents see it
     #[arg(required_unless_present_any = ["resource", "prompt", "method"])]
@@ -542,15 +543,19 @@ pub struct PolicyTestArgs {
     pub server: Option<String>,
     /// The arguments, as JSON; - reads them from stdin
     #[arg(long, value_name = "JSON")]
+    #[serde(skip)]
     pub arguments: Option<String>,
     /// The caller: the name of a key
     #[arg(long, value_name = "NAME", default_value = "local-agent")]
+    #[serde(skip)]
     pub principal: String,
     /// The role of that key
     #[arg(long, value_name = "ROLE", default_value = "agent")]
+    #[serde(skip)]
     pub role: RoleArg,
     /// The owner of the key
     #[arg(long, value_name = "NAME")]
+    #[serde(skip)]
     pub owner: Option<String>,
     /// http, websocket, stdio or sse
     #[arg(long, value_name = "NAME")]
@@ -563,26 +568,16 @@ pub struct PolicyTestArgs {
     pub client: Option<String>,
 }
 
-const STATES: [&str; 11] = [
-    "pending",
-    "approved",
-    "executing",
-    "applied",
-    "failed",
-    "outcome_unknown",
-    "rejected",
-    "expired",
-    "withdrawn",
-    "stale",
-    "all",
-];
+fn state_parser() -> PossibleValuesParser {
+    PossibleValuesParser::new(ChangeState::ALL.map(ChangeState::as_str).into_iter().chain(["all"]))
+}
 
 #[derive(Debug, Subcommand)]
 pub enum ChangesCommand {
     /// List changes, newest first; without --status those that wait for a decision
     List {
         /// Only these states, separated by commas; `all` for every state
-        #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = PossibleValuesParser::new(STATES))]
+        #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = state_parser())]
         status: Vec<String>,
         #[command(flatten)]
         narrow: FilterArgs,
@@ -611,8 +606,8 @@ pub enum ChangesCommand {
     Settle {
         id: String,
         /// The outcome that you found
-        #[arg(long, value_name = "OUTCOME")]
-        outcome: SettledOutcome,
+        #[arg(long, value_name = "OUTCOME", value_parser = ["applied", "failed"])]
+        outcome: String,
         /// Your evidence
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
@@ -697,12 +692,6 @@ pub struct ApproveArgs {
     /// Approve it although its preview failed: by its arguments alone
     #[arg(long)]
     pub without_preview: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SettledOutcome {
-    Applied,
-    Failed,
 }
 
 #[derive(Debug, Args)]

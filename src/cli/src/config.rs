@@ -1,8 +1,6 @@
 //! `config check|show|pending|consent`: what the file says, what the running gateway has in force, and a reviewer's
 //! consent to changes that loosen its policy.
 
-use std::io::IsTerminal as _;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -10,7 +8,7 @@ use super::{
     args::{ConnectArgs, ConsentArgs, DataArgs, ServeArgs, ShowArgs},
     client, configuration, data_dir,
     exit::{Exit, Failure},
-    output::{Output, Style, confirm, one_line, remark},
+    output::{Output, Style, confirm, one_line, remark, should_ask},
     recipes,
 };
 use countersign_attach::GatewayFile;
@@ -76,9 +74,10 @@ struct ActiveConfig {
     waiting: Option<PendingPolicy>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Setting {
+    #[serde(skip_serializing)]
     key: String,
     value: String,
     source: String,
@@ -144,16 +143,7 @@ fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
 
 fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     if json {
-        let entry = |setting: &Setting| {
-            let value = json!({
-                "value": setting.value,
-                "source": setting.source,
-                "waiting": setting.waiting,
-                "refused": setting.refused,
-                "needsRestart": setting.needs_restart,
-            });
-            (setting.key.clone(), value)
-        };
+        let entry = |setting: &Setting| (setting.key.clone(), json!(setting));
         let all = Value::Object(config.settings.iter().map(entry).collect());
         out.json(&serde_json::to_string(&all).unwrap_or_default())?;
         return Ok(Exit::Ok);
@@ -245,22 +235,16 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
             return Err(Failure::new(Exit::Conflict, message));
         }
         let word = if args.refuse { "refuse" } else { "accept" };
-        if !args.connect.json {
+        if !client.json {
             // The consent carries the digest of what is shown here.
             print_values(&waiting, out)?;
             out.finish()?;
         }
-        if !args.yes {
-            let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-            if args.connect.json || !terminal {
-                let message = "without a terminal to ask you at, give --yes";
-                return Err(Failure::new(Exit::Usage, message));
-            }
-            let what = if args.refuse { "Refuse this" } else { "Put this into force" };
-            if !confirm(&format!("\n{what}?"), "decide")? {
-                remark("Nothing was decided.");
-                return Ok(Exit::Failed);
-            }
+        let what = if args.refuse { "Refuse this" } else { "Put this into force" };
+        let asks = should_ask(client.json, args.yes, Some("a decision on the configuration"))?;
+        if asks && !confirm(&format!("\n{what}?"), "decide")? {
+            remark("Nothing was decided.");
+            return Ok(Exit::Failed);
         }
         let body = json!({ "digest": waiting.digest, "verdict": word });
         let answer = client.post(&["reload", "consent"], &body).await?;

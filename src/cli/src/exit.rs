@@ -63,8 +63,6 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
-
 /// Only writing output fails with a bare I/O error.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{
     args::{KeysArgs, KeysCommand, RoleArg},
     exit::{Exit, Failure},
-    output::{Output, columns, remark},
+    output::{Output, Style, cell, print_table, remark},
     place_at, store_location,
 };
 use countersign_config::{
@@ -39,7 +39,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             if *json {
                 print_json(&keys, out)?
             } else {
-                print_table(&keys, out)?
+                print_keys(&keys, out)?
             }
             Ok(Exit::Ok)
         }
@@ -93,35 +93,20 @@ fn print_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
     Ok(out.line(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
 }
 
-fn print_table(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
+fn print_keys(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
     if keys.is_empty() {
         remark("No keys yet. `countersign keys create --role reviewer --name NAME` makes one.");
         return Ok(());
     }
     let date = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M").to_string();
-    let mut rows = vec![["ID", "NAME", "OWNER", "ROLE", "CREATED", "LAST USED", "STATE"].map(str::to_owned)];
-    for key in keys {
+    let row = |key: &ApiKey| {
         let state = key.revoked_at.map_or("active".to_owned(), |at| format!("revoked {}", date(at)));
         let used = key.last_used_at.map_or("never".to_owned(), date);
-        let role = format!("{:?}", key.role).to_lowercase();
+        let owner = key.owner.as_deref().unwrap_or(&key.name);
         // Names are validated when keys are created, but the database may have been edited.
-        let name = super::output::one_line(&key.name).into_owned();
-        let owner = key.owner.as_deref().map_or_else(|| name.clone(), |o| super::output::one_line(o).into_owned());
-        rows.push([key.id.clone(), name, owner, role, date(key.created_at), used, state]);
-    }
-    let mut widths = [0; 7];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = columns(cell).max(*width);
-        }
-    }
-    for row in rows {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - columns(cell))))
-            .collect();
-        out.line(cells.join("  ").trim_end())?;
-    }
-    Ok(())
+        [&key.id, &key.name, owner, key.role.as_str(), &date(key.created_at), &used, &state]
+            .map(|text| cell(Style::Plain, text))
+    };
+    let heads = ["ID", "NAME", "OWNER", "ROLE", "CREATED", "LAST USED", "STATE"];
+    Ok(print_table(heads, keys.iter().map(row).collect(), None, out)?)
 }

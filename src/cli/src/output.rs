@@ -138,6 +138,50 @@ impl Output {
     }
 }
 
+/// A cell of a table: pieces of harmless text with their styles.
+pub type Cell = Vec<(Style, String)>;
+
+/// Builds a cell of foreign text.
+pub fn cell(style: Style, text: &str) -> Cell {
+    vec![(style, one_line(text).into_owned())]
+}
+
+/// Prints rows under headings, with the last cell cut so that a row has at most `width` columns.
+pub fn print_table<const N: usize>(
+    heads: [&str; N],
+    rows: Vec<[Cell; N]>,
+    width: Option<usize>,
+    out: &mut Output,
+) -> io::Result<()> {
+    /// The least columns of the last cell.
+    const MIN_LAST_CELL_COLUMNS: usize = 20;
+    let heads = heads.map(|head| vec![(Style::Bold, head.to_owned())]);
+    let cell_width = |cell: &Cell| cell.iter().map(|(_, text)| columns(text)).sum::<usize>();
+    let mut widths = [0; N];
+    for row in rows.iter().chain([&heads]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell_width(cell).max(*width);
+        }
+    }
+    let used: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
+    let room = width.map_or(usize::MAX, |all| all.saturating_sub(used).max(MIN_LAST_CELL_COLUMNS));
+    for row in [heads].into_iter().chain(rows) {
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let is_last = column + 1 == N;
+            let mut left = if is_last { room } else { usize::MAX };
+            for (style, text) in cell {
+                out.styled(*style, &cut(text, left))?;
+                left = left.saturating_sub(columns(text));
+            }
+            if !is_last {
+                out.text(&" ".repeat(width + 2 - cell_width(cell)))?;
+            }
+        }
+        out.line("")?;
+    }
+    Ok(())
+}
+
 /// Escapes foreign text to one line: hidden characters become visible, line breaks and tabs become `\n` and `\t`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     match escape_hidden(text) {

@@ -74,34 +74,17 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
     };
     let raw: &RawValue = serde_json::from_str(text.trim())
         .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))?;
-    let call = Call {
-        tool: test.tool.as_deref(),
-        resource: test.resource.as_deref(),
-        prompt: test.prompt.as_deref(),
-        method: test.method.as_deref(),
-        server: test.server.as_deref(),
-        // Arguments are sent exactly as written, because a rule may match on them.
-        arguments: raw,
-        principal: json!({ "name": test.principal, "role": Role::from(test.role), "owner": test.owner }),
-        transport: test.transport.as_deref(),
-        revision: test.revision.as_deref(),
-        client: test.client.as_deref(),
-    };
-    serde_json::to_string(&call).map_err(|error| usage(error.to_string()))
+    let principal = json!({ "name": test.principal, "role": Role::from(test.role), "owner": test.owner });
+    serde_json::to_string(&Call { test, arguments: raw, principal }).map_err(|error| usage(error.to_string()))
 }
 
 #[derive(Serialize)]
 struct Call<'a> {
-    tool: Option<&'a str>,
-    resource: Option<&'a str>,
-    prompt: Option<&'a str>,
-    method: Option<&'a str>,
-    server: Option<&'a str>,
+    #[serde(flatten)]
+    test: &'a PolicyTestArgs,
+    /// Exactly as written, because a rule may match on them.
     arguments: &'a RawValue,
     principal: Value,
-    transport: Option<&'a str>,
-    revision: Option<&'a str>,
-    client: Option<&'a str>,
 }
 
 #[derive(Deserialize)]

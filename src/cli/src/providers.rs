@@ -15,13 +15,11 @@ use super::{
     args::{ServersArgs, ServersCommand},
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, columns, cut, one_line, remark},
+    output::{Output, Style, cell, one_line, print_table, remark},
 };
 
 /// The pause between two checks of whether a server is connected.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The minimum columns of the last cell before it is cut.
-const MIN_LAST_CELL_COLUMNS: usize = 20;
 /// The time that a newly connected server may take until its tools are offered.
 const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(2);
 
@@ -140,22 +138,21 @@ impl PendingReview {
 
 fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result<(), Failure> {
     let now = Timestamp::now();
-    let rows = servers.iter().map(|p| {
-        let style = if p.is_up() { Style::Green } else { Style::Red };
-        let restarts = if p.restarts > 0 { p.restarts.to_string() } else { String::new() };
-        let cells = [
-            &p.name,
-            &p.transport_label(),
-            &p.status_label(now),
-            &restarts,
-            &p.tools.to_string(),
-            &p.review.summary(),
-            &p.target,
-        ];
-        (style, cells.map(|c| one_line(c).into_owned()))
-    });
+    let row = |server: &Provider| {
+        let style = if server.is_up() { Style::Green } else { Style::Red };
+        let restarts = if server.restarts > 0 { server.restarts.to_string() } else { String::new() };
+        [
+            cell(Style::Plain, &server.name),
+            cell(Style::Plain, &server.transport_label()),
+            cell(style, &server.status_label(now)),
+            cell(Style::Plain, &restarts),
+            cell(Style::Plain, &server.tools.to_string()),
+            cell(Style::Plain, &server.review.summary()),
+            cell(Style::Plain, &server.target),
+        ]
+    };
     let heads = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
-    table(heads, 2, rows.collect(), out.width(), out)?;
+    print_table(heads, servers.iter().map(row).collect(), out.width(), out)?;
     for server in &servers {
         for trouble in server.problems() {
             out.styled_line(Style::Yellow, &format!("! {}: {trouble}", one_line(&server.name)))?;
@@ -182,7 +179,7 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
             out.line(&one_line(detail))?;
         }
     }
-    let rows = tools.iter().map(|tool| {
+    let row = |tool: &Tool| {
         let style = match tool.verdict.as_str() {
             "allow" => Style::Green,
             "deny" => Style::Red,
@@ -195,10 +192,13 @@ fn print_server(name: &str, tools: &[Tool], server: Option<&Provider>, out: &mut
             None => tool.standing.clone(),
         };
         let why = tool.reason.clone().unwrap_or_else(|| format!("by the rules {}", tool.rules.join(", ")));
-        (style, [&tool.name, &standing, &tool.verdict, &why].map(|cell| one_line(cell).into_owned()))
-    });
+        let [name, standing, why] = [&tool.name, &standing, &why].map(|text| cell(Style::Plain, text));
+        [name, standing, cell(style, &tool.verdict), why]
+    };
     match server {
-        _ if !tools.is_empty() => table(["TOOL", "STANDING", "VERDICT", "WHY"], 2, rows.collect(), None, out)?,
+        _ if !tools.is_empty() => {
+            print_table(["TOOL", "STANDING", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?
+        }
         Some(server) if !server.is_up() => {
             out.line(&format!("{}. {NOT_CONNECTED_HINT}.", server.absence_message()))?;
             return Ok(());
@@ -256,43 +256,6 @@ async fn wait(client: &Client, name: &str, limit: Duration) -> Result<(), Failur
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-}
-
-/// Prints rows under headings; the cell at `coloured` gets the row's style. The last cells are cut to the remaining
-/// columns of `room`.
-fn table<const N: usize>(
-    heads: [&str; N],
-    coloured: usize,
-    rows: Vec<(Style, [String; N])>,
-    room: Option<usize>,
-    out: &mut Output,
-) -> Result<(), Failure> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|(_, row)| row.get(column)).map(|cell| columns(cell));
-        cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let cell = |text: &str, column: usize| {
-        // The last cell is not padded.
-        let last = widths.iter().skip(column + 1).all(|width| *width == 0);
-        let width = if last { 0 } else { widths.get(column).copied().unwrap_or(0) + 2 };
-        format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
-    };
-    for (column, head) in heads.iter().enumerate() {
-        out.styled(Style::Bold, &cell(head, column))?;
-    }
-    out.line("")?;
-    let before: usize = widths.iter().rev().skip(1).filter(|width| **width > 0).map(|width| width + 2).sum();
-    let room = room.map_or(usize::MAX, |room| room.saturating_sub(before).max(MIN_LAST_CELL_COLUMNS));
-    for (style, row) in &rows {
-        for (column, text) in row.iter().enumerate() {
-            let style = if column == coloured { *style } else { Style::Plain };
-            let text = if column + 1 == N { cut(text, room) } else { text.into() };
-            out.styled(style, &cell(&text, column))?;
-        }
-        out.line("")?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

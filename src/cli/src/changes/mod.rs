@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    args::{ChangesArgs, ChangesCommand, FilterArgs, SettledOutcome},
+    args::{ChangesArgs, ChangesCommand, FilterArgs},
     client::{self, Client, Refusal, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
@@ -43,7 +43,6 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
         ChangesCommand::Refresh { id } => refresh(&client, id, out).await,
         ChangesCommand::Settle { id, outcome, comment } => {
-            let outcome = if *outcome == SettledOutcome::Applied { "applied" } else { "failed" };
             let body = json!({ "outcome": outcome, "comment": comment });
             let (_, answer) = post_action(&client, id, "settle", body).await?;
             client.print_line(&answer, out, &format!("Settled as {outcome}."))
@@ -121,7 +120,7 @@ async fn list(
         let all = status.is_empty() && filters.iter().skip(1).all(|(_, value)| value.is_none());
         remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
-        render::print_table(&changes, Timestamp::now(), out)?;
+        render::print_list(&changes, Timestamp::now(), out)?;
         if whole.next_cursor.is_some() {
             remark("There are more; --limit shows them.");
         }

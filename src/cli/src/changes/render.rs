@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes};
 use crate::{
     exit::Failure,
-    output::{Output, Style, columns, cut, one_line},
+    output::{Output, Style, cell, cut, one_line, print_table},
 };
 use countersign_domain::{
     changes::{
@@ -59,52 +59,25 @@ pub fn span(duration: SignedDuration) -> String {
 const MAX_CLIENT: usize = 24;
 
 /// Prints one line per change.
-pub fn print_table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
-    let rows: Vec<[String; 5]> = changes
-        .iter()
-        .map(|change| {
-            [
-                one_line(&change.id).into_owned(),
-                change.state.as_str().to_owned(),
-                span(now.duration_since(change.created_at)),
-                one_line(&change.proposer.principal).into_owned(),
-                cut(&one_line(change.proposer.client_name.as_deref().unwrap_or("-")), MAX_CLIENT).into_owned(),
-            ]
-        })
-        .collect();
-    let heads = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT"];
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
-        cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
-    };
-    let widths = [width(0), width(1), width(2), width(3), width(4)];
-    let pad = |text: &str, width: usize| format!("{text}{}  ", " ".repeat(width.saturating_sub(columns(text))));
-    for (head, width) in heads.iter().zip(widths) {
-        out.styled(Style::Bold, &pad(head, width))?;
-    }
-    out.styled_line(Style::Bold, "WHAT")?;
-    let used: usize = widths.iter().map(|w| w + 2).sum();
-    for (row, change) in rows.iter().zip(changes) {
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let style = if column == 1 { state_style(change.state) } else { Style::Plain };
-            out.styled(style, &pad(cell, width))?;
-        }
+pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
+    let row = |change: &Change| {
+        let client = one_line(change.proposer.client_name.as_deref().unwrap_or("-"));
         let (verb, rest) = title(change.operation, &change.summary);
-        let verb = one_line(verb);
-        out.styled(operation_style(change.operation), &verb)?;
         let waits =
             change.waits_for.as_ref().map_or_else(String::new, |waits| format!(" (waits for {})", waits.change));
-        let what = format!("{waits} {rest}");
-        let what = one_line(&what);
-        match out.width() {
-            Some(all) => {
-                let room = all.saturating_sub(used + columns(&verb)).max(20);
-                out.line(&cut(&what, room))?;
-            }
-            None => out.line(&what)?,
-        }
-    }
-    Ok(())
+        let mut what = cell(operation_style(change.operation), verb);
+        what.extend(cell(Style::Plain, &format!("{waits} {rest}")));
+        [
+            cell(Style::Plain, &change.id),
+            cell(state_style(change.state), change.state.as_str()),
+            cell(Style::Plain, &span(now.duration_since(change.created_at))),
+            cell(Style::Plain, &change.proposer.principal),
+            vec![(Style::Plain, cut(&client, MAX_CLIENT).into_owned())],
+            what,
+        ]
+    };
+    let heads = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT", "WHAT"];
+    Ok(print_table(heads, changes.iter().map(row).collect(), out.width(), out)?)
 }
 
 /// Prints one change in full.
@@ -390,7 +363,7 @@ The target has changed since this was proposed; the diff below is the new one.
             waiting.waits_for = Some(WaitsFor { change: "chg_other".into(), until });
             let mut out = Output::memory(false);
             print_change(&waiting, now(), &mut out).unwrap();
-            print_table(std::slice::from_ref(&waiting), now(), &mut out).unwrap();
+            print_list(std::slice::from_ref(&waiting), now(), &mut out).unwrap();
             let text = out.contents();
             assert!(text.contains(said) && text.contains(" (waits for chg_other) "), "{text}");
         }
@@ -399,7 +372,7 @@ The target has changed since this was proposed; the diff below is the new one.
     #[test]
     fn a_table_has_a_line_for_each() {
         let mut out = Output::memory(false);
-        print_table(&[sample(), sample()], now(), &mut out).unwrap();
+        print_list(&[sample(), sample()], now(), &mut out).unwrap();
         let text = out.contents();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
