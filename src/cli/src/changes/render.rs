@@ -2,6 +2,7 @@
 //! its mark, so that it cannot pass for ours.
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 
 use super::arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes};
 use crate::{
@@ -16,7 +17,7 @@ use countersign_domain::{
     text::plural,
 };
 
-const fn state_style(state: ChangeState) -> Style {
+pub const fn state_style(state: ChangeState) -> Style {
     match state {
         ChangeState::Pending | ChangeState::Stale => Style::Yellow,
         ChangeState::Approved | ChangeState::Executing | ChangeState::Applied => Style::Green,
@@ -25,7 +26,7 @@ const fn state_style(state: ChangeState) -> Style {
     }
 }
 
-const fn operation_style(operation: Operation) -> Style {
+pub const fn operation_style(operation: Operation) -> Style {
     match operation {
         Operation::Create => Style::Green,
         Operation::Update => Style::Yellow,
@@ -101,27 +102,8 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         origin.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
     }
     out.styled_line(Style::Dim, &one_line(&origin))?;
-    if let Some(why) = &change.review {
-        let mark = why.mark.as_deref().map_or(String::new(), |mark| format!("{}: ", one_line(mark)));
-        let style = if why.mark.is_some() { Style::Yellow } else { Style::Dim };
-        out.styled_line(style, &format!("{mark}reviewed because {}", one_line(&why.reason)))?;
-    }
-    if let Some(waits) = &change.waits_for {
-        out.styled_line(Style::Yellow, &one_line(&waits.sentence()))?;
-    }
-    if let Some(fault) = &change.fault {
-        out.styled_line(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
-    }
-    if let Some(why) = &change.preview.failed {
-        out.styled_line(
-            Style::Red,
-            &format!("The preview failed, so only the arguments are shown: {}", one_line(why)),
-        )?;
-        if change.terms.preview_required {
-            out.styled_line(Style::Red, "The rule lets nobody approve it without a preview.")?;
-        }
-    } else if shows_arguments_only(change) {
-        out.styled_line(Style::Dim, "No preview is available for this tool: its arguments are shown.")?;
+    for (style, text) in notes(change) {
+        out.styled_line(style, &one_line(&text))?;
     }
     if change.previous_diff.is_some() {
         out.styled_line(
@@ -147,6 +129,28 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     }
     print_decisions(change, out)?;
     print_result(change, out)
+}
+
+/// Returns what a reviewer should know about a change beside its diff, as unescaped texts.
+pub fn notes(change: &Change) -> Vec<(Style, String)> {
+    let mut notes = Vec::new();
+    if let Some(why) = &change.review {
+        notes.push(match &why.mark {
+            Some(mark) => (Style::Yellow, format!("{mark}: reviewed because {}", why.reason)),
+            None => (Style::Dim, format!("reviewed because {}", why.reason)),
+        });
+    }
+    notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.sentence())));
+    notes.extend(change.fault.as_ref().map(|fault| (Style::Yellow, format!("{}: {}", fault.code, fault.message))));
+    if let Some(why) = &change.preview.failed {
+        notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {why}")));
+        if change.terms.preview_required {
+            notes.push((Style::Red, "The rule lets nobody approve it without a preview.".to_owned()));
+        }
+    } else if shows_arguments_only(change) {
+        notes.push((Style::Dim, "No preview is available for this tool: its arguments are shown.".to_owned()));
+    }
+    notes
 }
 
 fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
@@ -243,19 +247,21 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
 
 /// Prints the text that the tool returned, once it has run.
 pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
-    let Some(raw) = &change.result else { return Ok(()) };
-    let value: serde_json::Value = serde_json::from_str(raw.get()).unwrap_or_default();
-    let failed = value.get("isError").and_then(serde_json::Value::as_bool).unwrap_or(false);
+    let Some((heading, blocks)) = result_blocks(change) else { return Ok(()) };
     out.line("")?;
-    out.styled_line(Style::Bold, if failed { "  The tool failed" } else { "  Result" })?;
-    let blocks = value.get("content").and_then(serde_json::Value::as_array);
-    for block in blocks.into_iter().flatten() {
-        let text = block.get("text").and_then(serde_json::Value::as_str);
-        for line in text_lines(text.unwrap_or("(content that is not text)")) {
-            out.line(&format!("    {}", escape_hidden(line)))?;
-        }
+    out.styled_line(Style::Bold, &format!("  {heading}"))?;
+    for line in blocks.iter().flat_map(|text| text_lines(text)) {
+        out.line(&format!("    {}", escape_hidden(line)))?;
     }
     Ok(())
+}
+
+/// Returns the heading and the unescaped texts of what the tool returned.
+pub fn result_blocks(change: &Change) -> Option<(&'static str, Vec<String>)> {
+    let value: Value = serde_json::from_str(change.result.as_ref()?.get()).unwrap_or_default();
+    let blocks = value["content"].as_array().into_iter().flatten();
+    let texts = blocks.map(|block| block["text"].as_str().unwrap_or("(content that is not text)").to_owned());
+    Some((if value["isError"] == true { "The tool failed" } else { "Result" }, texts.collect()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use ratatui::{
     style::Style,
     text::{Line, Span},
 };
-use serde_json::Value;
 
 use super::{
     diff::{self, DiffLayout},
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::changes::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
-    render::span,
+    render::{self, span},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Diff, Editing, Verdict, diff::text_lines},
@@ -152,9 +151,9 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     out.prose(
         1,
         &[
-            (change.state.as_str().to_owned(), paint.state(change.state)),
+            (change.state.as_str().to_owned(), paint.style(render::state_style(change.state))),
             ("  ".to_owned(), Style::new()),
-            (change.operation.as_str().to_owned(), paint.operation(change.operation)),
+            (change.operation.as_str().to_owned(), paint.style(render::operation_style(change.operation))),
             (target, Style::new()),
         ],
     );
@@ -175,9 +174,8 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     let terms = &change.terms;
     let mut rules = Vec::new();
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        let approvals = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
         let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
-        rules.push(format!("{approvals} of {needed}"));
+        rules.push(format!("{} of {needed}", change.approvals()));
         rules.push(format!("expires in {}", span(change.expires_at.duration_since(now))));
     }
     if !terms.reviewers.is_empty() {
@@ -201,10 +199,8 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
 
 fn write_notes(out: &mut Writer, change: &Change) {
     let paint = out.paint;
-    if let Some(why) = &change.review {
-        let mark = why.mark.as_deref().map_or_else(String::new, |mark| format!("{mark}: "));
-        let style = if why.mark.is_some() { paint.warn() } else { paint.dim() };
-        out.message(style, paint.visible(&format!("{mark}reviewed because {}", why.reason)));
+    for (style, text) in render::notes(change) {
+        out.message(paint.style(style), paint.visible(&text));
     }
     if let Some(first) = &change.duplicate_of {
         out.message(
@@ -213,21 +209,6 @@ fn write_notes(out: &mut Writer, change: &Change) {
                 "The same agent had already proposed the same call: {first}. Approving both runs it twice."
             )),
         );
-    }
-    if let Some(why) = &change.preview.failed {
-        out.message(paint.bad(), paint.visible(&format!("The preview failed, so only the arguments are shown: {why}")));
-        if change.terms.preview_required {
-            out.message(paint.bad(), "The rule lets nobody approve it without a preview.".to_owned());
-        }
-    }
-    if change.preview.failed.is_none() && shows_arguments_only(change) {
-        out.message(paint.dim(), "No preview is available for this tool: its arguments are shown.".to_owned());
-    }
-    if let Some(waits) = &change.waits_for {
-        out.message(paint.warn(), paint.visible(&waits.sentence()));
-    }
-    if let Some(fault) = &change.fault {
-        out.message(paint.warn(), paint.visible(&format!("{}: {}", fault.code, fault.message)));
     }
     if change.state == ChangeState::Stale {
         out.message(paint.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
@@ -292,12 +273,7 @@ fn write_decisions(out: &mut Writer, change: &Change) {
 }
 
 fn write_result(out: &mut Writer, change: &Change) {
-    let Some(raw) = &change.result else { return };
-    let value: Value = serde_json::from_str(raw.get()).unwrap_or_default();
-    let failed = value.get("isError").and_then(Value::as_bool).unwrap_or(false);
-    out.heading(if failed { "The tool failed" } else { "Result" });
-    for block in value.get("content").and_then(Value::as_array).into_iter().flatten() {
-        let text = block.get("text").and_then(Value::as_str);
-        out.foreign_text(text.unwrap_or("(content that is not text)"));
-    }
+    let Some((heading, blocks)) = render::result_blocks(change) else { return };
+    out.heading(heading);
+    blocks.iter().for_each(|text| out.foreign_text(text));
 }

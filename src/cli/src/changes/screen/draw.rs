@@ -12,9 +12,12 @@ use ratatui::{
 use super::{
     keys::HELP,
     model::{App, Grouping, ListedChange, Question, Row, Tone},
-    paint::{Theme, truncate, width_of},
+    paint::{Theme, truncate},
 };
-use crate::changes::render::{self, span};
+use crate::{
+    changes::render::{self, span},
+    output::columns,
+};
 use countersign_domain::{
     changes::{ChangeState, Verdict, visible::has_hidden},
     text::plural,
@@ -90,14 +93,18 @@ fn head_line(app: &App, width: u16) -> Line<'static> {
     }
     let who = format!("  {} ({})", paint.visible(&app.me.name), paint.visible(&app.me.role));
     pieces.push((who, paint.dim()));
+    fit(pieces, width, paint)
+}
+
+/// Builds a line of pieces, cut to the width.
+fn fit(pieces: Vec<(String, Style)>, width: u16, paint: Theme) -> Line<'static> {
     let mut room = usize::from(width);
-    let mut spans = Vec::new();
-    for (text, style) in pieces {
+    let cut = pieces.into_iter().map(|(text, style)| {
         let text = truncate(&text, room, paint);
-        room = room.saturating_sub(text.chars().map(width_of).sum());
-        spans.push(Span::styled(text, style));
-    }
-    Line::from(spans)
+        room = room.saturating_sub(columns(&text));
+        Span::styled(text, style)
+    });
+    cut.collect()
 }
 
 fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
@@ -133,6 +140,13 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
+/// Cuts foreign text and pads it to this width, with at least one space at its end.
+fn padded(text: &str, width: usize, paint: Theme) -> String {
+    let text = truncate(&paint.visible(text), width - 1, paint);
+    let pad = width.saturating_sub(columns(&text));
+    text + &" ".repeat(pad)
+}
+
 fn change_row(app: &App, brief: &ListedChange, width: u16) -> Line<'static> {
     let paint = app.paint;
     let wide = width >= 70;
@@ -140,18 +154,14 @@ fn change_row(app: &App, brief: &ListedChange, width: u16) -> Line<'static> {
     let opened = if app.is_fully_seen(brief) { paint.symbol("·", ".") } else { " " };
     let mut pieces = vec![
         (format!("{selected}{opened}"), paint.info()),
-        (format!("{:<8} ", truncate(brief.state.as_str(), 8, paint)), paint.state(brief.state)),
+        (format!("{:<8} ", truncate(brief.state.as_str(), 8, paint)), paint.style(render::state_style(brief.state))),
         (format!("{:>4} ", span(app.now.duration_since(brief.created_at))), paint.dim()),
     ];
     if wide {
-        let who = truncate(&paint.visible(&brief.proposer.principal), 14, paint);
-        let pad = 15_usize.saturating_sub(who.chars().map(width_of).sum());
-        pieces.push((format!("{who}{}", " ".repeat(pad)), Style::new()));
+        pieces.push((padded(&brief.proposer.principal, 15, paint), Style::new()));
     }
     if width >= 140 {
-        let tool = truncate(&paint.visible(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
-        let pad = 28_usize.saturating_sub(tool.chars().map(width_of).sum());
-        pieces.push((format!("{tool}{}", " ".repeat(pad)), paint.dim()));
+        pieces.push((padded(&format!("{}.{}", brief.provider, brief.tool), 28, paint), paint.dim()));
     }
     if brief.terms.quorum > 1 {
         pieces.push((format!("{}/{} ", brief.approvals(), brief.terms.quorum), paint.info()));
@@ -162,17 +172,10 @@ fn change_row(app: &App, brief: &ListedChange, width: u16) -> Line<'static> {
     if let Some(mark) = brief.review.as_ref().and_then(|why| why.mark.as_deref()) {
         pieces.push((format!("{} ", paint.visible(mark)), paint.warn()));
     }
-    let mut room = usize::from(width);
-    let mut spans = Vec::new();
     let (verb, rest) = render::title(brief.operation, &brief.summary);
-    pieces.push((format!("{} ", paint.visible(verb)), paint.operation(brief.operation)));
+    pieces.push((format!("{} ", paint.visible(verb)), paint.style(render::operation_style(brief.operation))));
     pieces.push((paint.visible(rest), Style::new()));
-    for (text, style) in pieces {
-        let text = truncate(&text, room, paint);
-        room = room.saturating_sub(text.chars().map(width_of).sum());
-        spans.push(Span::styled(text, style));
-    }
-    Line::from(spans)
+    fit(pieces, width, paint)
 }
 
 fn result_lines(app: &App) -> Vec<Line<'static>> {
@@ -206,16 +209,12 @@ fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
             let question = question(app, &prompt.question);
             let question = truncate(&question, (width * 2 / 3).max(10).min(width), paint);
             let typed = paint.visible(&prompt.text);
-            let room = width.saturating_sub(question.chars().map(width_of).sum::<usize>() + 1);
+            let room = width.saturating_sub(columns(&question) + 1);
             // Shows the end of the typed text, where the user looks.
-            let mut used = 0;
-            let skipped = typed.chars().rev().take_while(|c| {
-                used += width_of(*c);
-                used <= room
-            });
-            let tail: String = skipped.collect::<Vec<_>>().into_iter().rev().collect();
+            let starts = typed.char_indices().map(|(at, _)| typed.get(at..).unwrap_or_default());
+            let tail = starts.chain([""]).find(|tail| columns(tail) <= room).unwrap_or_default();
             let text = format!("{question}{tail}");
-            let column = text.chars().map(width_of).sum::<usize>();
+            let column = columns(&text);
             Line::styled(text, paint.bold()).render(area, buffer);
             return Some(area.x + u16::try_from(column.min(width.saturating_sub(1))).unwrap_or(0));
         }

@@ -58,13 +58,9 @@ impl App {
             KeyCode::Char('?') => self.help = true,
             KeyCode::Char('j') => return self.go_to_neighbour(1),
             KeyCode::Char('k') => return self.go_to_neighbour(-1),
-            KeyCode::Char('a') => return self.approve(),
-            KeyCode::Char('W') => return self.approve_without_preview(),
+            KeyCode::Char(key @ ('a' | 'W' | 'e' | 'f' | 'o')) => return self.act_on_shown(key),
             KeyCode::Char('r') => return self.reject(),
-            KeyCode::Char('e') => return self.edit(),
             KeyCode::Char('u') => return self.undo(),
-            KeyCode::Char('f') => return self.refresh(),
-            KeyCode::Char('o') => return self.settle(),
             KeyCode::Char('x') => self.toggle_selection(),
             KeyCode::Char('X') => self.selected.clear(),
             KeyCode::Char('A') => return self.approve_selected(),
@@ -193,23 +189,40 @@ impl App {
         Ok(detail.change.clone())
     }
 
-    fn approve(&mut self) -> Option<Action> {
+    /// Handles a key that acts on the change on the screen.
+    fn act_on_shown(&mut self, key: char) -> Option<Action> {
         let change = match self.shown_change() {
             Ok(change) => change,
             Err(action) => return action,
         };
+        match key {
+            'a' => self.approve(&change),
+            'W' => self.approve_without_preview(&change),
+            'e' => self.edit(change),
+            'f' => self.refresh(&change),
+            _ if change.state == ChangeState::OutcomeUnknown => self.ask(Question::Settle),
+            _ => self.report_wrong_state("settle", change.state),
+        }
+    }
+
+    /// Opens a prompt.
+    pub(super) fn ask(&mut self, question: Question) -> Option<Action> {
+        self.prompt = Some(Prompt { question, text: String::new() });
+        None
+    }
+
+    fn approve(&mut self, change: &Change) -> Option<Action> {
         match change.state {
-            ChangeState::Stale => self.refresh(),
-            ChangeState::Pending if self.report_approval_barrier(&change) => None,
+            ChangeState::Stale => self.refresh(change),
+            ChangeState::Pending if self.report_approval_barrier(change) => None,
             ChangeState::Pending if change.preview.failed.is_some() => {
                 self.say(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
                 None
             }
-            ChangeState::Pending if !self.is_fully_seen(&ListedChange::from_change(&change)) => {
-                self.prompt = Some(Prompt { question: Question::UnreadDiff, text: String::new() });
-                None
+            ChangeState::Pending if !self.is_fully_seen(&ListedChange::from_change(change)) => {
+                self.ask(Question::UnreadDiff)
             }
-            ChangeState::Pending => self.approve_shown(&change),
+            ChangeState::Pending => self.approve_shown(change),
             state => self.report_wrong_state("approve", state),
         }
     }
@@ -224,30 +237,23 @@ impl App {
     }
 
     /// Approves by the arguments alone, which has its own key and is confirmed.
-    fn approve_without_preview(&mut self) -> Option<Action> {
-        let change = match self.shown_change() {
-            Ok(change) => change,
-            Err(action) => return action,
-        };
+    fn approve_without_preview(&mut self, change: &Change) -> Option<Action> {
         if change.state != ChangeState::Pending {
             return self.report_wrong_state("approve", change.state);
         }
-        if self.report_approval_barrier(&change) {
+        if self.report_approval_barrier(change) {
             return None;
         }
         if change.preview.failed.is_none() {
             self.say(Tone::Plain, "Its preview did not fail; a approves it.");
             return None;
         }
-        self.prompt = Some(Prompt { question: Question::WithoutPreview, text: String::new() });
-        None
+        self.ask(Question::WithoutPreview)
     }
 
     pub(super) fn approve_shown(&mut self, change: &Change) -> Option<Action> {
         if change.terms.require_comment {
-            let ask = Question::Comment { verdict: Verdict::Approve, many: false };
-            self.prompt = Some(Prompt { question: ask, text: String::new() });
-            return None;
+            return self.ask(Question::Comment { verdict: Verdict::Approve, many: false });
         }
         self.last_approved = Some(change.id.clone());
         Some(Self::decision_request(change, Verdict::Approve, ""))
@@ -268,9 +274,7 @@ impl App {
                 Err(action) => return action,
             }
         }
-        self.prompt =
-            Some(Prompt { question: Question::Comment { verdict: Verdict::Reject, many }, text: String::new() });
-        None
+        self.ask(Question::Comment { verdict: Verdict::Reject, many })
     }
 
     fn report_wrong_state(&mut self, word: &str, state: ChangeState) -> Option<Action> {
@@ -279,11 +283,7 @@ impl App {
         None
     }
 
-    fn edit(&mut self) -> Option<Action> {
-        let change = match self.shown_change() {
-            Ok(change) => change,
-            Err(action) => return action,
-        };
+    fn edit(&mut self, change: Change) -> Option<Action> {
         if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
             return self.report_wrong_state("edit", change.state);
         }
@@ -300,43 +300,24 @@ impl App {
             return None;
         }
         // From the list, undoes the last approval unless the cursor is on an approved change.
-        let shown = self.detail.as_ref().map(|d| (d.change.id.clone(), d.change.state, d.change.version));
-        let at_cursor = shown.or_else(|| self.at_cursor().map(|b| (b.id.clone(), b.state, b.version)));
-        let last_approved = self.last_approved.clone();
-        let last = self
-            .changes
-            .iter()
-            .find(|b| Some(&b.id) == last_approved.as_ref())
-            .map(|b| (b.id.clone(), b.state, b.version));
-        let approved = [at_cursor, last].into_iter().flatten().find(|(_, state, _)| *state == ChangeState::Approved);
+        let shown = self.detail.as_ref().map(|d| (&d.change.id, d.change.state, d.change.version));
+        let at_cursor = self.at_cursor().filter(|_| shown.is_none());
+        let last = self.changes.iter().find(|b| Some(&b.id) == self.last_approved.as_ref());
+        let listed = [at_cursor, last].into_iter().flatten().map(|b| (&b.id, b.state, b.version));
+        let approved = shown.into_iter().chain(listed).find(|(_, state, _)| *state == ChangeState::Approved);
         let Some((id, _, version)) = approved else {
             self.say(Tone::Bad, "There is no approval to undo here.");
             return None;
         };
-        Some(Action::for_change(&id, "undo", &json!({ "version": version }), "The approval was undone"))
+        Some(Action::for_change(id, "undo", &json!({ "version": version }), "The approval was undone"))
     }
 
-    fn refresh(&mut self) -> Option<Action> {
-        let change = match self.shown_change() {
-            Ok(change) => change,
-            Err(action) => return action,
-        };
+    fn refresh(&mut self, change: &Change) -> Option<Action> {
         if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
             return self.report_wrong_state("preview", change.state);
         }
         let done_message = "Previewed again; a approves what is shown now";
         Some(Action::for_change(&change.id, "refresh", &json!({ "version": change.version }), done_message))
-    }
-
-    fn settle(&mut self) -> Option<Action> {
-        match self.shown_change() {
-            Ok(change) if change.state == ChangeState::OutcomeUnknown => {
-                self.prompt = Some(Prompt { question: Question::Settle, text: String::new() });
-                None
-            }
-            Ok(change) => self.report_wrong_state("settle", change.state),
-            Err(action) => action,
-        }
     }
 
     /// Returns the selected changes in the order of the list.
@@ -382,8 +363,6 @@ impl App {
             self.say(Tone::Bad, text);
             return Some(Action::Open(first));
         }
-        let ask = Question::Comment { verdict: Verdict::Approve, many: true };
-        self.prompt = Some(Prompt { question: ask, text: String::new() });
-        None
+        self.ask(Question::Comment { verdict: Verdict::Approve, many: true })
     }
 }

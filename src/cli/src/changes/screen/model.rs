@@ -305,8 +305,7 @@ impl App {
         match serde_json::from_str::<serde_json::Map<String, Value>>(&text) {
             Ok(_) => {
                 self.drafts.insert(id.clone(), text.clone());
-                let ask = Question::EditComment { id, version, arguments: text };
-                self.prompt = Some(Prompt { question: ask, text: String::new() });
+                self.ask(Question::EditComment { id, version, arguments: text });
             }
             Err(error) => {
                 self.drafts.insert(id, text);

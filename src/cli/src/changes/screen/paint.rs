@@ -7,7 +7,8 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthChar;
 
-use countersign_domain::changes::{ChangeState, Operation, visible};
+use crate::output::{self, columns};
+use countersign_domain::changes::visible;
 
 /// The capabilities of the terminal, from which styles and symbols are chosen.
 #[derive(Clone, Copy, Debug)]
@@ -76,21 +77,16 @@ impl Theme {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    pub const fn state(self, state: ChangeState) -> Style {
-        match state {
-            ChangeState::Pending | ChangeState::Stale => self.warn(),
-            ChangeState::Approved | ChangeState::Executing | ChangeState::Applied => self.good(),
-            ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Rejected => self.bad(),
-            ChangeState::Expired | ChangeState::Withdrawn => self.dim(),
-        }
-    }
-
-    pub const fn operation(self, operation: Operation) -> Style {
-        match operation {
-            Operation::Create => self.good(),
-            Operation::Update => self.warn(),
-            Operation::Delete => self.bad(),
-            Operation::Call => Style::new(),
+    /// Converts a style of the printed output.
+    pub const fn style(self, style: output::Style) -> Style {
+        match style {
+            output::Style::Plain => Style::new(),
+            output::Style::Bold => self.bold(),
+            output::Style::Dim => self.dim(),
+            output::Style::Red => self.bad(),
+            output::Style::Green => self.good(),
+            output::Style::Yellow => self.warn(),
+            output::Style::Cyan => self.info(),
         }
     }
 }
@@ -101,23 +97,17 @@ pub fn width_of(c: char) -> usize {
 }
 
 /// Cuts harmless text to so many columns.
-pub fn truncate(text: &str, columns: usize, paint: Theme) -> String {
-    if text.chars().map(width_of).sum::<usize>() <= columns {
+pub fn truncate(text: &str, room: usize, paint: Theme) -> String {
+    if columns(text) <= room {
         return text.to_owned();
     }
-    let (mark, room) = (paint.symbol("…", "~"), columns.saturating_sub(1));
     let mut used = 0;
-    let mut out: String = text
-        .chars()
-        .take_while(|c| {
-            used += width_of(*c);
-            used <= room
-        })
-        .collect();
-    if columns > 0 {
-        out.push_str(mark);
-    }
-    out
+    let fitting = text.chars().take_while(|c| {
+        used += width_of(*c);
+        used < room
+    });
+    let cut: String = fitting.collect();
+    if room > 0 { cut + paint.symbol("…", "~") } else { cut }
 }
 
 /// Wraps the pieces of one line at `width` columns; `first` precedes the first row, `next` the others.

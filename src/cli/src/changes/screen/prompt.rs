@@ -25,8 +25,8 @@ impl App {
                 }
             }
             (Question::Settle, KeyCode::Char(c @ ('a' | 'f'))) => {
-                self.prompt =
-                    Some(Prompt { question: Question::SettleComment { applied: c == 'a' }, text: String::new() });
+                let question = Question::SettleComment { applied: c == 'a' };
+                return self.ask(question);
             }
             (Question::Settle, _) => {}
             (_, KeyCode::Enter) => return self.submit_prompt(),
@@ -95,8 +95,7 @@ impl App {
 
     fn ask_for_comment_again(&mut self, ask: Question) -> Option<Action> {
         self.say(Tone::Bad, "The rule requires a comment.");
-        self.prompt = Some(Prompt { question: ask, text: String::new() });
-        None
+        self.ask(ask)
     }
 
     /// Decides on all selected changes at once, each with its own version and digest.
