@@ -258,7 +258,7 @@ fn reports_are_for_people_programs_and_ci() {
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
         "✗ tools/input-schema-root",
-        "that of \"write\" has the type null",
+        "the input schema of \"write\" has the type null",
         "server/tools#data-types",
         "Write `\"type\": \"object\"` at the root",
         "It does not comply: 1 required check failed",

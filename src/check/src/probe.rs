@@ -222,7 +222,7 @@ impl MessageCollector {
     fn push(&mut self, text: &str, message: Option<Value>) -> Result<(), ProbeError> {
         self.total_weight += estimate_weight(text);
         if self.total_weight > MAX_WEIGHT {
-            return Err(ProbeError::InvalidData("more comes to one request than is read of it".to_owned()));
+            return Err(ProbeError::InvalidData("the messages for one request exceed the size limit".to_owned()));
         }
         self.messages.extend(message);
         Ok(())
@@ -353,7 +353,7 @@ impl Conn {
         let received = self.exchange(&message).await?;
         let status = received.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
         let response = received.json().ok_or_else(|| {
-            ProbeError::InvalidData(format!("no JSON: {status} {}", truncate_message(&received.text)))
+            ProbeError::InvalidData(format!("not JSON: {status} {}", truncate_message(&received.text)))
         })?;
         Ok((response, estimate_weight(&received.text)))
     }
@@ -426,7 +426,7 @@ impl Conn {
             let (response, weight) = self.ask_with_weight(method, params).await?;
             taken += weight;
             if taken > MAX_WEIGHT {
-                return Err(ProbeError::InvalidData(format!("more in {method} than is read of a list")));
+                return Err(ProbeError::InvalidData(format!("the list of {method} exceeds the size limit")));
             }
             let Some(page) = response["result"][of].as_array() else { break };
             all.extend(page.iter().cloned());
@@ -484,7 +484,9 @@ impl Conn {
     ) -> Result<HttpResponse, ProbeError> {
         let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         self.probe.note_sent(&format!("{method}\n{}\n\n{body}", lines.join("\n")));
-        let Wire::Http(http) = &self.wire else { return Err(ProbeError::InvalidData("this is no HTTP".to_owned())) };
+        let Wire::Http(http) = &self.wire else {
+            return Err(ProbeError::InvalidData("the server is not reached over HTTP".to_owned()));
+        };
         let answer = http.request(method, headers, body.as_bytes(), limit).await?;
         self.probe.note_received(&format!("HTTP {} {}", answer.status, answer.body));
         Ok(answer)

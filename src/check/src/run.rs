@@ -122,7 +122,7 @@ async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
     let limit = probe.limit() * TIMEOUT_FACTOR + Duration::from_secs(5);
     let outcome = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(NotPassed::Failed(format!("it was not over within {limit:?}"))),
+        Err(_) => Err(NotPassed::Failed(format!("it did not complete within {limit:?}"))),
     };
     check_result(&probe, check, outcome, probe.take_transcript(), began.elapsed())
 }
@@ -193,7 +193,7 @@ async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
     let result = &response["result"];
     match result["supportedVersions"].as_array() {
         Some(versions) if versions.iter().any(|version| version == MODERN) => Ok(result.clone()),
-        _ => Err(ProbeError::InvalidData("server/discover names no revision that is known here".to_owned())),
+        _ => Err(ProbeError::InvalidData("server/discover names no known revision".to_owned())),
     }
 }
 

@@ -177,7 +177,7 @@ impl Table<'_> {
         }
         if checked.status == Status::Failed {
             for (name, text) in
-                [("found", checked.why.as_str()), ("spec", &checked.spec), ("mend", checked.advice.unwrap_or_default())]
+                [("found", checked.why.as_str()), ("spec", &checked.spec), ("fix", checked.advice.unwrap_or_default())]
             {
                 self.out.styled(Style::Dim, &format!("    {name:<6}"))?;
                 self.out.line(&one_line(text))?;

@@ -13,36 +13,34 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("codes/parse-error", Group::Codes, |probe| {
         Box::pin(check_refusal(probe, r#"{"jsonrpc":"2.0","id":1,"method":"#, -32700))
     })
-    .should("What is no JSON is answered with -32700, or refused.")
-    .advice("Answer with an error of that code and without an id, or with null for one.")
+    .should("Invalid JSON is answered with -32700, or refused.")
+    .advice("Answer with an error of that code, with the id null or without an id.")
     .spec(CODES),
     Check::new("codes/invalid-request", Group::Codes, |probe| {
         Box::pin(check_refusal(probe, r#"{"jsonrpc":"2.0","id":1,"method":7}"#, -32600))
     })
-    .should("JSON that is no request is answered with -32600, or refused.")
+    .should("JSON that is not a request is answered with -32600, or refused.")
     .advice("Check `jsonrpc`, `method` and `id` before anything else.")
     .spec(CODES),
     Check::new("codes/method-not-found", Group::Codes, |probe| Box::pin(method_not_found(probe)))
-        .must("A method that does not exist is answered with -32601.")
-        .advice("Answer unknown methods with this code, and with no other.")
+        .must("An unknown method is answered with -32601.")
+        .advice("Answer unknown methods with this code and no other.")
         .spec(CODES),
     Check::new("codes/invalid-params", Group::Codes, |probe| Box::pin(invalid_params(probe)))
-        .should("A call of a tool without its name is answered with -32602.")
+        .should("A tool call without a name is answered with -32602.")
         .advice("Check parameters before you use them, and answer with this code.")
         .spec(("server/tools#error-handling", "server/tools#error-handling")),
     Check::new("codes/unknown-tool", Group::Codes, |probe| Box::pin(unknown_tool(probe)))
-        .should(
-            "A call of a tool that does not exist is answered with an error, -32602 by the specification's example.",
-        )
-        .advice("Answer with -32602 and the name of the tool; not with a result.")
+        .should("A call of an unknown tool is answered with an error, which is -32602 in the specification's example.")
+        .advice("Answer with -32602 and the name of the tool, not with a result.")
         .spec(("server/tools#error-handling", "server/tools#error-handling")),
     Check::new("codes/internal-error", Group::Codes, |probe| Box::pin(internal_error(probe)))
-        .should("None of what was asked so far is an error of the server's own (-32603).")
-        .advice("An error of the server's own is a mistake in the server: look into its log.")
+        .should("Ordinary requests do not cause an internal error (-32603).")
+        .advice("An internal error is a bug in the server: look at its log.")
         .spec(CODES),
     Check::new("codes/reserved", Group::Codes, |probe| Box::pin(reserved(probe)))
-        .must("No error has a code that the specification keeps for itself: -32023 to -32099, -32002 and -32042.")
-        .advice("Take codes of your own from outside of -32768 to -32000.")
+        .must("No error has a code that the specification reserves: -32023 to -32099, -32002 and -32042.")
+        .advice("Choose your own codes outside of -32768 to -32000.")
         .spec(CODES)
         .era(Era::Modern),
 ];
@@ -55,7 +53,7 @@ async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
         Err(ProbeError::Closed) if !probe.is_child() => return Ok(()),
         received => received?,
     };
-    let Some(received) = received else { return fail("it says nothing, so nobody learns of it".to_owned()) };
+    let Some(received) = received else { return fail("it does not answer".to_owned()) };
     let response = received.json().unwrap_or_default();
     let is_refusal = received.status.is_some_and(|status| (400..500).contains(&status));
     let is_bare_refusal = is_refusal && response.get("error").is_none();

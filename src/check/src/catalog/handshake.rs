@@ -20,24 +20,24 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("Name a revision of the specification.")
         .spec(("basic/lifecycle#version-negotiation", "basic/lifecycle")),
     Check::new("handshake/known-version", Group::Handshake, |probe| Box::pin(known_version(probe)))
-        .must("A version that the server supports comes back as it was asked for.")
-        .advice("Answer with the client's version where you support it.")
+        .must("The server agrees to a requested version that it supports.")
+        .advice("Answer with the client's version if you support it.")
         .spec(NEGOTIATION),
     Check::new("handshake/unknown-version", Group::Handshake, |probe| Box::pin(unknown_version(probe)))
-        .must("A version that nobody knows is answered with one that the server supports, or with an error.")
+        .must("An unknown version is answered with one that the server supports, or with an error.")
         .advice("Never repeat a version that you do not support.")
         .spec(NEGOTIATION),
     Check::new("handshake/server-info", Group::Handshake, |probe| Box::pin(server_info(probe)))
         .must("`serverInfo` has a name and a version.")
-        .advice("Say who you are in the answer to `initialize`.")
+        .advice("Identify your server in the answer to `initialize`.")
         .spec(INITIALIZATION),
     Check::new("handshake/capabilities", Group::Handshake, |probe| Box::pin(capabilities(probe)))
-        .must("`capabilities` is an object, and each capability in it is one.")
-        .advice("Answer with an object of objects, an empty one for none.")
+        .must("`capabilities` is an object whose values are objects.")
+        .advice("Answer with an object of objects, which may be empty.")
         .spec(INITIALIZATION),
     Check::new("handshake/capabilities-answer", Group::Handshake, |probe| Box::pin(capabilities_answer(probe)))
-        .must("What is declared answers.")
-        .advice("Declare only what is there.")
+        .must("The methods of each declared capability are answered with a result.")
+        .advice("Declare only what you implement.")
         .spec(("basic/lifecycle#capability-negotiation", "basic/lifecycle")),
     Check::new("handshake/ping", Group::Handshake, |probe| Box::pin(ping(probe)))
         .must("A ping is answered with an empty result.")
@@ -47,15 +47,15 @@ pub(super) const CHECKS: &[Check] = &[
         Box::pin(initialize_without_params(probe))
     })
     .should("`initialize` without its parameters is answered with an error.")
-    .advice("Check the parameters of `initialize`; -32602 is the code.")
+    .advice("Validate the parameters of `initialize`, and answer with -32602.")
     .spec(INITIALIZATION),
     Check::new("handshake/early-request", Group::Handshake, |probe| Box::pin(early_request(probe)))
-        .should("A request before `initialize` is answered, with an error or not, and the handshake goes on after it.")
-        .advice("Answer with an error until the handshake is over, and stay on the connection.")
+        .should("A request before `initialize` is answered, possibly with an error, and the handshake can continue.")
+        .advice("Answer with an error until the handshake is complete, and keep the connection open.")
         .spec(INITIALIZATION),
     Check::new("handshake/early-server-request", Group::Handshake, |probe| Box::pin(early_server_request(probe)))
-        .should("Before `notifications/initialized` the server asks nothing but pings.")
-        .advice("Wait for `notifications/initialized` with requests of your own.")
+        .should("Before `notifications/initialized` the server sends no requests but pings.")
+        .advice("Wait for `notifications/initialized` before you send requests.")
         .spec(INITIALIZATION),
 ];
 
@@ -77,7 +77,7 @@ async fn known_version(probe: Probe) -> Outcome {
     let result = probe.connect().await?.initialize(&probe.revision).await?;
     let version = &result["protocolVersion"];
     ensure(version.as_str() == Some(&*probe.revision), || {
-        format!("it was asked for {} and says {}", probe.revision, compact_json(version))
+        format!("the client asked for {}, and it answers {}", probe.revision, compact_json(version))
     })
 }
 
@@ -153,5 +153,5 @@ async fn early_server_request(probe: Probe) -> Outcome {
     {
         request = received.json().filter(is_request);
     }
-    ensure_none(request, |request| format!("it asks {}", compact_json(&request)))
+    ensure_none(request, |request| format!("it sends the request {}", compact_json(&request)))
 }

@@ -18,96 +18,96 @@ const SESSIONS: (&str, &str) = ("basic/transports#session-management", MODERN_HT
 pub(super) const CHECKS: &[Check] = &[
     Check::new("http/content-type", Group::Http, |probe| Box::pin(content_type(probe)))
         .must("A request is answered as `application/json` or `text/event-stream`.")
-        .advice("Say with `Content-Type` which of both it is.")
+        .advice("Set `Content-Type` to one of them.")
         .spec(PAGE)
         .era(Era::Since("2025-03-26")),
     Check::new("http/notification-accepted", Group::Http, |probe| Box::pin(accepted(probe)))
-        .must("A notification is answered with 202 and no body, or refused with the status of an error.")
-        .advice("Answer what needs no answer with 202.")
+        .must("A notification is answered with 202 and no body, or refused with an error status.")
+        .advice("Answer notifications with 202.")
         .spec(PAGE)
         .era(Era::Since("2025-03-26")),
     Check::new("http/origin", Group::Http, |probe| Box::pin(origin(probe)))
-        .must("A request from a web page of another origin is refused, since 2025-11-25 with 403.")
+        .must("A request from a web page of another origin is refused, from 2025-11-25 on with 403.")
         .advice("Compare `Origin` with those that you allow, and answer others with 403.")
         .spec(("basic/transports#security-warning", MODERN_HTTP))
         .era(Era::Since("2025-03-26")),
     Check::new("http/get", Group::Http, |probe| Box::pin(get(probe)))
         .must("GET opens a stream, or is answered with 405.")
-        .advice("Answer GET with 405 where you have no stream for it.")
+        .advice("Answer GET with 405 if you offer no stream.")
         .spec(PAGE)
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/session-id", Group::Http, |probe| Box::pin(session_id(probe)))
-        .must("A session's id has visible ASCII characters only.")
+        .must("A session id has only visible ASCII characters.")
         .advice("Make ids of letters and digits.")
         .spec(SESSIONS)
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/session-required", Group::Http, |probe| Box::pin(session_required(probe)))
-        .should("A request without the session's id is served, where none is needed, or answered with 400.")
+        .should("A request without a session id is answered with 400, or served if the server needs none.")
         .advice("Answer requests other than `initialize` that name no session with 400, if you need one.")
         .spec(SESSIONS)
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/session-unknown", Group::Http, |probe| Box::pin(session_unknown(probe)))
-        .should("A request with an id that is no session's is answered with 404.")
-        .advice("Answer unknown ids with 404, so that clients begin anew.")
+        .should("A request with an unknown session id is answered with 404.")
+        .advice("Answer unknown ids with 404, so that clients start a new session.")
         .spec(SESSIONS)
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/session-ended", Group::Http, |probe| Box::pin(session_ended(probe)))
-        .must("DELETE ends a session, whose id is answered with 404 from then on, or is answered with 405.")
-        .advice("Forget a session that was ended.")
+        .must("DELETE is answered with 405, or ends the session, whose id is then answered with 404.")
+        .advice("Delete a session that was ended.")
         .spec(SESSIONS)
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/version-header", Group::Http, |probe| Box::pin(version_header(probe)))
-        .must("A request with a version in its header that is not supported is answered with 400.")
+        .must("A request with an unsupported version in its header is answered with 400.")
         .advice("Check `MCP-Protocol-Version`.")
         .spec(("basic/transports#protocol-version-header", MODERN_HTTP))
         .era(Era::LegacySince("2025-06-18")),
     Check::new("http/header-mismatch", Group::Http, |probe| Box::pin(header_mismatch(probe)))
-        .must("Headers that say another thing than the body are answered with 400 and -32020.")
+        .must("A request whose headers contradict its body is answered with 400 and -32020.")
         .advice("Compare `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` with the body.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
         .era(Era::Modern),
     Check::new("http/version-mismatch", Group::Http, |probe| Box::pin(version_mismatch(probe)))
-        .must("A version in the header that is not the one in the body is answered with 400.")
+        .must("A request whose version differs between header and body is answered with 400.")
         .advice("Compare `MCP-Protocol-Version` with the protocol version in `_meta`.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
         .era(Era::Modern),
     Check::new("http/name-mismatch", Group::Http, |probe| Box::pin(name_mismatch(probe)))
-        .must("A tool's name in the header that is not the one in the body is answered with 400 and -32020.")
+        .must("A call whose tool name differs between header and body is answered with 400 and -32020.")
         .advice("Compare `Mcp-Name` with `params.name`, or with `params.uri` for resources.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
         .era(Era::Modern),
     Check::new("http/header-missing", Group::Http, |probe| Box::pin(header_missing(probe)))
         .must("A request without `Mcp-Method` is answered with 400.")
-        .advice("Refuse requests whose headers are not complete.")
+        .advice("Refuse requests with missing headers.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
         .era(Era::Modern),
     Check::new("http/no-session", Group::Http, |probe| Box::pin(no_session(probe)))
-        .should("No session is begun.")
+        .should("The server does not start a session.")
         .advice("Do not answer with `Mcp-Session-Id`: the revision has no sessions.")
         .spec((LEGACY_HTTP, MODERN_HTTP))
         .era(Era::Modern),
     Check::new("http/method-status", Group::Http, |probe| Box::pin(method_status(probe)))
-        .must("A method that does not exist is answered with 404.")
+        .must("An unknown method is answered with 404.")
         .advice("Send -32601 with the status 404.")
         .spec((LEGACY_HTTP, MODERN_HTTP))
         .era(Era::Modern),
     Check::new("http/version-status", Group::Http, |probe| Box::pin(version_status(probe)))
-        .must("A version that the server does not have is answered with 400.")
+        .must("An unsupported version is answered with 400.")
         .advice("Send -32022 with the status 400.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
         .era(Era::Modern),
     Check::new("http/event-ids", Group::Http, |probe| Box::pin(event_ids(probe)))
-        .must("Where events have ids, each id is there once in the session.")
-        .advice("Number events over all streams of the session, or write the stream into the id.")
+        .must("If events have ids, each id is unique within the session.")
+        .advice("Number events across all streams of the session, or include the stream in the id.")
         .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/resumed-stream", Group::Http, |probe| Box::pin(resumed(probe)))
-        .must("A stream that is resumed has no message of another stream.")
-        .advice("Replay what came after `Last-Event-ID` on the stream with that event, and nothing else.")
+        .must("A resumed stream has no messages of other streams.")
+        .advice("Replay only the events after `Last-Event-ID`, and only those of its stream.")
         .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
         .era(Era::LegacySince("2025-03-26")),
     Check::new("http/parse-status", Group::Http, |probe| Box::pin(parse_status(probe)))
-        .should("What is no JSON is answered with 400.")
+        .should("Invalid JSON is answered with 400.")
         .advice("Answer bodies that cannot be read with 400.")
         .spec(PAGE)
         .era(Era::Since("2025-03-26")),
@@ -157,7 +157,7 @@ async fn content_type(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[]).await?;
     let kind = answer.header("content-type").unwrap_or_default().to_ascii_lowercase();
     let is_known = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
-    ensure(is_known, || format!("it answers as {kind:?}"))
+    ensure(is_known, || format!("the content type is {kind:?}"))
 }
 
 async fn accepted(probe: Probe) -> Outcome {
@@ -272,7 +272,7 @@ async fn event_ids(probe: Probe) -> Outcome {
     }
     let mut seen = std::collections::HashSet::new();
     let duplicate = ids.iter().find(|id| !seen.insert(**id));
-    ensure_none(duplicate, |id| format!("{id:?} is there twice"))
+    ensure_none(duplicate, |id| format!("{id:?} occurs twice"))
 }
 
 async fn resumed(probe: Probe) -> Outcome {
@@ -284,11 +284,11 @@ async fn resumed(probe: Probe) -> Outcome {
     headers.push(("Last-Event-ID".to_owned(), last.clone()));
     let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
     if answer.status >= 400 {
-        return skip(format!("it resumes nothing: HTTP {}", answer.status));
+        return skip(format!("it does not resume streams: HTTP {}", answer.status));
     }
     let mut messages = answer.messages().into_iter().filter_map(|text| parse(&text));
     let foreign = messages.find(|message| all.iter().skip(1).any(|(id, _)| message["id"] == *id));
-    ensure_none(foreign, |message| format!("after {last:?} comes {}", compact_json(&message)))
+    ensure_none(foreign, |message| format!("after {last:?} it sends {}", compact_json(&message)))
 }
 
 async fn header_missing(probe: Probe) -> Outcome {
@@ -297,7 +297,7 @@ async fn header_missing(probe: Probe) -> Outcome {
 
 async fn no_session(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[]).await?;
-    ensure_none(answer.header("mcp-session-id"), |session| format!("it begins the session {session:?}"))
+    ensure_none(answer.header("mcp-session-id"), |session| format!("it starts the session {session:?}"))
 }
 
 async fn method_status(probe: Probe) -> Outcome {

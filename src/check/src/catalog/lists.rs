@@ -29,7 +29,7 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("Write `uriTemplate` and `name` into each entry.")
         .spec(("server/resources#resource-templates", "server/resources#resource-templates")),
     Check::new("lists/subscribe", Group::Lists, |probe| Box::pin(subscribe(probe)))
-        .must("Where subscriptions are declared, one to a listed resource is taken, and given back.")
+        .must("If subscriptions are declared, a listed resource can be subscribed to and unsubscribed from.")
         .advice("Answer `resources/subscribe` and `resources/unsubscribe` with `{}`, or do not declare it.")
         .spec(("server/resources#subscriptions", "server/resources"))
         .era(Era::Legacy),
@@ -42,12 +42,12 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("Answer with `messages`, and write `role` and `content` into each.")
         .spec(PROMPTS),
     Check::new("lists/unknown-prompt", Group::Lists, |probe| Box::pin(unknown_prompt(probe)))
-        .should("A prompt that does not exist is answered with -32602.")
+        .should("An unknown prompt is answered with -32602.")
         .advice("Answer with that code and the name.")
         .spec(("server/prompts#error-handling", "server/prompts#error-handling")),
     Check::new("lists/completion", Group::Lists, |probe| Box::pin(completion(probe)))
-        .must("Completion gives at most 100 values, all of them texts.")
-        .advice("Cut the list at 100 and say so in `hasMore`.")
+        .must("Completion returns at most 100 values, all of them strings.")
+        .advice("Return at most 100 values and set `hasMore`.")
         .spec(("server/utilities/completion", "server/utilities/completion")),
 ];
 
@@ -58,7 +58,7 @@ fn skip_if_missing(probe: &Probe, capability: &str, listed: &[Value]) -> Outcome
 
 pub(super) fn check_each(listed: &[Value], is_valid: impl Fn(&Value) -> bool) -> Outcome {
     let invalid = listed.iter().find(|entry| !is_valid(entry));
-    ensure_none(invalid, |entry| format!("this is not one: {}", compact_json(entry)))
+    ensure_none(invalid, |entry| format!("this entry is invalid: {}", compact_json(entry)))
 }
 
 async fn resources(probe: Probe) -> Outcome {

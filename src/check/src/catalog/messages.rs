@@ -19,40 +19,40 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(RESPONSES),
     Check::new("messages/id-integer", Group::Messages, |probe| Box::pin(check_id_echo(probe, 42.into())))
         .must("A response has the integer id of its request.")
-        .advice("Copy the id as it came, as a number.")
+        .advice("Copy the id unchanged, as a number.")
         .spec(RESPONSES),
     Check::new("messages/id-string", Group::Messages, |probe| Box::pin(check_id_echo(probe, "0042".into())))
-        .must("A response has the string id of its request, also where that looks like a number.")
-        .advice("Copy the id as it came, as a string.")
+        .must("A response has the string id of its request, even if it looks like a number.")
+        .advice("Copy the id unchanged, as a string.")
         .spec(RESPONSES),
     Check::new("messages/id-large", Group::Messages, |probe| {
         Box::pin(check_id_echo(probe, 9_007_199_254_740_991_i64.into()))
     })
-    .should("An id of 2^53 - 1 comes back as it was.")
-    .advice("Keep ids as text or as 64-bit integers, and not as 32-bit ones.")
+    .should("An id of 2^53 - 1 comes back unchanged.")
+    .advice("Store ids as text or as 64-bit integers, not as 32-bit ones.")
     .spec(RESPONSES),
     Check::new("messages/one-outcome", Group::Messages, |probe| Box::pin(one_outcome(probe)))
         .must("A response has either `result` or `error`, never both.")
-        .advice("Leave the member out that does not apply, instead of writing null.")
+        .advice("Omit the member that does not apply, instead of writing null.")
         .spec(RESPONSES),
     Check::new("messages/result-object", Group::Messages, |probe| Box::pin(result_object(probe)))
         .must("A result is an object.")
-        .advice("Answer with an object, an empty one where there is nothing to say.")
+        .advice("Answer with an object, even if it is empty.")
         .spec(RESPONSES),
     Check::new("messages/error-object", Group::Messages, |probe| Box::pin(error_object(probe)))
-        .must("An error has an integer `code` and a `message` that is a text.")
+        .must("An error has an integer `code` and a `message` that is a string.")
         .advice("Write both members into each error.")
         .spec(RESPONSES),
     Check::new("messages/notification-unanswered", Group::Messages, |probe| Box::pin(notification_unanswered(probe)))
-        .must("A notification is not answered, even if it is not known.")
+        .must("A notification is not answered, even if it is unknown.")
         .advice("Ignore notifications that you do not know.")
         .spec(("basic/index#notifications", "basic/index#notifications")),
     Check::new("messages/concurrent", Group::Messages, |probe| Box::pin(concurrent(probe)))
         .must("Requests in flight at the same time each get their own response.")
-        .advice("Tell requests apart by their ids alone.")
+        .advice("Match requests and responses by their ids alone.")
         .spec(REQUESTS),
     Check::new("messages/unknown-members", Group::Messages, |probe| Box::pin(unknown_members(probe)))
-        .should("A request with a member that is not known is answered all the same.")
+        .should("A request with an unknown member is answered normally.")
         .advice("Ignore members that you do not know: later revisions have more.")
         .spec(REQUESTS),
 ];
@@ -78,7 +78,7 @@ async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
     // Any response is the answer: waiting for one with the right id would only time out.
     let answer = conn.next_answer(probe.limit()).await?.ok_or(ProbeError::Timeout(probe.limit()))?;
     let received_id = &answer.json().unwrap_or_default()["id"];
-    ensure(*received_id == id, || format!("it was asked with {id} and answers with {}", compact_json(received_id)))
+    ensure(*received_id == id, || format!("the request has the id {id}, the response {}", compact_json(received_id)))
 }
 
 async fn one_outcome(probe: Probe) -> Outcome {
@@ -99,7 +99,7 @@ async fn error_object(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("check/no-such-method", json!({})).await?;
     let error = &response["error"];
     if error.is_null() {
-        return skip("it answers what does not exist with a result");
+        return skip("it answers an unknown method with a result");
     }
     ensure(error["code"].is_i64() && error["message"].is_string(), || format!("the error is {}", compact_json(error)))
 }
@@ -148,7 +148,9 @@ async fn concurrent(probe: Probe) -> Outcome {
     ids.sort_by_key(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
     let mut expected = messages.iter().map(|message| &message["id"]);
     let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|asked| ids_match(id, asked)));
-    ensure(is_complete, || format!("{CONCURRENT_REQUESTS} were sent, answered were {}", compact_json(&json!(ids))))
+    ensure(is_complete, || {
+        format!("{CONCURRENT_REQUESTS} requests were sent, and these ids were answered: {}", compact_json(&json!(ids)))
+    })
 }
 
 async fn unknown_members(probe: Probe) -> Outcome {

@@ -12,47 +12,47 @@ const PAGE: (&str, &str) = ("basic/index#messages", "basic/index#messages");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("robustness/broken-json", Group::Robustness, |probe| Box::pin(check_survival(probe, BROKEN_JSON)))
-        .must("Texts that are no JSON do not end the server.")
+        .must("The server survives invalid JSON.")
         .advice("Catch the parser's errors where messages are read.")
         .spec(PAGE),
     Check::new("robustness/invalid-utf-8", Group::Robustness, |probe| Box::pin(check_survival(probe, INVALID_UTF8)))
-        .must("Bytes that are no UTF-8 do not end the server.")
-        .advice("Decode with replacement, or answer with an error.")
+        .must("The server survives bytes that are not UTF-8.")
+        .advice("Decode with replacement characters, or answer with an error.")
         .spec(PAGE),
     Check::new("robustness/wrong-types", Group::Robustness, |probe| Box::pin(check_survival(probe, WRONG_TYPES)))
-        .must("Members of wrong types do not end the server.")
-        .advice("Check types before you use members.")
+        .must("The server survives members of wrong types.")
+        .advice("Check the types of members before you use them.")
         .spec(PAGE),
     Check::new("robustness/depth", Group::Robustness, |probe| Box::pin(depth(probe)))
-        .must("Deep nesting does not end the server.")
-        .advice("Bound the depth of what you parse.")
+        .must("The server survives deep nesting.")
+        .advice("Limit the depth of the JSON that you parse.")
         .spec(PAGE),
     Check::new("robustness/numbers", Group::Robustness, |probe| Box::pin(numbers(probe)))
-        .must("Numbers beyond all types do not end the server.")
-        .advice("Refuse numbers that you cannot hold.")
+        .must("The server survives numbers beyond the range of any type.")
+        .advice("Refuse numbers that you cannot represent.")
         .spec(PAGE),
     Check::new("robustness/surrogates", Group::Robustness, |probe| Box::pin(check_survival(probe, SURROGATES)))
-        .must("Escaped halves of surrogate pairs do not end the server.")
-        .advice("Refuse such texts, or replace the halves.")
+        .must("The server survives unpaired surrogate escapes.")
+        .advice("Refuse such strings, or replace the surrogates.")
         .spec(PAGE),
     Check::new("robustness/duplicate-keys", Group::Robustness, |probe| Box::pin(check_survival(probe, DUPLICATE_KEYS)))
-        .must("A key that stands there twice does not end the server.")
-        .advice("Take one of them, or refuse the message.")
+        .must("The server survives duplicate keys.")
+        .advice("Use one of them, or refuse the message.")
         .spec(PAGE),
     Check::new("robustness/arrays", Group::Robustness, |probe| Box::pin(check_survival(probe, ARRAYS)))
-        .must("Arrays, empty ones among them, do not end the server.")
-        .advice("Answer with an error where you take no batches.")
+        .must("The server survives arrays, including empty ones.")
+        .advice("Answer with an error if you do not accept batches.")
         .spec(PAGE),
     Check::new("robustness/responses", Group::Robustness, |probe| Box::pin(check_survival(probe, RESPONSES)))
-        .must("Responses to nothing do not end the server.")
-        .advice("Ignore responses that nobody waits for.")
+        .must("The server survives responses to no request.")
+        .advice("Ignore responses that you do not wait for.")
         .spec(PAGE),
     Check::new("robustness/names", Group::Robustness, |probe| Box::pin(names(probe)))
-        .must("Names with odd characters do not end the server.")
-        .advice("Treat names as opaque texts.")
+        .must("The server survives names with unusual characters.")
+        .advice("Treat names as opaque strings.")
         .spec(PAGE),
     Check::new("robustness/half-open", Group::Robustness, |probe| Box::pin(half_open(probe)))
-        .must("A client that goes in the middle of a request does not end the server.")
+        .must("The server survives a client that disconnects in the middle of a request.")
         .advice("Expect connections to end at any time.")
         .spec(PAGE),
 ];

@@ -13,11 +13,11 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("Answer with `supportedVersions`, a list of dates, and `capabilities`, an object.")
         .spec(("server/discover", "server/discover")),
     Check::new("stateless/server-info", Group::Stateless, |probe| Box::pin(server_info(probe)))
-        .should("Results say in `_meta` which server answers.")
+        .should("Results identify the server in `_meta`.")
         .advice("Write `io.modelcontextprotocol/serverInfo` with name and version into the `_meta` of results.")
         .spec(("basic/index", "basic/index#meta")),
     Check::new("stateless/unsupported-version", Group::Stateless, |probe| Box::pin(unsupported_version(probe)))
-        .must("A version that the server does not have is answered with -32022 and those that it has.")
+        .must("An unsupported version is answered with -32022 and the supported versions.")
         .advice("Answer with `data: {supported: […], requested: …}`.")
         .spec(("basic/versioning", "basic/versioning")),
     Check::new("stateless/result-type", Group::Stateless, |probe| Box::pin(result_type(probe)))
@@ -25,25 +25,25 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("Write `\"resultType\": \"complete\"` into each result.")
         .spec(("basic/index", "basic/index#responses")),
     Check::new("stateless/envelope", Group::Stateless, |probe| Box::pin(missing_version(probe)))
-        .must("A request that does not say its version is refused.")
+        .must("A request that does not name its version is refused.")
         .advice("Answer with -32602 where `_meta` lacks the protocol version.")
         .spec(("basic/index", "basic/index#meta"))
         .only_over("http"),
     Check::new("stateless/client-capabilities", Group::Stateless, |probe| Box::pin(missing_capabilities(probe)))
-        .must("A request that does not say what its client can do is answered with -32602.")
+        .must("A request without the client's capabilities is answered with -32602.")
         .advice("Refuse requests whose `_meta` lacks `io.modelcontextprotocol/clientCapabilities`.")
         .spec(("basic/index", "basic/index#meta")),
     Check::new("stateless/first-message", Group::Stateless, |probe| Box::pin(first_message(probe)))
         .must("Any request may be the first on a connection.")
-        .advice("Take what you need to know from the request itself, and not from those before it.")
+        .advice("Take all information from the request itself, not from earlier ones.")
         .spec(("basic/index", "basic/index#statelessness")),
     Check::new("stateless/removed-methods", Group::Stateless, |probe| Box::pin(removed(probe)))
-        .should("Methods that the revision does not have any more are answered with -32601.")
+        .should("Methods that the revision has removed are answered with -32601.")
         .advice("Do not serve `ping`, `logging/setLevel` or `resources/subscribe` to a request of this revision.")
         .spec(("basic/versioning", "changelog")),
     Check::new("stateless/caching", Group::Stateless, |probe| Box::pin(caching(probe)))
-        .must("Lists, contents and what was discovered say for how long and for whom they may be kept.")
-        .advice("Write `ttlMs`, a number from 0, and `cacheScope`, `public` or `private`, into these results.")
+        .must("Lists, contents and the result of `server/discover` say how long and for whom they may be cached.")
+        .advice("Write `ttlMs` (a number, at least 0) and `cacheScope` (`public` or `private`) into these results.")
         .spec(("server/utilities/caching", "server/utilities/caching")),
 ];
 
@@ -79,7 +79,7 @@ async fn result_type(probe: Probe) -> Outcome {
     for method in std::iter::once("server/discover").chain(offered_lists(&probe)) {
         let response = conn.ask(method, json!({})).await?;
         if response.get("result").is_some() && !response["result"]["resultType"].is_string() {
-            return fail(format!("{method} is answered without one: {}", compact_json(&response["result"])));
+            return fail(format!("the result of {method} has none: {}", compact_json(&response["result"])));
         }
     }
     Ok(())

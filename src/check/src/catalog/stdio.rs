@@ -20,46 +20,46 @@ const EXIT_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const CHECKS: &[Check] = &[
     Check::new("stdio/stdout", Group::Stdio, |probe| Box::pin(stdout(probe)))
         .must("Nothing but messages is written to stdout, each on one line.")
-        .advice("Write logs to stderr, and messages without line breaks in them.")
+        .advice("Write logs to stderr, and each message on a single line.")
         .spec(PAGE),
     Check::new("stdio/many-in-one-write", Group::Stdio, |probe| Box::pin(many_in_one(probe)))
         .must("Messages that arrive in one piece are all answered.")
-        .advice("Read lines, and not what one read gives.")
+        .advice("Split the input at line breaks: one read may return several messages.")
         .spec(PAGE),
     Check::new("stdio/one-in-many-writes", Group::Stdio, |probe| Box::pin(one_in_many(probe)))
         .must("A message that arrives in pieces is answered.")
-        .advice("Read until the line is at its end.")
+        .advice("Read until the end of the line: one read may return a part of a message.")
         .spec(PAGE),
     Check::new("stdio/64-kib", Group::Stdio, |probe| Box::pin(check_size(probe, 70 << 10)))
         .must("A message of more than 64 KiB is answered.")
-        .advice("Read lines of any sensible length: a pipe holds 64 KiB, a message may be longer.")
+        .advice("Read lines of any reasonable length: a message may be longer than the 64 KiB that a pipe holds.")
         .spec(PAGE),
     Check::new("stdio/4-mib", Group::Stdio, |probe| Box::pin(check_size(probe, 4 << 20)))
         .should("A message of 4 MiB is answered or refused.")
-        .advice("Read lines in pieces, and bound them with an error instead of hanging.")
+        .advice("Read long lines in pieces, and answer with an error above your limit instead of hanging.")
         .spec(PAGE),
     Check::new("stdio/empty-line", Group::Stdio, |probe| Box::pin(empty_line(probe)))
-        .should("An empty line hurts nobody.")
+        .should("An empty line is ignored.")
         .advice("Skip empty lines.")
         .spec(PAGE),
     Check::new("stdio/crlf", Group::Stdio, |probe| Box::pin(crlf(probe)))
-        .should("A line that ends with CR and LF is a message too.")
-        .advice("Take white space at the end of a line away.")
+        .should("A line that ends with CR and LF is accepted.")
+        .advice("Strip white space at the end of a line.")
         .spec(PAGE),
     Check::new("stdio/end", Group::Stdio, |probe| Box::pin(end(probe)))
-        .must("The server ends within 5 s when its stdin is closed.")
-        .advice("End when stdin ends: clients wait for that before they kill.")
+        .must("The server exits within 5 s after its stdin is closed.")
+        .advice("Exit when stdin ends: clients wait for that before they kill the process.")
         .spec(SHUTDOWN),
     Check::new("stdio/exit-code", Group::Stdio, |probe| Box::pin(exit_code(probe)))
-        .should("It ends with the code 0 then.")
-        .advice("The end of stdin is no error: exit with 0.")
+        .should("The server exits with code 0 after its stdin is closed.")
+        .advice("The end of stdin is not an error: exit with 0.")
         .spec(SHUTDOWN),
 ];
 
 fn child_process(conn: &mut Conn) -> Outcome<&mut Stdio> {
     match &mut conn.wire {
         Wire::Stdio(wire) => Ok(wire),
-        _ => fail("this is no child".to_owned()),
+        _ => fail("the server is not a child process".to_owned()),
     }
 }
 
@@ -95,7 +95,7 @@ async fn check_ids_answered(conn: &mut Conn, probe: &Probe, expected: &[i64]) ->
     let mut left: Vec<i64> = expected.to_vec();
     while !left.is_empty() {
         let Some(received) = conn.next_answer(probe.limit()).await? else {
-            return fail(format!("{} of {} stay without an answer", left.len(), expected.len()));
+            return fail(format!("{} of {} requests get no answer", left.len(), expected.len()));
         };
         let message = received.json().unwrap_or_default();
         left.retain(|expected| !ids_match(&message["id"], &(*expected).into()));
@@ -149,7 +149,7 @@ async fn end(probe: Probe) -> Outcome {
     let child = child_process(&mut conn)?;
     child.close_stdin();
     let ended = child.wait_for_exit(EXIT_LIMIT).await;
-    ensure(ended.is_some(), || format!("it runs on; the end of its stderr: {}", child.stderr_tail()))
+    ensure(ended.is_some(), || format!("it still runs; the end of its stderr: {}", child.stderr_tail()))
 }
 
 async fn exit_code(probe: Probe) -> Outcome {
@@ -157,7 +157,7 @@ async fn exit_code(probe: Probe) -> Outcome {
     let child = child_process(&mut conn)?;
     child.close_stdin();
     let how = match child.wait_for_exit(EXIT_LIMIT).await {
-        None => return skip("it does not end"),
+        None => return skip("it does not exit"),
         Some(GuardReport::Exited { status: 0 }) => return Ok(()),
         Some(GuardReport::Exited { status }) => format!("exit status {status}"),
         Some(report) => format!("{report:?}"),

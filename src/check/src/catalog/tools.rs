@@ -23,15 +23,15 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("Write `name` and `inputSchema` into each entry.")
         .spec(LISTING),
     Check::new("tools/pages", Group::Tools, |probe| Box::pin(pages(probe)))
-        .should("A cursor that the server gives is one that it takes, and the list comes to an end.")
-        .advice("Answer each `nextCursor` with the page after it, and leave it out on the last.")
+        .should("The server accepts its own cursors, and the list ends.")
+        .advice("Answer each `nextCursor` with the next page, and omit it on the last page.")
         .spec(("server/utilities/pagination", "server/utilities/pagination")),
     Check::new("tools/unique", Group::Tools, |probe| Box::pin(unique(probe)))
         .should("No two tools have the same name.")
         .advice("Give each tool a name of its own.")
         .spec(TYPES),
     Check::new("tools/names", Group::Tools, |probe| Box::pin(names(probe)))
-        .should("Names have 1 to 128 letters, digits, `_`, `-`, `.` and nothing else.")
+        .should("Names have 1 to 128 characters: letters, digits, `_`, `-` and `.` only.")
         .advice("Rename the tool: clients refuse other names.")
         .spec(("server/tools#tool-names", "server/tools#tool-names"))
         .era(Era::Since("2025-11-25")),
@@ -41,35 +41,35 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(TYPES),
     Check::new("tools/schemas", Group::Tools, |probe| Box::pin(schemas(probe)))
         .must("Input and output schemas are valid JSON Schema.")
-        .advice("Check them against the meta-schema of their dialect, 2020-12 where they name none.")
+        .advice("Check them against the meta-schema of their dialect, which is 2020-12 by default.")
         .spec(TYPES),
     Check::new("tools/stable", Group::Tools, |probe| Box::pin(stable(probe)))
-        .should("Two lists in a row are the same, in the same order.")
-        .advice("Sort tools, or keep the order in which they were made.")
+        .should("Two lists in a row have the same tools in the same order.")
+        .advice("Sort tools, or keep the order in which they were registered.")
         .spec(LISTING),
     Check::new("tools/bad-cursor", Group::Tools, |probe| Box::pin(bad_cursor(probe)))
-        .should("A cursor that the server did not give is answered with -32602.")
-        .advice("Check cursors, and answer those that are not yours with this code.")
+        .should("An unknown cursor is answered with -32602.")
+        .advice("Validate cursors, and answer unknown ones with this code.")
         .spec(("server/utilities/pagination#error-handling", "server/utilities/pagination#error-handling")),
     Check::new("tools/annotations", Group::Tools, |probe| Box::pin(annotations(probe)))
         .must("Hints about a tool are booleans.")
-        .advice("Write true or false for `readOnlyHint` and its like.")
+        .advice("Write true or false for `readOnlyHint` and the other hints.")
         .spec(TYPES)
         .era(Era::Since("2025-03-26")),
     Check::new("tools/arguments", Group::Tools, |probe| Box::pin(arguments(probe)))
-        .must("Arguments that break the input schema are refused, by an error or a result with `isError`.")
+        .must("Arguments that violate the input schema are refused, by an error or a result with `isError`.")
         .advice("Validate arguments before the tool sees them.")
         .spec(("server/tools#security-considerations", "server/tools#security-considerations")),
     Check::new("tools/content", Group::Tools, |probe| Box::pin(content(probe)))
-        .must("A result has `content`, a list of blocks of known types with what each needs.")
+        .must("A result has `content`, a list of blocks of known types with the required members.")
         .advice("Answer with text, image, audio, resource or resource_link blocks, each with its members.")
         .spec(RESULT),
     Check::new("tools/is-error", Group::Tools, |probe| Box::pin(is_error(probe)))
-        .must("`isError` is a boolean where it is there.")
-        .advice("Write true or false, or leave it out.")
+        .must("`isError` is a boolean if it is present.")
+        .advice("Write true or false, or omit it.")
         .spec(("server/tools#error-handling", "server/tools#error-handling")),
     Check::new("tools/structured", Group::Tools, |probe| Box::pin(structured(probe)))
-        .must("A tool with an output schema answers with `structuredContent` that fits it.")
+        .must("A tool with an output schema answers with `structuredContent` that matches it.")
         .advice("Validate your own results against the schema that you list.")
         .spec(("server/tools#output-schema", "server/tools#output-schema"))
         .era(Era::Since("2025-06-18")),
@@ -98,10 +98,10 @@ async fn pages(probe: Probe) -> Outcome {
     }
     let mut seen = HashSet::new();
     while let Some(text) = cursor.as_str() {
-        ensure(seen.insert(text.to_owned()), || format!("the cursor {text:?} comes again: the list has no end"))?;
+        ensure(seen.insert(text.to_owned()), || format!("the cursor {text:?} is repeated, so the list has no end"))?;
         let mut response = conn.ask("tools/list", json!({ "cursor": text })).await?;
         ensure(response["result"]["tools"].is_array(), || {
-            format!("its own cursor {text:?} is answered with {}", compact_json(&response))
+            format!("it answers its own cursor {text:?} with {}", compact_json(&response))
         })?;
         cursor = response["result"]["nextCursor"].take();
     }
@@ -111,7 +111,7 @@ async fn pages(probe: Probe) -> Outcome {
 async fn unique(probe: Probe) -> Outcome {
     let mut seen = HashSet::new();
     let duplicate = listed_tools(&probe)?.iter().find(|tool| !seen.insert(tool["name"].to_string()));
-    ensure_none(duplicate, |tool| format!("{} is there twice", tool["name"]))
+    ensure_none(duplicate, |tool| format!("{} is listed twice", tool["name"]))
 }
 
 async fn names(probe: Probe) -> Outcome {
@@ -120,13 +120,13 @@ async fn names(probe: Probe) -> Outcome {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
     };
     let invalid = listed_tools(&probe)?.iter().find(|tool| !tool["name"].as_str().is_some_and(is_valid));
-    ensure_none(invalid, |tool| format!("{} is none", compact_json(&tool["name"])))
+    ensure_none(invalid, |tool| format!("{} is not a valid name", compact_json(&tool["name"])))
 }
 
 async fn input_root(probe: Probe) -> Outcome {
     let is_wrong = |tool: &&Value| tool["inputSchema"].is_object() && tool["inputSchema"]["type"] != "object";
     ensure_none(listed_tools(&probe)?.iter().find(is_wrong), |tool| {
-        format!("that of {} has the type {}", tool["name"], compact_json(&tool["inputSchema"]["type"]))
+        format!("the input schema of {} has the type {}", tool["name"], compact_json(&tool["inputSchema"]["type"]))
     })
 }
 
@@ -176,7 +176,7 @@ fn callable(probe: &Probe) -> Vec<&Value> {
 }
 
 pub(super) fn skip_without_calls<T>() -> Outcome<T> {
-    skip("no tool says that it only reads (--allow-writes calls the others too)")
+    skip("no tool declares itself read-only (--allow-writes calls the others too)")
 }
 
 /// Returns arguments that a schema refuses, if that is certain: only a required argument can be missing, and only a
@@ -196,12 +196,12 @@ async fn arguments(probe: Probe) -> Outcome {
     let callable = callable(&probe);
     let wrong = callable.iter().find_map(|tool| Some((tool, wrong_arguments(&tool["inputSchema"])?)));
     let Some((tool, wrong)) = wrong else {
-        return skip("no tool that may be called has arguments that could be wrong");
+        return skip("no tool that may be called has arguments that could be invalid");
     };
     let params = json!({ "name": tool["name"], "arguments": wrong });
     let response = probe.open().await?.ask("tools/call", params).await?;
     let refused = response.get("error").is_some() || response["result"]["isError"] == true;
-    ensure(refused, || format!("{} takes {wrong} and answers {}", tool["name"], compact_json(&response["result"])))
+    ensure(refused, || format!("{} accepts {wrong} and answers {}", tool["name"], compact_json(&response["result"])))
 }
 
 /// Generates arguments that match a schema, if possible.
@@ -293,13 +293,13 @@ async fn structured(probe: Probe) -> Outcome {
         }
         was_checked = true;
         let Some(structured) = result.get("structuredContent") else {
-            return fail(format!("{} has an output schema and answers without it", tool["name"]));
+            return fail(format!("{} has an output schema, and its result has no structuredContent", tool["name"]));
         };
         if let Ok(validator) = jsonschema::validator_for(schema)
             && let Err(error) = validator.validate(structured)
         {
             let why = truncate(&error.to_string());
-            return fail(format!("{} answers with what its schema refuses: {why}", tool["name"]));
+            return fail(format!("the result of {} does not match its output schema: {why}", tool["name"]));
         }
     }
     if was_checked { Ok(()) } else { skip("no tool that was called has an output schema") }

@@ -19,29 +19,29 @@ const LISTEN: (&str, &str) = ("server/resources#subscriptions", "basic/patterns/
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("utilities/cancel-unknown", Group::Utilities, |probe| Box::pin(cancel_unknown(probe)))
-        .should("A cancellation of nothing is ignored: of a request that never was, of one that is over, of none at all.")
+        .should("A cancellation is ignored if it names an unknown request, a completed one, or none.")
         .advice("Ignore cancellations whose request you do not know.")
         .spec(CANCELLATION),
     Check::new("utilities/progress-token", Group::Utilities, |probe| Box::pin(progress_token(probe)))
-        .must("Progress is told with the token that the request gave, and only for a request that gave one.")
-        .advice("Copy `progressToken` from the request's `_meta`, in value and type; tell nothing where there is none.")
+        .must("Progress carries the token of its request, and is sent only for requests with a token.")
+        .advice("Copy `progressToken` from the request's `_meta` with its type, and send nothing without a token.")
         .spec(PROGRESS),
     Check::new("utilities/progress-increases", Group::Utilities, |probe| Box::pin(progress_increases(probe)))
         .must("Progress increases with each notification.")
-        .advice("Send a notification only where `progress` is greater than the last.")
+        .advice("Send a notification only if `progress` is greater than before.")
         .spec(PROGRESS),
     Check::new("utilities/log-level", Group::Utilities, |probe| Box::pin(log_level(probe)))
-        .should("Where logging is declared, a level that does not exist is answered with -32602.")
+        .should("If logging is declared, an unknown level is answered with -32602.")
         .advice("Check the level of `logging/setLevel` against the eight of RFC 5424.")
         .spec(("server/utilities/logging#error-handling", "server/utilities/logging"))
         .era(Era::Legacy),
     Check::new("utilities/listen", Group::Utilities, |probe| Box::pin(listen(probe)))
-        .must("Where changes are told, `subscriptions/listen` is acknowledged before anything else is said on it, with its id.")
-        .advice("Send `notifications/subscriptions/acknowledged` first, with the request's id as `subscriptionId` in `_meta`.")
+        .must("If `listChanged` is declared, the first message of a subscription acknowledges it, with its id.")
+        .advice("Send `notifications/subscriptions/acknowledged` first, with the request id as `subscriptionId` in `_meta`.")
         .spec(LISTEN)
         .era(Era::Modern),
     Check::new("utilities/listen-filter", Group::Utilities, |probe| Box::pin(listen_filter(probe)))
-        .must("A subscription is acknowledged for nothing that was not asked for.")
+        .must("A subscription is acknowledged only for what was requested.")
         .advice("Acknowledge the part of the client's filter that you honor, and send nothing else.")
         .spec(("server/resources#subscriptions", "basic/patterns/subscriptions#notification-filter"))
         .era(Era::Modern),
@@ -87,7 +87,7 @@ async fn collect_progress(conn: &mut Conn, probe: &Probe) -> Outcome<Vec<(Value,
     if all.is_empty() {
         return tools::skip_without_calls();
     }
-    if all.iter().all(|(_, progress)| progress.is_empty()) { skip("no tool told of progress") } else { Ok(all) }
+    if all.iter().all(|(_, progress)| progress.is_empty()) { skip("no tool reported progress") } else { Ok(all) }
 }
 
 fn is_progress(message: &Value) -> bool {
@@ -114,7 +114,7 @@ async fn progress_increases(probe: Probe) -> Outcome {
     for (_, progress) in collect_progress(&mut probe.open().await?, &probe).await? {
         let values: Vec<Option<f64>> = progress.iter().map(|message| message["params"]["progress"].as_f64()).collect();
         let increases = !values.contains(&None) && values.windows(2).all(|pair| pair.first() < pair.last());
-        ensure(increases, || format!("one call told {values:?}"))?;
+        ensure(increases, || format!("one call reported {values:?}"))?;
     }
     Ok(())
 }
@@ -160,23 +160,23 @@ async fn listen(probe: Probe) -> Outcome {
     let first = messages
         .iter()
         .find(|message| message["params"]["_meta"].get(SUBSCRIPTION).is_some() || message["id"] == SUBSCRIPTION_ID);
-    let Some(first) = first else { return fail("nothing comes on the subscription".to_owned()) };
+    let Some(first) = first else { return fail("the subscription gets no message".to_owned()) };
     let acknowledged = first["method"] == "notifications/subscriptions/acknowledged"
         && first["params"]["_meta"][SUBSCRIPTION] == SUBSCRIPTION_ID
         && first["params"]["notifications"].is_object();
-    ensure(acknowledged, || format!("first comes {}", compact_json(first)))
+    ensure(acknowledged, || format!("the first message is {}", compact_json(first)))
 }
 
 async fn listen_filter(probe: Probe) -> Outcome {
     let (wanted, messages) = open_subscription(&probe).await?;
     let acknowledged = messages.iter().find(|message| message["method"] == "notifications/subscriptions/acknowledged");
     let Some(filter) = acknowledged.and_then(|message| message["params"]["notifications"].as_object()) else {
-        return skip("it acknowledges nothing");
+        return skip("it acknowledges no filter");
     };
     let unwanted = filter.iter().find(|(name, value)| {
         name.as_str() != wanted && **value != false && value.as_array().is_none_or(|all| !all.is_empty())
     });
-    ensure_none(unwanted, |(name, _)| format!("{wanted} was asked for, and it adds {name}"))
+    ensure_none(unwanted, |(name, _)| format!("{wanted} was requested, and it adds {name}"))
 }
 
 async fn no_requests(probe: Probe) -> Outcome {
@@ -188,7 +188,7 @@ async fn no_requests(probe: Probe) -> Outcome {
     for (_, params) in calls {
         let messages = gather_call(&mut conn, &probe, params).await?;
         let request = messages.iter().find(|message| message.get("method").is_some() && message.get("id").is_some());
-        ensure_none(request, |request| format!("it asks {}", compact_json(request)))?;
+        ensure_none(request, |request| format!("it sends the request {}", compact_json(request)))?;
     }
     Ok(())
 }

@@ -13,16 +13,16 @@ const CUSTOM: (&str, &str) = ("basic/transports#custom-transports", "basic/trans
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("websocket/subprotocol", Group::WebSocket, |probe| Box::pin(subprotocol(probe)))
-        .should("The subprotocol `mcp` is chosen where the client offers it.")
+        .should("The server selects the subprotocol `mcp` if the client offers it.")
         .advice("Answer the upgrade with `Sec-WebSocket-Protocol: mcp`: clients refuse it otherwise.")
         .spec(CUSTOM),
     Check::new("websocket/text-frames", Group::WebSocket, |probe| Box::pin(text_frames(probe)))
-        .should("Messages come as text.")
-        .advice("Send messages in text frames, one in each.")
+        .should("Messages are sent as text.")
+        .advice("Send each message in a text frame of its own.")
         .spec(CUSTOM),
     Check::new("websocket/binary", Group::WebSocket, |probe| Box::pin(binary(probe)))
-        .should("A binary message does not go unanswered: it is taken for text, or the connection is closed.")
-        .advice("Close the connection with 1003 where you take no binary messages.")
+        .should("A binary message is treated as text, or the connection is closed.")
+        .advice("Close the connection with 1003 if you do not accept binary messages.")
         .spec(CUSTOM),
     Check::new("websocket/origin", Group::WebSocket, |probe| Box::pin(origin(probe)))
         .should("An upgrade from a web page of another origin is refused.")
@@ -55,7 +55,7 @@ async fn binary(probe: Probe) -> Outcome {
     match socket.next_frame(Duration::from_secs(2)).await {
         Err(ProbeError::Closed) | Ok(Some(_)) => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(None) => fail("it says nothing".to_owned()),
+        Ok(None) => fail("it neither answers nor closes the connection".to_owned()),
     }
 }
 
@@ -66,6 +66,6 @@ async fn origin(probe: Probe) -> Outcome {
     match WebSocket::open(url, &headers, &["mcp"], probe.limit(), Arc::clone(&probe.budget)).await {
         Err(ProbeError::Unreachable(_) | ProbeError::Closed) => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(_) => fail("it is taken".to_owned()),
+        Ok(_) => fail("it accepts the upgrade".to_owned()),
     }
 }

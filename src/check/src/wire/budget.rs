@@ -31,7 +31,7 @@ impl Budget {
     /// Returns the reason if the budget is exhausted.
     pub fn exceeded_reason(&self) -> Option<String> {
         (self.0.load(Ordering::Relaxed) > MAX_RUN_BYTES)
-            .then(|| format!("the server has sent more than {} MiB", MAX_RUN_BYTES >> 20))
+            .then(|| format!("the server sent more than {} MiB", MAX_RUN_BYTES >> 20))
     }
 }
 

@@ -312,7 +312,7 @@ fn parse_head(bytes: &[u8], answer: &mut HttpResponse) -> Result<Option<usize>, 
             Ok(Some(end))
         }
         Ok(httparse::Status::Partial) => Ok(None),
-        Err(error) => Err(ProbeError::InvalidData(format!("no HTTP answer: {error}"))),
+        Err(error) => Err(ProbeError::InvalidData(format!("not an HTTP response: {error}"))),
     }
 }
 

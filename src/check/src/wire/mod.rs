@@ -29,14 +29,14 @@ pub(crate) const MAX_HEAD_BYTES: usize = 256 << 10;
 pub enum ProbeError {
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    #[error("it has closed the connection")]
+    #[error("it closed the connection")]
     Closed,
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    #[error("what it says is not of this transport: {0}")]
+    #[error("its answer is invalid: {0}")]
     InvalidData(String),
     /// All received responses had ids that match no request.
-    #[error("the request with the id {sent} has no answer, but one came with the id {id}")]
+    #[error("the request with the id {sent} got no answer, but a response with the id {id} arrived")]
     WrongId { sent: String, id: String, received: String },
     /// The limit on time or bytes of the whole run was reached.
     #[error("the run was ended: {0}")]
@@ -122,7 +122,7 @@ impl Wire {
         };
         match received {
             Some(received) if estimate_weight(&received.text) > MAX_WEIGHT => {
-                Err(ProbeError::InvalidData("a message with more values than are read of one".to_owned()))
+                Err(ProbeError::InvalidData("a message exceeds the size limit".to_owned()))
             }
             received => Ok(received),
         }
