@@ -22,14 +22,15 @@ pub use report::{CheckResult, Report, Status};
 pub use run::{Progress, check};
 pub use wire::ProbeError;
 
-/// The stateless revision, and the handshake revisions from the newest.
+/// The stateless revision.
 pub const MODERN: &str = "2026-07-28";
+/// The handshake revisions, newest first.
 pub const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// The server to check.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// Started as a child, for each connection anew.
+    /// A command that is started as a new child for each connection.
     Command {
         program: String,
         arguments: Vec<String>,
@@ -80,7 +81,7 @@ pub struct Options {
     pub revision: Option<String>,
     /// Runs only these groups of checks; empty means all.
     pub only: Vec<Group>,
-    /// Calls tools that are not marked as read-only, too.
+    /// Also calls tools that are not marked as read-only.
     pub allow_writes: bool,
     /// The time limit for one answer.
     pub timeout: Duration,

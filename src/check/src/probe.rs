@@ -17,7 +17,7 @@ use crate::{
 const MAX_MESSAGE_CHARS: usize = 1500;
 /// The most messages in a report; the last ones are kept.
 const MAX_MESSAGES: usize = 4;
-/// How long to wait before concluding that the server sends nothing.
+/// The wait after which a server counts as silent.
 pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(300);
 /// The most pages of a list that are read.
 const MAX_PAGES: usize = 50;
@@ -376,9 +376,10 @@ impl Conn {
         let end = Instant::now() + limit;
         let mut all = MessageCollector::default();
         while let Some(received) = self.receive_until(end).await? {
-            let Some(came) = received.json() else { continue };
-            let is_answer = came.get("method").is_none() && ids_match(&came["id"], &message["id"]);
-            all.push(&received.text, Some(came))?;
+            let Some(received_message) = received.json() else { continue };
+            let is_answer =
+                received_message.get("method").is_none() && ids_match(&received_message["id"], &message["id"]);
+            all.push(&received.text, Some(received_message))?;
             if is_answer {
                 break;
             }

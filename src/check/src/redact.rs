@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn secrets_are_masked_in_every_spelling() {
-        let of = redactor(&[
+        let redactor = redactor(&[
             ("Authorization", "Bearer tok-en-1"),
             ("Proxy-Authorization", "Basic bWU6aHVudGVyMg=="),
             ("Cookie", "a=1; session=abc-def"),
@@ -142,14 +142,15 @@ mod tests {
             ("pass-word key=query-key query-key", "[secret] [secret] [secret]"),
             ("…and so on tok-e… (9 bytes)", "…and so on [secret]… (9 bytes)"),
         ] {
-            assert_eq!(of.redact(text), expected, "{text}");
+            assert_eq!(redactor.redact(text), expected, "{text}");
         }
     }
 
     #[test]
     fn environment_values_are_hidden() {
         let env = vec![("TOKEN".to_owned(), "first-line\nsecond".to_owned()), ("N".to_owned(), "1".to_owned())];
-        let of = Redactor::new(&Target::Command { program: String::new(), arguments: Vec::new(), env, cwd: None });
-        assert_eq!(of.redact("first-line 1 second"), "[secret] 1 [secret]");
+        let redactor =
+            Redactor::new(&Target::Command { program: String::new(), arguments: Vec::new(), env, cwd: None });
+        assert_eq!(redactor.redact("first-line 1 second"), "[secret] 1 [secret]");
     }
 }

@@ -93,7 +93,7 @@ impl Report {
                 escape_xml(check.id),
                 seconds(check.milliseconds)
             ));
-            let said = format!(
+            let details = format!(
                 "{}\n{}\nspecification: {}\nsent: {}\nreceived: {}\n{}",
                 check.says,
                 check.why,
@@ -108,7 +108,7 @@ impl Report {
                     out.push_str(&format!(
                         "<failure message=\"{}\">{}</failure>",
                         escape_xml(&check.why),
-                        escape_xml(&said)
+                        escape_xml(&details)
                     ));
                 }
                 (Status::Failed, Level::Should) => {

@@ -51,13 +51,13 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     let probe = match opened.unwrap_or_else(|_| Err(ProbeError::RunEnded(late()))) {
         Ok(probe) => probe,
         // The server answers with wrong ids, so no other check can match its answers.
-        Err(trouble @ ProbeError::WrongId { .. }) => {
-            let finding = wrong_id_result(&probe, trouble);
+        Err(error @ ProbeError::WrongId { .. }) => {
+            let finding = wrong_id_result(&probe, error);
             progress.run_started("", LEGACY[0], 1);
             progress.check_finished(&finding);
             return Ok(report(LEGACY[0], String::new(), vec![finding], None));
         }
-        Err(trouble) => return Err(trouble.redact(&probe.redactor)),
+        Err(error) => return Err(error.redact(&probe.redactor)),
     };
     let server = &probe.facts.opening;
     let info =
@@ -102,15 +102,15 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
 }
 
 /// Creates the result for a server that answers with other ids than those of the requests.
-fn wrong_id_result(probe: &Probe, trouble: ProbeError) -> CheckResult {
+fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     let check = catalog::wrong_id_check();
-    let why = trouble.to_string();
-    let received = match trouble {
+    let why = error.to_string();
+    let received = match error {
         ProbeError::WrongId { received, .. } => vec![received],
         _ => Vec::new(),
     };
-    let said = Transcript { received, ..Transcript::default() };
-    check_result(&probe.with_revision(LEGACY[0]), check, Err(NotPassed::Failed(why)), said, Duration::ZERO)
+    let transcript = Transcript { received, ..Transcript::default() };
+    check_result(&probe.with_revision(LEGACY[0]), check, Err(NotPassed::Failed(why)), transcript, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -128,13 +128,13 @@ async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
 }
 
 /// Creates the result of a check, with secrets masked.
-fn check_result(probe: &Probe, check: &Check, outcome: Outcome, said: Transcript, time: Duration) -> CheckResult {
+fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Transcript, time: Duration) -> CheckResult {
     let (status, why) = match outcome {
         Ok(()) => (Status::Passed, String::new()),
         Err(NotPassed::Failed(why)) => (Status::Failed, why),
         Err(NotPassed::Skipped(why)) => (Status::Skipped, why),
     };
-    let told = if status == Status::Passed { Transcript::default() } else { said };
+    let quoted = if status == Status::Passed { Transcript::default() } else { transcript };
     CheckResult {
         id: check.id,
         group: check.group.as_str(),
@@ -143,8 +143,8 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, said: Transcript
         says: check.requirement,
         spec: spec_page(check, &probe.revision),
         why: probe.redactor.redact(&why).into_owned(),
-        sent: told.sent,
-        received: told.received,
+        sent: quoted.sent,
+        received: quoted.received,
         advice: (status == Status::Failed).then_some(check.advice),
         milliseconds: milliseconds(time),
     }
@@ -162,23 +162,23 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
         match read_opening(&probe).await {
             Ok(opening) => {
                 // A handshake server may answer with another revision than the requested one.
-                if let Some(said) = opening["protocolVersion"].as_str()
-                    && said != revision
+                if let Some(negotiated) = opening["protocolVersion"].as_str()
+                    && negotiated != revision
                     && wanted.is_none()
-                    && LEGACY.contains(&said)
+                    && LEGACY.contains(&negotiated)
                 {
-                    probe = probe.with_revision(said);
+                    probe = probe.with_revision(negotiated);
                 }
                 probe.facts = Arc::new(read_facts(&probe, opening).await);
                 probe.take_transcript();
                 return Ok(probe);
             }
-            Err(trouble @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(trouble),
+            Err(error @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(error),
             // A server that does not answer the handshake supports no handshake revision, so one timeout is enough.
-            Err(trouble @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN => {
-                return Err(trouble);
+            Err(error @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN => {
+                return Err(error);
             }
-            Err(trouble) => refused = Some(trouble),
+            Err(error) => refused = Some(error),
         }
     }
     Err(refused.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))

@@ -34,9 +34,9 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         return Err(error.into());
     }
     let checked = checked.ok_or_else(|| Failure::new(Exit::Interrupted, "stopped before all checks were run"))?;
-    let report = checked.map_err(|trouble| {
-        let message = match trouble {
-            ProbeError::Unreachable(_) => format!("{}: {trouble}", target.label()),
+    let report = checked.map_err(|error| {
+        let message = match error {
+            ProbeError::Unreachable(_) => format!("{}: {error}", target.label()),
             other => format!("{} does not answer as an MCP server: {other}", target.label()),
         };
         Failure::new(Exit::Unavailable, one_line(&message))

@@ -53,8 +53,8 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
     match note {
         // In YAML the note is a comment in the output itself.
-        Some(said) if !args.json => out.line(&format!("# {}", one_line(&said)))?,
-        Some(said) => remark(&said),
+        Some(note) if !args.json => out.line(&format!("# {}", one_line(&note)))?,
+        Some(note) => remark(&note),
         None => {}
     }
     Ok(Exit::Ok)

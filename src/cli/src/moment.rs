@@ -43,9 +43,9 @@ pub fn resolve(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Ok(day) = text.parse::<Date>() {
         return day.to_zoned(TimeZone::system()).ok().map(|zoned| zoned.timestamp());
     }
-    let span = text.strip_suffix(" ago").unwrap_or(text);
-    let span = parse_duration(span).ok()?;
-    now.checked_sub(SignedDuration::try_from(span).ok()?).ok()
+    let duration = text.strip_suffix(" ago").unwrap_or(text);
+    let duration = parse_duration(duration).ok()?;
+    now.checked_sub(SignedDuration::try_from(duration).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_a_time_a_day_or_how_long_ago() {
+    fn moment_is_a_time_a_day_or_a_duration() {
         let now: Timestamp = "2027-01-10T00:00:00Z".parse().unwrap();
         let at = |text: &str| super::resolve(text, now).map(|at| at.to_string());
         assert_eq!(at("2026-07-28T12:00:00Z").as_deref(), Some("2026-07-28T12:00:00Z"));
@@ -69,8 +69,8 @@ mod tests {
         ] {
             assert_eq!(at(text).as_deref(), Some(expected), "{text}");
         }
-        for odd in ["", "7", "2", "yesterday", "-2h", "2 months", "99999999999d", "12:00"] {
-            assert_eq!(at(odd), None, "{odd}");
+        for invalid in ["", "7", "2", "yesterday", "-2h", "2 months", "99999999999d", "12:00"] {
+            assert_eq!(at(invalid), None, "{invalid}");
         }
         assert_eq!(parse_since("42"), Ok(Since::Event(42)));
         assert!(matches!(parse_since("2h"), Ok(Since::Moment(_))));

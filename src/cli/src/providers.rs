@@ -83,8 +83,8 @@ impl Provider {
             "connecting" => format!("{name} is not connected yet"),
             _ => format!("{name} is not connected"),
         };
-        for trouble in self.problems() {
-            text.push_str(&format!("; {trouble}"));
+        for problem in self.problems() {
+            text.push_str(&format!("; {problem}"));
         }
         text
     }
@@ -95,10 +95,10 @@ impl Provider {
             return Vec::new();
         }
         let error = self.last_error.as_ref().map(|error| one_line(error).into_owned());
-        let said = |what: &str, line: &String| format!("{what}: {}", one_line(line));
-        let why = self.stderr_error.as_ref().map(|line| said("stderr", line));
+        let quote = |what: &str, line: &String| format!("{what}: {}", one_line(line));
+        let why = self.stderr_error.as_ref().map(|line| quote("stderr", line));
         let last = self.last_stderr.as_ref().filter(|line| self.stderr_error.as_ref() != Some(line));
-        let last = last.map(|line| said(if why.is_some() { "last on stderr" } else { "stderr" }, line));
+        let last = last.map(|line| quote(if why.is_some() { "last on stderr" } else { "stderr" }, line));
         error.into_iter().chain(why).chain(last).collect()
     }
 
@@ -154,8 +154,8 @@ fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result
     let heads = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
     print_table(heads, servers.iter().map(row).collect(), out.width(), out)?;
     for server in &servers {
-        for trouble in server.problems() {
-            out.styled_line(Style::Yellow, &format!("! {}: {trouble}", one_line(&server.name)))?;
+        for problem in server.problems() {
+            out.styled_line(Style::Yellow, &format!("! {}: {problem}", one_line(&server.name)))?;
         }
     }
     Ok(())
@@ -270,8 +270,8 @@ mod tests {
         });
         let server: Provider = serde_json::from_value(answer).unwrap();
         assert_eq!(server.status_label("2026-01-01T00:01:11Z".parse().unwrap()), "connecting for 71 s");
-        let told = ["stderr: npm error code SELF_SIGNED_CERT_IN_CHAIN", "last on stderr: npm error A log"];
-        assert_eq!(server.problems(), told);
+        let expected = ["stderr: npm error code SELF_SIGNED_CERT_IN_CHAIN", "last on stderr: npm error A log"];
+        assert_eq!(server.problems(), expected);
         let server = Provider { status: "up".into(), ..server };
         assert_eq!((server.status_label(Timestamp::now()).as_str(), server.problems()), ("up", Vec::new()));
     }

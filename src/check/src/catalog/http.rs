@@ -177,7 +177,7 @@ async fn origin(probe: Probe) -> Outcome {
     ensure_answer(refused, &answer)
 }
 
-/// How long a stream without events is read.
+/// The time for which a stream without events is read.
 const QUIET_STREAM_LIMIT: Duration = Duration::from_millis(700);
 
 async fn get(probe: Probe) -> Outcome {

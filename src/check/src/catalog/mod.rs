@@ -102,11 +102,11 @@ impl fmt::Display for Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Era {
     Both,
-    /// That revision and all later ones, including the stateless one.
+    /// The given revision and all later ones, including the stateless one.
     Since(&'static str),
     /// All handshake revisions.
     Legacy,
-    /// The handshake revisions from that one on.
+    /// The handshake revisions from the given one on.
     LegacySince(&'static str),
     Modern,
 }

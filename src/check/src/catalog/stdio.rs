@@ -14,7 +14,7 @@ use crate::{
 const PAGE: (&str, &str) = ("basic/transports#stdio", "basic/transports/stdio");
 const SHUTDOWN: (&str, &str) = ("basic/lifecycle#shutdown", "basic/transports/stdio");
 
-/// How long a server may take to exit.
+/// The time limit for a server to exit.
 const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) const CHECKS: &[Check] = &[

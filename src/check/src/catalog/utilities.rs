@@ -137,7 +137,7 @@ fn declared_changes(probe: &Probe) -> impl Iterator<Item = &'static str> {
         .filter_map(|(capability, name)| (all[capability]["listChanged"] == true).then_some(name))
 }
 
-/// How long a subscription is read.
+/// The time for which a subscription is read.
 const LISTEN_TIME: Duration = Duration::from_secs(1);
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 const SUBSCRIPTION_ID: &str = "check-listen";

@@ -223,12 +223,12 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
             && answer.events.iter().filter_map(|event| parse(&event.data)).any(|message| is_response(&message));
         let over =
             answered || body.is_complete() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
-        let mut came = Vec::new();
-        if over || socket.read(&mut came).await? == 0 {
+        let mut bytes = Vec::new();
+        if over || socket.read(&mut bytes).await? == 0 {
             answer.body = String::from_utf8_lossy(&body.text).into_owned();
             return Ok(());
         }
-        body.push(&came);
+        body.push(&bytes);
     }
 }
 
@@ -270,9 +270,9 @@ impl Body {
         let end = [ends(b"\n\n"), ends(b"\r\n\r\n"), ends(b"\r\r")].into_iter().flatten().max();
         self.searched = self.text.len();
         let Some(end) = end.map(|end| from + end) else { return Vec::new() };
-        let whole = String::from_utf8_lossy(self.text.get(self.events_end..end).unwrap_or_default()).into_owned();
+        let complete = String::from_utf8_lossy(self.text.get(self.events_end..end).unwrap_or_default()).into_owned();
         self.events_end = end;
-        parse_events(&whole)
+        parse_events(&complete)
     }
 
     /// Decodes the complete chunks of a chunked body (RFC 9112, section 7.1).
@@ -319,9 +319,9 @@ fn parse_head(bytes: &[u8], answer: &mut HttpResponse) -> Result<Option<usize>, 
 /// Parses the complete events of a stream (html.spec.whatwg.org/multipage/server-sent-events.html).
 fn parse_events(body: &str) -> Vec<Event> {
     let text = body.replace("\r\n", "\n").replace('\r', "\n");
-    let whole = text.rfind("\n\n").map_or("", |end| text.get(..end).unwrap_or_default());
+    let complete = text.rfind("\n\n").map_or("", |end| text.get(..end).unwrap_or_default());
     let mut all = Vec::new();
-    for block in whole.split("\n\n") {
+    for block in complete.split("\n\n") {
         let mut event = Event::default();
         let mut data: Vec<&str> = Vec::new();
         for line in block.lines() {
@@ -354,18 +354,18 @@ mod tests {
 
     #[test]
     fn partial_chunked_body_is_decoded() {
-        let of = |pieces: &[&[u8]]| {
+        let decode = |pieces: &[&[u8]]| {
             let mut body = Body { chunked: true, ..Body::default() };
             pieces.iter().for_each(|piece| body.push(piece));
             (body.text.clone(), body.is_complete())
         };
-        assert_eq!(of(&[b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"]), (b"abcde".to_vec(), true));
-        assert_eq!(of(&[b"3\r", b"\nab", b"c\r\n5\r\nde"]), (b"abc".to_vec(), false));
-        assert_eq!(of(&[b"3\r\nabc\r\n5\r\nde", b"fgh\r\n0\r\n"]), (b"abcdefgh".to_vec(), true));
+        assert_eq!(decode(&[b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"]), (b"abcde".to_vec(), true));
+        assert_eq!(decode(&[b"3\r", b"\nab", b"c\r\n5\r\nde"]), (b"abc".to_vec(), false));
+        assert_eq!(decode(&[b"3\r\nabc\r\n5\r\nde", b"fgh\r\n0\r\n"]), (b"abcdefgh".to_vec(), true));
         // An invalid or oversized chunk ends the body.
-        assert_eq!(of(&[b"zz\r\n"]), (Vec::new(), true));
-        assert_eq!(of(&[b"ffffffffffffffff\r\nabc"]), (Vec::new(), true));
-        assert_eq!(of(&[b""]), (Vec::new(), false));
+        assert_eq!(decode(&[b"zz\r\n"]), (Vec::new(), true));
+        assert_eq!(decode(&[b"ffffffffffffffff\r\nabc"]), (Vec::new(), true));
+        assert_eq!(decode(&[b""]), (Vec::new(), false));
     }
 
     #[test]

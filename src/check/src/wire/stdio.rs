@@ -46,15 +46,15 @@ impl Stdio {
         let started = start(spec).await.map_err(|error| ProbeError::Unreachable(error.to_string()))?;
         let RunningChild { stdin, stdout, mut stderr, guard } = started;
         let errors = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&errors);
+        let tail = Arc::clone(&errors);
         // Read all the time, so that the child never blocks on writing its log.
         tokio::spawn(async move {
             let mut buffer = vec![0; 4096];
             while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-                let over = kept.len().saturating_sub(MAX_STDERR_BYTES);
-                kept.drain(..over);
+                let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+                tail.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                let over = tail.len().saturating_sub(MAX_STDERR_BYTES);
+                tail.drain(..over);
             }
         });
         Ok(Self { guard, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), errors, budget })
@@ -62,8 +62,8 @@ impl Stdio {
 
     /// Returns the end of the child's stderr.
     pub fn stderr_tail(&self) -> String {
-        let kept = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&kept).trim().to_owned()
+        let tail = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&tail).trim().to_owned()
     }
 
     pub async fn write_line(&mut self, text: &[u8]) -> Result<(), ProbeError> {

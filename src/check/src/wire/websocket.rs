@@ -114,7 +114,7 @@ impl WebSocket {
     /// Returns the next message and answers pings.
     pub async fn next_frame(&mut self, limit: Duration) -> Result<Option<Frame>, ProbeError> {
         let next = async {
-            let mut whole: Option<(u8, Vec<u8>)> = None;
+            let mut message: Option<(u8, Vec<u8>)> = None;
             loop {
                 let Some((last, opcode, payload)) = self.take_frame() else {
                     if self.buffer.len() > MAX_MESSAGE_BYTES {
@@ -133,7 +133,7 @@ impl WebSocket {
                         return Ok(Frame::Close(code));
                     }
                     _ => {
-                        let (kind, all) = whole.get_or_insert((opcode, Vec::new()));
+                        let (kind, all) = message.get_or_insert((opcode, Vec::new()));
                         all.extend_from_slice(&payload);
                         if all.len() > MAX_MESSAGE_BYTES {
                             return Err(ProbeError::InvalidData("a message without an end".to_owned()));

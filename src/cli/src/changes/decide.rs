@@ -45,8 +45,8 @@ pub async fn run(
     } else {
         without_preview.then_some("an approval without a preview")
     };
-    let asks = should_ask(client.json, args.yes, bulk)?;
-    let decider = Decider { client, verdict, args, without_preview, asks };
+    let should_confirm = should_ask(client.json, args.yes, bulk)?;
+    let decider = Decider { client, verdict, args, without_preview, should_confirm };
     let mut exit = Exit::Ok;
     for id in &args.ids {
         match decider.decide(id, out).await {
@@ -72,7 +72,7 @@ struct Decider<'a> {
     verdict: Verdict,
     args: &'a DecideArgs,
     without_preview: bool,
-    asks: bool,
+    should_confirm: bool,
 }
 
 impl Decider<'_> {
@@ -98,7 +98,7 @@ impl Decider<'_> {
             return Err(Failure::new(Exit::Failed, message));
         }
         let verb = verb_of(self.verdict);
-        if self.asks && !confirm_decision(verb, &change, self.without_preview)? {
+        if self.should_confirm && !confirm_decision(verb, &change, self.without_preview)? {
             remark("Nothing was decided.");
             return Ok(Exit::Failed);
         }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn approval_exits_by_what_came_of_the_change() {
+    fn exit_code_of_approval_follows_the_outcome() {
         use ChangeState::*;
         let approved = |state| exit_of_decision(Verdict::Approve, state);
         assert!([Pending, Approved, Executing, Applied].map(approved).iter().all(|exit| *exit == Exit::Ok));

@@ -13,7 +13,7 @@ const RECONNECT_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), 
 /// The gateway sends a comment every few seconds: longer silence is a dead connection.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
 
-/// What happens while the feed is followed.
+/// A change of the connection, or an event of the feed.
 pub enum FeedUpdate {
     Connected,
     Event(Event),
@@ -100,7 +100,7 @@ mod tests {
     const STREAM: &str = ": hello\n\nevent: hello\ndata: {\"seq\":7}\n\nid: 8\nevent: change.created\r\ndata:{\"a\":\r\ndata: 1}\r\n\r\n: keep-alive\n\nid: 9\n\nretry: 5\ndata\n\n";
 
     #[test]
-    fn events_come_out_however_the_bytes_are_cut() {
+    fn events_do_not_depend_on_how_bytes_are_split() {
         let expected = vec![
             Event { id: None, kind: "hello".into(), data: "{\"seq\":7}".into() },
             Event { id: Some(8), kind: "change.created".into(), data: "{\"a\":\n1}".into() },

@@ -91,27 +91,27 @@ async fn list(
         ("since", since.as_deref()),
         ("until", until.as_deref()),
     ];
-    let mut whole = ChangePage { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
+    let mut result = ChangePage { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
     loop {
-        let wanted = (limit - whole.changes.len()).min(PAGE_SIZE).to_string();
+        let wanted = (limit - result.changes.len()).min(PAGE_SIZE).to_string();
         let mut query = vec![("limit", wanted.as_str())];
         query.extend(filters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
-        query.extend(whole.next_cursor.as_deref().map(|c| ("cursor", c)));
+        query.extend(result.next_cursor.as_deref().map(|c| ("cursor", c)));
         let page: ChangePage = client.get(&["changes"], &query).await?.read()?;
         let empty = page.changes.is_empty();
-        whole.changes.extend(page.changes);
-        (whole.next_cursor, whole.counts) = (page.next_cursor, page.counts);
-        if whole.changes.len() >= limit || whole.next_cursor.is_none() || empty {
+        result.changes.extend(page.changes);
+        (result.next_cursor, result.counts) = (page.next_cursor, page.counts);
+        if result.changes.len() >= limit || result.next_cursor.is_none() || empty {
             break;
         }
     }
-    whole.changes.truncate(limit);
+    result.changes.truncate(limit);
     if client.json {
-        let page = json!({ "changes": whole.changes, "nextCursor": whole.next_cursor, "counts": whole.counts });
+        let page = json!({ "changes": result.changes, "nextCursor": result.next_cursor, "counts": result.counts });
         out.json(&page.to_string())?;
         return Ok(Exit::Ok);
     }
-    let changes: Vec<Change> = whole
+    let changes: Vec<Change> = result
         .changes
         .iter()
         .map(|raw| serde_json::from_str(raw.get()).map_err(client::unexpected_response))
@@ -121,7 +121,7 @@ async fn list(
         remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
         render::print_list(&changes, Timestamp::now(), out)?;
-        if whole.next_cursor.is_some() {
+        if result.next_cursor.is_some() {
             remark("There are more; --limit shows them.");
         }
     }

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_shown_whole_and_harmless() {
+    fn printed_change_is_complete_and_escaped() {
         let mut out = Output::memory(false);
         print_change(&sample(), now(), &mut out).unwrap();
         let text = out.contents();
@@ -358,10 +358,10 @@ The target has changed since this was proposed; the diff below is the new one.
     }
 
     #[test]
-    fn approved_change_says_what_it_waits_for() {
+    fn approved_change_names_what_it_waits_for() {
         let mut waiting = sample();
         waiting.state = ChangeState::Approved;
-        for (until, said) in [
+        for (until, expected) in [
             (None, "waits for chg_other, which has the same target and is running"),
             (Some("2027-01-01T00:06:00Z"), "until 00:06:00Z, or until somebody settles its outcome"),
         ] {
@@ -371,12 +371,12 @@ The target has changed since this was proposed; the diff below is the new one.
             print_change(&waiting, now(), &mut out).unwrap();
             print_list(std::slice::from_ref(&waiting), now(), &mut out).unwrap();
             let text = out.contents();
-            assert!(text.contains(said) && text.contains(" (waits for chg_other) "), "{text}");
+            assert!(text.contains(expected) && text.contains(" (waits for chg_other) "), "{text}");
         }
     }
 
     #[test]
-    fn a_table_has_a_line_for_each() {
+    fn list_has_one_line_per_change() {
         let mut out = Output::memory(false);
         print_list(&[sample(), sample()], now(), &mut out).unwrap();
         let text = out.contents();
@@ -387,7 +387,7 @@ The target has changed since this was proposed; the diff below is the new one.
     }
 
     #[test]
-    fn title_keeps_its_verb_and_has_one() {
+    fn title_is_split_after_its_verb() {
         assert_eq!(title(Operation::Create, "Create the branch feat in /srv"), ("Create", "the branch feat in /srv"));
         assert_eq!(title(Operation::Update, "Write /srv/a.txt"), ("Write", "/srv/a.txt"));
         assert_eq!(title(Operation::Call, "fs / note: Buy milk"), ("CALL", "fs / note: Buy milk"));

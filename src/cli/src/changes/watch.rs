@@ -94,7 +94,7 @@ fn handle_event(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let data: Option<EventData> = serde_json::from_str(&event.data).ok();
-    let seq = event.id.or_else(|| data.as_ref().and_then(|s| s.seq));
+    let seq = event.id.or_else(|| data.as_ref().and_then(|data| data.seq));
     if let (Some(seq), Some(last)) = (seq, *seen)
         && seq <= last
         && event.kind != "hello"
@@ -107,7 +107,7 @@ fn handle_event(
         return Ok(());
     }
     // An event without a time marks the beginning of the feed.
-    let at = data.as_ref().and_then(|said| said.at);
+    let at = data.as_ref().and_then(|data| data.at);
     if moment.is_some_and(|moment| at.is_none_or(|at| at < moment)) {
         return Ok(());
     }
@@ -116,8 +116,7 @@ fn handle_event(
         let line = event.data.replace('\n', " ");
         return Ok(out.json(&line)?);
     }
-    let Some(said) = data else { return Ok(()) };
-    print_event(&said, out)
+    data.map_or(Ok(()), |data| print_event(&data, out))
 }
 
 fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
@@ -132,8 +131,8 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
         let (verb, rest) = render::title(change.operation, &change.summary);
         out.text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
         let by = data.actor.as_deref().unwrap_or(&change.proposer.principal);
-        let of = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
-        out.styled(Style::Dim, &one_line(&of))?;
+        let origin = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
+        out.styled(Style::Dim, &one_line(&origin))?;
         if let Some(progress) = change.approval_progress() {
             out.styled(Style::Cyan, &progress)?;
         }

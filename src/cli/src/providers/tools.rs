@@ -145,13 +145,13 @@ pub(super) fn decision_request(tools: &[Tool]) -> serde_json::Value {
 /// Prints the definition to be accepted: whole, or as a diff to the previous one.
 pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
     out.styled(Style::Bold, &one_line(&tool.name))?;
-    let told = match tool.mark.as_deref() {
+    let note = match tool.mark.as_deref() {
         Some("TOOL_CHANGED") => "  changed since it was accepted or first seen",
         Some(_) => "  new",
         None if tool.claims_read => "  says that it only reads",
         None => "",
     };
-    out.styled_line(Style::Yellow, told)?;
+    out.styled_line(Style::Yellow, note)?;
     let now = indented(&tool.definition);
     match &tool.previous {
         Some(previous) => {
@@ -211,8 +211,8 @@ mod tests {
                         \"x{,\\\"y\",\n  \"d\": {},\n  \"e\": []\n}\n";
         assert_eq!(indented(json), expected);
         // Text that is not JSON ends nothing.
-        for odd in ["", "\"", "\"\\", "}}}", "[[["] {
-            let _ = indented(odd);
+        for text in ["", "\"", "\"\\", "}}}", "[[["] {
+            let _ = indented(text);
         }
     }
 

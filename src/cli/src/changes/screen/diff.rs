@@ -117,8 +117,8 @@ impl Writer {
                 LineOp::Delete | LineOp::Insert => {
                     let end = rest.iter().position(|l| !matches!(l.op, LineOp::Delete | LineOp::Insert));
                     let (run, tail) = rest.split_at(end.unwrap_or(rest.len()));
-                    let of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
-                    let (old, new) = (of(LineOp::Delete), of(LineOp::Insert));
+                    let lines_of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
+                    let (old, new) = (lines_of(LineOp::Delete), lines_of(LineOp::Insert));
                     at = at.saturating_add(old.len());
                     self.replaced_lines(&old, &new);
                     rest = tail;
@@ -203,9 +203,9 @@ impl Writer {
             let next = Span::styled(format!("{mark}{}", self.paint.symbol("↳", ">")), style);
             wrap(pieces, half, &first, &next)
         };
-        let of = |mark, style| if mark == ' ' { Style::new() } else { style };
-        let left = side(left, minus, of(minus, self.paint.bad()));
-        let right = side(right, plus, of(plus, self.paint.good()));
+        let mark_style = |mark, style| if mark == ' ' { Style::new() } else { style };
+        let left = side(left, minus, mark_style(minus, self.paint.bad()));
+        let right = side(right, plus, mark_style(plus, self.paint.good()));
         let bar = self.paint.symbol(" │ ", " | ");
         for at in 0..left.len().max(right.len()) {
             let mut row = left.get(at).cloned().unwrap_or_default();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_number_of_folded_lines_does_no_harm() {
+    fn wrong_number_of_folded_lines_is_tolerated() {
         let mut diff = long();
         for line in &mut diff.fields[0].lines {
             if line.op == LineOp::Skip {

@@ -206,7 +206,7 @@ fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
     let width = usize::from(area.width);
     let (text, style) = match &app.prompt {
         Some(prompt) => {
-            let question = question(app, &prompt.question);
+            let question = question_text(app, &prompt.question);
             let question = truncate(&question, (width * 2 / 3).max(10).min(width), paint);
             let typed = paint.visible(&prompt.text);
             let room = width.saturating_sub(columns(&question) + 1);
@@ -232,9 +232,9 @@ fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
     None
 }
 
-fn question(app: &App, ask: &Question) -> String {
+fn question_text(app: &App, question: &Question) -> String {
     let word = |verdict| if verdict == Verdict::Approve { "approval" } else { "rejection" };
-    match ask {
+    match question {
         Question::Search => " Search: ".to_owned(),
         Question::Comment { verdict: Verdict::Reject, many: false } => {
             " Why rejected (the agent reads it): ".to_owned()

@@ -76,8 +76,8 @@ struct Inbox {
 pub async fn run(client: Client) -> Result<Exit, Failure> {
     // Before the screen is taken over, so that a wrong key or address is reported as plain text.
     let me: CurrentUser = client.get(&["me"], &[]).await?.read()?;
-    let (news, mut arriving) = mpsc::channel(EVENT_QUEUE_LENGTH);
-    let net = Net { client: Rc::new(client), events: news };
+    let (events, mut received) = mpsc::channel(EVENT_QUEUE_LENGTH);
+    let net = Net { client: Rc::new(client), events };
     let feed = actix_web::rt::spawn(net.clone().follow());
     let mut inbox = Inbox {
         app: App::new(me, Theme::from_env(), Timestamp::now()),
@@ -89,13 +89,13 @@ pub async fn run(client: Client) -> Result<Exit, Failure> {
         moved: BTreeSet::new(),
         reload_list: false,
     };
-    let result = inbox.run_until_quit(&mut arriving).await;
+    let result = inbox.run_until_quit(&mut received).await;
     feed.abort();
     result
 }
 
 impl Inbox {
-    async fn run_until_quit(&mut self, arriving: &mut mpsc::Receiver<GatewayEvent>) -> Result<Exit, Failure> {
+    async fn run_until_quit(&mut self, received: &mut mpsc::Receiver<GatewayEvent>) -> Result<Exit, Failure> {
         let mut ends = signal(SignalKind::terminate())?;
         let mut hangs_up = signal(SignalKind::hangup())?;
         let mut interrupts = signal(SignalKind::interrupt())?;
@@ -119,8 +119,8 @@ impl Inbox {
                     // The terminal is gone.
                     Some(Err(_)) | None => return Ok(Exit::Ok),
                 },
-                Some(news) = arriving.recv() => {
-                    self.handle_event(news)?;
+                Some(event) = received.recv() => {
+                    self.handle_event(event)?;
                     None
                 }
                 () = tokio::time::sleep(RELOAD_DELAY), if has_reloads => {
@@ -136,9 +136,9 @@ impl Inbox {
                 Some(Action::Suspend) => self.suspend()?,
                 Some(Action::Load) => self.load(),
                 Some(Action::Open(id)) => self.net.load_change(id, true, true),
-                Some(Action::Post { path, body, done_message: said }) => {
+                Some(Action::Post { path, body, done_message }) => {
                     self.app.busy += 1;
-                    self.net.post(path, body, said);
+                    self.net.post(path, body, done_message);
                 }
                 Some(Action::Editor { id, version, text }) => {
                     if self.edit(id, version, &text, &mut ends, &mut hangs_up).await? {
@@ -215,7 +215,7 @@ impl Inbox {
             GatewayEvent::Counts(counts) => app.counts = counts,
             GatewayEvent::Change { change, show } => app.update_change(*change, show),
             GatewayEvent::Timeline { id, entries } => app.timeline(&id, entries),
-            GatewayEvent::Done { answer, done_message: said, many } => {
+            GatewayEvent::Done { answer, done_message, many } => {
                 app.busy = app.busy.saturating_sub(1);
                 if many {
                     let ids = app.show_results(&answer.read()?);
@@ -223,7 +223,7 @@ impl Inbox {
                 } else {
                     let change: Change = answer.read()?;
                     app.drafts.remove(&change.id);
-                    app.say(Tone::Good, outcome_message(said, &change));
+                    app.say(Tone::Good, outcome_message(done_message, &change));
                     // Only an open change is updated: a late answer must not open it again.
                     let is_shown = app.detail.as_ref().is_some_and(|d| d.change.id == change.id);
                     self.moved.insert(change.id.clone());

@@ -77,8 +77,8 @@ pub struct Net {
 }
 
 impl Net {
-    async fn send(&self, news: GatewayEvent) {
-        let _ = self.events.send(news).await;
+    async fn send(&self, event: GatewayEvent) {
+        let _ = self.events.send(event).await;
     }
 
     /// Fetches the list page by page; `parse_request` identifies outdated answers.
@@ -166,14 +166,14 @@ impl Net {
         actix_web::rt::spawn(async move {
             let parts: Vec<&str> = path.iter().map(String::as_str).collect();
             let many = path.len() == 1;
-            let news = match net.client.post_text(&parts, body).await {
+            let event = match net.client.post_text(&parts, body).await {
                 Ok(answer) => GatewayEvent::Done { answer, done_message, many },
                 Err(refusal) => {
                     let id = path.get(1).cloned();
                     GatewayEvent::Refused { what: Failure::from(refusal).message, id }
                 }
             };
-            net.send(news).await;
+            net.send(event).await;
         });
     }
 

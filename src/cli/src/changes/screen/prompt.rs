@@ -54,8 +54,8 @@ impl App {
     }
 
     fn submit_prompt(&mut self) -> Option<Action> {
-        let Prompt { question: ask, text } = self.prompt.take()?;
-        match ask {
+        let Prompt { question, text } = self.prompt.take()?;
+        match question {
             Question::Search => {
                 text.trim().clone_into(&mut self.search);
                 self.reload()
@@ -93,9 +93,9 @@ impl App {
         }
     }
 
-    fn ask_for_comment_again(&mut self, ask: Question) -> Option<Action> {
+    fn ask_for_comment_again(&mut self, question: Question) -> Option<Action> {
         self.say(Tone::Bad, "The rule requires a comment.");
-        self.ask(ask)
+        self.ask(question)
     }
 
     /// Decides on all selected changes at once, each with its own version and digest.

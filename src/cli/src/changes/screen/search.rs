@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_filters() {
+    fn search_line_is_split_into_words_and_filters() {
         let now: Timestamp = "2027-01-02T00:00:00Z".parse().unwrap();
         let line = "fix  tool:write_file tool:edit_file by:bob login older:1d nope:x since:never";
         assert_eq!(

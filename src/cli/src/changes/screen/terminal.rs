@@ -136,22 +136,22 @@ mod tests {
             .spawn()
             .unwrap();
         let reader = std::thread::spawn(move || {
-            let (mut said, mut buffer, mut master) = (Vec::new(), [0; 4096], File::from(master));
-            while !String::from_utf8_lossy(&said).contains("test result") {
+            let (mut output, mut buffer, mut master) = (Vec::new(), [0; 4096], File::from(master));
+            while !String::from_utf8_lossy(&output).contains("test result") {
                 match master.read(&mut buffer) {
                     Ok(0) | Err(_) => break,
-                    Ok(many) => said.extend_from_slice(&buffer[..many]),
+                    Ok(many) => output.extend_from_slice(&buffer[..many]),
                 }
             }
-            (String::from_utf8_lossy(&said).into_owned(), master)
+            (String::from_utf8_lossy(&output).into_owned(), master)
         });
         assert!(!child.wait().unwrap().success());
         let modes = tcgetattr(&slave).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "a shell could go on");
-        let (said, _master) = reader.join().unwrap();
-        let position = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?} in {said:?}"));
+        let (output, _master) = reader.join().unwrap();
+        let position = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output:?}"));
         assert!(position("\u{1b}[?1049h") < position("\u{1b}[?1049l"));
         assert!(position("\u{1b}[?1049l") < position("on purpose"), "the message stays on the screen");
-        assert_eq!(said.matches("\u{1b}[?1049l").count(), 1, "once");
+        assert_eq!(output.matches("\u{1b}[?1049l").count(), 1, "once");
     }
 }
