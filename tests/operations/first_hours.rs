@@ -310,7 +310,10 @@ fn patterns_select_and_list_tools() {
     // An accepted tool is left out of patterns, but not if it is named.
     gateway.run(&["servers", "accept", "fs", "fs__git_*", "--yes"]).ends(0).complains(&["accepted already"]);
     gateway.run(&["servers", "accept", "fs", "fs__git_commit"]).ends(0).says(&["Accepted 1 definition."]);
-    gateway.run(&["servers", "accept", "fs", "fs__x*", "--yes"]).ends(3).complains(&["no tool of the server matches"]);
+    gateway
+        .run(&["servers", "accept", "fs", "fs__x*", "--yes"])
+        .ends(3)
+        .complains(&["none of the server's tools matches"]);
     gateway.run(&["servers", "accept", "fs"]).ends(2);
 
     let allow = ["servers", "allow", "fs", "fs__{lookup,twice,git_s*}", "--reason", "they only look"];

@@ -582,7 +582,7 @@ fn pending_policy_is_shown_and_accepted_in_terminal() {
         assert_eq!(code, Some(0), "{out}{err}");
         (out, err)
     };
-    assert_eq!(cli(&data, &key, &["config", "pending"]).1, "Nothing of the configuration waits for consent.\n");
+    assert_eq!(cli(&data, &key, &["config", "pending"]).1, "No change of the configuration waits for consent.\n");
     assert_eq!(cli(&data, &key, &["config", "consent", "--yes"]).0, Some(3));
 
     let looser = "policy: { default: review_writes, rules: [{ name: other, tools: 'web__*', then: deny }] }\nlimits: { max_batch: 9 }\n";
@@ -746,7 +746,7 @@ fn recipes_are_checked_against_known_definitions() {
     for (previews, told) in [
         (
             format!("{{ wirte: {{ before: {read}, after: arguments.path }} }}"),
-            "there is no tool `wirte` among the 3 that are known of fs; did you mean `write`?",
+            "`wirte` is not among the 3 known tools of fs; did you mean `write`?",
         ),
         (
             format!("{{ write: {{ before: {read}, after: arguments.pth }} }}"),
@@ -759,7 +759,7 @@ fn recipes_are_checked_against_known_definitions() {
         ("{ write: { dry_run: { arguments: { dryRun: true } } } }".to_owned(), "`write` has no argument `dryRun`"),
         (
             "{ write: { reads: [{ label: a, tool: raed, arguments: { path: arguments.path } }] } }".to_owned(),
-            "there is no tool `raed`",
+            "`raed` is not among",
         ),
         (
             "{ write: { reads: [{ label: a, tool: read, arguments: { file: arguments.path } }] } }".to_owned(),

@@ -39,7 +39,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             let policy = if verified.covered.policy { ", and so is the recorded policy in force" } else { "" };
             let head_note = if expected.is_some() { ", and it contains the given head" } else { "" };
             super::output::remark(&format!(
-                "The trail holds: {}, {}, {}, {} and {} are as they were \
+                "The trail is intact: {}, {}, {}, {} and {} are as they were \
                  written{policy}{head_note}. The line above is its head; keep it elsewhere and give it to --head later.",
                 plurals(verified.entries, "entry", "entries"),
                 plural(verified.changes, "change"),
@@ -49,8 +49,8 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             ));
             if verified.covered.untold > 0 {
                 super::output::remark(&format!(
-                    "{} of these keys, definitions, rules and policies are from before the trail told of any; whether they are as they were \
-                     made nobody can say. They are recorded when a gateway of this version starts on the database.",
+                    "{} of these keys, definitions, rules and policies are older than their records in the trail, so it cannot be verified \
+                     that they are unaltered. They are recorded when a gateway of this version starts on the database.",
                     verified.covered.untold
                 ));
             }

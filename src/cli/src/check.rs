@@ -86,7 +86,7 @@ fn target(args: &CheckArgs) -> Result<Target, Failure> {
     for header in &args.header {
         let (name, value) = header
             .split_once(':')
-            .ok_or_else(|| usage_error(format!("{header:?} is no header: write 'Name: value'")))?;
+            .ok_or_else(|| usage_error(format!("{header:?} is not a header: write 'Name: value'")))?;
         headers.push((name.trim().to_owned(), value.trim().to_owned()));
     }
     if let Some(url) = &args.url {
@@ -105,13 +105,13 @@ fn target(args: &CheckArgs) -> Result<Target, Failure> {
 fn forwarded_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failure> {
     let variable = |name: &String| match std::env::var(name) {
         Ok(value) => Ok((name.clone(), value)),
-        Err(_) => Err(usage_error(format!("--env {name}: there is no such variable, or it is no text"))),
+        Err(_) => Err(usage_error(format!("--env {name}: there is no such variable, or it is not Unicode"))),
     };
     let named: Vec<_> = args.env.iter().map(variable).collect::<Result<_, _>>()?;
     let withheld = InheritedEnvironment::from_process().withheld.into_iter();
     for name in withheld.filter(|name| !args.env.contains(name)) {
         remark(&format!(
-            "The server does not get {name}, since it holds a user or a password; --env {name} passes it."
+            "{name} is not passed on, because it holds a user name or a password; --env {name} passes it."
         ));
     }
     Ok(named)
@@ -121,7 +121,7 @@ fn target_from_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, F
     match url.scheme() {
         "http" | "https" => Ok(Target::Http { url, headers }),
         "ws" | "wss" => Ok(Target::WebSocket { url, headers }),
-        other => Err(usage_error(format!("{other}: is none of http:, https:, ws: and wss:"))),
+        other => Err(usage_error(format!("the scheme {other} is not supported; use http, https, ws or wss"))),
     }
 }
 
@@ -129,7 +129,7 @@ fn target_from_config(args: &CheckArgs, name: &str, more: Vec<(String, String)>)
     let config = configuration(&args.data.flags())?.config;
     let found = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
         let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
-        usage_error(format!("there is no server {name} in mcpServers; there are: {}", all.join(", ")))
+        usage_error(format!("mcpServers has no server {name}; it has: {}", all.join(", ")))
     })?;
     let plain = |(name, Secret(value)): (&String, &Secret)| (name.clone(), value.clone());
     match &found.target {
@@ -225,7 +225,7 @@ fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), F
         report.milliseconds as f64 / 1000.0
     ))?;
     if let Some(why) = &report.stopped {
-        out.line(&format!("The run was ended before all checks were over: {}.", one_line(why)))?;
+        out.line(&format!("The run ended before all checks were complete: {}.", one_line(why)))?;
     }
     Ok(())
 }

@@ -40,7 +40,9 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
                 note = Some(format!("No gateway serves {data}: this is what the file says."))
             }
             Ok(RunningConfig::InvalidFile) => {}
-            Err(why) => note = Some(format!("This is what the file says; what is in force is not known: {why}.")),
+            Err(why) => {
+                note = Some(format!("This is what the file says; the configuration in force is unknown: {why}."))
+            }
         }
     }
     let loaded = configuration(&args.serve.flags())?;
@@ -134,7 +136,7 @@ fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
         }
     }
     if std::env::var_os("COUNTERSIGN_KEY").is_none_or(|key| key.is_empty()) {
-        return Err("a gateway runs, and is asked with a reviewer's or viewer's key in COUNTERSIGN_KEY".to_owned());
+        return Err("asking the running gateway needs a reviewer's or viewer's key in COUNTERSIGN_KEY".to_owned());
     }
     let connect = ConnectArgs { url: None, json: args.json, ca: args.ca.clone(), data };
     let response = client::run(&connect, async |client| client.get(&["config"], &[]).await?.read());
@@ -175,7 +177,7 @@ fn to_shown(setting: &Setting) -> ListedSetting {
         notes.push(format!("refused by a reviewer: {key}: {from} stays in force, the file says {to}"));
     }
     if setting.needs_restart {
-        notes.push("the file says something else, which is read at the next start".to_owned());
+        notes.push("the file has another value, which takes effect at the next start".to_owned());
     }
     ListedSetting { key: setting.key.clone(), value: setting.value.clone(), remark: setting.source.clone(), notes }
 }
@@ -191,7 +193,7 @@ pub fn pending(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
         let answer = client.get(&["reload"], &[]).await?;
         client.print(&answer, out, |status: Status, out| match status.waiting {
             Some(waiting) => print_values(&waiting, out),
-            None => Ok(out.line("Nothing of the configuration waits for consent.")?),
+            None => Ok(out.line("No change of the configuration waits for consent.")?),
         })
     })
 }
@@ -214,10 +216,10 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
             out.styled_line(style, &format!("{sign} {}", one_line(text)))?;
         }
         if *cut {
-            out.line("  (There are more lines; look at the file.)")?;
+            out.line("  (There are more lines; see the file.)")?;
         }
         if !lines.iter().any(|line| line.op != "same") {
-            out.line("  (What differs is a value that is hidden here, such as one of `env` or `headers`.)")?;
+            out.line("  (The difference is in a value that is hidden here, such as one of `env` or `headers`.)")?;
         }
     }
     Ok(())
@@ -227,7 +229,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |client| {
         let status: Status = client.get(&["reload"], &[]).await?.read()?;
         let Some(waiting) = status.waiting else {
-            return Err(Failure::new(Exit::NotFound, "nothing of the configuration waits for consent"));
+            return Err(Failure::new(Exit::NotFound, "no change of the configuration waits for consent"));
         };
         if args.digest.as_ref().is_some_and(|digest| *digest != waiting.digest) {
             let message =
@@ -252,7 +254,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
             &answer,
             out,
             if args.refuse {
-                "Refused; all stays as it is. The file still says it, so change it there too."
+                "Refused; nothing changes. The file still has the refused values, so correct it, too."
             } else {
                 "Accepted; it is in force."
             },

@@ -47,7 +47,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             let keys = place.credentials()?;
             let sign_in_ids: Vec<_> = keys.sign_ins()?.into_iter().map(|sign_in| sign_in.id).collect();
             keys.forget_sign_ins(&sign_in_ids)?;
-            out.line(&format!("Browser tabs that were signed in: {}. They are signed out.", sign_in_ids.len()))?;
+            out.line(&format!("Browser tabs signed out: {}.", sign_in_ids.len()))?;
             Ok(Exit::Ok)
         }
         KeysCommand::Revoke { id } => {

@@ -108,8 +108,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
     };
     match result.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
-        // The reader has closed our output because it has seen enough: `countersign changes list
-        // head -1`.
+        // The reader has closed our output because it has read enough, like `head -1`.
         Err(failure) if failure.output_closed => Ok(Exit::Ok),
         done => done,
     }
@@ -151,7 +150,7 @@ fn store_location(args: &DataArgs) -> Result<StoreSettings, Failure> {
     }
 }
 
-/// Locates the store, as [`store_settings`] does, for opening it.
+/// Locates the store, as [`store_location`] does, for opening it.
 fn store_place(args: &DataArgs) -> Result<Place, Failure> {
     place_at(&store_location(args)?)
 }

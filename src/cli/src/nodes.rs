@@ -46,7 +46,7 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
             if let [only] = nodes.as_slice()
                 && only.lease_until.is_none()
             {
-                remark("Its store is embedded, and takes no other gateway; see docs/cluster.md.");
+                remark("Its store is embedded, so no other gateway can share it; see docs/cluster.md.");
             }
             Ok(())
         })
@@ -76,12 +76,12 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
         out.line("")
     };
     if node.same_configuration == Some(false) {
-        warn(out, "its configuration is another one")?;
+        warn(out, "its configuration differs from this node's")?;
     }
     for (what, servers) in [
-        ("it does not reach", &node.unreachable),
-        ("nobody else reaches", &node.only_here),
-        ("its circuit breaker is open at", &node.breakers_open),
+        ("it cannot reach", &node.unreachable),
+        ("no other node reaches", &node.only_here),
+        ("its circuit breaker is open for", &node.breakers_open),
     ] {
         if !servers.is_empty() {
             let names: Vec<_> = servers.iter().map(|name| one_line(name)).collect();

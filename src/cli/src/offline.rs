@@ -50,7 +50,7 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     });
     let offline = OfflinePolicy::new(config, said);
     let Some(tool) = body.tool() else {
-        let message = "only a gateway that runs can say what becomes of resources, prompts and methods: start it";
+        let message = "resources, prompts and methods can be tested only while the gateway runs: start it";
         return Err(Failure::new(Exit::Usage, message.to_owned()));
     };
     let table = offline.table(tool, &mut unknown)?;
@@ -119,7 +119,7 @@ impl<'a> OfflinePolicy<'a> {
         let counts = if config.trust_annotations { ", which would count (trust_annotations)" } else { "" };
         let scope = if self.pins.has_server(&config.name) { "of this tool" } else { "of this server" };
         unknown.push(format!(
-            "what {tool} says of itself{counts}: no definition {scope} was ever pinned, so it is judged as one that says nothing"
+            "what {tool} declares{counts}: no definition {scope} was ever pinned, so the tool is treated as one without annotations"
         ));
         build(&servers)
     }
@@ -136,7 +136,7 @@ impl<'a> OfflinePolicy<'a> {
             ([(at, _)], _) => Ok(Some(*at)),
             ([], None) => Ok(None),
             ([], Some(server)) => {
-                let message = format!("the configuration of {server} leaves {tool} out (tools.allow, tools.deny)");
+                let message = format!("the configuration of {server} excludes {tool} (tools.allow, tools.deny)");
                 Err(Failure::new(Exit::Failed, message))
             }
             (several, _) => {

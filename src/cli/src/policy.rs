@@ -26,7 +26,7 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
         Some(config) => {
             remark(&format!(
-                "No gateway runs on {}: this is what the configuration and the store there say.",
+                "No gateway runs on {}: this answer comes from the configuration and the store.",
                 config.data.display()
             ));
             offline::test_policy(&config, &body)?
@@ -156,14 +156,14 @@ fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
     let flags = [
         (terms.on_expiry == OnExpiry::Reject, "rejected when it expires".to_owned()),
         (terms.require_comment, "with a comment".to_owned()),
-        (terms.preview_required, "with a preview of what is there now".to_owned()),
+        (terms.preview_required, "with a preview".to_owned()),
         (terms.edit == Editing::Forbidden, "arguments may not be edited".to_owned()),
-        (terms.edit == Editing::Other, "who edits the arguments may not approve them".to_owned()),
+        (terms.edit == Editing::Other, "whoever edits the arguments may not approve them".to_owned()),
         (terms.on_review == OnReview::Hold, format!("the call is held for {}", time(terms.hold_for))),
-        (terms.on_review == OnReview::Task, "only clients that take tasks may propose it".to_owned()),
+        (terms.on_review == OnReview::Task, "only clients that support tasks may propose it".to_owned()),
         (terms.undo_for > 0, format!("may be undone for {}", time(terms.undo_for))),
         (terms.open_page, "the client is asked to open its page".to_owned()),
-        (terms.questions, "the client is asked what the tool asks while it runs".to_owned()),
+        (terms.questions, "questions of the running tool are passed on to the client".to_owned()),
     ];
     lines.extend(flags.into_iter().filter(|(is, _)| *is).map(|(_, line)| line));
     lines

@@ -100,11 +100,7 @@ impl RecipeChecker<'_> {
         }
         let suggestion = suggest::nearest(tool, self.known.keys().map(String::as_str));
         let count = self.known.len();
-        self.warn(
-            owner,
-            format!("there is no tool `{tool}` among the {count} that are known of {}", self.server),
-            suggestion,
-        );
+        self.warn(owner, format!("`{tool}` is not among the {count} known tools of {}", self.server), suggestion);
         false
     }
 

@@ -72,7 +72,7 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
         };
         out.styled_line(
             Style::Yellow,
-            &format!("    {}'s key was revoked, or may not decide any more; {effect}", one_line(&rule.created_by)),
+            &format!("    {}'s key was revoked or lost the right to decide; {effect}", one_line(&rule.created_by)),
         )?;
     }
     if let Some(comment) = &rule.comment {

@@ -43,7 +43,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     out.line(&moved.head.export())?;
     out.finish()?;
     remark(&format!(
-        "Moved: {} and {} are in the new store, and its trail holds, and {} of the tracker. The line above is its head. The old store is closed; keep it as long as you keep a backup.",
+        "Moved: {} and {} are in the new store, its trail is intact, and {} of the tracker. The line above is its head. The old store is closed; keep it as long as you would keep a backup.",
         plural(moved.changes, "change"),
         plurals(moved.entries, "audit entry", "audit entries"),
         plural(rows, "row"),

@@ -37,7 +37,7 @@ pub async fn run(
     if several && args.version.is_some() {
         return Err(Failure::new(
             Exit::Usage,
-            "--version belongs to one change; name one change, or leave --version out",
+            "--version applies to one change; name only one change, or omit --version",
         ));
     }
     let bulk = if several {
@@ -193,7 +193,7 @@ fn print_outcome(verdict: Verdict, change: &Change, out: &mut Output) -> Result<
         }
         ChangeState::Approved | ChangeState::Executing => {
             let show = format!("countersign changes show {}", one_line(&change.id));
-            (Style::Yellow, format!("Approved; it is still running. `{show}` tells how it ends."))
+            (Style::Yellow, format!("Approved; it is still running. `{show}` shows its outcome."))
         }
         ChangeState::Applied => (Style::Green, "Approved and applied.".to_owned()),
         ChangeState::Failed => (Style::Red, "Approved, but it failed.".to_owned()),
@@ -229,7 +229,7 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
 /// Asks on the terminal; anything but yes means no.
 fn confirm_decision(verb: &str, change: &Change, without_preview: bool) -> Result<bool, Failure> {
     if change.diff.truncated && !shows_arguments_only(change) {
-        remark("\nNot all of this change is shown above: the diff was cut because of its size.");
+        remark("\nThe diff above is incomplete: it was truncated because of its size.");
     }
     let blind = without_preview && change.preview.failed.is_some();
     let qualifier = if blind { ", without a preview" } else { "" };

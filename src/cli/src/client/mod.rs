@@ -95,7 +95,7 @@ impl ResponseBody {
 }
 
 pub fn unexpected_response(error: serde_json::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("the answer is not that of a Countersign gateway ({error})"))
+    Failure::new(Exit::Failed, format!("the response is not from a Countersign gateway ({error})"))
 }
 
 /// A client of one gateway.
@@ -121,12 +121,15 @@ impl Client {
         let Some(key) = variable("COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty()) else {
             return Err(Failure::new(
                 Exit::NotAuthorized,
-                "COUNTERSIGN_KEY is not set: changes are shown to and decided by people with a reviewer's key. Make one on \
+                "COUNTERSIGN_KEY is not set: seeing and deciding on changes needs a reviewer's key. Create one on \
                  the gateway's machine with `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
             ));
         };
         if key.bytes().any(|b| !b.is_ascii_graphic()) {
-            return Err(Failure::new(Exit::NotAuthorized, "COUNTERSIGN_KEY has characters that no key has"));
+            return Err(Failure::new(
+                Exit::NotAuthorized,
+                "COUNTERSIGN_KEY has characters that are not allowed in a key",
+            ));
         }
         let (gateway, url) = match explicit_url {
             Some(url) => {

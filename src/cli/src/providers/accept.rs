@@ -35,7 +35,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
         remark(if args.all_reads {
             "No tool of this server that says that it only reads needs to be accepted."
         } else {
-            "All tools that match are accepted already."
+            "All matching tools are already accepted."
         });
         return Ok(Exit::Ok);
     }
@@ -61,8 +61,7 @@ fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output
         out.line(&format!("{} now without review.", name_list(&run, "runs", "run")))?;
     }
     if !stay.is_empty() {
-        let why =
-            "accepting a definition says that it is known, and only a tool that says that it only reads runs by that";
+        let why = "accepting a definition only confirms that it is known; without review runs only a tool that declares itself read-only";
         out.line(&format!("{} still reviewed: {why}.", name_list(&stay, "is", "are")))?;
         if stay.iter().any(|tool| tool.has_unknown_effect()) {
             out.line(&allow_hint(server))?;
@@ -82,7 +81,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         selection.left_out.iter().partition(|tool| tool.verdict == "allow");
     if !refused.is_empty() {
         let these = name_list(&refused, "is", "are");
-        remark(&format!("{these} not among them: `countersign servers show` says what decides on their calls."));
+        remark(&format!("{these} not included: `countersign servers show` says what decides on their calls."));
     }
     let chosen = selection.chosen;
     if chosen.is_empty() {
@@ -106,7 +105,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         let run: Vec<&Tool> = chosen.iter().collect();
         out.styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
         Ok(out.line(
-            "Your own calls are still reviewed, and so is any other definition. `countersign rules` lists and revokes it.",
+            "Your own calls are still reviewed, and so are calls if the definition changes. `countersign rules` lists and revokes the rule.",
         )?)
     })
 }
@@ -114,7 +113,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
 pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
     let chosen = select(tools_of(client, name, None).await?, tools, |tool| tool.standing == "accepted")?.chosen;
     if chosen.is_empty() {
-        remark("None of the tools that match is accepted.");
+        remark("None of the matching tools is accepted.");
         return Ok(Exit::Ok);
     }
     let answer = client.post(&["servers", name, "revoke"], &decision_request(&chosen)).await?;
@@ -153,7 +152,7 @@ fn show(tools: &[Tool], listed: bool, out: &mut Output) -> Result<(), Failure> {
 pub(super) fn allow_hint(server: &str) -> String {
     let server = one_line(server);
     format!(
-        "`countersign servers allow {server} TOOL --reason '…'` lets a tool of which you know that it only reads run without review."
+        "`countersign servers allow {server} TOOL --reason '…'` lets a tool run without review, if you know that it only reads."
     )
 }
 

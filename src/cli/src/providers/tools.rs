@@ -100,12 +100,12 @@ pub(super) fn select(
         return Err(missing_tool(&format!("the server has no tool {}", one_line(missing))));
     }
     let pattern_error = |(pattern, why): (String, String)| {
-        Failure::new(Exit::Usage, format!("{} is no pattern: {}", one_line(&pattern), one_line(&why)))
+        Failure::new(Exit::Usage, format!("{} is not a valid pattern: {}", one_line(&pattern), one_line(&why)))
     };
     for pattern in &patterns {
         let glob = Globs::new(vec![pattern.clone()]).map_err(pattern_error)?;
         if !tools.iter().any(|tool| glob.matches(&tool.name)) {
-            return Err(missing_tool(&format!("no tool of the server matches {}", one_line(pattern))));
+            return Err(missing_tool(&format!("none of the server's tools matches {}", one_line(pattern))));
         }
     }
     let globs = Globs::new(patterns).map_err(pattern_error)?;
@@ -121,7 +121,7 @@ pub(super) fn select(
 }
 
 fn missing_tool(what: &str) -> Failure {
-    Failure::new(Exit::NotFound, format!("{what}; names are as `countersign servers show` has them"))
+    Failure::new(Exit::NotFound, format!("{what}; `countersign servers show` lists the names"))
 }
 
 /// Prints the names of the selected tools, with what each says about its effect.

@@ -186,7 +186,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     }
     match terms.edit {
         Editing::Forbidden => rules.push("cannot be edited".to_owned()),
-        Editing::Other => rules.push("who edits it cannot approve it".to_owned()),
+        Editing::Other => rules.push("whoever edits it cannot approve it".to_owned()),
         Editing::Allowed => {}
     }
     if terms.undo_for > 0 {

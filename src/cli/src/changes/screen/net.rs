@@ -81,7 +81,7 @@ impl Net {
         let _ = self.events.send(event).await;
     }
 
-    /// Fetches the list page by page; `parse_request` identifies outdated answers.
+    /// Fetches the list page by page; the number `request` identifies outdated answers.
     pub fn load_list(&self, request: u64, query: Vec<(&'static str, String)>) -> actix_web::rt::task::JoinHandle<()> {
         let net = self.clone();
         actix_web::rt::spawn(async move {

@@ -31,7 +31,7 @@ impl Theme {
         self.make_visible(text, "\\t")
     }
 
-    /// Escapes a line of a file like [`Theme::escape_hidden`], but keeps a tab as wide as people expect it.
+    /// Escapes a line of a file like [`Theme::visible`], but keeps a tab as wide as people expect it.
     pub fn visible_code(self, text: &str) -> String {
         self.make_visible(text, if self.unicode { "→   " } else { "\\t  " })
     }
