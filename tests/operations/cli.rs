@@ -240,7 +240,7 @@ fn refusals_have_their_exit_codes() {
     approve("chg_401").ends(5).complains(&["the key is not known"]);
     approve("chg_done").ends(4).complains(&["the change is applied"]);
     approve("chg_html").ends(69).complains(&["502"]);
-    approve("chg_odd").ends(1).complains(&["not that of a Countersign gateway"]);
+    approve("chg_odd").ends(1).complains(&["not from a Countersign gateway"]);
     approve("chg_stale")
         .ends(4)
         .complains(&["the target has moved (CHANGE_STALE)", "countersign changes show chg_stale"]);

@@ -308,7 +308,7 @@ fn patterns_select_and_list_tools() {
         "Accepted 4 definitions.",
     ]);
     // An accepted tool is left out of patterns, but not if it is named.
-    gateway.run(&["servers", "accept", "fs", "fs__git_*", "--yes"]).ends(0).complains(&["accepted already"]);
+    gateway.run(&["servers", "accept", "fs", "fs__git_*", "--yes"]).ends(0).complains(&["already accepted"]);
     gateway.run(&["servers", "accept", "fs", "fs__git_commit"]).ends(0).says(&["Accepted 1 definition."]);
     gateway
         .run(&["servers", "accept", "fs", "fs__x*", "--yes"])
@@ -328,7 +328,7 @@ fn patterns_select_and_list_tools() {
         .ends(1)
         .complains(&["fs__lookup, fs__git_status run without review"]);
     gateway.run(&["servers", "revoke", "fs", "--tool", "fs__git_*"]).ends(0).says(&["Revoked."]);
-    gateway.run(&["servers", "revoke", "fs", "--tool", "fs__git_*"]).ends(0).complains(&["None of the tools"]);
+    gateway.run(&["servers", "revoke", "fs", "--tool", "fs__git_*"]).ends(0).complains(&["None of the matching tools"]);
 }
 
 #[test]

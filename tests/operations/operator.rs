@@ -420,7 +420,7 @@ fn older_stores_records_are_added_once() {
     drop(conn);
     let (code, told) = verify(&data);
     assert!(
-        code == Some(0) && told.contains("2 of these keys, definitions, rules and policies are from before"),
+        code == Some(0) && told.contains("2 of these keys, definitions, rules and policies are older than"),
         "{told}"
     );
     // The second start finds nothing to record.
@@ -435,7 +435,7 @@ fn older_stores_records_are_added_once() {
     assert!(status.success());
     let data = home.path().join("data");
     let (code, told) = verify(&data);
-    assert!(code == Some(0) && !told.contains("from before"), "{told}");
+    assert!(code == Some(0) && !told.contains("are older than"), "{told}");
     for sql in [
         "UPDATE api_keys SET role = 'admin' WHERE id = 'key_old'",
         "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
@@ -597,7 +597,7 @@ fn pending_policy_is_shown_and_accepted_in_terminal() {
         line("  rules:").contains("\"keep\"") && line("  rules:").contains("\"other\""),
         "both are in force: {out}"
     );
-    assert!(line("max_batch:").contains(" 8 ") && out.contains("read at the next start"), "{out}");
+    assert!(line("max_batch:").contains(" 8 ") && out.contains("takes effect at the next start"), "{out}");
     assert!(err.contains("config consent"), "{err}");
     let (json_out, _) = show(&key, &["--json"]);
     let all: Value = serde_json::from_str(&json_out).unwrap();

@@ -1,4 +1,4 @@
-//! `backup FILE`: copies the store, also while its gateway runs.
+//! `backup FILE`: copies the store, even while its gateway runs.
 
 use jiff::Timestamp;
 

@@ -16,7 +16,7 @@ pub enum Exit {
     Usage = 2,
     /// There is no such change or key.
     NotFound = 3,
-    /// The change has moved on since it was looked at: decided, stale, expired, or at another version.
+    /// The change has been updated since it was shown: decided, stale, expired, or at another version.
     Conflict = 4,
     /// The key is missing, invalid, or lacks the right.
     NotAuthorized = 5,

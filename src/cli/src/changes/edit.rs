@@ -21,7 +21,7 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeState};
 
-/// Bytes of an arguments file: more than any gateway accepts.
+/// The size limit of an arguments file, in bytes: more than any gateway accepts.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<Exit, Failure> {

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::process::Command;
 
-/// Bytes that are read back.
+/// The size limit of the edited text, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// A file that only this user can read, removed on drop unless it is kept.

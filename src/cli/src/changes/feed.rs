@@ -62,15 +62,15 @@ pub struct Event {
     pub data: String,
 }
 
-/// Bytes of one event.
-const MAX_EVENT: usize = 4 << 20;
+/// The size limit of one event, in bytes.
+const MAX_EVENT_BYTES: usize = 4 << 20;
 
 /// Parses a stream of bytes into events.
 struct Parser(EventReader);
 
 impl Default for Parser {
     fn default() -> Self {
-        Self(EventReader::new(MAX_EVENT))
+        Self(EventReader::new(MAX_EVENT_BYTES))
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut parser = Parser::default();
-        assert_eq!(parser.push(&vec![b'x'; MAX_EVENT + 1]), Err(EventTooLong));
+        assert_eq!(parser.push(&vec![b'x'; MAX_EVENT_BYTES + 1]), Err(EventTooLong));
         let mut parser = Parser::default();
         let line = [&b"data: "[..], &vec![b'x'; 1 << 20], b"\n"].concat();
         assert!((0..8).any(|_| parser.push(&line).is_err()));

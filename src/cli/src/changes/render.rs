@@ -56,8 +56,8 @@ pub fn span(duration: SignedDuration) -> String {
     }
 }
 
-/// Columns of a client's name in a table, since clients choose their names freely.
-const MAX_CLIENT: usize = 24;
+/// The most columns of a client's name in a table, because clients choose their names freely.
+const MAX_CLIENT_COLUMNS: usize = 24;
 
 /// Prints one line per change.
 pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
@@ -73,7 +73,7 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
             cell(state_style(change.state), change.state.as_str()),
             cell(Style::Plain, &span(now.duration_since(change.created_at))),
             cell(Style::Plain, &change.proposer.principal),
-            vec![(Style::Plain, cut(&client, MAX_CLIENT).into_owned())],
+            vec![(Style::Plain, cut(&client, MAX_CLIENT_COLUMNS).into_owned())],
             what,
         ]
     };

@@ -27,7 +27,7 @@ use countersign_config::Environment;
 use countersign_net::{self as net, tls};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
-/// Bytes of an answer. A page of 100 changes with large diffs stays far below.
+/// The size limit of an answer, in bytes. A page of 100 changes with large diffs stays far below.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
 /// The way in which the gateway was located.

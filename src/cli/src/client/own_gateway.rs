@@ -18,7 +18,7 @@ use countersign_attach::{
 
 /// The time limit for the answer to a challenge.
 const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of the response to a challenge.
+/// The size limit of the response to a challenge, in bytes.
 const MAX_RESPONSE_BYTES: usize = 4096;
 
 /// The gateway that serves a data directory, according to its gateway file.

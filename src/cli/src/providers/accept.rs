@@ -163,7 +163,7 @@ fn count_phrase(n: usize, one: &str, several: &str) -> String {
 
 /// Joins names of tools and adds the verb in singular or plural.
 fn name_list(tools: &[&Tool], one: &str, several: &str) -> String {
-    /// Names listed before the rest is only counted.
+    /// The most names that are listed before the rest is only counted.
     const MAX_NAMES: usize = 5;
     let mut names: Vec<String> = tools.iter().take(MAX_NAMES).map(|tool| one_line(&tool.name).into_owned()).collect();
     if tools.len() > MAX_NAMES {

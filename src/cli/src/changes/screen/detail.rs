@@ -19,8 +19,8 @@ use countersign_domain::{
     text::plural,
 };
 
-/// Lines of one section; `countersign changes show` prints all of them.
-const MAX_SECTION: usize = 4000;
+/// The most lines of one section; `countersign changes show` prints all of them.
+const MAX_SECTION_LINES: usize = 4000;
 
 struct Writer {
     paint: Theme,
@@ -64,7 +64,7 @@ impl Writer {
     /// Adds foreign text, escaped.
     fn foreign_text(&mut self, text: &str) {
         for (at, line) in text_lines(text).enumerate() {
-            if at >= MAX_SECTION {
+            if at >= MAX_SECTION_LINES {
                 return self.message(self.paint.warn(), "   (more in `countersign changes show`)".to_owned());
             }
             let line = self.paint.visible_code(line);
@@ -77,7 +77,7 @@ impl Writer {
 pub struct DetailView<'a> {
     pub change: &'a Change,
     pub timeline: &'a [(Timestamp, String, String)],
-    /// Why the current user cannot approve the change.
+    /// The reason why the current user cannot approve the change.
     pub approval_barrier: Option<String>,
 }
 

@@ -17,8 +17,8 @@ use countersign_domain::{
     text::plural,
 };
 
-/// Bytes of a line up to which changed words are marked.
-const MAX_WORD_DIFF_LINE: usize = 4 << 10;
+/// The longest line, in bytes, in which changed words are marked.
+const MAX_WORD_DIFF_BYTES: usize = 4 << 10;
 /// The time limit for finding the changed words of one diff.
 const WORD_DIFF_TIME_LIMIT: Duration = Duration::from_millis(60);
 
@@ -36,7 +36,7 @@ struct Writer {
     paint: Theme,
     layout: DiffLayout,
     deadline: Instant,
-    /// Set if the texts of the field were not cut.
+    /// Set if the texts of the field were not truncated.
     is_uncut: bool,
     lines: Vec<Line<'static>>,
 }
@@ -104,7 +104,7 @@ impl Writer {
                     let many = line.text.parse::<usize>().unwrap_or(0);
                     let hidden = at.checked_add(many).and_then(|end| before.get(at..end));
                     match hidden {
-                        // If the text was cut, so was its last line.
+                        // If the text was truncated, its last line was, too.
                         Some(hidden)
                             if self.layout.unfolded && (self.is_uncut || at.saturating_add(many) < before.len()) =>
                         {
@@ -153,7 +153,7 @@ impl Writer {
 
     /// Returns both lines with the differing words marked, or `None` if marking would not help.
     fn changed_words(&self, old: &str, new: &str) -> Option<(Pieces, Pieces)> {
-        if old.len().max(new.len()) > MAX_WORD_DIFF_LINE || Instant::now() > self.deadline {
+        if old.len().max(new.len()) > MAX_WORD_DIFF_BYTES || Instant::now() > self.deadline {
             return None;
         }
         let compared = compare_words(old, new, self.deadline)?;

@@ -65,7 +65,7 @@ struct Inbox {
     /// The last request of the list, and its number.
     list: Option<JoinHandle<()>>,
     request: u64,
-    moved: BTreeSet<String>,
+    updated_ids: BTreeSet<String>,
     reload_list: bool,
 }
 
@@ -86,7 +86,7 @@ pub async fn run(client: Client) -> Result<Exit, Failure> {
         keys: Some(EventStream::new()),
         list: None,
         request: 0,
-        moved: BTreeSet::new(),
+        updated_ids: BTreeSet::new(),
         reload_list: false,
     };
     let result = inbox.run_until_quit(&mut received).await;
@@ -104,7 +104,7 @@ impl Inbox {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.draw()?;
-            let has_reloads = !self.moved.is_empty() || self.reload_list;
+            let has_reloads = !self.updated_ids.is_empty() || self.reload_list;
             let action = tokio::select! {
                 biased;
                 _ = ends.recv() => return Ok(Exit::Ok),
@@ -124,7 +124,7 @@ impl Inbox {
                     None
                 }
                 () = tokio::time::sleep(RELOAD_DELAY), if has_reloads => {
-                    self.reload_moved();
+                    self.reload_updated();
                     None
                 }
                 _ = ticks.tick() => None,
@@ -182,19 +182,19 @@ impl Inbox {
     }
 
     /// Fetches the changes that were updated.
-    fn reload_moved(&mut self) {
-        let moved = std::mem::take(&mut self.moved);
+    fn reload_updated(&mut self) {
+        let updated_ids = std::mem::take(&mut self.updated_ids);
         let is_listed = |id: &String| self.app.changes.iter().any(|b| b.id == *id);
         // With a search, only the gateway knows whether a new change matches.
-        let may_match_search = !self.app.search.is_empty() && !moved.iter().all(is_listed);
+        let may_match_search = !self.app.search.is_empty() && !updated_ids.iter().all(is_listed);
         let shown_id = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
-        if self.reload_list || may_match_search || moved.len() > MAX_SINGLE_RELOADS {
+        if self.reload_list || may_match_search || updated_ids.len() > MAX_SINGLE_RELOADS {
             if let Some(shown) = shown_id {
                 self.net.load_change(shown, false, true);
             }
             return self.load();
         }
-        for id in moved {
+        for id in updated_ids {
             let trail = shown_id.as_ref() == Some(&id);
             self.net.load_change(id, false, trail);
         }
@@ -219,14 +219,14 @@ impl Inbox {
                 app.busy = app.busy.saturating_sub(1);
                 if many {
                     let ids = app.show_results(&answer.read()?);
-                    self.moved.extend(ids);
+                    self.updated_ids.extend(ids);
                 } else {
                     let change: Change = answer.read()?;
                     app.drafts.remove(&change.id);
                     app.say(Tone::Good, outcome_message(done_message, &change));
                     // Only an open change is updated: a late answer must not open it again.
                     let is_shown = app.detail.as_ref().is_some_and(|d| d.change.id == change.id);
-                    self.moved.insert(change.id.clone());
+                    self.updated_ids.insert(change.id.clone());
                     app.update_change(change, is_shown);
                 }
             }
@@ -235,15 +235,15 @@ impl Inbox {
                 app.say(Tone::Bad, what);
                 // It was refused because it differs from what was shown.
                 app.expected_change.clone_from(&id);
-                self.moved.extend(id);
+                self.updated_ids.extend(id);
             }
             GatewayEvent::Live => {
                 app.live = true;
                 self.reload_list = true;
             }
             GatewayEvent::Lost => app.live = false,
-            GatewayEvent::Moved(id) => {
-                self.moved.insert(id);
+            GatewayEvent::Updated(id) => {
+                self.updated_ids.insert(id);
             }
             GatewayEvent::Ended(failure) => return Err(failure),
         }

@@ -10,9 +10,9 @@ pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
 use countersign_domain::changes::{Change, ChangeState, Verdict};
 
-/// Changes kept in memory; a search finds the others.
+/// The most changes that are kept in memory; a search finds the others.
 pub const MAX_LISTED: usize = 1000;
-/// Columns from which a diff is split by default.
+/// The least width of a terminal on which diffs are split by default.
 const MIN_SPLIT_COLUMNS: u16 = 120;
 
 /// The state of the inbox.
@@ -139,7 +139,7 @@ impl App {
         }
     }
 
-    /// Moves the cursor by so many changes.
+    /// Moves the cursor by this number of changes.
     pub fn step(&mut self, by: isize) {
         let places: Vec<usize> =
             (0..self.rows.len()).filter(|at| matches!(self.rows.get(*at), Some(Row::Change(_)))).collect();
@@ -259,7 +259,7 @@ impl App {
                     detail::DetailView { change: &detail.change, timeline: &detail.timeline, approval_barrier: barred };
                 let (lines, end) = detail::render(&about, self.now, layout, self.paint);
                 if detail.diff_end != 0 && detail.diff_end != end {
-                    // The lines are new: how far the old ones were read says little, unless all were read.
+                    // The lines are new, so the reading position in the old ones does not count, unless all were read.
                     detail.lines_seen = if detail.lines_seen >= detail.diff_end { end } else { 0 };
                 }
                 (detail.lines, detail.diff_end) = (lines, end);

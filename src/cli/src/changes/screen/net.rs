@@ -55,7 +55,7 @@ pub enum GatewayEvent {
     /// The feed connected (everything must be fetched again), was lost, or reported an updated change.
     Live,
     Lost,
-    Moved(String),
+    Updated(String),
     /// The feed is not available: no key, or no right.
     Ended(Failure),
 }
@@ -198,7 +198,7 @@ impl Net {
         match (event.kind.as_str(), data.pointer("/change/id").and_then(Value::as_str)) {
             // Events were lost, so only the whole list tells the current state.
             ("reset", _) => self.send(GatewayEvent::Live).await,
-            (_, Some(id)) => self.send(GatewayEvent::Moved(id.to_owned())).await,
+            (_, Some(id)) => self.send(GatewayEvent::Updated(id.to_owned())).await,
             _ => {}
         }
     }

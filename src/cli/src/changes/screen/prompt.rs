@@ -6,8 +6,8 @@ use serde_json::json;
 use super::model::{Action, App, Prompt, Question, Tone};
 use countersign_domain::changes::{Verdict, visible::has_visible_text};
 
-/// Bytes of a typed line; the gateway accepts no longer comment.
-const MAX_TYPED: usize = 2000;
+/// The size limit of a typed line, in bytes; the gateway accepts no longer comment.
+const MAX_TYPED_BYTES: usize = 2000;
 
 impl App {
     /// Handles a key while a prompt is open.
@@ -123,7 +123,7 @@ impl App {
 }
 
 fn push_char(text: &mut String, c: char) {
-    if text.len() + c.len_utf8() <= MAX_TYPED && !c.is_control() {
+    if text.len() + c.len_utf8() <= MAX_TYPED_BYTES && !c.is_control() {
         text.push(c);
     }
 }
